@@ -13,8 +13,9 @@ import torch
 
 from sfumato import RunKey, SfumatoError, Source, embed, load, open_source, verify
 from sfumato.data import SourceSpec
-from sfumato.embedding import EmbeddingExperiment, noiseless
-from sfumato.embedding.prepare import prepare, prepare_noiseless
+from sfumato.embedding import EmbeddingExperiment
+from sfumato.embedding.noiseless import decide_noiseless
+from sfumato.embedding.prepare import prepare
 from sfumato.embedding.run import begin, job_of
 from sfumato.embedding.run import recorded as of_record
 from sfumato.embedding.steps import EmbeddingSteps, NoiselessSteps
@@ -88,9 +89,9 @@ def test_it_is_refused_on_data_that_nobody_called_public(source: Source, tmp_pat
     private = replace(source, public=False)
     with pytest.raises(SfumatoError, match="method fedemb-noiseless trains without privacy, and this npz source is pr"):
         begin(asked(), private, RunDirectory(tmp_path / "run"), progress=Silence())
-    rounds, _ = noiseless.decide(asked(), private)
+    rounds, _ = decide_noiseless(asked(), private)
     with pytest.raises(SfumatoError, match="trains without privacy"):
-        prepare_noiseless(private, rounds)
+        prepare(private, rounds)
     assert not (tmp_path / "run").exists()
 
 
@@ -108,9 +109,9 @@ def test_no_number_leads_there_only_its_name(source: Source, tmp_path: Path, met
 
 def test_its_name_takes_no_plan_either(source: Source):
     private = EmbeddingExperiment(**QUICK, noise_multiplier=0.5)
-    plan, settings, clients, _ = private.decide(source)
+    decided = private.decide(source)
     with pytest.raises(SfumatoError, match="method fedemb-noiseless has no rounds with noise, and a plan is given"):
-        prepare(source, plan, settings, replace(clients, method=NOISELESS))
+        prepare(source, decided._replace(clients=replace(decided.clients, method=NOISELESS)))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from torch import nn
 
 from sfumato import RunKey, SfumatoError, Source, embed, load, open_source, verify
 from sfumato.embedding import EmbeddingExperiment, experiment
+from sfumato.embedding.experiment import Decided
 from sfumato.embedding.prepare import prepare
 from sfumato.embedding.run import begin, job_of, recorded
 from sfumato.embedding.steps import EmbeddingSteps
@@ -283,7 +284,7 @@ def test_a_plan_must_be_its_datas_and_its_clients(source):
         (job.plan, fixed.clients, "the plan's groups are not fixed, and the clients' grouping is fixed"),
     ):
         with pytest.raises(SfumatoError, match=settings):
-            prepare(source, plan, job.settings, clients)
+            prepare(source, Decided(plan, job.settings, clients, []))
 
 
 def test_a_test_part_that_nothing_can_be_measured_on_is_refused_before_anything_is_spent(source, tmp_path):

@@ -19,29 +19,40 @@ from sfumato.experiment.budget import Pair
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import Fixed, Quantile
 
+BATCH_SIZE, EPOCHS = 64, 20
+"""Of central training, by rule."""
 ROUND = "round"
 """What a run's record calls the choices that a plan would hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoiselessRounds:
-    """How the rounds of a training without noise go: what is decided of it. There is nothing here to account for.
+class Unpromised:
+    """What is decided of a training without a promise; of nothing but this, where there are no clients.
 
     Args:
         settings: of the model and the server.
         clients: how the users of a round become a sum of updates.
-        batch_size: the expected number of users in a round, or of groups where these are fixed.
-        population: how many users, or groups, are drawn from.
-        steps: the number of rounds.
-        clipping: one norm for all rounds, or one that follows a quantile of the updates' norms, counted exactly.
-        per_user: the most records of each user that are kept; None for all.
+        batch_size: images in a step; or the expected number of users in a round, of groups where these are fixed.
+        steps: how many; or the number of rounds.
     """
 
     settings: Settings
     clients: Clients
     batch_size: int
-    population: int
     steps: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiselessRounds(Unpromised):
+    """How the rounds of a training without noise go. There is nothing here to account for.
+
+    Args:
+        population: how many users, or groups, are drawn from.
+        clipping: one norm for all rounds, or one that follows a quantile of the updates' norms, counted exactly.
+        per_user: the most records of each user that are kept; None for all.
+    """
+
+    population: int
     clipping: Fixed | Quantile
     per_user: int | None = None
 
@@ -75,7 +86,22 @@ def clipping_of(max_norm: float, quantile: float | None) -> Fixed | Quantile:
     return Fixed(max_norm) if quantile is None else Quantile(max_norm=max_norm, quantile=quantile)
 
 
-def decide(experiment: EmbeddingExperiment, source: Source) -> tuple[NoiselessRounds, list[str]]:
+def decide_central(experiment: EmbeddingExperiment, source: Source) -> Unpromised:
+    """How central training goes: `batch_size` is the number of images in a step here, `learning_rate` that step's."""
+    if experiment.epsilon is not None or experiment.noise_multiplier is not None:
+        raise SfumatoError("method central promises nothing, and a budget is given", "leave the budget out")
+    images = len(source.train)
+    batch_size = min(images, BATCH_SIZE if experiment.batch_size is None else experiment.batch_size)
+    steps = EPOCHS * max(1, images // positive_integer("batch_size", batch_size))
+    return Unpromised(
+        settings=experiment.settings(source),
+        clients=experiment.clients_of(count=1, method="central"),
+        batch_size=batch_size,
+        steps=steps if experiment.steps is None else positive_integer("steps", experiment.steps),
+    )
+
+
+def decide_noiseless(experiment: EmbeddingExperiment, source: Source) -> tuple[NoiselessRounds, list[str]]:
     """How the rounds go, by the rules of private training where nothing is asked for; and in lines why.
 
     Errors: `SfumatoError` for whatever belongs to a promise: a budget, a mechanism, another participation than Poisson.

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 from torch import nn
 
-from sfumato._checks import SfumatoError, positive_integer
+from sfumato._checks import SfumatoError
 from sfumato._choices import choices_of
 from sfumato.averaging.averages import Averages
 from sfumato.data import Source, by_user, shared_users
 from sfumato.embedding import steps as kinds
-from sfumato.embedding.choices import WITH_NOISE, Clients
+from sfumato.embedding.choices import NOISELESS, WITH_NOISE, WITHOUT_PLAN, Clients
 from sfumato.embedding.clients.local import LocalTraining
 from sfumato.embedding.clients.query import ClippedUpdates
 from sfumato.embedding.experiment import Decided, EmbeddingExperiment
-from sfumato.embedding.job import CentralJob, DpsgdJob, EmbeddingJob, NoiselessJob, build
-from sfumato.embedding.noiseless import NoiselessRounds
+from sfumato.embedding.job import AnyJob, CentralJob, DpsgdJob, EmbeddingJob, NoiselessJob, build
+from sfumato.embedding.noiseless import NoiselessRounds, Unpromised, decide_central, decide_noiseless
 from sfumato.experiment import users
 from sfumato.experiment.budget import Budget, Pair
 from sfumato.experiment.experiment import Experiment
-from sfumato.experiment.settings import Settings
 from sfumato.optim.descent import Descent
 from sfumato.privacy import FixedOrder, PrivacyPlan, User
 from sfumato.randomness import RunKey, owner_key
@@ -36,60 +35,74 @@ from sfumato.training.preparation.prepare import prepare as prepare_classifier
 from sfumato.training.preparation.start import Start
 from sfumato.training.public.preparing import MICRO_BATCH
 
-BATCH_SIZE, EPOCHS = 64, 20
-"""Of central training, by rule."""
-
 
 def prepare(
     source: Source,
-    plan: PrivacyPlan,
-    settings: Settings,
-    clients: Clients,
+    decided: Decided | Unpromised,
     *,
     model: nn.Module | None = None,
     start: Start | None = None,
     **others: Any,
-) -> EmbeddingJob | DpsgdJob:
-    """Everything up to the first round, by a plan.
+) -> AnyJob:
+    """Everything up to the first round.
 
     Args:
-        source, plan, settings, clients: the run's choices.
+        source: the run's.
+        decided: what is decided of it: with a plan, or without.
         model: a module of the caller's own in place of `settings.model`, copied: images (N, C, H, W) to (N, D).
         start, others: as for `sfumato.training.preparation.prepare`.
 
+    **Guarantee.** Data that are not declared public are refused where there is no plan.
+
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
-    start = Start.given(start, others)
-    refuse_trained_on(source, trained_on(source, settings))
-    if clients.method == "dpsgd":
-        return _by_gradients(source, plan, settings, clients, model, start)
-    _refuse(source, plan, clients)
+    start, clients, settings = Start.given(start, others), decided.clients, decided.settings
+    if isinstance(decided, Decided):
+        refuse_trained_on(source, trained_on(source, settings))
+        if clients.method == "dpsgd":
+            return _by_gradients(source, decided, model, start)
+        _refuse(source, decided.plan, clients)
+    else:
+        _refuse_private(source, clients.method)
+        if isinstance(decided, NoiselessRounds):
+            _refuse_cache(source)
+            check_users(source, User(drawn="clients", at_most=decided.per_user))
+        check_scored(source)
 
     def built(key: RunKey) -> nn.Module:
         return build(source, settings, clients, key, model)
 
+    if isinstance(decided, Decided):
+        return _private(source, decided, start, built)
+    if isinstance(decided, NoiselessRounds):
+        kind, micro_batch = kinds.NOISELESS, clients.local.batch_size
+    else:
+        kind, micro_batch = kinds.CENTRAL, MICRO_BATCH
+    known = begun(source, settings, start, built, kind=kind, steps=decided.steps, micro_batch=micro_batch)
+    known |= {"origins": origins(source, settings), "clients": clients, "batch_size": decided.batch_size}
+    if not isinstance(decided, NoiselessRounds):
+        return CentralJob(**known)
+    updates = ClippedUpdates(local=LocalTraining(known["module"], clients.local), max_norm=decided.clipping.max_norm)
+    return NoiselessJob(**known, gradient=updates, rounds=decided)
+
+
+def _private(source: Source, decided: Decided, start: Start, built: Callable[[RunKey], nn.Module]) -> EmbeddingJob:
+    """The job of virtual clients, by a plan."""
+    plan, settings, clients = decided.plan, decided.settings, decided.clients
+
     def keyed_by(functions: Mapping[str, str], weights: str) -> tuple[Any, ...]:
         return plan.fingerprint, source.fingerprint, dict(functions), weights, settings.to_dict(), clients.to_dict()
 
-    known = begun(
-        source,
-        settings,
-        start,
-        built,
-        kind=kinds.EMBEDDING,
-        steps=plan.steps,
-        micro_batch=clients.local.batch_size,
-        keyed_by=keyed_by,
-    )
+    sizes = {"steps": plan.steps, "micro_batch": clients.local.batch_size}
+    known = begun(source, settings, start, built, kind=kinds.EMBEDDING, keyed_by=keyed_by, **sizes)
     check_epsilon(plan)
-    local = LocalTraining(known["module"], clients.local)
     facts = circumstances(source, plan, settings, known["key"])
     unused = {"examples"} if clients.method == "fedavg" else {"examples", "classes"}
     read = [fact for fact in facts.read if fact not in unused]
     facts = replace(facts, read=(*read, *(["groups"] if clients.grouping == "fixed" else [])))
     return EmbeddingJob(
         **known,
-        gradient=ClippedUpdates(local=local, max_norm=plan.max_norm),
+        gradient=ClippedUpdates(local=LocalTraining(known["module"], clients.local), max_norm=plan.max_norm),
         plan=plan,
         circumstances=facts,
         input_shape=source.shape,
@@ -97,26 +110,30 @@ def prepare(
     )
 
 
-def _by_gradients(
-    source: Source,
-    plan: PrivacyPlan,
-    settings: Settings,
-    clients: Clients,
-    model: nn.Module | None,
-    start: Start,
-) -> DpsgdJob:
+def _by_gradients(source: Source, decided: Decided, model: nn.Module | None, start: Start) -> DpsgdJob:
     """The job of a classifier that has the backbone in it, by each user's mean gradient."""
     check_scored(source)
+    settings, clients = decided.settings, decided.clients
     module = build(source, settings, clients, start.unfinished.key or first_key(settings), model)
     own = replace(settings, model="module", pretrained=None, pretrained_weights=None)
-    job = prepare_classifier(module, source, plan, own, start, keep=0)
+    job = prepare_classifier(module, source, decided.plan, own, start, keep=0)
     known: dict[str, Any] = {one.name: getattr(job, one.name) for one in fields(PrivateJob)}
     known |= {"kind": kinds.DPSGD, "settings": settings, "transform": transform_for(job.module, source, settings)}
     known["circumstances"] = replace(job.circumstances, origins=origins(source, settings))
     return DpsgdJob(**known, clients=clients)
 
 
-def decide_by_gradients(experiment: EmbeddingExperiment, source: Source) -> Decided:
+def decide(experiment: EmbeddingExperiment, source: Source) -> tuple[Decided | Unpromised, list[str]]:
+    """What is asked for, decided for this source, and in lines for the reader why the rest is what it is."""
+    if experiment.chosen == "central":
+        return decide_central(experiment, source), []
+    if experiment.chosen in WITHOUT_PLAN:
+        return decide_noiseless(experiment, source)
+    decided = (_decide_by_gradients if experiment.chosen == "dpsgd" else EmbeddingExperiment.decide)(experiment, source)
+    return decided, decided.reasons
+
+
+def _decide_by_gradients(experiment: EmbeddingExperiment, source: Source) -> Decided:
     """Plan and settings as `sfumato train --unit user` would have them, of what is asked for here."""
     experiment.refuse_no_noise()
     if experiment.grouping is not None or experiment.clients is not None:
@@ -139,84 +156,10 @@ def decide_by_gradients(experiment: EmbeddingExperiment, source: Source) -> Deci
     return Decided(plan, settings, clients, reasons)
 
 
-def prepare_noiseless(
-    source: Source,
-    rounds: NoiselessRounds,
-    *,
-    model: nn.Module | None = None,
-    start: Start | None = None,
-    **others: Any,
-) -> NoiselessJob:
-    """The same by clipped updates without noise.
-
-    **Guarantee.** None. Data that are not declared public are refused.
-    """
-    clients = rounds.clients
-    _refuse_private(source, clients.method, clients.method.removesuffix("-noiseless"))
-    _refuse_cache(source)
-    check_users(source, User(drawn="clients", at_most=rounds.per_user))
-    check_scored(source)
-    sizes = {"steps": rounds.steps, "micro_batch": clients.local.batch_size}
-    known = _public(source, rounds.settings, clients, model, Start.given(start, others), kinds.NOISELESS, **sizes)
-    local = LocalTraining(known["module"], clients.local)
-    return NoiselessJob(
-        **known,
-        gradient=ClippedUpdates(local=local, max_norm=rounds.clipping.max_norm),
-        rounds=rounds,
-        batch_size=rounds.batch_size,
-    )
-
-
-def prepare_central(
-    source: Source,
-    experiment: EmbeddingExperiment,
-    *,
-    model: nn.Module | None = None,
-    start: Start | None = None,
-    **others: Any,
-) -> CentralJob:
-    """The same without clients and clipping.
-
-    Of the experiment `batch_size` is the number of images in a step here, and `learning_rate` the rate of that step.
-    """
-    _refuse_private(source, "central", "fedemb")
-    if experiment.epsilon is not None or experiment.noise_multiplier is not None:
-        raise SfumatoError("method central promises nothing, and a budget is given", "leave the budget out")
-    check_scored(source)
-    images = len(source.train)
-    batch_size = min(images, BATCH_SIZE if experiment.batch_size is None else experiment.batch_size)
-    steps = EPOCHS * max(1, images // positive_integer("batch_size", batch_size))
-    steps = steps if experiment.steps is None else positive_integer("steps", experiment.steps)
-    settings = experiment.settings(source)
-    clients = experiment.clients_of(count=1, method="central")
-    sizes = {"steps": steps, "micro_batch": MICRO_BATCH}
-    known = _public(source, settings, clients, model, Start.given(start, others), kinds.CENTRAL, **sizes)
-    return CentralJob(**known, batch_size=batch_size)
-
-
-def _public(
-    source: Source,
-    settings: Settings,
-    clients: Clients,
-    model: nn.Module | None,
-    start: Start,
-    kind: kinds.Kind,
-    *,
-    steps: int,
-    micro_batch: int,
-) -> dict[str, Any]:
-    """What both trainings without a promise have."""
-
-    def built(key: RunKey) -> nn.Module:
-        return build(source, settings, clients, key, model)
-
-    known = begun(source, settings, start, built, kind=kind, steps=steps, micro_batch=micro_batch)
-    return {**known, "origins": origins(source, settings), "clients": clients}
-
-
-def _refuse_private(source: Source, method: str, other: str) -> None:
+def _refuse_private(source: Source, method: str) -> None:
     """Refuse data that are not declared public."""
     if not source.public:
+        other = method.removesuffix("-noiseless") if method in NOISELESS else "fedemb"
         raise SfumatoError(
             f"method {method} trains without privacy, and this {source.kind} source is private",
             f"declare it public (`public=True`) if it is; or take method {other}",

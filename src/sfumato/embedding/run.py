@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec, by_user
-from sfumato.embedding import noiseless
-from sfumato.embedding.choices import KIND, WITHOUT_PLAN, Clients
-from sfumato.embedding.experiment import EmbeddingExperiment
+from sfumato.embedding.choices import KIND, Clients
+from sfumato.embedding.experiment import Decided, EmbeddingExperiment
 from sfumato.embedding.job import AnyJob, DpsgdJob
-from sfumato.embedding.noiseless import NoiselessRounds
-from sfumato.embedding.prepare import decide_by_gradients, prepare, prepare_central, prepare_noiseless
+from sfumato.embedding.noiseless import NoiselessRounds, Unpromised
+from sfumato.embedding.prepare import decide, prepare
 from sfumato.experiment import users
 from sfumato.experiment.keywords import of_fields
 from sfumato.experiment.settings import Settings
@@ -102,21 +100,18 @@ def job_of(
     experiment: EmbeddingExperiment, source: Source, *, model: nn.Module | None = None, start: Start | None = None
 ) -> tuple[AnyJob, list[str]]:
     """Everything up to the first round, and why what was left out is what it is."""
-    if experiment.chosen == "central":
-        return prepare_central(source, experiment, model=model, start=start), []
-    if experiment.chosen in WITHOUT_PLAN:
-        rounds, reasons = noiseless.decide(experiment, source)
-        return prepare_noiseless(source, rounds, model=model, start=start), reasons
-    decide = decide_by_gradients if experiment.method == "dpsgd" else EmbeddingExperiment.decide
-    plan, settings, clients, reasons = decide(experiment, source)
-    job = prepare(source, plan, settings, clients, model=model, start=start)
+    decided, reasons = decide(experiment, source)
+    job = prepare(source, decided, model=model, start=start)
+    if not isinstance(decided, Decided):
+        return job, reasons
+    plan = decided.plan
     held = len(by_user(source.train)[1])
     if not 0.8 * held <= (plan.users or 0) <= 1.25 * held:
         reasons.append(
             f"note: {plan.users} users are declared, and the data hold {held}; the promise holds as stated, but rounds "
             "have fewer or more users than planned, and are divided by the same number all the same"
         )
-    vectors = plan.expected_batch_size if isinstance(job, DpsgdJob) else clients.count
+    vectors = plan.expected_batch_size if isinstance(job, DpsgdJob) else decided.clients.count
     parameters = sum(one.numel() for one in job.module.parameters() if one.requires_grad)
     if (weak := remarks.buried(plan, clients=vectors, parameters=parameters)) is not None:
         reasons.append(f"note: {weak}")
@@ -134,17 +129,20 @@ def recorded(path: str) -> tuple[AnyJob, RunDirectory]:
     if not public:
         refuse_finished(run)
     source, start = source_of(path, record), Start.of(run, request=record["request"])
+    settings, clients = Settings.from_dict(record["settings"]), record[KIND]
     if not public:
         plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
-        chosen = plan, Settings.from_dict(record["settings"]), Clients.from_dict(record[KIND])
-        return prepare(users.kept_for(source, plan), *chosen, start=start), run
-    if record[KIND]["method"] != "central":
-        rounds = NoiselessRounds.from_record(record)
-        return prepare_noiseless(users.kept(source, rounds.per_user), rounds, start=start), run
-    named = {one.name for one in fields(EmbeddingExperiment)}
-    known = {name: value for name, value in record["settings"].items() if name in named} | record[KIND]
-    known |= {"steps": record["steps"], "batch_size": record["batch_size"]}
-    return prepare_central(source, of_fields(EmbeddingExperiment, known), start=start), run
+        decided, source = Decided(plan, settings, Clients.from_dict(clients), []), users.kept_for(source, plan)
+    elif clients["method"] != "central":
+        decided = NoiselessRounds.from_record(record)
+        source = users.kept(source, decided.per_user)
+    else:
+        clients = EmbeddingExperiment(dimension=clients["dimension"], far=clients["far"]).clients_of(
+            count=1, method="central"
+        )
+        sizes = {name: record[name] for name in ("steps", "batch_size")}
+        decided = Unpromised(settings=settings, clients=clients, **sizes)
+    return prepare(source, decided, start=start), run
 
 
 def is_embedding(run: RunDirectory) -> bool:
