@@ -33,6 +33,14 @@ if TYPE_CHECKING:
     from sfumato.privacy import PrivacyPlan
 
 
+OF_CLIENTS = {
+    **{f"client_{name}": name for name in ("momentum", "epochs", "batch_size", "examples", "loss")},
+    **{name: name for name in ("head_scale", "shuffle_buffer", "reconstruction_steps")},
+    "client_rate": "learning_rate",
+}
+"""What `LocalSGD` calls what may be chosen of clients."""
+
+
 class Decided(NamedTuple):
     """A plan, the server's settings, the clients', and in lines for the reader why the rest is what it is."""
 
@@ -187,27 +195,18 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
         """How a client trains."""
         from sfumato.embedding.clients.local import LOSSES, LocalSGD
 
-        for name in ("client_rate", "head_scale"):
-            if getattr(self, name) is not None:
-                positive(name, getattr(self, name))
-        for name in ("client_epochs", "client_batch_size", "client_examples"):
-            if getattr(self, name) is not None:
-                positive_integer(name, getattr(self, name))
-        if self.client_loss is not None:
-            one_of("client_loss", self.client_loss, LOSSES)
-        given = {
-            "learning_rate": 0.005 if self.client_rate is None else self.client_rate,
-            "momentum": self.client_momentum,
-            "head_scale": self.head_scale,
-            "epochs": self.client_epochs,
-            "batch_size": self.client_batch_size,
-            "examples": 2048 if self.client_examples is None else self.client_examples,
-            "shuffle_buffer": self.shuffle_buffer,
-            "loss": self.client_loss,
-            "reconstruction_steps": self.reconstruction_steps,
-        }
-        known = {name: value for name, value in given.items() if value is not None}
-        return LocalSGD(**known, head="global" if self.method in ("fedavg", "fedavg-noiseless") else "local")
+        given = {name: getattr(self, name) for name in OF_CLIENTS if getattr(self, name) is not None}
+        for name, value in given.items():
+            if name in ("client_rate", "head_scale"):
+                positive(name, value)
+            if name in ("client_epochs", "client_batch_size", "client_examples"):
+                positive_integer(name, value)
+            if name == "client_loss":
+                one_of(name, value, LOSSES)
+        by_rule = {"learning_rate": 0.005, "examples": 2048}
+        known = {OF_CLIENTS[name]: value for name, value in given.items()}
+        head = "global" if self.method in ("fedavg", "fedavg-noiseless") else "local"
+        return LocalSGD(**{**by_rule, **known}, head=head)
 
     def settings(self, source: Source) -> Settings:
         """Of model and server."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import Source
-from sfumato.embedding.choices import KIND, ROUNDS, Clients
+from sfumato.embedding.choices import KIND, NOISELESS, ROUNDS, Clients
 from sfumato.embedding.experiment import EmbeddingExperiment
 from sfumato.experiment.budget import Pair
 from sfumato.experiment.settings import Settings
@@ -86,8 +86,19 @@ def clipping_of(max_norm: float, quantile: float | None) -> Fixed | Quantile:
     return Fixed(max_norm) if quantile is None else Quantile(max_norm=max_norm, quantile=quantile)
 
 
+def refuse_private(source: Source, method: str) -> None:
+    """Refuse data that are not declared public."""
+    if not source.public:
+        other = method.removesuffix("-noiseless") if method in NOISELESS else "fedemb"
+        raise SfumatoError(
+            f"method {method} trains without privacy, and this {source.kind} source is private",
+            f"declare it public (`public=True`) if it is; or take method {other}",
+        )
+
+
 def decide_central(experiment: EmbeddingExperiment, source: Source) -> Unpromised:
     """How central training goes: `batch_size` is the number of images in a step here, `learning_rate` that step's."""
+    refuse_private(source, "central")
     if experiment.epsilon is not None or experiment.noise_multiplier is not None:
         raise SfumatoError("method central promises nothing, and a budget is given", "leave the budget out")
     images = len(source.train)

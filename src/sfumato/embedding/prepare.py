@@ -14,12 +14,12 @@ from sfumato._choices import choices_of
 from sfumato.averaging.averages import Averages
 from sfumato.data import Source, by_user, shared_users
 from sfumato.embedding import steps as kinds
-from sfumato.embedding.choices import NOISELESS, WITH_NOISE, WITHOUT_PLAN, Clients
+from sfumato.embedding.choices import WITH_NOISE, WITHOUT_PLAN, Clients
 from sfumato.embedding.clients.local import LocalTraining
 from sfumato.embedding.clients.query import ClippedUpdates
 from sfumato.embedding.experiment import Decided, EmbeddingExperiment
 from sfumato.embedding.job import AnyJob, CentralJob, DpsgdJob, EmbeddingJob, NoiselessJob, build
-from sfumato.embedding.noiseless import NoiselessRounds, Unpromised, decide_central, decide_noiseless
+from sfumato.embedding.noiseless import NoiselessRounds, Unpromised, decide_central, decide_noiseless, refuse_private
 from sfumato.experiment import users
 from sfumato.experiment.budget import Budget, Pair
 from sfumato.experiment.experiment import Experiment
@@ -33,7 +33,7 @@ from sfumato.training.preparation.origins import origins, trained_on
 from sfumato.training.preparation.prepare import begun, check_epsilon, circumstances, first_key
 from sfumato.training.preparation.prepare import prepare as prepare_classifier
 from sfumato.training.preparation.start import Start
-from sfumato.training.public.preparing import MICRO_BATCH
+from sfumato.training.public.pretraining import MICRO_BATCH
 
 
 def prepare(
@@ -63,7 +63,7 @@ def prepare(
             return _by_gradients(source, decided, model, start)
         _refuse(source, decided.plan, clients)
     else:
-        _refuse_private(source, clients.method)
+        refuse_private(source, clients.method)
         if isinstance(decided, NoiselessRounds):
             _refuse_cache(source)
             check_users(source, User(drawn="clients", at_most=decided.per_user))
@@ -96,7 +96,7 @@ def _private(source: Source, decided: Decided, start: Start, built: Callable[[Ru
     sizes = {"steps": plan.steps, "micro_batch": clients.local.batch_size}
     known = begun(source, settings, start, built, kind=kinds.EMBEDDING, keyed_by=keyed_by, **sizes)
     check_epsilon(plan)
-    facts = circumstances(source, plan, settings, known["key"])
+    facts = circumstances(source, plan, settings, known["key"], start.context)
     unused = {"examples"} if clients.method == "fedavg" else {"examples", "classes"}
     read = [fact for fact in facts.read if fact not in unused]
     facts = replace(facts, read=(*read, *(["groups"] if clients.grouping == "fixed" else [])))
@@ -154,16 +154,6 @@ def _decide_by_gradients(experiment: EmbeddingExperiment, source: Source) -> Dec
     )
     clients = experiment.clients_of(count=1, method="dpsgd", local=replace(experiment.local(), head="global"))
     return Decided(plan, settings, clients, reasons)
-
-
-def _refuse_private(source: Source, method: str) -> None:
-    """Refuse data that are not declared public."""
-    if not source.public:
-        other = method.removesuffix("-noiseless") if method in NOISELESS else "fedemb"
-        raise SfumatoError(
-            f"method {method} trains without privacy, and this {source.kind} source is private",
-            f"declare it public (`public=True`) if it is; or take method {other}",
-        )
 
 
 def _refuse_cache(source: Source) -> None:

@@ -25,7 +25,7 @@ from sfumato.training.job import PublicTraining
 from sfumato.training.preparation.building import transform_for
 from sfumato.training.preparation.origins import origins, origins_of, trained_on
 from sfumato.training.preparation.start import recorded_key, recorded_performance
-from sfumato.training.public import preparing
+from sfumato.training.public import pretraining
 from sfumato.training.steps import PublicSteps
 
 SETTINGS = Settings(model="cnn", optimizer="momentum", learning_rate=0.05, shift=1, ema=0.9, seed=1)
@@ -52,7 +52,7 @@ def job_for(source, training, place=None):
     run = RunDirectory(place) if place else None
     recorded = recorded_performance(run) if run and run.exists else None
     key = recorded_key(run) if run and run.exists else None
-    return preparing.prepare(source, training, threads=1, recorded=recorded, key=key)
+    return pretraining.prepare(source, training, threads=1, recorded=recorded, key=key)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_it_learns_and_promises_nothing(pretrained):
 
 def test_private_data_are_refused(spots, training):
     with pytest.raises(SfumatoError, match="needs public data"):
-        preparing.prepare(spots, training)
+        pretraining.prepare(spots, training)
 
 
 def test_a_killed_run_goes_on_to_the_same_bytes(shown, training, pretrained, tmp_path, monkeypatch):
@@ -409,7 +409,7 @@ def test_weights_that_are_not_there_are_refused(pretrained, spots, plan, tmp_pat
 
 def test_batch_norm_is_trained_and_its_statistics_travel_with_the_weights(shown, tmp_path, monkeypatch):
     """Pieces of 49 would leave one of a single example, of which batch norm can make nothing."""
-    monkeypatch.setattr(preparing, "MICRO_BATCH", 49)
+    monkeypatch.setattr(pretraining, "MICRO_BATCH", 49)
     model = "lenet-300-100,norm=batch"
     run = pretrain(
         model, shown, directory=tmp_path / "pre", steps=12, batch_size=50, learning_rate=0.1, averaging=None, threads=1

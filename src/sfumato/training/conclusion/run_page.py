@@ -8,7 +8,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato.evaluation import accuracy
-from sfumato.privacy import Circumstances, PrivacyPlan, PrivateSelection, Quantile, Statement, User, detections
+from sfumato.privacy import Circumstances, PrivacyPlan, Quantile, Statement, User, detections
 from sfumato.privacy.statements.other_units import of_person
 from sfumato.report import (
     RATES,
@@ -25,6 +25,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
 from sfumato.runs.heading import Heading
 from sfumato.runs.owner import sentences, uses
+from sfumato.runs.run import statement_of
 from sfumato.training.job import lengths
 
 PERSONS = (2, 5, 10)
@@ -63,7 +64,7 @@ def _of_promise(
 ) -> dict[str, Any]:
     """What the page of a private run says of its promise."""
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
-    facts, promised = Circumstances.from_dict(record["circumstances"]), _promised(statement, plan)
+    facts, promised = Circumstances.from_dict(record["circumstances"]), statement_of(statement, plan)
     return {
         # The page has an attacker's curve in place of the statement's own bounds, which are weaker.
         "statement": {**statement, "plain": promised.remarks},
@@ -74,12 +75,6 @@ def _of_promise(
         "published": None if promised.circumstances.figures is None else published_of(run),
         **_persons(record, plan),
     }
-
-
-def _promised(written: Mapping[str, Any], plan: PrivacyPlan) -> Statement:
-    """The statement as it follows from what the run has written down."""
-    selection = PrivateSelection.from_dict(written["selection"]) if "selection" in written else None
-    return Statement(plan=plan, circumstances=Circumstances.from_dict(written["circumstances"]), selection=selection)
 
 
 def _attack(promised: Statement) -> Attack:

@@ -254,10 +254,9 @@ def check_epsilon(plan: PrivacyPlan) -> None:
 
 
 def circumstances(
-    source: Source, plan: PrivacyPlan, settings: Settings, key: RunKey, context: Context | None = None
+    source: Source, plan: PrivacyPlan, settings: Settings, key: RunKey, context: Context
 ) -> Circumstances:
     """What the statement of such a run must say, but for its parts."""
-    context = context or Context()
     return Circumstances(
         read=source.read_by_user if isinstance(plan.unit, User) else source.read,
         data_public=source.public,

@@ -19,7 +19,7 @@ from sfumato.training.job import PrivateJob, PublicJob, PublicTraining, is_publi
 from sfumato.training.parts import registry
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.preparation.start import Start
-from sfumato.training.public import preparing
+from sfumato.training.public import pretraining
 from sfumato.training.run import refuse_finished
 
 
@@ -43,7 +43,7 @@ def public_job(path: str, *, trust_code: bool) -> tuple[PublicJob, RunDirectory]
             "give the command that began it again, with its `directory`: it goes on",
         )
     source = source_of(path, record, trust_code=trust_code)
-    return preparing.prepare(source, training, start=Start.of(run, request=record["request"])), run
+    return pretraining.prepare(source, training, start=Start.of(run, request=record["request"])), run
 
 
 def job(path: str, *, trust_code: bool) -> tuple[PrivateJob, RunDirectory]:

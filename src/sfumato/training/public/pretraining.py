@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import nn
 
+from sfumato._checks import SfumatoError
 from sfumato._choices import choices_of
 from sfumato.averaging import EMA
 from sfumato.data import Source, SourceSpec, parse
@@ -20,14 +21,65 @@ from sfumato.experiment.keywords import settings_of
 from sfumato.experiment.settings import Settings
 from sfumato.observers.notebook import shown
 from sfumato.observers.progress import Progress, read_source
-from sfumato.randomness import owner_key
+from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.job import PublicJob, PublicTraining
 from sfumato.training.preparation import beforehand
-from sfumato.training.preparation.prepare import check_machine, own_threads
+from sfumato.training.preparation.building import build
+from sfumato.training.preparation.origins import origins
+from sfumato.training.preparation.prepare import begun, check_machine, own_threads
 from sfumato.training.preparation.start import Machine, Start
-from sfumato.training.public.preparing import prepare, refuse_private
 from sfumato.training.run import PublicRun, execute
+from sfumato.training.steps import PUBLIC
+
+MICRO_BATCH = 256
+
+
+def refuse_private(kind: str) -> NoReturn:
+    """Refuse data of this kind of source that are not declared public."""
+    raise SfumatoError(
+        f"training without privacy needs public data, and this {kind} source is private",
+        "declare it public (`public=True`) if it is; train private data with sfumato train",
+    )
+
+
+def prepare(
+    source: Source,
+    training: PublicTraining,
+    *,
+    model: nn.Module | None = None,
+    start: Start | None = None,
+    **others: Any,
+) -> PublicJob:
+    """Everything up to the first step. Refuses data that are not declared public."""
+    if not source.public:
+        refuse_private(source.kind)
+    if training.batch_size > len(source.train):
+        raise SfumatoError(
+            f"batch_size must not exceed the number of examples, got {training.batch_size} of {len(source.train)}",
+            "give a smaller one",
+        )
+    settings = training.settings
+    source.images_for(settings.views)
+
+    def built(key: RunKey) -> nn.Module:
+        return build(model, source, settings, key)
+
+    known = begun(
+        source,
+        settings,
+        Start.given(start, others),
+        built,
+        kind=PUBLIC,
+        steps=training.steps,
+        micro_batch=MICRO_BATCH,
+    )
+    return PublicJob(
+        **known,
+        batch_size=training.batch_size,
+        origins=origins(source, settings),
+        max_norm=training.max_norm,
+    )
 
 
 def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, list[str]]:

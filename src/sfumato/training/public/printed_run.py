@@ -32,7 +32,7 @@ from sfumato.training.kind import Kind
 from sfumato.training.parts.public_examples import PublicExamples, public_examples
 from sfumato.training.preparation import beforehand
 from sfumato.training.preparation.start import Start
-from sfumato.training.public import preparing
+from sfumato.training.public import pretraining
 from sfumato.training.public.printed import METHOD, WHY, clipped_sum
 from sfumato.training.run import PublicRun, execute
 from sfumato.training.scorer import Scorer
@@ -159,7 +159,7 @@ def train(
     beside = public_examples(settings, source)
     assert beside is not None
     bare = replace(settings, normalisation=None, public_data=None, public_examples=PUBLIC_EXAMPLES)
-    job = preparing.prepare(
+    job = pretraining.prepare(
         source,
         PublicTraining(settings=bare, steps=plan.steps, batch_size=min(plan.expected_batch_size, len(source.train))),
         start=Start.of(run, device=device, threads=threads, request={} if spec is None else {"source": spec.record()}),
