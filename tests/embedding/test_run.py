@@ -210,7 +210,7 @@ def test_central_training_is_for_public_data_alone(source, tmp_path):
 
 
 def test_what_cannot_be_is_refused_before_anything_is_spent(source, arrays, tmp_path):
-    with pytest.raises(SfumatoError, match="the source does not say whose its records are"):
+    with pytest.raises(SfumatoError, match="the source does not say whose record each one is"):
         embed(arrays, directory=tmp_path / "run", **QUICK)
     shared = replace(source, test=source.train)
     with pytest.raises(SfumatoError, match="24 of the 24 users to train on have records in the test part too"):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sfumato import data
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato._choices import choices_of
 from sfumato.embedding.choices import (
@@ -80,7 +81,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
             method=method,
         )
         if method != "central" and not beforehand.says_whose(spec):
-            refuse_nameless()
+            data.refuse_nameless()
         if method not in WITHOUT_PLAN:
             request = self.request(beforehand.ANY_NUMBER, schedule=self.schedule, warmup=self.warmup)
             norm = 1.0 if self.max_norm is None else self.max_norm
@@ -161,7 +162,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
     def population(self, source: Source) -> int:
         """How many users are drawn from, or groups where these are fixed."""
         if source.users is None:
-            refuse_nameless()
+            data.refuse_nameless()
         return groups_of(source) if self.grouping == "fixed" else source.users
 
     def refuse_clocks(self) -> None:
@@ -269,14 +270,6 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
                 "give more clients and more users in a round, a larger epsilon, or leave quantile out",
             ) from None
         return plan, reasons
-
-
-def refuse_nameless() -> NoReturn:
-    """Refuse a source that does not say whose its records are."""
-    raise SfumatoError(
-        "embeddings are trained with a promise for users, and the source does not say whose its records are",
-        "give a table with the column user, an archive with users_train, or a folder with `user_from`",
-    )
 
 
 def groups_of(source: Source) -> int:

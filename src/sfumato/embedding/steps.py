@@ -105,7 +105,7 @@ class NoiselessSteps:
     Coins, clients, local training, clipping and the norm that follows a quantile are those of `EmbeddingSteps` with the
     same key; the count that the norm follows is exact (Andrew et al. 2021, equation 2: C exp(-eta (b - gamma))).
 
-    **Guarantee.** None: see `noiseless_job`.
+    **Guarantee.** None: see `NoiselessJob`.
     """
 
     def __init__(self, job: NoiselessJob, key: RunKey, progress: Progress | None = None):

@@ -200,8 +200,6 @@ def _gradient(
 def _checked(gradient: ClippedGradient | UserGradient, shape: Shape, source: Source, start: Start, device: str) -> int:
     """Check the gradient against the oracle on synthetic examples; and how many of them fit into memory at once."""
     targets, micro_batch = synthetic_targets(source, device), start.machine.micro_batch
-    if micro_batch is not None:
-        positive_integer("micro_batch", micro_batch)
     with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):
         torch.manual_seed(0)
         if source.tokens is not None and isinstance(gradient, ClippedGradient):
