@@ -29,7 +29,7 @@ from sfumato.cli.registry import load
 from sfumato.data import kinds
 from sfumato.embedding import EmbeddingExperiment
 from sfumato.embedding.choices import NOISELESS, WITHOUT_PLAN
-from sfumato.embedding.jobs import noiseless
+from sfumato.embedding.noiseless import decide_noiseless
 from sfumato.experiment import Settings
 from sfumato.experiment.budget import PairOfRecords
 from sfumato.models import create_embedding
@@ -216,7 +216,7 @@ def test_an_ablation_without_noise_names_no_budget_and_promises_nothing(row: Row
     with pytest.raises(_checks.SfumatoError, match="has no plan: it promises nothing"):
         experiment.decide(declared(options))
     if options["method"] in NOISELESS:
-        rounds, _ = noiseless.decide(experiment, declared(options))
+        rounds, _ = decide_noiseless(experiment, declared(options))
         found = (rounds.steps, rounds.batch_size, rounds.clients.count, rounds.population)
         assert found == tuple(options[name] for name in ("steps", "batch_size", "clients", "users"))
         assert getattr(rounds.clipping, "quantile", None) == options.get("quantile")

@@ -14,9 +14,9 @@ import torch
 from sfumato import RunKey, SfumatoError, Source, embed, load, open_source, verify
 from sfumato.data import SourceSpec
 from sfumato.embedding import EmbeddingExperiment
-from sfumato.embedding.jobs import noiseless
-from sfumato.embedding.jobs.private import prepare
-from sfumato.embedding.run import begin, job_of, public_job_of
+from sfumato.embedding.noiseless import decide_noiseless
+from sfumato.embedding.prepare import prepare
+from sfumato.embedding.run import begin, job_of
 from sfumato.embedding.run import recorded as of_record
 from sfumato.embedding.steps import EmbeddingSteps, NoiselessSteps
 from sfumato.experiment import users
@@ -89,9 +89,9 @@ def test_it_is_refused_on_data_that_nobody_called_public(source: Source, tmp_pat
     private = replace(source, public=False)
     with pytest.raises(SfumatoError, match="method fedemb-noiseless trains without privacy, and this npz source is pr"):
         begin(asked(), private, RunDirectory(tmp_path / "run"), progress=Silence())
-    rounds, _ = noiseless.decide(asked(), private)
+    rounds, _ = decide_noiseless(asked(), private)
     with pytest.raises(SfumatoError, match="trains without privacy"):
-        noiseless.prepare(private, rounds)
+        prepare(private, rounds)
     assert not (tmp_path / "run").exists()
 
 
@@ -109,9 +109,9 @@ def test_no_number_leads_there_only_its_name(source: Source, tmp_path: Path, met
 
 def test_its_name_takes_no_plan_either(source: Source):
     private = EmbeddingExperiment(**QUICK, noise_multiplier=0.5)
-    plan, settings, clients, _ = private.decide(source)
+    decided = private.decide(source)
     with pytest.raises(SfumatoError, match="method fedemb-noiseless has no rounds with noise, and a plan is given"):
-        prepare(source, plan, settings, replace(clients, method=NOISELESS))
+        prepare(source, decided._replace(clients=replace(decided.clients, method=NOISELESS)))
 
 
 @pytest.mark.parametrize(
@@ -130,12 +130,12 @@ def test_its_name_takes_no_plan_either(source: Source):
 def test_whatever_belongs_to_a_promise_is_refused(source: Source, promised: dict[str, Any]):
     (name,) = promised
     with pytest.raises(SfumatoError, match=f"adds no noise and promises nothing, and {name}=.* is given"):
-        public_job_of(asked(**promised), source)
+        job_of(asked(**promised), source)
 
 
 def test_more_users_in_a_round_than_there_are_is_refused(source: Source):
     with pytest.raises(SfumatoError, match="batch_size must not exceed the number of users or groups, got 25 of 24"):
-        public_job_of(asked(batch_size=USERS + 1), source)
+        job_of(asked(batch_size=USERS + 1), source)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_round_is_the_private_one_less_its_noise(source: Source, choice: dict[
     private = EmbeddingExperiment(**{**QUICK, **choice, "noise_multiplier": 0.5, "seed": 1})
     without = replace(private, method=f"{private.chosen}-noiseless", noise_multiplier=None)
     start = Start(device="cpu", threads=1)
-    one, (other, _) = job_of(private, source, start=start)[0], public_job_of(without, source, start=start)
+    one, (other, _) = job_of(private, source, start=start)[0], job_of(without, source, start=start)
     other.module.load_state_dict(one.module.state_dict())
     for key in map(RunKey.from_seed, range(3)):
         noisy, _ = EmbeddingSteps(one, key)(0, NoiseState(step=0))
@@ -162,7 +162,7 @@ def test_a_round_is_the_private_one_less_its_noise(source: Source, choice: dict[
 
 def test_the_norm_follows_the_exact_quantile(source: Source):
     """Andrew et al. 2021, equation 2, with b the share of clients whose update is no longer than C."""
-    job, _ = public_job_of(asked(quantile=0.4, client_rate=0.5), source, start=Start(device="cpu", threads=1))
+    job, _ = job_of(asked(quantile=0.4, client_rate=0.5), source, start=Start(device="cpu", threads=1))
     key, state, bounds, shares = RunKey.from_seed(0), NoiseState(step=0), [0.2], []
     steps = NoiselessSteps(job, key)
     for step in range(8):

@@ -12,8 +12,9 @@ from torch import nn
 
 from sfumato import RunKey, SfumatoError, Source, embed, load, open_source, verify
 from sfumato.embedding import EmbeddingExperiment, experiment
-from sfumato.embedding.jobs.private import prepare
-from sfumato.embedding.run import begin, job_of, recorded_job
+from sfumato.embedding.experiment import Decided
+from sfumato.embedding.prepare import prepare
+from sfumato.embedding.run import begin, job_of, recorded
 from sfumato.embedding.steps import EmbeddingSteps
 from sfumato.observers.progress import Silence
 from sfumato.randomness import NoiseState
@@ -209,7 +210,7 @@ def test_central_training_is_for_public_data_alone(source, tmp_path):
 
 
 def test_what_cannot_be_is_refused_before_anything_is_spent(source, arrays, tmp_path):
-    with pytest.raises(SfumatoError, match="the source does not say whose its records are"):
+    with pytest.raises(SfumatoError, match="the source does not say whose record each one is"):
         embed(arrays, directory=tmp_path / "run", **QUICK)
     shared = replace(source, test=source.train)
     with pytest.raises(SfumatoError, match="24 of the 24 users to train on have records in the test part too"):
@@ -228,7 +229,7 @@ def test_a_recorded_job_is_that_of_the_run(people, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "descend", lambda *given: (_ for _ in ()).throw(StopError()))
     with pytest.raises(StopError):
         embed(people, directory=tmp_path / "run", model="linear", dimension=8, per_user=4, **QUICK)
-    job, _ = recorded_job(str(tmp_path / "run"))
+    job, _ = recorded(str(tmp_path / "run"))
     assert np.bincount(np.unique(job.source.train.users, return_inverse=True)[1]).max() == 4
     assert (job.clients.dimension, job.clients.count, job.plan.unit.at_most) == (8, 3, 4)
 
@@ -283,7 +284,7 @@ def test_a_plan_must_be_its_datas_and_its_clients(source):
         (job.plan, fixed.clients, "the plan's groups are not fixed, and the clients' grouping is fixed"),
     ):
         with pytest.raises(SfumatoError, match=settings):
-            prepare(source, plan, job.settings, clients)
+            prepare(source, Decided(plan, job.settings, clients, []))
 
 
 def test_a_test_part_that_nothing_can_be_measured_on_is_refused_before_anything_is_spent(source, tmp_path):

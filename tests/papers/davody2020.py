@@ -18,7 +18,7 @@ from sfumato.models.normalisation.norms import normalisation
 from sfumato.privacy import Fixed, FullBatch, Gaussian, Poisson
 from sfumato.privacy.loss import renyi_accountant
 from sfumato.training.job import PublicTraining
-from sfumato.training.public import preparing, printed
+from sfumato.training.public import pretraining, printed
 from sfumato.training.public.weight_noise import course
 from sfumato.training.step import PrivateStep, descend
 from sfumato.training.steps import PublicSteps
@@ -430,7 +430,7 @@ def noisy_training(rng):
     """30 steps of softmax regression whose weights are drawn anew in each."""
     settings = Settings(model="linear", optimizer="sgd", learning_rate=float(rng.uniform(0.01, 0.1)), ema=0.0)
     asked = PublicTraining(settings=settings, steps=30, batch_size=6)
-    job = preparing.prepare(shown(), asked, threads=1, key=RunKey.from_seed(int(rng.integers(1 << 30))))
+    job = pretraining.prepare(shown(), asked, threads=1, key=RunKey.from_seed(int(rng.integers(1 << 30))))
     batches = PublicSteps(job, job.key)
     head = job.module.head
     draws = []

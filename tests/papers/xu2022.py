@@ -13,7 +13,7 @@ from sfumato import Noise, PrivacyPlan, RunKey, Sampler, Transform, optim
 from sfumato.embedding import ClippedUpdates, LocalSGD, LocalTraining
 from sfumato.embedding.clients import losses
 from sfumato.embedding.clients.query import ADJACENCIES
-from sfumato.embedding.head import WithHead
+from sfumato.embedding.job import WithHead
 from sfumato.embedding.steps import EmbeddingSteps
 from sfumato.evaluation.recall import recall_at_far
 from sfumato.evaluation.similarity import similarity
@@ -461,7 +461,7 @@ FORMULAS = [
     Formula(
         where="equation 1",
         says="the mean over examples of the cross-entropy of <f(x), w_c> over all classes, without a bias",
-        code="embedding/head.py: WithHead",
+        code="embedding/job.py: WithHead",
         draw=head_case,
         runs=objective_run,
         formula=objective,

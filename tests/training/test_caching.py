@@ -35,7 +35,7 @@ from sfumato.runs import checkpoint
 from sfumato.training import caching, computing, inputs, train
 from sfumato.training.job import PublicTraining
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.public import preparing
+from sfumato.training.public import pretraining
 from sfumato.training.steps import PublicSteps
 
 KEY = bytes(32)
@@ -155,7 +155,7 @@ def test_random_windows_are_trained_on_and_the_middle_is_scored(tmp_path, images
     seen, real = [], models.Head.forward
     monkeypatch.setattr(models.Head, "forward", lambda self, rows: (seen.append(rows), real(self, rows))[1])
     training = PublicTraining(settings=settings, steps=1, batch_size=len(windows))
-    job = preparing.prepare(smaller, training)
+    job = pretraining.prepare(smaller, training)
     seen.clear()
     steps = PublicSteps(job, RunKey.from_seed(0))
     steps(0, NoiseState(step=0))

@@ -26,7 +26,7 @@ from sfumato.training.descent import beginning_of_average, optimizer_for
 from sfumato.training.job import Job, PublicTraining
 from sfumato.training.preparation.estimate import average_bytes
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.public import preparing
+from sfumato.training.public import pretraining
 from sfumato.training.run import finish_early
 from sfumato.training.step import PrivateStep
 from sfumato.training.steps import PrivateSteps, PublicSteps
@@ -211,7 +211,7 @@ def test_every_kind_of_step_is_taken_at_the_aggregate(what, choices, arrays, spo
     if what == "public":
         kind = PublicSteps
         training = PublicTraining(settings=chosen, steps=STEPS, batch_size=50)
-        job, twin = (preparing.prepare(replace(spots, public=True), training, threads=1, key=KEY) for _ in range(2))
+        job, twin = (pretraining.prepare(replace(spots, public=True), training, threads=1, key=KEY) for _ in range(2))
     else:
         job, twin = (job_for(source, plan, chosen) for _ in range(2))
     released, thetas, watched = taken(job, tmp_path / "run", monkeypatch, kind)

@@ -19,7 +19,7 @@ from sfumato.training import loop
 from sfumato.training.inputs import Inputs
 from sfumato.training.job import PublicTraining
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.public import preparing
+from sfumato.training.public import pretraining
 from sfumato.training.steps import PublicSteps
 
 SIZE, SIDE = 10, 15
@@ -65,7 +65,7 @@ def test_training_sees_crops_of_the_larger_images(source, plan):
     assert torch.allclose(inputs, crops(source, key, 2, rows), atol=1e-5)
     cut = Inputs(prepare(None, source, plan, SETTINGS, micro_batch=2)).micro_batches(key, 2, rows)
     assert torch.equal(torch.cat([some for some, *_ in cut]), inputs)
-    job = preparing.prepare(source, PublicTraining(settings=SETTINGS, steps=2, batch_size=8))
+    job = pretraining.prepare(source, PublicTraining(settings=SETTINGS, steps=2, batch_size=8))
     seen = []
     job.module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach().clone()))
     steps = PublicSteps(job, key)

@@ -17,7 +17,7 @@ from sfumato.training.inputs import Inputs
 from sfumato.training.job import PublicTraining
 from sfumato.training.preparation.estimate import estimate
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.public import preparing, running
+from sfumato.training.public import pretraining
 from sfumato.training.scorer import Scorer
 from sfumato.training.steps import PublicSteps
 
@@ -78,7 +78,9 @@ def test_private_training_sees_windows_on_the_larger_images(folder, sources, pla
 
 
 def test_public_training_sees_them_too(folder, sources, monkeypatch):
-    job = preparing.prepare(replace(sources[1], public=True), PublicTraining(settings=SETTINGS, steps=2, batch_size=8))
+    job = pretraining.prepare(
+        replace(sources[1], public=True), PublicTraining(settings=SETTINGS, steps=2, batch_size=8)
+    )
     seen = []
     job.module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach().clone()))
     key = RunKey.from_seed(0)
@@ -111,7 +113,7 @@ def test_a_source_named_by_its_spelling_is_read_for_the_zoom(folder, plan, tmp_p
     assert begin(folder) is None
     about = {"steps": 2, "batch_size": 8, "learning_rate": 0.1, "public": True, "zoom": ZOOM}
     with monkeypatch.context() as patch:
-        patch.setattr(running, "take_steps", stop)
+        patch.setattr(run, "take_steps", stop)
         with pytest.raises(KeyboardInterrupt):
             pretrain("cnn", folder, directory=tmp_path / "public", **about)
     assert opened[2].zoomed.shape == opened[0].zoomed.shape
@@ -122,7 +124,7 @@ def test_another_zoom_than_the_source_was_opened_for_is_refused(sources, plan):
         with pytest.raises(SfumatoError, match=f"open it with zoom={other}"):
             prepare(None, sources[1], plan, replace(SETTINGS, zoom=other))
         with pytest.raises(SfumatoError, match=f"open it with zoom={other}"):
-            preparing.prepare(
+            pretraining.prepare(
                 replace(sources[1], public=True),
                 PublicTraining(settings=replace(SETTINGS, zoom=other), steps=2, batch_size=8),
             )

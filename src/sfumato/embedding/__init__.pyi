@@ -6,5 +6,5 @@ from .clients.query import ClippedUpdates as ClippedUpdates
 from .clients.query import ClippedUpdateSum as ClippedUpdateSum
 from .clients.rounds import Rounds as Rounds
 from .experiment import EmbeddingExperiment as EmbeddingExperiment
-from .head import WithHead as WithHead
+from .job import WithHead as WithHead
 from .run import embed as embed

@@ -15,6 +15,8 @@ from sfumato.optim.descent import Descent
 if TYPE_CHECKING:
     from sfumato.embedding.clients.local import LocalSGD
 
+KIND = "embedding"
+"""What a run's record calls its clients, and a model file its dimension."""
 WITH_NOISE = ("fedemb", "fedavg")
 """DP-FedEmb and DP-FedAvg, by a plan."""
 NOISELESS = ("fedemb-noiseless", "fedavg-noiseless")

@@ -6,10 +6,7 @@ import numpy as np
 import torch
 
 from sfumato.data import by_user
-from sfumato.embedding.jobs.central import CentralJob
-from sfumato.embedding.jobs.dpsgd import DpsgdJob
-from sfumato.embedding.jobs.noiseless import NoiselessJob
-from sfumato.embedding.jobs.private import EmbeddingJob
+from sfumato.embedding.job import AnyJob, CentralJob, DpsgdJob, NoiselessJob
 from sfumato.randomness import Noise, RunKey
 from sfumato.training.preparation import estimate as of_steps
 from sfumato.training.preparation.estimate import seconds_of
@@ -18,7 +15,7 @@ SEEN_TWICE = 2
 """Images of a class in a made-up client."""
 
 
-def seconds(job: EmbeddingJob | DpsgdJob | CentralJob | NoiselessJob) -> float | None:
+def seconds(job: AnyJob) -> float | None:
     """Expected seconds of all rounds: one client of average size and one draw of noise, by the clock.
 
     None for central training, whose steps have neither.

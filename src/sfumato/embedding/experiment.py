@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sfumato import data
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato._choices import choices_of
 from sfumato.embedding.choices import (
@@ -31,6 +32,14 @@ if TYPE_CHECKING:
     from sfumato.embedding.clients.local import LocalSGD
     from sfumato.experiment.settings import Settings
     from sfumato.privacy import PrivacyPlan
+
+
+OF_CLIENTS = {
+    **{f"client_{name}": name for name in ("momentum", "epochs", "batch_size", "examples", "loss")},
+    **{name: name for name in ("head_scale", "shuffle_buffer", "reconstruction_steps")},
+    "client_rate": "learning_rate",
+}
+"""What `LocalSGD` calls what may be chosen of clients."""
 
 
 class Decided(NamedTuple):
@@ -72,7 +81,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
             method=method,
         )
         if method != "central" and not beforehand.says_whose(spec):
-            refuse_nameless()
+            data.refuse_nameless()
         if method not in WITHOUT_PLAN:
             request = self.request(beforehand.ANY_NUMBER, schedule=self.schedule, warmup=self.warmup)
             norm = 1.0 if self.max_norm is None else self.max_norm
@@ -153,7 +162,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
     def population(self, source: Source) -> int:
         """How many users are drawn from, or groups where these are fixed."""
         if source.users is None:
-            refuse_nameless()
+            data.refuse_nameless()
         return groups_of(source) if self.grouping == "fixed" else source.users
 
     def refuse_clocks(self) -> None:
@@ -187,27 +196,18 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
         """How a client trains."""
         from sfumato.embedding.clients.local import LOSSES, LocalSGD
 
-        for name in ("client_rate", "head_scale"):
-            if getattr(self, name) is not None:
-                positive(name, getattr(self, name))
-        for name in ("client_epochs", "client_batch_size", "client_examples"):
-            if getattr(self, name) is not None:
-                positive_integer(name, getattr(self, name))
-        if self.client_loss is not None:
-            one_of("client_loss", self.client_loss, LOSSES)
-        given = {
-            "learning_rate": 0.005 if self.client_rate is None else self.client_rate,
-            "momentum": self.client_momentum,
-            "head_scale": self.head_scale,
-            "epochs": self.client_epochs,
-            "batch_size": self.client_batch_size,
-            "examples": 2048 if self.client_examples is None else self.client_examples,
-            "shuffle_buffer": self.shuffle_buffer,
-            "loss": self.client_loss,
-            "reconstruction_steps": self.reconstruction_steps,
-        }
-        known = {name: value for name, value in given.items() if value is not None}
-        return LocalSGD(**known, head="global" if self.method in ("fedavg", "fedavg-noiseless") else "local")
+        given = {name: getattr(self, name) for name in OF_CLIENTS if getattr(self, name) is not None}
+        for name, value in given.items():
+            if name in ("client_rate", "head_scale"):
+                positive(name, value)
+            if name in ("client_epochs", "client_batch_size", "client_examples"):
+                positive_integer(name, value)
+            if name == "client_loss":
+                one_of(name, value, LOSSES)
+        by_rule = {"learning_rate": 0.005, "examples": 2048}
+        known = {OF_CLIENTS[name]: value for name, value in given.items()}
+        head = "global" if self.method in ("fedavg", "fedavg-noiseless") else "local"
+        return LocalSGD(**{**by_rule, **known}, head=head)
 
     def settings(self, source: Source) -> Settings:
         """Of model and server."""
@@ -270,14 +270,6 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
                 "give more clients and more users in a round, a larger epsilon, or leave quantile out",
             ) from None
         return plan, reasons
-
-
-def refuse_nameless() -> NoReturn:
-    """Refuse a source that does not say whose its records are."""
-    raise SfumatoError(
-        "embeddings are trained with a promise for users, and the source does not say whose its records are",
-        "give a table with the column user, an archive with users_train, or a folder with `user_from`",
-    )
 
 
 def groups_of(source: Source) -> int:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
 
 from sfumato._checks import SfumatoError
-from sfumato.data import Source, SourceSpec, by_user, open_source
-from sfumato.embedding.choices import WITHOUT_PLAN, Clients
-from sfumato.embedding.experiment import EmbeddingExperiment
-from sfumato.embedding.jobs import dpsgd, noiseless
-from sfumato.embedding.jobs.central import CentralJob
-from sfumato.embedding.jobs.central import prepare as prepare_central
-from sfumato.embedding.jobs.dpsgd import DpsgdJob
-from sfumato.embedding.jobs.noiseless import NoiselessJob, NoiselessRounds
-from sfumato.embedding.jobs.private import KIND, EmbeddingJob, prepare
-from sfumato.embedding.steps import CENTRAL, DPSGD, EMBEDDING, NOISELESS
+from sfumato.data import Source, SourceSpec, by_user
+from sfumato.embedding.choices import KIND, Clients
+from sfumato.embedding.experiment import Decided, EmbeddingExperiment
+from sfumato.embedding.job import AnyJob, DpsgdJob
+from sfumato.embedding.noiseless import NoiselessRounds, Unpromised
+from sfumato.embedding.prepare import decide, prepare
 from sfumato.experiment import users
 from sfumato.experiment.keywords import of_fields
 from sfumato.experiment.settings import Settings
@@ -32,14 +27,11 @@ from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run
-from sfumato.training.kind import Kind
+from sfumato.training.job import is_public
 from sfumato.training.preparation.prepare import check_machine, own_threads
+from sfumato.training.preparation.recorded import source_of
 from sfumato.training.preparation.start import Machine, Start
-from sfumato.training.public import running
-from sfumato.training.public.running import PublicRun
-from sfumato.training.run import execute, refuse_finished
-
-AnyJob = EmbeddingJob | DpsgdJob | CentralJob | NoiselessJob
+from sfumato.training.run import PublicRun, execute, refuse_finished
 
 
 @own_threads()
@@ -81,17 +73,8 @@ def embed(
         source, request = spec.open(owner_key()), {"source": spec.record()}
     source = users.kept(source, experiment.per_user)
     own = model if isinstance(model, nn.Module) else None
-    return begin(
-        experiment,
-        source,
-        run,
-        model=own,
-        device=device,
-        threads=threads,
-        progress=progress,
-        observers=observers,
-        request=request,
-    )
+    how: dict[str, Any] = {"device": device, "threads": threads, "request": request}
+    return begin(experiment, source, run, model=own, progress=progress, observers=observers, **how)
 
 
 def begin(
@@ -100,116 +83,68 @@ def begin(
     run: RunDirectory,
     *,
     model: nn.Module | None = None,
-    device: str | None = None,
-    threads: int | None = None,
     progress: Progress,
     observers: Sequence[Observer] = (),
-    request: dict[str, Any] | None = None,
+    **others: Any,
 ) -> Run | PublicRun:
-    """Train as it is asked for, in this directory."""
+    """Train as it is asked for, in this directory; the others are fields of `Start`."""
     source.require_classes("a training of embeddings")
-    start = Start.of(run, device=device, threads=threads, request=request or {})
-    prepared = public_job_of if experiment.chosen in WITHOUT_PLAN else job_of
-    job, reasons = prepared(experiment, source, model=model, start=start)
+    job, reasons = job_of(experiment, source, model=model, start=Start.of(run, **others))
     if not run.exists:
         for line in reasons:
             progress.report(line)
-    return take(job, run, progress=progress, observers=observers)
-
-
-def take(job: AnyJob, run: RunDirectory, *, progress: Progress, observers: Sequence[Observer] = ()) -> Run | PublicRun:
-    """Begin or resume a run of this job in this directory: with plan and ledger, or without either."""
-    if isinstance(job, CentralJob | NoiselessJob):
-        return running.execute(job, run.path, kind=kind_of(job), progress=progress, observers=observers)
-    return execute(job, run, kind=kind_of(job), progress=progress, observers=observers)
-
-
-def public_job_of(
-    experiment: EmbeddingExperiment, source: Source, *, model: nn.Module | None = None, start: Start | None = None
-) -> tuple[CentralJob | NoiselessJob, list[str]]:
-    """The same without privacy, on public data alone."""
-    if experiment.chosen == "central":
-        return prepare_central(source, experiment, model=model, start=start), []
-    rounds, reasons = noiseless.decide(experiment, source)
-    return noiseless.prepare(source, rounds, model=model, start=start), reasons
+    return execute(job, run, progress=progress, observers=observers)
 
 
 def job_of(
     experiment: EmbeddingExperiment, source: Source, *, model: nn.Module | None = None, start: Start | None = None
-) -> tuple[EmbeddingJob | DpsgdJob, list[str]]:
+) -> tuple[AnyJob, list[str]]:
     """Everything up to the first round, and why what was left out is what it is."""
-    decide = dpsgd.decide if experiment.method == "dpsgd" else EmbeddingExperiment.decide
-    plan, settings, clients, reasons = decide(experiment, source)
-    job = preparing(clients)(source, plan, settings, clients, model=model, start=start)
+    decided, reasons = decide(experiment, source)
+    job = prepare(source, decided, model=model, start=start)
+    if not isinstance(decided, Decided):
+        return job, reasons
+    plan = decided.plan
     held = len(by_user(source.train)[1])
     if not 0.8 * held <= (plan.users or 0) <= 1.25 * held:
         reasons.append(
             f"note: {plan.users} users are declared, and the data hold {held}; the promise holds as stated, but rounds "
             "have fewer or more users than planned, and are divided by the same number all the same"
         )
-    vectors = plan.expected_batch_size if isinstance(job, DpsgdJob) else clients.count
+    vectors = plan.expected_batch_size if isinstance(job, DpsgdJob) else decided.clients.count
     parameters = sum(one.numel() for one in job.module.parameters() if one.requires_grad)
     if (weak := remarks.buried(plan, clients=vectors, parameters=parameters)) is not None:
         reasons.append(f"note: {weak}")
     return job, reasons
 
 
-def preparing(clients: Clients) -> Callable[..., EmbeddingJob | DpsgdJob]:
-    """What makes the job of this method."""
-    return dpsgd.prepare if clients.method == "dpsgd" else prepare
-
-
-def kind_of(job: AnyJob) -> Kind:
-    """Which steps a job takes."""
-    return {CentralJob: CENTRAL, DpsgdJob: DPSGD, EmbeddingJob: EMBEDDING, NoiselessJob: NOISELESS}[type(job)]
-
-
 def recorded(path: str) -> tuple[AnyJob, RunDirectory]:
     """The job of an unfinished run from its own record, private or not."""
     run = RunDirectory(path)
-    if not (running.is_public(run) and KIND in run.read_json(names.SETTINGS)):
-        return recorded_job(path)
-    record = run.read_json(names.SETTINGS)
-    request = record["request"]
-    if "source" not in request or record["settings"]["model"] == "module":
-        raise SfumatoError(f"the run in {path} was begun from Python", "run that code again; it resumes the run")
-    source = open_source(**request["source"], owner_key=owner_key())
-    start = Start.of(run, request=request)
-    if record[KIND]["method"] != "central":
-        rounds = NoiselessRounds.from_record(record)
-        return noiseless.prepare(users.kept(source, rounds.per_user), rounds, start=start), run
-    named = {one.name for one in fields(EmbeddingExperiment)}
-    known = {name: value for name, value in record["settings"].items() if name in named} | record[KIND]
-    known |= {"steps": record["steps"], "batch_size": record["batch_size"]}
-    return prepare_central(source, of_fields(EmbeddingExperiment, known), start=start), run
-
-
-def recorded_job(path: str) -> tuple[EmbeddingJob | DpsgdJob, RunDirectory]:
-    """The job of an unfinished private run from its own record."""
-    run = RunDirectory(path)
     run.require()
     record = run.read_json(names.SETTINGS)
-    if not is_embedding(run):
-        raise SfumatoError(f"{path} holds no private training of embeddings", f"resume it with sfumato train {path}")
-    refuse_finished(run)
-    plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
-    settings, request = Settings.from_dict(record["settings"]), record["request"]
-    if "source" not in request or settings.model == "module":
-        raise SfumatoError(
-            f"the run in {path} was begun from Python with objects that only its own code can build",
-            "run that code again; it resumes the run",
+    if KIND not in record:
+        raise SfumatoError(f"{path} holds no training of embeddings", f"resume it with sfumato train {path}")
+    public = is_public(run)
+    if not public:
+        refuse_finished(run)
+    source, start = source_of(path, record), Start.of(run, request=record["request"])
+    settings, clients = Settings.from_dict(record["settings"]), record[KIND]
+    if not public:
+        plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
+        decided, source = Decided(plan, settings, Clients.from_dict(clients), []), users.kept_for(source, plan)
+    elif clients["method"] != "central":
+        decided = NoiselessRounds.from_record(record)
+        source = users.kept(source, decided.per_user)
+    else:
+        clients = EmbeddingExperiment(dimension=clients["dimension"], far=clients["far"]).clients_of(
+            count=1, method="central"
         )
-    clients = Clients.from_dict(record[KIND])
-    job = preparing(clients)(
-        users.kept_for(open_source(**request["source"], owner_key=owner_key()), plan),
-        plan,
-        settings,
-        clients,
-        start=Start.of(run, request=request),
-    )
-    return job, run
+        sizes = {name: record[name] for name in ("steps", "batch_size")}
+        decided = Unpromised(settings=settings, clients=clients, **sizes)
+    return prepare(source, decided, start=start), run
 
 
 def is_embedding(run: RunDirectory) -> bool:
     """Whether a run directory holds a private training of embeddings."""
-    return run.exists and KIND in run.read_json(names.SETTINGS) and not running.is_public(run)
+    return run.exists and KIND in run.read_json(names.SETTINGS) and not is_public(run)

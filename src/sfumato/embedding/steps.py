@@ -13,14 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
-from sfumato.data import Part, by_user
+from sfumato.data import Part, Source, by_user
 from sfumato.embedding.clients.assignment import Assign, anew, by_group
 from sfumato.embedding.clients.rounds import Rounds
-from sfumato.embedding.head import WithHead
-from sfumato.embedding.jobs.central import CentralJob
-from sfumato.embedding.jobs.dpsgd import DpsgdJob
-from sfumato.embedding.jobs.noiseless import NoiselessJob
-from sfumato.embedding.jobs.private import EmbeddingJob, groups_by_user
+from sfumato.embedding.experiment import known_groups
+from sfumato.embedding.job import AnyJob, EmbeddingJob, NoiselessJob, WithHead
 from sfumato.evaluation import similarity
 from sfumato.evaluation.recall import recall_at_far, roc
 from sfumato.gradients import GridSum
@@ -29,7 +26,7 @@ from sfumato.privacy import Quantile
 from sfumato.randomness import Noise, NoiseState, RunKey, Sampler
 from sfumato.report import png
 from sfumato.training.adaptive import FARTHEST, NORM, AdaptiveStep
-from sfumato.training.run import Kind
+from sfumato.training.kind import Kind
 from sfumato.training.step import PrivateStep
 from sfumato.training.steps import PrivateSteps, PublicSteps, spent
 
@@ -108,7 +105,7 @@ class NoiselessSteps:
     Coins, clients, local training, clipping and the norm that follows a quantile are those of `EmbeddingSteps` with the
     same key; the count that the norm follows is exact (Andrew et al. 2021, equation 2: C exp(-eta (b - gamma))).
 
-    **Guarantee.** None: see `noiseless_job`.
+    **Guarantee.** None: see `NoiselessJob`.
     """
 
     def __init__(self, job: NoiselessJob, key: RunKey, progress: Progress | None = None):
@@ -149,7 +146,7 @@ class EmbeddingScorer:
 
     figure = "recall"
 
-    def __init__(self, job: EmbeddingJob | DpsgdJob | CentralJob | NoiselessJob, progress: Progress | None = None):
+    def __init__(self, job: AnyJob, progress: Progress | None = None):
         self._job, self._shown = job, copy.deepcopy(job.module)
         self._rows = _some(job.source.test.users, job.source.test.labels)
 
@@ -180,6 +177,21 @@ EMBEDDING = Kind(steps=EmbeddingSteps, scorer=EmbeddingScorer)
 DPSGD = Kind(steps=PrivateSteps, scorer=EmbeddingScorer)
 CENTRAL = Kind(steps=PublicSteps, scorer=EmbeddingScorer)
 NOISELESS = Kind(steps=NoiselessSteps, scorer=EmbeddingScorer)
+
+
+def groups_by_user(source: Source) -> np.ndarray:
+    """The name of each user's own group, text (users,).
+
+    Errors: `SfumatoError` where nobody knows, or where a user's records name two.
+    """
+    numbers, names = by_user(source.train)
+    groups = known_groups(source)
+    _, first = np.unique(numbers, return_index=True)
+    own = groups[first]
+    if not np.array_equal(own[numbers], groups):
+        odd = names[numbers[np.flatnonzero(own[numbers] != groups)[0]]]
+        raise SfumatoError("the records of one user name two groups", f"give each user one group (user {odd!r})")
+    return own
 
 
 def embedded(

@@ -120,17 +120,20 @@ def read(run: RunDirectory) -> Run:
     run.require_finished()
     written = run.read_json(names.STATEMENT)
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
-    selection = PrivateSelection.from_dict(written["selection"]) if "selection" in written else None
     return Run(
         directory=run.path,
-        statement=Statement(
-            plan=plan, circumstances=Circumstances.from_dict(written["circumstances"]), selection=selection
-        ),
+        statement=statement_of(written, plan),
         figures=run.read_json(names.EVALUATION),
         seconds=0.0,
         steps=written["steps_taken"],
         kind=run.read_json(names.SETTINGS)["data"]["kind"],
     )
+
+
+def statement_of(written: Mapping[str, Any], plan: PrivacyPlan) -> Statement:
+    """The statement as it follows from what a run has written down."""
+    selection = PrivateSelection.from_dict(written["selection"]) if "selection" in written else None
+    return Statement(plan=plan, circumstances=Circumstances.from_dict(written["circumstances"]), selection=selection)
 
 
 PRIVATE = "Measured on private data: keep it to yourself, and clear this output before the notebook is shown to others."

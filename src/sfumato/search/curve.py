@@ -22,8 +22,8 @@ from sfumato.runs.run import Run
 from sfumato.search.repeated import cost_of, known_uses
 from sfumato.search.trial import Observers, Trial, of_trials
 from sfumato.training.job import PrivateJob
-from sfumato.training.public import pretraining, running
-from sfumato.training.run import earlier_plans
+from sfumato.training.public import pretraining
+from sfumato.training.run import earlier_plans, execute
 
 PLOT, FILE = "budgets.svg", "budgets.json"
 PUBLIC = "without-privacy"
@@ -241,7 +241,7 @@ def _without_privacy(trial: Trial, private: Run, place: Path, progress: Progress
         given["model"] = RunDirectory(private.directory).read_json(SETTINGS)["settings"]["model"]
         if given["model"] == "scattering":  # a head on fixed features, as on those of a cache
             given |= {"learning_rate": HEAD_RATE, "schedule": "cosine", "shift": 0, "flip": False}
-        how = {"device": trial.device, "threads": trial.threads, "notes": trial.notes}
-        job = pretraining.job_of(spec, given, run, **how, progress=progress)
-        running.execute(job, run.path, progress=progress)
+        machine = replace(trial.machine, micro_batch=None)
+        job = pretraining.job_of(spec, given, run, machine, notes=trial.notes, progress=progress)
+        execute(job, run, progress=progress)
     return run.read_json(EVALUATION)["accuracy"]

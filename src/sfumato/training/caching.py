@@ -40,18 +40,11 @@ def features(
     backbone: str,
     *,
     directory: str | os.PathLike[str],
-    weights: str | None = None,
-    resolution: int | None = None,
-    resize: int | None = None,
-    model: str | None = None,
-    crop: str = "central",
-    crop_area: float | None = None,
-    views: int | None = None,
-    flip: bool = False,
     dtype: str = "float32",
     batch: int | None = None,
     device: str | None = None,
     progress: Progress | None = None,
+    **choices: Any,
 ) -> Cache:
     """Compute the features of a source under a fixed public backbone, to a cache on disk that is a source itself.
 
@@ -63,17 +56,20 @@ def features(
         backbone: "timm:NAME", "torchvision:NAME", or the directory of a run of `pretrain`. Its weights must come from
             public data: what they tell of their images is not covered by any promise for the source.
         directory: the cache's; `sfumato.train("head,norm=12.5", "features:DIRECTORY", ...)` trains on it.
-        weights: a safetensors file in place of what the backbone's library downloads.
-        resolution: pixels on each side of what the backbone sees; None for what it was trained with.
-        resize: to how many pixels a side images are brought before they are cropped; None for what it was trained with.
-        model: the function that builds the network of a run that trained one of your own, as in "package:function".
-        crop, crop_area: see `Showing`.
-        views: see `Showing`; None for one, or with `flip` for the image and its mirror image.
-        flip: see `Showing`.
         dtype: "float32", "float16" or "bfloat16": how features are stored.
         batch: images at a time.
         device: where to compute; None for cuda where there is one.
         progress: where to report to.
+        choices: how images are shown, fields of `Showing` (`views` None for one, or with `flip` for the image and its
+            mirror image), and
+
+            weights: a safetensors file in place of what the backbone's library downloads.
+
+            resolution: pixels on each side of what the backbone sees; None for what it was trained with.
+
+            resize: to how many pixels a side images are brought before they are cropped; None likewise.
+
+            model: the function that builds the network of a run that trained one of your own, "package:function".
 
     **Guarantee.** That of `compute`: each row is a function of its own image, so a promise for training on the cache is
     one for training on the images.
@@ -82,38 +78,26 @@ def features(
         refuse_absent(source)
     else:
         source.require_images("a cache of features")
-    network, expects = models.load_backbone(
-        backbone, weights=weights, resolution=resolution, resize=resize, model=model
-    )
+    of_network = {name: choices.pop(name, None) for name in ("weights", "resolution", "resize", "model")}
+    if choices.get("views") is None:
+        choices["views"] = default_views(choices.get("crop", "central"), flip=choices.get("flip", False))
+    showing = Showing(**choices)
+    network, expects = models.load_backbone(backbone, **of_network)
     if isinstance(source, str):
         source = open_source(source, owner_key=own_key(), **declared_by(network, expects, source))
     contents = contents_for(
         source,
         network,
         expects,
-        Showing(
-            crop=crop,
-            crop_area=crop_area,
-            views=default_views(crop, flip=flip) if views is None else views,
-            flip=flip,
-        ),
+        showing,
         dtype=dtype,
-        origins=origins_of_backbone(backbone, weights),
-        trained_on=stored_materials(weights or backbone),
+        origins=origins_of_backbone(backbone, of_network["weights"]),
+        trained_on=stored_materials(of_network["weights"] or backbone),
     )
-    cache = Cache(directory)
-    progress = shown(progress)
+    cache, progress = Cache(directory), shown(progress)
     begin(cache, contents, progress)
-    compute(
-        cache,
-        contents,
-        source,
-        network,
-        owner_key=own_key(),
-        device=choose_device(device),
-        batch=batch,
-        progress=progress,
-    )
+    how = {"owner_key": own_key(), "device": choose_device(device), "batch": batch, "progress": progress}
+    compute(cache, contents, source, network, **how)
     return cache
 
 

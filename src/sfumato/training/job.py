@@ -17,7 +17,10 @@ from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models import Trunk
 from sfumato.privacy import Circumstances, NoPromise, PrivacyPlan, User
 from sfumato.randomness import RunKey
+from sfumato.runs import directory as names
 from sfumato.runs import pins
+from sfumato.runs.directory import RunDirectory
+from sfumato.training.kind import Kind
 from sfumato.training.parts.part import Part
 
 Shape = tuple[int, ...] | Tensor
@@ -39,8 +42,10 @@ class Job:
         key: the run key; replaced by the recorded one when a run is resumed.
         functions: digests of what the model computes, in evaluation and in training, so that a run is resumed with that
             model only.
+        kind: what its steps are, and what measures them.
         trunk: the module's beginning where nothing of it is trained and its features are computed once; else None.
         request: what the user asked for, as plain data (source and its options).
+        parts: the features around it.
     """
 
     module: nn.Module
@@ -51,8 +56,10 @@ class Job:
     transform: Preparation
     key: RunKey
     functions: Mapping[str, str]
+    kind: Kind
     trunk: Trunk | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
+    parts: tuple[Part, ...] = ()
 
     @property
     def device(self) -> torch.device:
@@ -72,7 +79,12 @@ class Job:
     @property
     def further(self) -> dict[str, Any]:
         """What else decides the steps, by name: plain data that is recorded and pinned like the settings."""
-        return {}
+        return {name: value for part in self.parts for name, value in part.pins.items()}
+
+    @property
+    def keyed(self) -> dict[str, dict[str, Any]]:
+        """The same of what decides who takes part."""
+        return {name: value for part in self.parts for name, value in part.keyed.items()}
 
     @property
     def of_model(self) -> dict[str, Any]:
@@ -113,7 +125,6 @@ class PrivateJob(Job):
         input_shape: of one view of one example, as `gradient` takes it.
         candidate: whether the run is a candidate of a private selection: then it is not measured on its way, and the
             owner's list of uses counts the search instead of it.
-        parts: the features around it.
     """
 
     gradient: ClippedGradient | UserGradient
@@ -121,7 +132,6 @@ class PrivateJob(Job):
     circumstances: Circumstances
     input_shape: Shape
     candidate: bool = False
-    parts: tuple[Part, ...] = ()
 
     @property
     def synthetic_targets(self) -> Tensor | None:
@@ -135,14 +145,9 @@ class PrivateJob(Job):
         return {name: entries for part in self.parts for name, entries in part.draws.items()}
 
     @property
-    def further(self) -> dict[str, Any]:
-        """What the parts must be resumed with."""
-        return {name: value for part in self.parts for name, value in part.pins.items()}
-
-    @property
     def keyed(self) -> dict[str, dict[str, Any]]:
-        """The same of what decides who takes part."""
-        return {"clock": {}} | {name: value for part in self.parts for name, value in part.keyed.items()}
+        """What decides who takes part; an entry for the clock where there is none too."""
+        return {"clock": {}} | super().keyed
 
     @property
     def most_of_one_user(self) -> int | None:
@@ -250,3 +255,14 @@ class PublicJob(Job):
             },
             "origin": {"of the initial weights": list(self.origins)},
         }
+
+
+def lengths(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What the record of a training without privacy says of its steps; nothing of any other."""
+    named = {"steps": "steps", "batch_size": "batch size", "max_norm": "clipping norm"}
+    return {words: record[name] for name, words in named.items() if name in record}
+
+
+def is_public(run: RunDirectory) -> bool:
+    """Whether a run directory holds a training without privacy."""
+    return run.exists and run.read_json(names.SETTINGS).get("kind") == PUBLIC

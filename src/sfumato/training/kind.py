@@ -1,20 +1,67 @@
-"""What a run makes, besides classifiers: the same loop takes its steps, and the same record is kept of them."""
+"""What a run makes: which steps its job takes, and what measures their outcome on the test split, without noise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
 
 from sfumato.observers.progress import Progress
-from sfumato.randomness import RunKey
-from sfumato.training.loop import Steps
-from sfumato.training.measure import Measure
+from sfumato.randomness import NoiseState, RunKey
+
+
+class Steps(Protocol):
+    """What a run's steps are."""
+
+    def __call__(self, step: int, state: NoiseState) -> tuple[Mapping[str, Tensor | None], NoiseState]:
+        """The gradient to descend by, at what the trained parameters hold, and the noise's next state."""
+        ...
+
+    def figures(self, step: int) -> dict[str, Any]:
+        """What is to be known of the run after so many steps, besides its scores."""
+        ...
+
+
+class Measure(Protocol):
+    """How weights do on the test split; without noise."""
+
+    @property
+    def figure(self) -> str:
+        """The name of the one figure that matters most."""
+        ...
+
+    def outputs(self, weights: Mapping[str, Tensor]) -> Tensor:
+        """What the model with these weights gives, (N, ...), on the CPU."""
+        ...
+
+    def score(self, outputs: Tensor) -> dict[str, Any]:
+        """The figures of such outputs, JSON-ready."""
+        ...
+
+    def evaluation(self, weights: Mapping[str, Tensor], outputs: Tensor | None = None) -> dict[str, Any]:
+        """All that is to be kept of these weights, whose outputs may be known already, JSON-ready."""
+        ...
+
+
+@runtime_checkable
+class OfRecords(Measure, Protocol):
+    """One that can be asked of some records alone, and of each by itself: that of a classifier."""
+
+    def outputs(self, weights: Mapping[str, Tensor], places: Sequence[int] | None = None) -> Tensor:
+        """What the model with these weights gives, (N, ...), on the CPU: for all records, or for those at these
+        places."""
+        ...
+
+    def outputs_alone(self, weights: Mapping[str, Tensor]) -> Tensor:
+        """The same for all records, each a function of its own record and of the weights, for what is released."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What a run makes: which steps its job takes, and by what they are measured.
+    """What tells one kind of run from another: the same loop takes its steps, and the same record is kept of them.
 
     Args:
         steps: of a job and the run key.

@@ -11,7 +11,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -22,32 +21,19 @@ from sfumato._files import writing
 from sfumato.averaging import Average
 from sfumato.observers.observer import Observer
 from sfumato.privacy import Ledger
-from sfumato.randomness import NoiseState
 from sfumato.runs import directory as names
 from sfumato.runs import kept as kept_weights
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.descent import average_for, optimizer_for, set_rate, training_over
 from sfumato.training.job import Job
-from sfumato.training.measure import Measure
+from sfumato.training.kind import Measure, Steps
 from sfumato.training.step import descend
 
 CHECKPOINT_SECONDS = 15.0
 CHECKPOINT_SHARE = 0.05
 """Of the time, for checkpoints at most: large ones, as those that hold correlated noise, are written more seldom."""
 EVALUATIONS = 12
-
-
-class Steps(Protocol):
-    """What a run's steps are."""
-
-    def __call__(self, step: int, state: NoiseState) -> tuple[Mapping[str, Tensor | None], NoiseState]:
-        """The gradient to descend by, at what the trained parameters hold, and the noise's next state."""
-        ...
-
-    def figures(self, step: int) -> dict[str, Any]:
-        """What is to be known of the run after so many steps, besides its scores."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

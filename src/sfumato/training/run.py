@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -20,27 +22,22 @@ from sfumato.experiment.settings import Settings
 from sfumato.observers.notebook import shown
 from sfumato.observers.observer import Observer, Rows, Shown
 from sfumato.observers.progress import Progress, Silence
-from sfumato.privacy import Ledger, PrivacyPlan, Statement
+from sfumato.privacy import Ledger, NoPromise, PrivacyPlan, Statement
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
 from sfumato.runs.owner import composition, public_records, sentences, uses
-from sfumato.runs.run import Run, read
+from sfumato.runs.run import Measured, Run, card, read
 from sfumato.training.conclusion import finish
-from sfumato.training.job import PrivateJob
-from sfumato.training.kind import Kind
+from sfumato.training.job import PrivateJob, PublicJob
+from sfumato.training.kind import Measure
 from sfumato.training.loop import Outcome, take_none, take_steps
-from sfumato.training.measure import Measure
 from sfumato.training.parts.registry import OPTIONS, split
 from sfumato.training.preparation import beforehand, resume
 from sfumato.training.preparation.origins import trained_on
 from sfumato.training.preparation.prepare import check_machine, own_threads, prepare
 from sfumato.training.preparation.start import Machine, Start
-from sfumato.training.scorer import scorer_of
-from sfumato.training.steps import PrivateSteps
-
-CLASSIFIER = Kind(steps=PrivateSteps, scorer=scorer_of)
 
 
 @own_threads()
@@ -131,49 +128,56 @@ def train(
     return execute(job, run, heading=heading, progress=progress, observers=observers)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PublicRun(Measured):
+    """A finished training without privacy: where its files are, and how well it does on the test split."""
+
+    directory: Path
+    statement: NoPromise
+    seconds: float
+    steps: int
+
+    def __repr__(self) -> str:
+        measured = ", ".join(f"{name} {value}" for name, value in self.measured)
+        return f"PublicRun({str(self.directory)!r}: {measured}, without privacy)"
+
+    def _repr_html_(self) -> str:
+        return card(str(self.directory), [*self.measured, ("steps", f"{self.steps:,}")], self.statement.sentence)
+
+
 def execute(
-    job: PrivateJob,
+    job: PrivateJob | PublicJob,
     run: RunDirectory,
     *,
-    kind: Kind = CLASSIFIER,
     heading: Heading = Heading(),  # noqa: B008 - frozen
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
-) -> Run:
-    """Begin or resume a run, take its steps, and conclude it; further observers may look on.
+) -> Any:
+    """Begin or resume a run of any kind, take its steps, and conclude it; further observers may look on.
 
     Args:
         heading: what is written over its page.
+
+    Returns:
+        A `Run`; of training without privacy a `PublicRun`.
     """
     progress = progress or Silence()
     if run.complete():  # it was cut at its very end: only its outcome is missing
         resume.compare(job, run, going_on=False)
         return read(run)
+    refuse_finished(run)
     if run.exists:
-        refuse_finished(run)
         resume.compare(job, run)
         progress.report(f"resuming the unfinished run in {run.path}")
     else:
-        if (warning := sentences.called_public(job.source)) is not None:
-            progress.report(warning)
-        earlier = earlier_plans(job)
-        if earlier:
-            progress.report(sentences.summary(earlier, job.plan))
-        if not job.source.public and (odd := others_named_otherwise(job)):
-            progress.report(f"note: {sentences.of_other_assignments(odd)}")
-        for note in sentences.of_figures([*earlier_figures(job), *own_figures(job)]) if own_figures(job) else ():
-            progress.report(f"note: with this one, {note}")
-        for part in job.parts:
-            for note in part.notes(job.source, job.plan):
-                progress.report(note)
-        for note in public_records.unlisted(job.source, trained_on(job.source, job.settings)):
+        for note in _notes(job):
             progress.report(note)
         resume.begin(job, run)
     heading.add_to(run)
-    with Ledger(run / names.LEDGER) as ledger:
+    with _ledger(job, run) as ledger:
         refuse_finished(run)  # it may have ended while this process prepared itself
         sweep(run.path)
-        outcome, scorer = go_on(job, run, ledger, kind=kind, progress=progress, observers=observers)
+        outcome, scorer = go_on(job, run, ledger, progress=progress, observers=observers)
         if not all(value.isfinite().all() for value in outcome.weights.values()):
             progress.report("note: the weights are no longer finite numbers: it has diverged; give a smaller rate")
         progress.report("evaluating, and writing the model and its page")
@@ -181,12 +185,36 @@ def execute(
     return _finished(job, run, statement, outcome)
 
 
+def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
+    """What to tell the owner before there is a run."""
+    if (warning := sentences.called_public(job.source)) is not None:
+        yield warning
+    if isinstance(job, PublicJob):
+        return
+    source = job.source
+    if earlier := earlier_plans(job):
+        yield sentences.summary(earlier, job.plan)
+    known = {"places": source.places, "users": source.assignment}
+    if not source.public and (odd := uses.other_assignments(source.materials, **known)):
+        yield f"note: {sentences.of_other_assignments(odd)}"
+    if (figures := job.circumstances.figures) is not None:
+        for note in sentences.of_figures([*earlier_figures(job), figures.epsilon]):
+            yield f"note: with this one, {note}"
+    for part in job.parts:
+        yield from part.notes(source, job.plan)
+    yield from public_records.unlisted(source, trained_on(source, job.settings))
+
+
+def _ledger(job: PrivateJob | PublicJob, run: RunDirectory) -> AbstractContextManager[Ledger | None]:
+    """The ledger of a run that promises something."""
+    return Ledger(run / names.LEDGER) if isinstance(job, PrivateJob) else nullcontext()
+
+
 def go_on(
-    job: PrivateJob,
+    job: PrivateJob | PublicJob,
     run: RunDirectory,
-    ledger: Ledger,
+    ledger: Ledger | None,
     *,
-    kind: Kind = CLASSIFIER,
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
 ) -> tuple[Outcome, Measure | None]:
@@ -194,21 +222,21 @@ def go_on(
 
     A candidate of a private selection is not measured: its scorer is None.
     """
-    progress = progress or Silence()
-    paid = resume.paid_steps(ledger, job, run)
-    resume.refuse_ended(run, ledger, job.plan)
+    progress, paid, kept = progress or Silence(), 0, ()
+    if isinstance(job, PrivateJob) and ledger is not None:
+        paid, kept = resume.paid_steps(ledger, job, run), job.circumstances.kept
+        resume.refuse_ended(run, ledger, job.plan)
     key, checkpoint = resume.own_key(run, ledger), resume.own_checkpoint(run, ledger, paid)
     if paid:
         progress.report(
             f"going on at step {checkpoint.step} of {job.steps}; steps paid before: {paid}, of which those that are "
             "taken again are drawn as before and cost nothing more"
         )
-    steps = kind.steps(job, key, progress)
-    scorer = kind.scorer(job, progress) if job.scored else None
-    looking_on = (Rows(run), Shown(progress, "training"), *observers)
-    outcome = take_steps(
-        job, run, steps, checkpoint, ledger=ledger, scorer=scorer, observers=looking_on, kept=job.circumstances.kept
-    )
+    steps = job.kind.steps(job, key, progress)
+    scorer = job.kind.scorer(job, progress) if job.scored else None
+    what = "training without privacy" if ledger is None else "training"
+    looking_on = (Rows(run), Shown(progress, what), *observers)
+    outcome = take_steps(job, run, steps, checkpoint, ledger=ledger, scorer=scorer, observers=looking_on, kept=kept)
     return outcome, scorer
 
 
@@ -218,31 +246,20 @@ def earlier_plans(job: PrivateJob) -> list[composition.Use]:
     return [] if source.public else uses.plans(source.materials, places=source.places, users=source.assignment)
 
 
-def own_figures(job: PrivateJob) -> list[float]:
-    """What the figures that this run is to publish cost each test image; empty where it publishes none."""
-    return [] if job.circumstances.figures is None else [job.circumstances.figures.epsilon]
-
-
 def earlier_figures(job: PrivateJob) -> list[float]:
     """The same of this owner's earlier runs on the same private data."""
     return uses.figures(job.source.materials, places=job.source.places)
-
-
-def others_named_otherwise(job: PrivateJob) -> int:
-    """How many runs on the same private data took other records for one user's."""
-    return uses.other_assignments(job.source.materials, places=job.source.places, users=job.source.assignment)
 
 
 def refuse_finished(run: RunDirectory) -> None:
     """A finished run stays as it is; another one on the same data costs more privacy and needs a place of its own."""
     run.complete()
     if run.finished:
-        raise SfumatoError(
-            f"the run in {run.path} is finished", "give another `directory` to train anew; privacy costs of both add up"
-        )
+        costs = "; privacy costs of both add up" if (run / names.LEDGER).exists() else ""
+        raise SfumatoError(f"the run in {run.path} is finished", f"give another `directory` to train anew{costs}")
 
 
-def finish_early(job: PrivateJob, run: RunDirectory, *, kind: Kind = CLASSIFIER) -> Run:
+def finish_early(job: PrivateJob, run: RunDirectory) -> Run:
     """End an unfinished run with what its last checkpoint holds. The statement is the whole plan's all the same."""
     run.require()
     refuse_finished(run)
@@ -253,20 +270,23 @@ def finish_early(job: PrivateJob, run: RunDirectory, *, kind: Kind = CLASSIFIER)
         checkpoint = resume.own_checkpoint(run, ledger, resume.paid_steps(ledger, job, run))
         outcome = take_none(job, checkpoint)
         Rows(run).begin(checkpoint.step, job.steps)
-        statement = finish.conclude(job, run, ledger, outcome, scorer=kind.scorer(job, Silence()))
+        statement = finish.conclude(job, run, ledger, outcome)
     return _finished(job, run, statement, outcome)
 
 
-def _finished(job: PrivateJob, run: RunDirectory, statement: Statement, outcome: Outcome) -> Run:
+def _finished(
+    job: PrivateJob | PublicJob, run: RunDirectory, statement: Statement | NoPromise, outcome: Outcome
+) -> Any:
+    """What the caller gets of a run that was concluded."""
+    known: dict[str, Any] = {"directory": run.path, "statement": statement, "seconds": outcome.seconds}
+    known |= {"figures": run.read_json(names.EVALUATION), "steps": outcome.step}
+    if isinstance(job, PublicJob):
+        return PublicRun(**known)
     used = earlier_plans(job)
     own = [use for use in used if composition.unit_of(use) == job.plan.unit.name]
     others = [use for use in used if composition.unit_of(use) != job.plan.unit.name]
     return Run(
-        directory=run.path,
-        statement=statement,
-        figures=run.read_json(names.EVALUATION),
-        seconds=outcome.seconds,
-        steps=outcome.step,
+        **known,
         kind=job.source.kind,
         uses=len(used),
         together=composition.together(own) if len(own) > 1 else None,

@@ -16,6 +16,8 @@ from sfumato.randomness import Noise, NoiseState, RunKey, Sampler
 from sfumato.training.inputs import Inputs, viewed
 from sfumato.training.inputs_of_users import UserInputs
 from sfumato.training.job import PrivateJob, PublicJob
+from sfumato.training.kind import Kind
+from sfumato.training.scorer import scorer_of
 from sfumato.training.step import PrivateStep
 
 
@@ -111,3 +113,8 @@ class PublicSteps:
     def figures(self, step: int) -> dict[str, Any]:
         """The mean loss of the last batch."""
         return {"training_loss": self._loss}
+
+
+PRIVATE = Kind(steps=PrivateSteps, scorer=scorer_of)
+PUBLIC = Kind(steps=PublicSteps, scorer=scorer_of)
+"""Classifiers, with a promise and without one."""

@@ -273,7 +273,7 @@ def _pair(examples: int):
 def test_the_rule_knows_the_noise_of_every_mechanism(digits, mechanism):
     """The noise's covariance over steps: of the sum of all steps it gives what `noise_in_weights` says."""
     from sfumato.privacy.planning.requested import requested
-    from sfumato.training.conclusion.denoised import _noise
+    from sfumato.training.conclusion.aggregating import _noise
 
     pair = requested(examples=digits.examples, mechanism=mechanism, participation="full-batch", momentum=0.0)
     whole = PrivacyPlan.calibrate(examples=digits.examples, steps=16, epsilon=8.0, delta=1e-5, **pair._asdict())

@@ -82,6 +82,11 @@ def synthetic(records=400, seed=0):
     return torch.stack([torch.where(labels == place, own, torch.zeros(())) for place in (0, 1)], 1), labels
 
 
+def predicted(outputs, labels):
+    """What a model says of records."""
+    return published.Predicted(outputs=outputs, labels=labels, classes=("no", "yes"), loss="softmax")
+
+
 def released(place, table=TABLE, *, key=None, step=3, records=400, temperature=1.0, outputs=None):
     """A release in a directory, with a ledger of its own."""
     place.mkdir(exist_ok=True)
@@ -92,10 +97,7 @@ def released(place, table=TABLE, *, key=None, step=3, records=400, temperature=1
             RunDirectory(place),
             ledger,
             step,
-            given if outputs is None else outputs,
-            labels,
-            classes=("no", "yes"),
-            loss="softmax",
+            predicted(given if outputs is None else outputs, labels),
             temperature=temperature,
             key=RunKey.from_seed(1) if key is None else key,
         )
@@ -205,14 +207,13 @@ def test_of_other_counts_the_noise_is_another(tmp_path):
 def test_without_the_run_key_nothing_is_released(tmp_path, monkeypatch):
     place = tmp_path / "run"
     place.mkdir()
-    outputs, labels = synthetic()
-    given = {"classes": ("no", "yes"), "loss": "softmax", "temperature": None, "key": None}
+    given, lost = predicted(*synthetic()), {"temperature": None, "key": None}
     with Ledger(place / names.LEDGER) as ledger:
-        assert published.released(TABLE, RunDirectory(place), ledger, 3, outputs, labels, **given) is None
+        assert published.released(TABLE, RunDirectory(place), ledger, 3, given, **lost) is None
         assert not ledger.entries
         ledger.append(records.ENTRY, records.body(TABLE, 3))
         with pytest.raises(SfumatoError, match="the run key is lost"):
-            published.released(TABLE, RunDirectory(place), ledger, 3, outputs, labels, **given)
+            published.released(TABLE, RunDirectory(place), ledger, 3, given, **lost)
 
 
 def test_a_record_is_in_one_cell(tmp_path):
@@ -244,10 +245,8 @@ def test_the_temperature_meets_confidence_with_accuracy(tmp_path):
     outputs, labels = synthetic(4000)
     sharp = 3.0 * outputs
     with Ledger(tmp_path / names.LEDGER) as ledger:
-        found = published.released(
-            table, RunDirectory(tmp_path), ledger, 3, sharp, labels,
-            classes=("no", "yes"), loss="softmax", temperature=None, key=RunKey.from_seed(1),
-        )  # fmt: skip
+        place, key = RunDirectory(tmp_path), RunKey.from_seed(1)
+        found = published.released(table, place, ledger, 3, predicted(sharp, labels), temperature=None, key=key)
     confidence, chosen = (sharp / found.temperature).softmax(1).max(1)
     assert abs(confidence.mean() - (chosen == labels).double().mean()) < 0.02
     assert abs(sharp.softmax(1).amax(1).mean() - (chosen == labels).double().mean()) > 0.05
@@ -256,11 +255,8 @@ def test_the_temperature_meets_confidence_with_accuracy(tmp_path):
 def test_the_temperature_is_drawn_by_the_law_of_its_choice(monkeypatch):
     table, scores = replace(TABLE, epsilon=0.4, temperature=True), list(range(len(TEMPERATURES)))
     monkeypatch.setattr(published, "scores_of", lambda _: scores)
-    outputs, labels = synthetic(4)
-    given = {"classes": ("no", "yes"), "loss": "softmax", "temperature": None}
-    drawn = [
-        published._drawn(table, RunKey.from_seed(seed), outputs, labels, **given).temperature for seed in range(100)
-    ]
+    given = predicted(*synthetic(4))
+    drawn = [published._drawn(table, RunKey.from_seed(seed), given, None).temperature for seed in range(100)]
     mean = np.mean([scores[TEMPERATURES.index(one)] for one in drawn])
     for times, right in ((1.0, True), (0.5, False), (2.0, False)):
         law = np.array(replace(table.choice, epsilon=times * table.choice.epsilon).probabilities(scores))

@@ -172,7 +172,7 @@ def test_from_python(folder, unread, choices, words, capsys):
         ("embed {} --user-from x --mechanism tree --participation poisson", "no theorem here covers tree noise"),
         ("embed {} --user-from x --noise-multiplier 0", "adds no noise"),
         ("embed {} --user-from x --quantile 2", "quantile must"),
-        ("embed {}", "the source does not say whose its records are"),
+        ("embed {}", "the source does not say whose record each one is"),
         ("sweep {} --search uncovered --vary optimizer=sgd,adamm", "did you mean adam"),
         ("sweep {} --search uncovered --vary model=cnn,resnet18", "did you mean resnet-18"),
         ("sweep {} --search uncovered --one-at-a-time --vary schedule=cosin", "did you mean cosine"),

@@ -20,11 +20,12 @@ from sfumato.runs import verify
 from sfumato.runs.checkpoint import read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
+from sfumato.training import run as running
 from sfumato.training.job import PublicTraining
 from sfumato.training.preparation.building import transform_for
 from sfumato.training.preparation.origins import origins, origins_of, trained_on
 from sfumato.training.preparation.start import recorded_key, recorded_performance
-from sfumato.training.public import preparing, running
+from sfumato.training.public import pretraining
 from sfumato.training.steps import PublicSteps
 
 SETTINGS = Settings(model="cnn", optimizer="momentum", learning_rate=0.05, shift=1, ema=0.9, seed=1)
@@ -51,14 +52,14 @@ def job_for(source, training, place=None):
     run = RunDirectory(place) if place else None
     recorded = recorded_performance(run) if run and run.exists else None
     key = recorded_key(run) if run and run.exists else None
-    return preparing.prepare(source, training, threads=1, recorded=recorded, key=key)
+    return pretraining.prepare(source, training, threads=1, recorded=recorded, key=key)
 
 
 @pytest.fixture(scope="module")
 def finished(shown, training, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
-        return running.execute(job_for(shown, training), tmp_path_factory.mktemp("finished") / "pre")
+        return running.execute(job_for(shown, training), RunDirectory(tmp_path_factory.mktemp("finished") / "pre"))
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_it_learns_and_promises_nothing(pretrained):
 
 def test_private_data_are_refused(spots, training):
     with pytest.raises(SfumatoError, match="needs public data"):
-        preparing.prepare(spots, training)
+        pretraining.prepare(spots, training)
 
 
 def test_a_killed_run_goes_on_to_the_same_bytes(shown, training, pretrained, tmp_path, monkeypatch):
@@ -98,9 +99,9 @@ def test_a_killed_run_goes_on_to_the_same_bytes(shown, training, pretrained, tmp
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
     monkeypatch.setattr(PublicSteps, "__call__", dies)
     with pytest.raises(KeyboardInterrupt):
-        running.execute(job_for(shown, training), tmp_path / "cut")
+        running.execute(job_for(shown, training), RunDirectory(tmp_path / "cut"))
     monkeypatch.setattr(PublicSteps, "__call__", real)
-    again = running.execute(job_for(shown, training, tmp_path / "cut"), tmp_path / "cut")
+    again = running.execute(job_for(shown, training, tmp_path / "cut"), RunDirectory(tmp_path / "cut"))
     assert taken == list(range(13))
     for name in ("model.safetensors", "metrics.jsonl", "evaluation.json"):
         assert (again.directory / name).read_bytes() == (pretrained.directory / name).read_bytes()
@@ -109,18 +110,20 @@ def test_a_killed_run_goes_on_to_the_same_bytes(shown, training, pretrained, tmp
 def test_it_goes_on_only_as_what_it_was(shown, training, tmp_path, monkeypatch):
     monkeypatch.setattr(running, "take_steps", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        running.execute(job_for(shown, training), tmp_path / "cut")
+        running.execute(job_for(shown, training), RunDirectory(tmp_path / "cut"))
     with pytest.raises(SfumatoError, match="differs in its settings: steps was 24 and is 25"):
-        running.execute(job_for(shown, replace(training, steps=25), tmp_path / "cut"), tmp_path / "cut")
+        running.execute(job_for(shown, replace(training, steps=25), tmp_path / "cut"), RunDirectory(tmp_path / "cut"))
     with pytest.raises(SfumatoError, match="differs in its settings: clipping norm was absent and is 1"):
-        running.execute(job_for(shown, replace(training, max_norm=1.0), tmp_path / "cut"), tmp_path / "cut")
+        running.execute(
+            job_for(shown, replace(training, max_norm=1.0), tmp_path / "cut"), RunDirectory(tmp_path / "cut")
+        )
     other = replace(job_for(shown, training, tmp_path / "cut"), origins=("private run",))
     words = "differs in its origin: of the initial weights was [] and is ['private run']"
     with pytest.raises(SfumatoError, match=words):
-        running.execute(other, tmp_path / "cut")
+        running.execute(other, RunDirectory(tmp_path / "cut"))
     marked = job_for(replace(shown, filtered=True), training, tmp_path / "cut")
     with pytest.raises(SfumatoError, match="differs in its data: filtered was False and is True"):
-        running.execute(marked, tmp_path / "cut")
+        running.execute(marked, RunDirectory(tmp_path / "cut"))
 
 
 def test_an_epoch_shows_every_example_once(shown, training):
@@ -152,7 +155,7 @@ def test_the_clipping_norm_is_recorded_where_there_is_one(shown, training, tmp_p
     assert record["max_norm"] == 0.5
     assert PublicTraining.from_dict(record) == replace(training, max_norm=0.5)
     assert "max_norm" not in job_for(shown, training).record("")
-    run = running.execute(replace(job, steps=2), tmp_path / "clipped")
+    run = running.execute(replace(job, steps=2), RunDirectory(tmp_path / "clipped"))
     assert "clipping norm" in (run.directory / "report.html").read_text()
     with pytest.raises(SfumatoError, match="max_norm must be positive, got 0"):
         replace(training, max_norm=0.0)
@@ -161,7 +164,7 @@ def test_the_clipping_norm_is_recorded_where_there_is_one(shown, training, tmp_p
 def test_divergence_is_said(shown, training, tmp_path):
     wild = replace(training, settings=replace(SETTINGS, learning_rate=1e30))
     with pytest.raises(SfumatoError, match="training has diverged"):
-        running.execute(job_for(shown, wild), tmp_path / "wild")
+        running.execute(job_for(shown, wild), RunDirectory(tmp_path / "wild"))
 
 
 def test_the_same_from_one_call(shown, pretrained, tmp_path):
@@ -291,7 +294,7 @@ def test_a_private_run_is_not_resumed_as_a_public_one(spots, shown, plan, traini
     for name in ("done", "ledger.jsonl"):
         (tmp_path / "a" / name).unlink()
     with pytest.raises(SfumatoError, match="holds a private run"):
-        running.execute(job_for(shown, training), tmp_path / "a")
+        running.execute(job_for(shown, training), RunDirectory(tmp_path / "a"))
 
 
 def test_a_head_that_starts_at_zero_must_be_trained(pretrained, spots, plan, tmp_path):
@@ -320,7 +323,7 @@ def test_both_weights_are_written_and_each_file_says_which_it_holds(shown, train
     assert [stored_about(file)["weights"] for file in (averaged, last)] == ["ema", "last"]
     assert {**stored_about(last), "weights": "ema"} == stored_about(averaged), "and all else alike"
     plain = replace(training, settings=replace(SETTINGS, ema=0.0))
-    alone = running.execute(job_for(shown, plain), tmp_path / "plain").directory
+    alone = running.execute(job_for(shown, plain), RunDirectory(tmp_path / "plain")).directory
     assert not (alone / "model-last.safetensors").exists()
     assert stored_about(alone / "model.safetensors")["weights"] == "last"
     before, after = (load(file).module.state_dict() for file in (last, alone))
@@ -406,7 +409,7 @@ def test_weights_that_are_not_there_are_refused(pretrained, spots, plan, tmp_pat
 
 def test_batch_norm_is_trained_and_its_statistics_travel_with_the_weights(shown, tmp_path, monkeypatch):
     """Pieces of 49 would leave one of a single example, of which batch norm can make nothing."""
-    monkeypatch.setattr(preparing, "MICRO_BATCH", 49)
+    monkeypatch.setattr(pretraining, "MICRO_BATCH", 49)
     model = "lenet-300-100,norm=batch"
     run = pretrain(
         model, shown, directory=tmp_path / "pre", steps=12, batch_size=50, learning_rate=0.1, averaging=None, threads=1

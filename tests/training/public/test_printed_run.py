@@ -61,7 +61,7 @@ def test_a_step_is_the_noisy_sum_of_the_whole_batch(digits, monkeypatch):
     def execute(job, *_, **__):
         seen["job"] = job
 
-    monkeypatch.setattr(printed_run.running, "execute", execute)
+    monkeypatch.setattr(printed_run, "execute", execute)
     trained("unused", digits)
     job, key = seen["job"], RunKey.from_seed(1, "test")
     steps = printed_run.PrintedSteps(job, key)

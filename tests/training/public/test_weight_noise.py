@@ -10,7 +10,7 @@ from sfumato.experiment import Settings
 from sfumato.models import create
 from sfumato.randomness import RunKey
 from sfumato.training.job import PublicTraining
-from sfumato.training.public import preparing, weight_noise
+from sfumato.training.public import pretraining, weight_noise
 from sfumato.training.public.weight_noise import accuracy_of, course, drawn, noisy_parameters
 from sfumato.training.steps import PublicSteps
 
@@ -23,7 +23,7 @@ def shown(spots):
 def job_for(source, *, model="linear", steps=8, rate=0.1, optimizer="adam", seed=1):
     settings = Settings(model=model, optimizer=optimizer, learning_rate=rate, ema=0.0)
     training = PublicTraining(settings=settings, steps=steps, batch_size=50)
-    return preparing.prepare(source, training, threads=1, key=RunKey.from_seed(seed))
+    return pretraining.prepare(source, training, threads=1, key=RunKey.from_seed(seed))
 
 
 def generator(seed=0):

@@ -10,13 +10,10 @@ from sfumato.observers.progress import duration
 from sfumato.privacy.statements.statement import rounded_up
 
 if TYPE_CHECKING:
-    from sfumato.embedding.jobs.central import CentralJob
-    from sfumato.embedding.jobs.dpsgd import DpsgdJob
-    from sfumato.embedding.jobs.noiseless import NoiselessJob
-    from sfumato.embedding.jobs.private import EmbeddingJob
+    from sfumato.embedding.job import AnyJob
     from sfumato.runs import Run
     from sfumato.runs.directory import RunDirectory
-    from sfumato.training.public.running import PublicRun
+    from sfumato.training.run import PublicRun
 
 
 def show(run: Run | PublicRun, *, json: bool) -> None:
@@ -62,7 +59,7 @@ def show(run: Run | PublicRun, *, json: bool) -> None:
         console.note(f"sfumato verify {path}   checks that the statement follows from the record")
 
 
-def show_dry_run(job: EmbeddingJob | DpsgdJob | CentralJob | NoiselessJob, run: RunDirectory, *, json: bool) -> None:
+def show_dry_run(job: AnyJob, run: RunDirectory, *, json: bool) -> None:
     """What training would be."""
     from sfumato.embedding.estimate import seconds
     from sfumato.training.conclusion.run_page import plan_table

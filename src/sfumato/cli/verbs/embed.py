@@ -42,14 +42,12 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
         chosen = self.with_recipe(self.what)
         run = chosen.directory()
         from sfumato.cli.output import embedded
-        from sfumato.embedding.choices import WITHOUT_PLAN
-        from sfumato.embedding.run import begin, job_of, public_job_of
+        from sfumato.embedding.run import begin, job_of
         from sfumato.experiment import users
         from sfumato.training.preparation.prepare import check_machine
         from sfumato.training.preparation.start import Machine, Start
 
         experiment = chosen.experiment
-        prepared = public_job_of if experiment.chosen in WITHOUT_PLAN else job_of  # refused before data are read
         spec = replace(chosen.spec, open_set=True)  # the test part may have classes of its own
         experiment.refuse_at_once(spec)
         performance = {"device": chosen.device, "threads": chosen.threads}
@@ -58,7 +56,7 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
         with Bars() as progress:
             source = users.kept(read_source(spec, progress), chosen.per_user)
             if self.dry_run:
-                job, reasons = prepared(experiment, source, start=start)
+                job, reasons = job_of(experiment, source, start=start)
                 for line in reasons:
                     progress.report(line)
                 embedded.show_dry_run(job, run, json=self.json)
@@ -77,10 +75,11 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
 
     def _resume(self) -> None:
         from sfumato.cli.output import embedded
-        from sfumato.embedding.run import recorded, take
+        from sfumato.embedding.run import recorded
         from sfumato.runs.directory import RunDirectory
         from sfumato.runs.run import read
-        from sfumato.training.public.running import is_public
+        from sfumato.training.job import is_public
+        from sfumato.training.run import execute
 
         run = RunDirectory(self.what)
         if not is_public(run) and run.complete():
@@ -92,5 +91,5 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
                 embedded.show_dry_run(job, run, json=self.json)
                 return
             observers = self.observers(run, progress, public=job.source.public)
-            finished = take(job, run, progress=progress, observers=observers)
+            finished = execute(job, run, progress=progress, observers=observers)
         embedded.show(finished, json=self.json)

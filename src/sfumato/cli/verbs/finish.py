@@ -21,7 +21,8 @@ class Finish(OfRun):
     def run(self) -> None:
         """End it and print the outcome."""
         from sfumato.cli.output import embedded, outcome
-        from sfumato.embedding.run import is_embedding, kind_of, recorded_job
+        from sfumato.embedding.run import is_embedding
+        from sfumato.embedding.run import recorded as of_embedding
         from sfumato.runs.directory import RunDirectory
         from sfumato.training.preparation import recorded
         from sfumato.training.run import finish_early
@@ -35,8 +36,8 @@ class Finish(OfRun):
                 f"check it (sfumato verify {run.path})",
             )
         if ended is None and embeds:
-            job, run = recorded_job(self.run_directory)
-            ended = finish_early(job, run, kind=kind_of(job))
+            job, run = of_embedding(self.run_directory)
+            ended = finish_early(job, run)  # type: ignore[arg-type] - a private one, as was seen
         elif ended is None:
             ended = finish_early(*recorded.job(self.run_directory, trust_code=self.trust_code))
         (embedded if embeds else outcome).show(ended, json=self.json)

@@ -14,7 +14,7 @@ from sfumato.observers.progress import Bars
 if TYPE_CHECKING:
     from sfumato.runs.directory import RunDirectory
     from sfumato.training.job import PublicJob
-    from sfumato.training.public.running import PublicRun
+    from sfumato.training.run import PublicRun
 
 
 @partial(spelt, weight_decay="by rule: 0.0005", schedule="by rule: step")
@@ -42,12 +42,12 @@ class Pretrain(Observed, TrainingChoices):
         if not self.resumes(self.what):
             self.with_recipe(self.what)  # what cannot be read is refused before anything heavy is imported
         self.refuse_unobserved()
-        from sfumato.training.public import running
+        from sfumato.training.run import execute
 
         with Bars() as progress:
             job, run = self.job(progress)
             observers = self.observers(run, progress, public=True)
-            done = running.execute(job, run.path, progress=progress, observers=observers)
+            done = execute(job, run, progress=progress, observers=observers)
         show_public(done, json=self.json)
         if not self.json:
             console.note(f"sfumato train SOURCE --pretrained {done.directory} --model {job.settings.model}")
@@ -56,6 +56,7 @@ class Pretrain(Observed, TrainingChoices):
     def job(self, progress: Any) -> tuple[PublicJob, RunDirectory]:
         """Everything up to the first step, and where the run is to be."""
         from sfumato.training.preparation import recorded
+        from sfumato.training.preparation.start import Machine
         from sfumato.training.public import pretraining
 
         if self.resumes(self.what):
@@ -64,8 +65,9 @@ class Pretrain(Observed, TrainingChoices):
         run = chosen.directory()
         chosen, notes = chosen.as_pretrained()
         given = {field.name: getattr(chosen, field.name) for field in fields(chosen)}
-        how = {"device": chosen.device, "threads": chosen.threads, "notes": (*chosen.notes_on(run), *notes)}
-        return pretraining.job_of(chosen.spec, given, run, **how, progress=progress), run
+        machine = Machine(device=chosen.device, threads=chosen.threads)
+        notes = (*chosen.notes_on(run), *notes)
+        return pretraining.job_of(chosen.spec, given, run, machine, notes=notes, progress=progress), run
 
 
 def show_public(run: PublicRun, *, json: bool) -> None:

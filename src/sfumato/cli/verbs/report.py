@@ -35,7 +35,7 @@ class Report(OfRun):
         from sfumato.runs.heading import Heading
         from sfumato.runs.verdict import altered
         from sfumato.training.conclusion import run_page
-        from sfumato.training.public import running as public_training
+        from sfumato.training.job import is_public
 
         heading = Heading(title=self.title, owner=self.owner, date=self.date, purpose=self.purpose)
         if self.public and heading.private:
@@ -47,8 +47,7 @@ class Report(OfRun):
         run.require_finished()
         heading.add_to(run)
         path = run / ("report-public.html" if self.public else names.REPORT)
-        plain = public_training.is_public(run)
-        text = public_training.report(run, public=self.public) if plain else run_page.report(run, public=self.public)
+        plain, text = is_public(run), run_page.report(run, public=self.public)
         names.write(path, text.encode(), private=not (self.public or plain))
         changed = None if plain else altered(run)
         if changed is not None:

@@ -19,6 +19,7 @@ from sfumato._checks import SfumatoError, not_negative, one_of, positive, positi
 from sfumato.embedding.clients.losses import PAIRED
 from sfumato.embedding.clients.order import batches
 from sfumato.gradients.checks.isolation import refuse_mixing_layers
+from sfumato.training.descent import trained_parameters
 
 LOSSES = ("softmax", *PAIRED)
 HEADS = ("local", "global")
@@ -112,7 +113,7 @@ class LocalTraining:
 
     def start(self) -> dict[str, Tensor]:
         """The weights that training begins with: of the parameters that are trained, by name."""
-        return _trained(self.module)
+        return trained_parameters(self.module)
 
     def update(self, inputs: Tensor, labels: Tensor, generator: np.random.Generator) -> dict[str, Tensor]:
         """By how much the client wants the weights to fall: those at the start less those at the end.
@@ -150,7 +151,7 @@ class LocalTraining:
                 self._with_local_head(own, inputs, labels, order, generator)
             else:
                 self._without(own, inputs, labels, order)
-        return _trained(own)
+        return trained_parameters(own)
 
     def _with_local_head(
         self, own: nn.Module, inputs: Tensor, labels: Tensor, order: list[np.ndarray], generator: np.random.Generator
@@ -190,8 +191,3 @@ def fresh_head(classes: int, width: int, generator: np.random.Generator) -> Tens
     """A head's first weights (classes, D) float32, without a bias: uniform by Glorot and Bengio 2010, as in Keras."""
     bound = (6 / (classes + width)) ** 0.5
     return torch.from_numpy(generator.uniform(-bound, bound, (classes, width)).astype(np.float32))
-
-
-def _trained(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters that are trained, by name, without a graph."""
-    return {name: value.detach() for name, value in module.named_parameters() if value.requires_grad}

@@ -30,6 +30,7 @@ from sfumato.training.preparation.building import build, transform_for
 from sfumato.training.preparation.prepare import own_threads, settled_on
 from sfumato.training.preparation.start import Start
 from sfumato.training.public.weight_noise import course
+from sfumato.training.steps import PUBLIC
 
 FILE, ROWS, PAGE = "noise-study.json", "runs.jsonl", "report.html"
 PIECE = 4096
@@ -157,6 +158,7 @@ class _Study:
             transform=transform,
             key=key,
             functions={},
+            kind=PUBLIC,
         )
 
     def _runs(self) -> Iterator[tuple[str, float, int]]:

@@ -13,15 +13,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from scipy import linalg
 from torch import Tensor, nn
 
+from sfumato import optim
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
+from sfumato.averaging import denoising
 from sfumato.data import BY_PATIENT, Source
 from sfumato.evaluation import accuracy
 from sfumato.models import ensemble
 from sfumato.models.losses import exclusive, probabilities
-from sfumato.privacy import PrivacyPlan, PrivateChoice
+from sfumato.privacy import BandedToeplitz, BufferedToeplitz, PrivacyPlan, PrivateChoice, Tree
+from sfumato.privacy.factorisation.toeplitz import toeplitz_covariance
+from sfumato.privacy.factorisation.tree import tree_covariance
 from sfumato.randomness import RunKey, choose
 from sfumato.runs import aggregated
 from sfumato.runs import directory as names
@@ -29,10 +35,10 @@ from sfumato.runs.aggregated import ENSEMBLES, METHODS, Method, Recipe
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import Loaded, load
 from sfumato.runs.owner import uses
-from sfumato.training.conclusion.denoised import last_by_rule
 
 DECAYS = (0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9995, 0.9999)
 """Of Shejwalkar et al. 2022, section 4, which are searched."""
+REMEDY = "give `last`, how many of the last weights are taken, or public data to `score_on`"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,17 +69,37 @@ class Aggregate:
         return f"Aggregate({str(self.path)!r}: {made}, of {len(self.candidates)} candidates{paid})"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """What candidates are scored on.
+
+    Args:
+        score_on: a source, whose test part it is; None for a rule in its place.
+        public: that source's records are public, whatever its kind; those of a published collection are anyway.
+        epsilon: where that part is private: what choosing by it may cost each of its records.
+    """
+
+    score_on: str | Source | None = None
+    public: bool = False
+    epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, given in (("epsilon", self.epsilon), ("public", self.public or None)):
+            if given is not None and self.score_on is None:
+                raise SfumatoError(
+                    f"{name} is {given}, and there is nothing to score on", f"give `score_on`, or no {name}"
+                )
+
+
 def aggregate(
     directory: str | os.PathLike[str],
     method: Method = "upa",
     *,
     last: int | None = None,
     decay: float | None = None,
-    score_on: str | Source | None = None,
-    public: bool = False,
-    epsilon: float | None = None,
     output: str | os.PathLike[str] | None = None,
     model: nn.Module | str | None = None,
+    **scored: Any,
 ) -> Aggregate:
     """Make a model file of the weights that a finished run has kept.
 
@@ -84,12 +110,10 @@ def aggregate(
             the best of all numbers on `score_on`.
         decay: of "ema", in each step; None for one whose weights are as old on average as those of the mean over the
             rule's number, or for the best of `DECAYS` on `score_on`.
-        score_on: a source on whose test part candidates are scored.
-        public: that source's records are public, whatever its kind; those of a published collection are anyway.
-        epsilon: where that part is private: what choosing by it may cost each of its records.
         output: where the file is to be; by default beside the run's model, where `verify` finds it. No file of the run
             is overwritten, but its aggregates.
         model: as for `load`.
+        scored: what the candidates are scored on: `score_on`, `public` and `epsilon`, see `Scored`.
 
     **Guarantee.** Of the run's training data it uses released weights alone, so nothing more is promised or spent. With
     private records to score on the choice is (epsilon, 0)-differentially private for each of them (`PrivateChoice`);
@@ -97,13 +121,11 @@ def aggregate(
 
     Errors: `SfumatoError` for a run that kept no weights, and for a private source without epsilon.
     """
-    run = RunDirectory(directory)
+    run, asked = RunDirectory(directory), Scored(**scored)
     one_of("method", method, METHODS)
     steps = tuple(aggregated.kept_of(run))
     candidates = _candidates(method, steps, last, decay)
-    for name, given in (("epsilon", epsilon), ("public", public or None)):
-        if given is not None and score_on is None:
-            raise SfumatoError(f"{name} is {given}, and there is nothing to score on", f"give `score_on`, or no {name}")
+    score_on, epsilon = asked.score_on, asked.epsilon
     _refuse_for_labels(run, method, scored=score_on is not None)
     path = aggregated.place_of(run, method) if output is None else Path(output)
     aggregated.refuse_to_overwrite(run, path)
@@ -121,7 +143,7 @@ def aggregate(
     else:
         loaded = load(directory, model=model)
         source = score_on if isinstance(score_on, Source) else _opened(loaded, score_on)
-        source = replace(source, public=source.public or public)
+        source = replace(source, public=source.public or asked.public)
         _refuse_unpaid(run, source, epsilon)
         right, count = _right_answers(run, loaded, source, candidates)
         if epsilon is None:
@@ -228,3 +250,51 @@ def _right_answers(
     finally:
         loaded.module.load_state_dict(rest)
     return [int((one.argmax(1) == labels).sum()) for one in found], len(labels)
+
+
+def last_by_rule(run: RunDirectory, steps: tuple[int, ...]) -> int:
+    """k, by which the mean of the last k kept weights has the least expected loss: see `denoising.last_k`.
+
+    Args:
+        run: a finished run.
+        steps: after which weights were kept.
+
+    Errors: `SfumatoError` where the rule says nothing of the run: fewer than two weights, an optimizer other than SGD
+    with or without momentum, rates of their own for some layers, training over aggregates.
+    """
+    plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
+    settings = run.read_json(names.SETTINGS)["settings"]
+    for known, what in (
+        (len(steps) >= 2, "a single weight was kept"),
+        (settings["optimizer"] in ("sgd", "momentum"), f"the optimizer is {settings['optimizer']}"),
+        (settings["pretrained_rate"] == 1, "layers have learning rates of their own"),
+        (not settings.get("aggregate"), "it was trained over aggregates"),
+    ):
+        if not known:
+            raise SfumatoError(f"no rule says how many weights of the run in {run.path} to average: {what}", REMEDY)
+    taken = steps[-1]
+    rate = optim.schedule(settings["schedule"], steps=plan.steps, warmup=settings["warmup"])
+    weights = list(aggregated.weights_of(run, steps).values())
+    return denoising.last_k(
+        denoising.squared_distances(weights),
+        steps,
+        rates=[settings["learning_rate"] * rate(step) for step in range(taken)],
+        noise=_noise(plan, taken),
+        parameters=sum(value.numel() for value in weights[0].values()),
+        momentum=settings["momentum"] if settings["optimizer"] == "momentum" else 0.0,
+    )
+
+
+def _noise(plan: PrivacyPlan, steps: int) -> Any:
+    """Of one coordinate of the steps' noisy gradients, over C: variances (T,), or their covariance (T, T)."""
+    variance, mechanism = (plan.noise_multiplier / plan.expected_batch_size) ** 2, plan.mechanism
+    if isinstance(mechanism, Tree):
+        whole = tree_covariance(plan.steps, steps_per_tree=mechanism.steps_per_tree, completed=mechanism.completed)
+        return variance * whole[:steps, :steps]
+    if not isinstance(mechanism, (BandedToeplitz, BufferedToeplitz)):
+        return np.full(steps, variance)
+    column = np.zeros(steps)
+    first = np.asarray(mechanism.column(plan.steps), np.float64)[:steps]
+    column[: len(first)] = first
+    inverse = np.asarray(linalg.solve_toeplitz((column, np.zeros(steps)), np.eye(steps)[0]), np.float64)
+    return variance * toeplitz_covariance(inverse)

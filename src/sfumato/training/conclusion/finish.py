@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -12,77 +13,106 @@ from torch import Tensor
 from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato._files import write, writing
-from sfumato.data import Preparation, Source
-from sfumato.experiment.settings import Settings
-from sfumato.privacy import Ledger, PrivateSelection, Statement
+from sfumato.observers.progress import Silence
+from sfumato.privacy import Ledger, NoPromise, PrivateSelection, Statement
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, backbone_of, to_bytes
 from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.training.conclusion.run_page import report
-from sfumato.training.job import PrivateJob
-from sfumato.training.loop import Outcome
-from sfumato.training.measure import Measure
-from sfumato.training.parts.part import Ending
+from sfumato.training.job import Job, PrivateJob, PublicJob
+from sfumato.training.kind import Measure
+from sfumato.training.loop import Outcome, weights_of
+from sfumato.training.parts.part import Decided, Ending, Trained
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.origins import trained_on
-from sfumato.training.scorer import scorer_of
+
+LAST = "last"
+"""What a model file says of its weights where these are not averaged."""
 
 
 def conclude(
-    job: PrivateJob,
+    job: PrivateJob | PublicJob,
     run: RunDirectory,
-    ledger: Ledger,
+    ledger: Ledger | None,
     outcome: Outcome,
     *,
     scorer: Measure | None = None,
     selection: PrivateSelection | None = None,
-) -> Statement:
+) -> Statement | NoPromise:
     """Write what the run leaves behind. Killed at any point and called again, it writes the same bytes again.
 
     Args:
-        scorer: what the run was measured by; by default a classifier's (`scorer_of`).
+        ledger: of a run with a promise.
+        scorer: what the run was measured by; by default that of its kind.
         selection: the private selection that the run has won, which its statement then speaks for.
     """
-    if job.candidate and selection is None:
+    if isinstance(job, PrivateJob) and job.candidate and selection is None:
         raise SfumatoError(
             f"the run in {run.path} is a candidate of a private selection, whose promise alone covers it",
             "give the command of the search again",
         )
     released = models.renewed(job.module, outcome.weights)
-    scorer = scorer or scorer_of(job)
-    early = outcome.step < job.plan.steps
-    ending = Ending(
-        source=job.source,
-        plan=job.plan,
-        settings=job.settings,
-        transform=job.transform,
+    scorer = scorer or job.kind.scorer(job, Silence())
+    trained = Trained(
         module=job.module,
+        transform=job.transform,
         device=job.performance.device,
-        run=run,
-        ledger=ledger,
-        key=resume.key_if_any(run, ledger),
         step=outcome.step,
-        released=released,
+        weights=released,
         outputs=scorer.outputs(released) if outcome.outputs is None else outcome.outputs,
         scorer=scorer,
-        circumstances=replace(job.circumstances, steps_taken=outcome.step if early else None),
     )
-    for part in job.parts:
-        part.end(ending)
-    statement = Statement(plan=job.plan, circumstances=ending.circumstances, selection=selection)
-    outputs, temperature = ending.outputs, ending.temperature
-    result = scorer.evaluation(released, outputs if temperature is None else outputs / temperature)
-    run.write_json(names.EVALUATION, result | ending.evaluation, private=True)
+    ending = None
+    if isinstance(job, PrivateJob) and ledger is not None:
+        ending = _ending(job, run, ledger, trained)
+        statement = Statement(plan=job.plan, circumstances=ending.circumstances, selection=selection)
+    elif isinstance(job, PublicJob):
+        statement = job.statement
+    temperature, further = (None, {}) if ending is None else (ending.temperature, ending.evaluation)
+    result = scorer.evaluation(released, trained.outputs if temperature is None else trained.outputs / temperature)
+    run.write_json(names.EVALUATION, result | further, private=ending is not None)
     run.write_json(names.STATEMENT, statement.to_dict())
-    write(run / names.REPORT, report(run).encode(), private=True)
-    further = job.of_model if temperature is None else {**job.of_model, "temperature": temperature}
-    about = model_metadata(job.settings, job.source, job.transform, statement.to_dict(), **further)
-    weights = on_backbone(job.source, job.settings, job.released(released))
-    write(run / names.MODEL, to_bytes(weights, about))
-    _close(ledger, run, outcome.step, ending.bound)
+    write(run / names.REPORT, report(run).encode(), private=ending is not None)
+    said = {} if temperature is None else {"temperature": temperature}
+    if ending is None:  # which may be fine-tuned from, by either weights
+        averaged = job.settings.averages.aggregate or ("ema" if job.settings.averages.ema else None)
+        said = {"weights": averaged or LAST}
+        if averaged is not None:
+            _write_weights(job, run / names.LAST_WEIGHTS, weights_of(job.module), statement, weights=LAST)
+    _write_weights(job, run / names.MODEL, released, statement, **said)
+    if ending is not None:
+        _close(ending.ledger, run, outcome.step, ending.bound)
     write(run / names.DONE, b"")
     run.clean()
     return statement
+
+
+def _ending(job: PrivateJob, run: RunDirectory, ledger: Ledger, trained: Trained) -> Ending:
+    """What the parts of a run make of its end."""
+    early = trained.step < job.plan.steps
+    ending = Ending(
+        decided=Decided(source=job.source, plan=job.plan, settings=job.settings),
+        trained=trained,
+        run=run,
+        ledger=ledger,
+        key=resume.key_if_any(run, ledger),
+        circumstances=replace(job.circumstances, steps_taken=trained.step if early else None),
+    )
+    for part in job.parts:
+        part.end(ending)
+    return ending
+
+
+def _write_weights(
+    job: Job, path: Path, tensors: dict[str, Tensor], statement: Statement | NoPromise, **said: Any
+) -> None:
+    """A model file: weights with what it says of itself; a head that was trained on a cache stands on its backbone."""
+    about = model_metadata(job, statement.to_dict(), **said)
+    tensors = job.released(tensors)
+    cache = job.source.cache
+    if cache is not None and cache.contents.backbone is not None and job.settings.model != "module":
+        tensors = {f"backbone.{name}": value for name, value in backbone_of(cache).items()} | tensors
+    write(path, to_bytes(tensors, about))
 
 
 def _close(ledger: Ledger, run: RunDirectory, steps: int, bound: Mapping[str, Any]) -> None:
@@ -104,22 +134,10 @@ def _close(ledger: Ledger, run: RunDirectory, steps: int, bound: Mapping[str, An
         ledger.sync()
 
 
-def on_backbone(source: Source, settings: Settings, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of the model to release: a head that was trained on a cache stands on the cache's backbone."""
-    if source.cache is None or source.cache.contents.backbone is None or settings.model == "module":
-        return weights
-    return {f"backbone.{name}": value for name, value in backbone_of(source.cache).items()} | weights
-
-
-def model_metadata(
-    settings: Settings,
-    source: Source,
-    transform: Preparation,
-    statement: Mapping[str, Any],
-    **further: Any,
-) -> dict[str, str]:
+def model_metadata(job: Job, statement: Mapping[str, Any], **further: Any) -> dict[str, str]:
     """What the model file says of itself: how to build and feed the model, its statement, and (under the owner's key)
     what stands behind it that was trained on without privacy."""
+    source, settings = job.source, job.settings
     own = {source.stored_digest} if statement["epsilon"] is None else set()
     cache = None if source.cache is None else source.cache.contents
     about: dict[str, Any] = {
@@ -127,7 +145,7 @@ def model_metadata(
         "model": settings.model,
         "classes": list(source.classes),
         **({"channels": source.channels, "size": source.size} if source.tokens is None else {}),
-        "transform": transform.to_dict(),
+        "transform": job.transform.to_dict(),
         "loss": settings.objective.loss,
         "statement": dict(statement),
         "trained_on": sorted(own.union(trained_on(source, settings))),
@@ -137,7 +155,7 @@ def model_metadata(
         about["user_from"] = source.user_from
     if settings.norms.normalisation is not None:
         about["normalisation"] = settings.norms.normalisation
-    about |= further
+    about |= {**job.of_model, **further}
     if cache is not None:
         about["features"] = {name: getattr(cache, name) for name in ("width", "digest", "backbone")}
         if cache.transform is not None and settings.model != "module":

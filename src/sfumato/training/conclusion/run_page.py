@@ -8,7 +8,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato.evaluation import accuracy
-from sfumato.privacy import Circumstances, PrivacyPlan, PrivateSelection, Quantile, Statement, User, detections
+from sfumato.privacy import Circumstances, PrivacyPlan, Quantile, Statement, User, detections
 from sfumato.privacy.statements.other_units import of_person
 from sfumato.report import (
     RATES,
@@ -25,6 +25,8 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
 from sfumato.runs.heading import Heading
 from sfumato.runs.owner import sentences, uses
+from sfumato.runs.run import statement_of
+from sfumato.training.job import lengths
 
 PERSONS = (2, 5, 10)
 """For persons with so many images a page gives epsilon, where the promise is for single ones."""
@@ -37,37 +39,42 @@ OF_CLASSIFIERS = (
 
 def report(run: RunDirectory, *, public: bool = False) -> str:
     """The run's page, from its files."""
-    record = run.read_json(names.SETTINGS)
-    statement = run.read_json(names.STATEMENT)
-    plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
-    facts = Circumstances.from_dict(record["circumstances"])
-    choices, heading = dict(record["settings"]), Heading.read(run)
-    promised = _promised(statement, plan)
+    record, statement, heading = run.read_json(names.SETTINGS), run.read_json(names.STATEMENT), Heading.read(run)
+    title = heading.title or f"{record['data']['kind']}, {record['settings']['model']}"
+    if "circumstances" in record:
+        facts = {"title": title, **_of_promise(run, record, statement, public=public)}
+    else:
+        plan = {"privacy": "none", **lengths(record)}
+        facts = {"title": f"{title}: without privacy", "statement": statement, "plan": plan, "public_test": True}
     return page(
         Facts(
-            title=heading.title or f"{record['data']['kind']}, {choices['model']}",
-            # The page has an attacker's curve in place of the statement's own bounds, which are weaker.
-            statement=statement | {"plain": promised.remarks},
-            attack=_attack(promised),
+            **facts,
             owner=heading.private,
-            together=[] if facts.data_public or public else _together(record, plan),
-            plan=plan_table(plan, record.get("clock", {})),
             environment=record["environment"] | {k: v for k, v in record["performance"].items() if k != "ways"},
             settings=settings_shown(record),
             metrics=run.rows(),
             evaluation=evaluation_of(run),
-            public_test=facts.test_public,
-            published=None if promised.circumstances.figures is None else published_of(run),
-            **_persons(record, plan),
         ),
         public=public,
     )
 
 
-def _promised(written: Mapping[str, Any], plan: PrivacyPlan) -> Statement:
-    """The statement as it follows from what the run has written down."""
-    selection = PrivateSelection.from_dict(written["selection"]) if "selection" in written else None
-    return Statement(plan=plan, circumstances=Circumstances.from_dict(written["circumstances"]), selection=selection)
+def _of_promise(
+    run: RunDirectory, record: Mapping[str, Any], statement: Mapping[str, Any], *, public: bool
+) -> dict[str, Any]:
+    """What the page of a private run says of its promise."""
+    plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
+    facts, promised = Circumstances.from_dict(record["circumstances"]), statement_of(statement, plan)
+    return {
+        # The page has an attacker's curve in place of the statement's own bounds, which are weaker.
+        "statement": {**statement, "plain": promised.remarks},
+        "attack": _attack(promised),
+        "together": [] if facts.data_public or public else _together(record, plan),
+        "plan": plan_table(plan, record.get("clock", {})),
+        "public_test": facts.test_public,
+        "published": None if promised.circumstances.figures is None else published_of(run),
+        **_persons(record, plan),
+    }
 
 
 def _attack(promised: Statement) -> Attack:
@@ -109,7 +116,7 @@ def settings_shown(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def images_shown(record: Mapping[str, Any]) -> dict[str, Any]:
     """How large the images were that the model saw, for its page: a fact that is declared, or named as read."""
-    data, tokens = record["data"], record["circumstances"].get("tokens")
+    data, tokens = record["data"], record.get("circumstances", {}).get("tokens")
     if tokens or data.get("features") or not data.get("size"):
         return {}
     colours = "grey" if data["channels"] == 1 else "colour"

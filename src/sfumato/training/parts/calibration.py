@@ -77,10 +77,7 @@ class Calibration(Part):
     def end(self, ending: Ending) -> None:
         """Fit the temperature of the model that is released."""
         if self.records is not None:
+            trained, loss = ending.trained, ending.decided.settings.objective.loss
             ending.temperature = self.records.temperature(
-                ending.module,
-                ending.released,
-                ending.transform,
-                loss=ending.settings.objective.loss,
-                device=ending.device,
+                trained.module, trained.weights, trained.transform, loss=loss, device=trained.device
             )

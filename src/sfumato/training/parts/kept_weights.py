@@ -16,7 +16,7 @@ from sfumato.privacy import Circumstances
 from sfumato.runs import kept
 from sfumato.runs.checkpoint import read_safetensors
 from sfumato.training.descent import trained_bytes
-from sfumato.training.measure import OfRecords
+from sfumato.training.kind import OfRecords
 from sfumato.training.parts.over_steps import over_steps
 from sfumato.training.parts.part import Asked, Early, Ending, Part
 
@@ -70,13 +70,14 @@ class KeptWeights(Part):
     def end(self, ending: Ending) -> None:
         """Drop the weights of steps that do not count, bind the others, and say how much accuracy varies over them."""
         present = kept.files(ending.run)
-        reached = tuple(step for step in self.steps if step <= ending.step and step in present)
+        reached = tuple(step for step in self.steps if step <= ending.trained.step and step in present)
         kept.drop_others(ending.run, reached)
         ending.circumstances = replace(ending.circumstances, kept=reached)
         if not reached:
             return
         ending.bound |= {"kept": kept.hashes(ending.run, reached)}
-        if isinstance(ending.scorer, OfRecords) and exclusive(ending.settings.objective.loss):
+        scorer = ending.trained.scorer
+        if isinstance(scorer, OfRecords) and exclusive(ending.decided.settings.objective.loss):
             weights = {step: read_safetensors(kept.place(ending.run, step))[0] for step in sorted(reached)}
-            found = over_steps(ending, weights)
+            found = over_steps(ending.decided, ending.trained, scorer, weights)
             ending.evaluation |= {} if found is None else {"over_steps": asdict(found)}

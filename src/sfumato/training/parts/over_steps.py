@@ -18,18 +18,22 @@ from sfumato.models import ensemble
 from sfumato.models.losses import probabilities
 from sfumato.report import OverSteps
 from sfumato.runs.figures.uncertain import averages, notes_of, spacing_of, widening_for
-from sfumato.training.measure import OfRecords
-from sfumato.training.parts.part import Ending
+from sfumato.training.kind import OfRecords
+from sfumato.training.parts.part import Decided, Trained
 
 RECORDS = 1000
 """Test records, spread evenly over the test part, on which averages are measured."""
 
 
-def over_steps(ending: Ending, kept: Mapping[int, Mapping[str, Tensor]]) -> OverSteps | None:
+def over_steps(
+    decided: Decided, trained: Trained, scorer: OfRecords, kept: Mapping[int, Mapping[str, Tensor]]
+) -> OverSteps | None:
     """Accuracies of averages over the last steps, and an interval for the logit of each sample's first class.
 
     Args:
-        ending: the run, its model and what that gives for the test part.
+        decided: the run.
+        trained: its model, and what that gives for the test part.
+        scorer: what that model is measured by.
         kept: the weights that the run kept, by step, ascending.
 
     Returns:
@@ -40,7 +44,7 @@ def over_steps(ending: Ending, kept: Mapping[int, Mapping[str, Tensor]]) -> Over
     last = _in_a_row(tuple(kept))
     if len(last) < 2:
         return None
-    scorer, released, whole, test = _scorer(ending), ending.released, ending.outputs, ending.source.test
+    whole, test = trained.outputs, decided.source.test
     count = len(test)
     places = np.linspace(0, count - 1, min(count, RECORDS)).round().astype(int).tolist()
     labels = torch.from_numpy(test.labels[places])
@@ -48,11 +52,11 @@ def over_steps(ending: Ending, kept: Mapping[int, Mapping[str, Tensor]]) -> Over
     def right(outputs: Tensor) -> float:
         return (outputs.argmax(1) == labels).double().mean().item()
 
-    def outputs(trained: Mapping[str, Tensor]) -> Tensor:
-        return scorer.outputs({**released, **trained}, places)
+    def outputs(weights: Mapping[str, Tensor]) -> Tensor:
+        return scorer.outputs({**trained.weights, **weights}, places)
 
     each = {step: outputs(kept[step]) for step in last}
-    said = {step: probabilities(one, ending.settings.objective.loss) for step, one in each.items()}
+    said = {step: probabilities(one, decided.settings.objective.loss) for step, one in each.items()}
     width = max(2, len(last) // 2)
     windows = [last[end - width : end] for end in range(width, len(last) + 1)]
     found = {
@@ -72,7 +76,7 @@ def over_steps(ending: Ending, kept: Mapping[int, Mapping[str, Tensor]]) -> Over
             (method, shares[-1], statistics.stdev(shares) if len(shares) > 1 else 0.0)
             for method, shares in found.items()
         ],
-        **_intervals(ending, kept),
+        **_intervals(decided, trained, scorer, kept),
     )
 
 
@@ -86,25 +90,21 @@ def _in_a_row(steps: tuple[int, ...]) -> tuple[int, ...]:
     return steps[gaps[-1] if gaps else 0 :]
 
 
-def _scorer(ending: Ending) -> OfRecords:
-    if not isinstance(ending.scorer, OfRecords):
-        raise TypeError("only a classifier's scores vary over its steps")
-    return ending.scorer
-
-
-def _intervals(ending: Ending, kept: Mapping[int, Mapping[str, Tensor]]) -> dict[str, Any]:
+def _intervals(
+    decided: Decided, trained: Trained, scorer: OfRecords, kept: Mapping[int, Mapping[str, Tensor]]
+) -> dict[str, Any]:
     """Of each sample's first class: the ends of its logit's interval, and the middle."""
-    taken, whole, settings = max(kept), ending.outputs, ending.settings
+    taken, whole, settings = max(kept), trained.outputs, decided.settings
     apart = [step for step in kept if step > taken // 2]
     if apart[-1] - apart[0] < spacing_of(taken):
         return {}
-    samples = accuracy.shown(whole, ending.source.test)
+    samples = accuracy.shown(whole, decided.source.test)
     if not samples:
         return {}
     first = whole[samples].argmax(1, keepdim=True)
     steps = uncertainty.spaced(tuple(kept), taken, spacing=spacing_of(taken))
-    logits = torch.stack([_scorer(ending).outputs({**ending.released, **kept[step]}, samples) for step in steps])
-    widening, of_noise = widening_for(ending.plan, settings.to_dict(), steps, taken)
+    logits = torch.stack([scorer.outputs({**trained.weights, **kept[step]}, samples) for step in steps])
+    widening, of_noise = widening_for(decided.plan, settings.to_dict(), steps, taken)
     low, high, mean, _ = uncertainty.interval(logits, widening=widening)
     notes = [*notes_of(averaged=averages(settings.to_dict()), schedule=settings.descent.schedule), *of_noise]
     ends = torch.stack([one.gather(1, first).squeeze(1) for one in (low, high, mean)], 1)

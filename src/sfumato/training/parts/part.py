@@ -18,7 +18,7 @@ from sfumato.experiment.settings import Settings
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan
 from sfumato.randomness import RunKey
 from sfumato.runs.directory import RunDirectory
-from sfumato.training.measure import Measure
+from sfumato.training.kind import Measure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,20 +39,48 @@ class Early:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What is known of a run before its model is built.
-
-    Args:
-        source, plan, settings: as given.
-        candidate: whether it is a candidate of a private selection.
-        options: what is asked for of the parts, by name.
-    """
+class Decided:
+    """What a private run is, besides its model."""
 
     source: Source
     plan: PrivacyPlan
     settings: Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked(Decided):
+    """What is known of a run before its model is built.
+
+    Args:
+        candidate: whether it is a candidate of a private selection.
+        options: what is asked for of the parts, by name.
+    """
+
     candidate: bool
     options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What the steps have led to.
+
+    Args:
+        module: the model; its weights are any.
+        transform: from stored records to its inputs.
+        device: where it is.
+        step: how many steps were taken.
+        weights: those that are released.
+        outputs: what the model gives with them for the test split.
+        scorer: what measures it.
+    """
+
+    module: nn.Module
+    transform: Preparation
+    device: str
+    step: int
+    weights: Mapping[str, Tensor]
+    outputs: Tensor
+    scorer: Measure
 
 
 @dataclass(kw_only=True)
@@ -60,33 +88,21 @@ class Ending:
     """What a run leaves behind, while it is made.
 
     Args:
-        source, plan, settings, transform: the run's.
-        module: the model; its weights are any.
-        device: where it is.
-        key: the run's own; None where it is lost.
-        step: how many steps were taken.
-        released: the weights of the model.
-        outputs: what it gives for the test split.
-        scorer: what measures it.
+        decided: the run's source, plan and settings.
+        trained: what came of its steps.
+        run, ledger: its own.
+        key: its own too; None where it is lost.
         circumstances: what its statement must say.
-        temperature: by which its logits are divided; None for not at all.
+        temperature: by which logits are divided; None for not at all.
         evaluation: what else its evaluation says: fields of `report.Evaluation`.
         bound: what else the ledger's last line binds.
     """
 
-    source: Source
-    plan: PrivacyPlan
-    settings: Settings
-    transform: Preparation
-    module: nn.Module
-    device: str
+    decided: Decided
+    trained: Trained
     run: RunDirectory
     ledger: Ledger
     key: RunKey | None
-    step: int
-    released: Mapping[str, Tensor]
-    outputs: Tensor
-    scorer: Measure
     circumstances: Circumstances
     temperature: float | None = None
     evaluation: dict[str, Any] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.runs.figures import published
 from sfumato.runs.figures.noisy_figures import NoisyFigures
-from sfumato.training.measure import OfRecords
+from sfumato.training.kind import OfRecords
 from sfumato.training.parts.part import Asked, Early, Ending, Part
 
 
@@ -67,18 +67,21 @@ class PublishedFigures(Part):
 
     def end(self, ending: Ending) -> None:
         """Release the table; its temperature is the model's, where it has one."""
-        if not isinstance(ending.scorer, OfRecords):
+        source, trained = ending.decided.source, ending.trained
+        if not isinstance(trained.scorer, OfRecords):
             ending.circumstances = replace(ending.circumstances, figures=None)
             return
         figures = released(
             self.table,
             ending.run,
             ending.ledger,
-            ending.step,
-            ending.scorer.outputs_alone(ending.released),
-            torch.from_numpy(ending.source.test.labels),
-            classes=ending.source.classes,
-            loss=ending.settings.objective.loss,
+            trained.step,
+            Predicted(
+                outputs=trained.scorer.outputs_alone(trained.weights),
+                labels=torch.from_numpy(source.test.labels),
+                classes=source.classes,
+                loss=ending.decided.settings.objective.loss,
+            ),
             temperature=ending.temperature,
             key=ending.key,
         )
@@ -87,6 +90,23 @@ class PublishedFigures(Part):
             ending.temperature = figures.temperature
         if published.recorded(ending.ledger.entries):
             ending.bound |= {published.ENTRY: file_hash(ending.run / names.FIGURES)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """What a model says of the test part, which is private.
+
+    Args:
+        outputs: its logits (N, classes), each record's by itself (`Scorer.outputs_alone`).
+        labels: (N,).
+        classes: their names.
+        loss: by which logits become probabilities.
+    """
+
+    outputs: Tensor
+    labels: Tensor
+    classes: Sequence[str]
+    loss: str
 
 
 def check(epsilon: float, *, candidate: bool = False, of_persons: bool, public: bool) -> None:
@@ -142,11 +162,8 @@ def released(
     run: RunDirectory,
     ledger: Ledger,
     step: int,
-    outputs: Tensor,
-    labels: Tensor,
+    predicted: Predicted,
     *,
-    classes: Sequence[str],
-    loss: str,
     temperature: float | None,
     key: RunKey | None,
 ) -> NoisyFigures | None:
@@ -154,8 +171,7 @@ def released(
 
     Args:
         step: after how many steps the model is as it is released.
-        outputs: its logits (N, classes) for the test part, each record's by itself (`Scorer.outputs_alone`). Private.
-        labels: (N,).
+        predicted: what it says of the test part.
         temperature: by which logits are divided, where that is known; None for one that the table chooses.
         key: the run's own; None where it is lost.
 
@@ -188,22 +204,13 @@ def released(
         ledger.append(published.ENTRY, told)
     with writing(ledger.path):
         ledger.sync()
-    figures = _drawn(table, key, outputs, labels, classes=classes, loss=loss, temperature=temperature)
+    figures = _drawn(table, key, predicted, temperature)
     published.save(run, figures)
     return figures
 
 
-def _drawn(
-    table: NoisyTable,
-    key: RunKey,
-    outputs: Tensor,
-    labels: Tensor,
-    *,
-    classes: Sequence[str],
-    loss: str,
-    temperature: float | None,
-) -> NoisyFigures:
-    outputs = outputs.double().nan_to_num()
+def _drawn(table: NoisyTable, key: RunKey, predicted: Predicted, temperature: float | None) -> NoisyFigures:
+    outputs, labels, loss = predicted.outputs.double().nan_to_num(), predicted.labels, predicted.loss
     if table.temperature:
         scores = scores_of([_gap(outputs / one, labels, loss) for one in TEMPERATURES])
         temperature = TEMPERATURES[choose(table.choice, scores, _own_key(key, "temperature", scores))]
@@ -213,7 +220,7 @@ def _drawn(
     return NoisyFigures(
         table=table,
         counts=np.array(noisy, np.int64).reshape(table.shape),
-        classes=tuple(classes),
+        classes=tuple(predicted.classes),
         temperature=temperature,
     )
 

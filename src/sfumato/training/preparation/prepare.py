@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import joblib
@@ -25,12 +26,14 @@ from sfumato.runs import pins
 from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.training.descent import check_choices
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
-from sfumato.training.job import PrivateJob, Shape, synthetic_targets
-from sfumato.training.parts.part import Asked, Part
+from sfumato.training.job import PUBLIC, PrivateJob, Shape, synthetic_targets
+from sfumato.training.kind import Kind
+from sfumato.training.parts.part import Asked
 from sfumato.training.parts.registry import parts_of, split
 from sfumato.training.preparation.building import build, transform_for
 from sfumato.training.preparation.origins import origins, trained_on
 from sfumato.training.preparation.start import Context, Machine, Start
+from sfumato.training.steps import PRIVATE
 
 CPU_MEMORY = 512 << 20
 CPU_COMFORT = 64 << 20
@@ -63,47 +66,95 @@ def prepare(
     start = Start.given(start, others)
     users.check(source, plan)
     refuse_printed(settings.norms.normalisation)
-    candidate = start.context.candidate is not None
-    parts = parts_of(Asked(source=source, plan=plan, settings=settings, candidate=candidate, options=options))
+    candidate = start.context.candidate
+    asked = Asked(source=source, plan=plan, settings=settings, candidate=candidate is not None, options=options)
+    parts = parts_of(asked)
     refuse_trained_on(source, trained_on(source, settings))
-    device, threads = settled_on(start)
     for part in parts:
         source = part.kept_from(source)
     examples = next((part.examples for part in parts if part.examples is not None), None)
-    key = start.unfinished.key or first_key(settings)
-    module = build(model, source, settings, key, examples=examples)
-    functions = functions_of(module, source.form.synthetic(2))
-    if start.unfinished.key is None and settings.seed is not None:
-        key = _seeded(module, functions, source, plan, settings, start.context.candidate, parts)
-    module.to(device)
+
+    def built(key: RunKey) -> nn.Module:
+        return build(model, source, settings, key, examples=examples)
+
+    def keyed_by(functions: Mapping[str, str], weights: str) -> tuple[Any, ...]:
+        return (
+            *(plan.fingerprint, source.fingerprint, source.features, functions["function"], weights),
+            *(settings.to_dict(), candidate, functions["in training"]),
+            *(value for part in parts for value in part.keyed.values() if value),
+        )
+
+    known = begun(source, settings, start, built, kind=PRIVATE, steps=plan.steps, keyed_by=keyed_by)
+    module, device = known["module"], known["performance"].device
     trunk = _trunk(module, source, settings)
     gradient, shape = _gradient(module, trunk, source, plan, settings, start, device)
     micro_batch = _checked(gradient, shape, source, start, device)
-    transform = transform_for(module, source, settings)
-    parts = tuple(part.with_model(module, transform) for part in parts)
-    facts = circumstances(source, plan, settings, key, start.context)
+    parts = tuple(part.with_model(module, known["transform"]) for part in parts)
+    facts = circumstances(source, plan, settings, known["key"], start.context)
     for part in parts:
         facts = part.circumstances(facts)
+    known["performance"] = replace(known["performance"], micro_batch=micro_batch, ways=gradient.methods)
     job = PrivateJob(
-        module=module,
+        **known,
         gradient=gradient,
-        source=source,
         plan=plan,
-        steps=plan.steps,
-        settings=settings,
-        performance=Performance(device=device, threads=threads, micro_batch=micro_batch, ways=gradient.methods),
-        transform=transform,
         circumstances=facts,
-        key=key,
         input_shape=shape,
         trunk=trunk,
-        functions=functions,
-        request=start.context.request,
-        candidate=candidate,
+        candidate=candidate is not None,
         parts=parts,
     )
     check(job)
     return job
+
+
+def begun(
+    source: Source,
+    settings: Settings,
+    start: Start,
+    built: Callable[[RunKey], nn.Module],
+    *,
+    kind: Kind,
+    steps: int,
+    micro_batch: int = 1,
+    keyed_by: Callable[[Mapping[str, str], str], Sequence[Any]] | None = None,
+) -> dict[str, Any]:
+    """What every job has, whatever it makes and promises: the fields of `Job`.
+
+    Args:
+        built: the model with its initial weights, by the key.
+        kind, steps, micro_batch: the job's.
+        keyed_by: of a run with a promise all that its sums depend on, for digests of what its model computes and of its
+            weights; None where nothing is promised.
+
+    **Guarantee.** Runs that promise something and differ in anything that their sums depend on have keys of their own,
+    under one seed too: noise that two releases share is gone from their difference, and their epsilons would not add
+    up. What the model computes is known by trying it, in evaluation and in training.
+    """
+    device, threads = settled_on(start)
+    key = start.unfinished.key or first_key(settings, PUBLIC if keyed_by is None else "initial weights")
+    module = built(key)
+    synthetic = source.form.synthetic(2)
+    functions = {"function": pins.model_digest(module, synthetic)}
+    if keyed_by is not None:
+        functions["in training"] = pins.model_digest(module, synthetic, training=True)
+        if start.unfinished.key is None and settings.seed is not None:
+            decided = keyed_by(functions, pins.weights_digest(module.state_dict()))
+            key = RunKey.from_seed(settings.seed, json.dumps(decided, sort_keys=True))
+    module.to(device)
+    check_choices(module, settings, steps=steps)
+    return {
+        "module": module,
+        "source": source,
+        "settings": settings,
+        "steps": steps,
+        "performance": Performance(device=device, threads=threads, micro_batch=micro_batch),
+        "transform": transform_for(module, source, settings),
+        "key": key,
+        "functions": functions,
+        "kind": kind,
+        "request": start.context.request,
+    }
 
 
 def first_key(settings: Settings, what: str = "initial weights") -> RunKey:
@@ -149,8 +200,6 @@ def _gradient(
 def _checked(gradient: ClippedGradient | UserGradient, shape: Shape, source: Source, start: Start, device: str) -> int:
     """Check the gradient against the oracle on synthetic examples; and how many of them fit into memory at once."""
     targets, micro_batch = synthetic_targets(source, device), start.machine.micro_batch
-    if micro_batch is not None:
-        positive_integer("micro_batch", micro_batch)
     with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):
         torch.manual_seed(0)
         if source.tokens is not None and isinstance(gradient, ClippedGradient):
@@ -190,7 +239,6 @@ def check(job: PrivateJob) -> None:
             f"views is {views.count}, but all views of an image would be alike",
             "give shift, flip, zoom or crop_area, or one view",
         )
-    check_choices(job.module, job.settings, steps=job.plan.steps)
     check_epsilon(job.plan)
 
 
@@ -203,35 +251,10 @@ def check_epsilon(plan: PrivacyPlan) -> None:
         )
 
 
-def _seeded(
-    module: nn.Module,
-    functions: Mapping[str, str],
-    source: Source,
-    plan: PrivacyPlan,
-    settings: Settings,
-    candidate: int | None,
-    parts: Sequence[Part],
-) -> RunKey:
-    """The run key of a run with a seed.
-
-    **Guarantee.** Runs that differ in anything that their sums depend on have keys of their own, under one seed too:
-    noise that two releases share is gone from their difference, and their epsilons would not add up. What the model
-    computes is known by trying it, in evaluation and in training.
-    """
-    weights = pins.weights_digest(module.state_dict())
-    decided = (
-        *(plan.fingerprint, source.fingerprint, source.features, functions["function"], weights),
-        *(settings.to_dict(), candidate, functions["in training"]),
-        *(value for part in parts for value in part.keyed.values() if value),
-    )
-    return RunKey.from_seed(settings.seed, json.dumps(decided, sort_keys=True))  # type: ignore[arg-type]
-
-
 def circumstances(
-    source: Source, plan: PrivacyPlan, settings: Settings, key: RunKey, context: Context | None = None
+    source: Source, plan: PrivacyPlan, settings: Settings, key: RunKey, context: Context
 ) -> Circumstances:
     """What the statement of such a run must say, but for its parts."""
-    context = context or Context()
     return Circumstances(
         read=source.facts_read if isinstance(plan.unit, User) else source.read,
         data_public=source.public,
@@ -244,14 +267,6 @@ def circumstances(
         published=source.published and source.public,
         tokens=None if source.tokens is None else source.tokens.described,
     )
-
-
-def functions_of(module: nn.Module, synthetic: torch.Tensor) -> dict[str, str]:
-    """Digests of what a module computes, in evaluation and in training: a run's sums depend on the second."""
-    return {
-        "function": pins.model_digest(module, synthetic),
-        "in training": pins.model_digest(module, synthetic, training=True),
-    }
 
 
 def settled_on(start: Start) -> tuple[str, int]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from sfumato import models
 from sfumato._checks import SfumatoError
-from sfumato.data import open_source
+from sfumato.data import Source, open_source
 from sfumato.experiment import users
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import Circumstances, PrivacyPlan
@@ -12,11 +15,11 @@ from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run, read
-from sfumato.training.job import PrivateJob, PublicJob, PublicTraining
+from sfumato.training.job import PrivateJob, PublicJob, PublicTraining, is_public
 from sfumato.training.parts import registry
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.preparation.start import Start
-from sfumato.training.public import preparing, running
+from sfumato.training.public import pretraining
 from sfumato.training.run import refuse_finished
 
 
@@ -30,62 +33,61 @@ def ended(path: str) -> Run | None:
 def public_job(path: str, *, trust_code: bool) -> tuple[PublicJob, RunDirectory]:
     """The same for a run of `sfumato pretrain`."""
     run = RunDirectory(path)
-    if not running.is_public(run):
+    if not is_public(run):
         raise SfumatoError(f"{path} holds a private run", f"resume it with sfumato train {path}")
-    if run.finished:
-        raise SfumatoError(f"the run in {path} is finished", "give a source and another `directory` to train anew")
-    record = run.read_json(names.SETTINGS)
-    if "embedding" in record:
-        raise SfumatoError(f"{path} holds a training of embeddings", f"resume it with sfumato embed {path}")
-    if "source" not in record["request"]:
-        raise SfumatoError(f"the run in {path} was begun from Python", "run that code again; it resumes the run")
+    record = _unfinished(run)
     training = PublicTraining.from_dict(record)
     if training.settings.norms.normalisation is not None:
         raise SfumatoError(
             f"the run in {path} is one of normalisation {training.settings.norms.normalisation}",
             "give the command that began it again, with its `directory`: it goes on",
         )
-    _trusted(training.settings, path, trust_code=trust_code)
-    job = preparing.prepare(
-        open_source(**record["request"]["source"], owner_key=owner_key()),
-        training,
-        start=Start.of(run, request=record["request"]),
-    )
-    return job, run
+    source = source_of(path, record, trust_code=trust_code)
+    return pretraining.prepare(source, training, start=Start.of(run, request=record["request"])), run
 
 
 def job(path: str, *, trust_code: bool) -> tuple[PrivateJob, RunDirectory]:
     """Read the data and build the model that the run in `path` began with."""
     run = RunDirectory(path)
     run.require()
-    record = run.read_json(names.SETTINGS)
-    if running.is_public(run):
-        verb = "embed" if "embedding" in record else "pretrain"
+    if is_public(run):
+        verb = "embed" if "embedding" in run.read_json(names.SETTINGS) else "pretrain"
         raise SfumatoError(
             f"{path} was trained without privacy", f"resume it with sfumato {verb} {path}, if it is not finished"
         )
-    refuse_finished(run)
-    if "embedding" in record:
-        raise SfumatoError(f"{path} holds a training of embeddings", f"resume it with sfumato embed {path}")
+    record = _unfinished(run)
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     settings = Settings.from_dict(record["settings"])
-    request = record["request"]
-    if set(request) - {"source"}:
+    if set(record["request"]) - {"source"}:
         raise SfumatoError(f"the run in {path} is part of a search", "give the command of the search again: it goes on")
-    if "source" not in request or settings.model == "module":
+    source = users.kept_for(source_of(path, record, trust_code=trust_code), plan)
+    facts = Circumstances.from_dict(record["circumstances"])
+    start = Start.of(run, request=record["request"], search=facts.search)
+    return prepare(None, source, plan, settings, start, **registry.recorded(record, path)), run
+
+
+def _unfinished(run: RunDirectory) -> Mapping[str, Any]:
+    """The record of an unfinished training of a classifier."""
+    refuse_finished(run)
+    record = run.read_json(names.SETTINGS)
+    if "embedding" in record:
+        raise SfumatoError(f"{run.path} holds a training of embeddings", f"resume it with sfumato embed {run.path}")
+    return record
+
+
+def source_of(path: str, record: Mapping[str, Any], *, trust_code: bool = True) -> Source:
+    """The source that a run's record names, read again; refused where source or model were objects of the caller's.
+
+    Args:
+        trust_code: whether a model by which the record names code may be built.
+    """
+    model = record["settings"]["model"]
+    if "source" not in record["request"] or model == "module":
         raise SfumatoError(
             f"the run in {path} was begun from Python with objects that only its own code can build",
             "run that code again; it resumes the run",
         )
-    _trusted(settings, path, trust_code=trust_code)
-    source = users.kept_for(open_source(**request["source"], owner_key=owner_key()), plan)
-    facts = Circumstances.from_dict(record["circumstances"])
-    start = Start.of(run, request=request, search=facts.search)
-    return prepare(None, source, plan, settings, start, **registry.recorded(record, path)), run
-
-
-def _trusted(settings: Settings, path: str, *, trust_code: bool) -> None:
-    """Refuse a model by which the record names code, unless the user trusts that."""
     if not trust_code:
         remedy = "if you trust that code, give `trust_code`, or name it: `model={}`"
-        models.trusted(settings.model, None, where=f"the run in {path}", remedy=remedy)
+        models.trusted(model, None, where=f"the run in {path}", remedy=remedy)
+    return open_source(**record["request"]["source"], owner_key=owner_key())

@@ -1,4 +1,4 @@
-"""How a private run begins, and what it must be to go on: plan, settings, key, ledger and checkpoint bound to it."""
+"""How a run begins, and what it must be to go on: plan, settings, key, ledger and checkpoint bound to it."""
 
 from __future__ import annotations
 
@@ -16,25 +16,37 @@ from sfumato.runs import pins
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
-from sfumato.runs.owner import uses
+from sfumato.runs.owner import public_records, uses
 from sfumato.training.descent import beginning_of_average, optimizer_for
-from sfumato.training.job import PrivateJob
+from sfumato.training.job import PrivateJob, PublicJob, lengths
+
+PINNED = {
+    "data": "give the data that the run began with, unchanged, or another `directory`",
+    "settings": "",
+    "transform": "",
+    "performance": "",
+    "circumstances": "",
+    "origin": "",
+    "environment": "go back to the machine and versions that the run began with, or start another run",
+    "model": "",
+}
+"""What of a run's record must be the same again, with what to do where it is not, and is not merely another option."""
 
 
-def begin(job: PrivateJob, run: RunDirectory) -> None:
-    """Lay down a new run: plan, settings, key, the ledger's first line, the checkpoint before the first step."""
+def begin(job: PrivateJob | PublicJob, run: RunDirectory) -> None:
+    """Lay down a new run: settings, key, the checkpoint before the first step; with a promise its plan, and the
+    ledger's first line."""
     identity = secrets.token_hex(32)
     with run.creating() as fresh:
-        fresh.write_json(names.PLAN, job.plan.to_dict())
         fresh.write_json(names.SETTINGS, job.record(identity), private=True)
         job.key.save(fresh / names.RUN_KEY)
-        with Ledger(fresh / names.LEDGER) as ledger:
-            opening = ledger.append("begin", _opening(job, identity) | {"key_check": job.key.check_value(identity)})
-            ledger.sync()
+        head = _begin_ledger(job, fresh, identity) if isinstance(job, PrivateJob) else ""
         optimizer = optimizer_for(job.module, job.settings.descent)
-        start = Checkpoint.of(0, job.module, beginning_of_average(job), optimizer, run=identity, ledger=opening.hash)
+        start = Checkpoint.of(0, job.module, beginning_of_average(job), optimizer, run=identity, ledger=head)
         start.save(fresh / names.CHECKPOINT)
-        if not (job.source.public or job.candidate):
+        if isinstance(job, PublicJob):
+            public_records.remember(job.source)
+        elif not (job.source.public or job.candidate):
             facts = job.circumstances.figures
             uses.record(
                 job.source.materials,
@@ -46,41 +58,47 @@ def begin(job: PrivateJob, run: RunDirectory) -> None:
             )
 
 
-def compare(job: PrivateJob, run: RunDirectory, *, going_on: bool = True) -> None:
+def _begin_ledger(job: PrivateJob, fresh: RunDirectory, identity: str) -> str:
+    """Lay down plan and ledger; the hash of its first line."""
+    fresh.write_json(names.PLAN, job.plan.to_dict())
+    with Ledger(fresh / names.LEDGER) as ledger:
+        opening = ledger.append("begin", _opening(job, identity) | {"key_check": job.key.check_value(identity)})
+        ledger.sync()
+    return opening.hash
+
+
+def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, going_on: bool = True) -> None:
     """Refuse to go on with a run, or to end it, as anything but what it was, naming the difference.
 
     What only the sums depend on (performance, environment) matters only where more steps are taken: `going_on`.
     """
     recorded = run.read_json(names.SETTINGS)
-    present = job.record(recorded.get("run", ""))
+    present, where = job.record(recorded.get("run", "")), str(run.path)
     again = "give the options that the run began with, or another `directory`"
-    if recorded.get("candidate", False) != job.candidate:
+    if recorded.get("kind") != present.get("kind"):
+        what, verb = ("a private run", "train") if isinstance(job, PublicJob) else ("a public one", "pretrain")
+        raise SfumatoError(f"{run.path} holds {what}", f"resume it with sfumato {verb}, or give another `directory`")
+    if recorded.get("candidate", False) != present.get("candidate", False):
         raise SfumatoError(
             f"the run in {run.path} is {'' if recorded.get('candidate') else 'no '}candidate of a private selection",
             "give the command of the search again, or another `directory`",
         )
     for name, value in (job.further | job.keyed).items():  # runs that were begun before there were such have none
-        pins.compare(name, recorded.get(name, {}), value, remedy=again, where=str(run.path))
-    pins.compare("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again, where=str(run.path))
-    for part, remedy in (
-        ("data", "give the data that the run began with, unchanged, or another `directory`"),
-        ("settings", again),
-        ("transform", again),
-        ("performance", again),
-        ("circumstances", again),
-        ("environment", "go back to the machine and versions that the run began with, or start another run"),
-        ("model", ""),
-    ):
+        pins.compare(name, recorded.get(name, {}), value, remedy=again, where=where)
+    if isinstance(job, PrivateJob):
+        pins.compare("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again, where=where)
+    for part, remedy in PINNED.items():
+        if part not in present or (part in ("performance", "environment") and not going_on):
+            continue
         if part not in recorded:
             raise SfumatoError(f"{run / names.SETTINGS} lacks {part}", "restore it from a copy")
-        if part in ("performance", "environment") and not going_on:
-            continue
         if part == "environment":
-            pins.compare_environment(recorded[part], present[part], remedy=remedy, where=str(run.path))
+            pins.compare_environment(recorded[part], present[part], remedy=remedy, where=where)
         elif part == "model":
-            pins.compare_model(recorded, present, where=str(run.path))
+            pins.compare_model(recorded, present, where=where)
         else:
-            pins.compare(part, recorded[part], present[part], remedy=remedy, where=str(run.path))
+            before, after = (one[part] | (lengths(one) if part == "settings" else {}) for one in (recorded, present))
+            pins.compare(part, before, after, remedy=remedy or again, where=where)
 
 
 def paid_steps(ledger: Ledger, job: PrivateJob, run: RunDirectory) -> int:
@@ -104,13 +122,15 @@ def paid_steps(ledger: Ledger, job: PrivateJob, run: RunDirectory) -> int:
     return len(releases)
 
 
-def own_key(run: RunDirectory, ledger: Ledger) -> RunKey:
-    """The run's key, known by the check value in the ledger's first entry.
+def own_key(run: RunDirectory, ledger: Ledger | None) -> RunKey:
+    """The run's key, known by the check value in the ledger's first entry where there is one.
 
     **Guarantee.** Two runs never draw by one key: with a key from elsewhere both releases would have the same noise,
     and their difference would have none.
     """
     key = RunKey.load(run / names.RUN_KEY)
+    if ledger is None:
+        return key
     found, recorded = key.check_value(run.identity), ledger.entries[0].body.get("key_check")
     if found != recorded:
         raise SfumatoError(
@@ -129,10 +149,12 @@ def key_if_any(run: RunDirectory, ledger: Ledger) -> RunKey | None:
         return None
 
 
-def own_checkpoint(run: RunDirectory, ledger: Ledger, paid: int) -> Checkpoint:
-    """The run's checkpoint, whose identity and whose place in the ledger must be the run's own."""
+def own_checkpoint(run: RunDirectory, ledger: Ledger | None, paid: int) -> Checkpoint:
+    """The run's checkpoint, whose identity and whose place in the ledger, if it has one, must be the run's own."""
     checkpoint = Checkpoint.load(run / names.CHECKPOINT)
     checkpoint.require_run(run.identity)
+    if ledger is None:
+        return checkpoint
     if checkpoint.step > paid:
         raise SfumatoError(
             f"the ledger of {run.path} records {paid} steps, fewer than the {checkpoint.step} of its checkpoint",

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import nn
 
+from sfumato._checks import SfumatoError
 from sfumato._choices import choices_of
 from sfumato.averaging import EMA
 from sfumato.data import Source, SourceSpec, parse
@@ -19,16 +20,66 @@ from sfumato.experiment import defaults
 from sfumato.experiment.keywords import settings_of
 from sfumato.experiment.settings import Settings
 from sfumato.observers.notebook import shown
-from sfumato.observers.observer import Observer
 from sfumato.observers.progress import Progress, read_source
-from sfumato.randomness import owner_key
+from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.job import PublicJob, PublicTraining
 from sfumato.training.preparation import beforehand
-from sfumato.training.preparation.prepare import check_machine, own_threads
+from sfumato.training.preparation.building import build
+from sfumato.training.preparation.origins import origins
+from sfumato.training.preparation.prepare import begun, check_machine, own_threads
 from sfumato.training.preparation.start import Machine, Start
-from sfumato.training.public.preparing import prepare, refuse_private
-from sfumato.training.public.running import PublicRun, execute
+from sfumato.training.run import PublicRun, execute
+from sfumato.training.steps import PUBLIC
+
+MICRO_BATCH = 256
+
+
+def refuse_private(kind: str) -> NoReturn:
+    """Refuse data of this kind of source that are not declared public."""
+    raise SfumatoError(
+        f"training without privacy needs public data, and this {kind} source is private",
+        "declare it public (`public=True`) if it is; train private data with sfumato train",
+    )
+
+
+def prepare(
+    source: Source,
+    training: PublicTraining,
+    *,
+    model: nn.Module | None = None,
+    start: Start | None = None,
+    **others: Any,
+) -> PublicJob:
+    """Everything up to the first step. Refuses data that are not declared public."""
+    if not source.public:
+        refuse_private(source.kind)
+    if training.batch_size > len(source.train):
+        raise SfumatoError(
+            f"batch_size must not exceed the number of examples, got {training.batch_size} of {len(source.train)}",
+            "give a smaller one",
+        )
+    settings = training.settings
+    source.images_for(settings.views)
+
+    def built(key: RunKey) -> nn.Module:
+        return build(model, source, settings, key)
+
+    known = begun(
+        source,
+        settings,
+        Start.given(start, others),
+        built,
+        kind=PUBLIC,
+        steps=training.steps,
+        micro_batch=MICRO_BATCH,
+    )
+    return PublicJob(
+        **known,
+        batch_size=training.batch_size,
+        origins=origins(source, settings),
+        max_norm=training.max_norm,
+    )
 
 
 def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, list[str]]:
@@ -77,22 +128,17 @@ def job_of(
     spec: SourceSpec,
     given: Mapping[str, Any],
     run: RunDirectory,
+    machine: Machine,
     *,
-    device: str | None,
-    threads: int | None,
     notes: Sequence[str],
     progress: Progress,
 ) -> PublicJob:
     """Everything up to the first step of a training in this directory, with the reasons reported where it begins."""
     refuse_at_once(given, spec)
-    check_machine(Machine(device=device, threads=threads))
+    check_machine(machine)
     source = read_source(spec, progress)
     training, reasons = decide(given, source)
-    job = prepare(
-        source,
-        training,
-        start=Start.of(run, device=device, threads=threads, request={"source": spec.record()}),
-    )
+    job = prepare(source, training, start=Start.of(run, machine=machine, request={"source": spec.record()}))
     if not run.exists:
         for line in (*notes, *reasons):
             progress.report(line)
@@ -107,14 +153,9 @@ def pretrain(
     directory: str | os.PathLike[str],
     steps: int,
     batch_size: int,
-    max_norm: float | None = None,
     settings: Settings | None = None,
-    public: bool = False,
     averaging: EMA | None = EMA(),  # noqa: B008 - frozen
-    device: str | None = None,
-    threads: int | None = None,
     progress: Progress | None = None,
-    observers: Sequence[Observer] = (),
     **choices: Any,
 ) -> PublicRun:
     """Train without privacy, on public data; an unfinished run in `directory` is resumed.
@@ -125,32 +166,34 @@ def pretrain(
         directory: the run directory. `sfumato.train(..., pretrained=directory)` fine-tunes its averaged weights; with
             `pretrained_weights="last"` the last ones, which lie beside them.
         steps, batch_size: how long, and how many examples in a step.
-        max_norm: to which norm a step's mean gradient is clipped; None for no clipping.
         settings: the choices that shape the model.
-        public: the owner's declaration that the records of a source named by its spelling are public.
         averaging: the weights' moving average, or None for the last weights; with aggregate="uta", which releases the
             mean of the last weights, leave it out.
-        device, threads: performance.
         progress: where to report to.
-        observers: further ones who look on.
-        choices: fields of `Settings` in place of `settings`.
+        choices: fields of `Settings` in place of `settings`, and
+
+            max_norm: to which norm a step's mean gradient is clipped; None for no clipping.
+
+            public: the owner's declaration that the records of a source named by its spelling are public.
+
+            device, threads: performance.
+
+            observers: who else looks on.
 
     **Guarantee.** None. Private data are refused.
     """
-    own = isinstance(model, nn.Module)
+    machine = Machine(device=choices.pop("device", None), threads=choices.pop("threads", None))
+    public, observers = choices.pop("public", False), choices.pop("observers", ())
+    length = {"steps": steps, "batch_size": batch_size, "max_norm": choices.pop("max_norm", None)}
+    own, name = (model, "module") if isinstance(model, nn.Module) else (None, model)
     if isinstance(source, str):
         zoom = settings.augmentation.zoom if settings is not None else choices.get("zoom") or 1.0
         spec = SourceSpec(spec=source, public=True if public else None, zoom=zoom)
-        chosen = settings_of(settings, "module" if own else model, averaging, choices)
-        refuse_at_once({**chosen.flat(), "steps": steps, "batch_size": batch_size}, spec)
-        check_machine(Machine(device=device, threads=threads))
+        refuse_at_once({**settings_of(settings, name, averaging, choices).flat(), **length}, spec)
+        check_machine(machine)
         source = spec.open(owner_key())
-    settings = settings_of(settings, "module" if own else model, averaging, choices, source)
+    settings = settings_of(settings, name, averaging, choices, source)
     run = RunDirectory(directory)
-    job = prepare(
-        source,
-        PublicTraining(settings=settings, steps=steps, batch_size=batch_size, max_norm=max_norm),
-        model=model if own else None,
-        start=Start.of(run, device=device, threads=threads),
-    )
-    return execute(job, run.path, progress=shown(progress), observers=observers)
+    training = PublicTraining(settings=settings, **length)
+    job = prepare(source, training, model=own, start=Start.of(run, machine=machine))
+    return execute(job, run, progress=shown(progress), observers=observers)

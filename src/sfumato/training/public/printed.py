@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,23 +181,20 @@ def sensitivities(largest: float, batch: int) -> tuple[float, float]:
     return largest / length, largest**2 * (3 / length - 3 / length**2 + 1 / length**3)
 
 
-class _by_the_batch:  # noqa: N801 - reads as a context
+@contextmanager
+def _by_the_batch(module: nn.Module) -> Iterator[None]:
     """The module's batch norm in training mode, without running statistics; all as it was afterwards."""
-
-    def __init__(self, module: nn.Module):
-        self._layers = list(_batch_norms(module))
-
-    def __enter__(self) -> None:
-        self._before = [(layer.training, layer.track_running_stats) for layer in self._layers]
-        self._stored = [(layer.running_mean, layer.running_var) for layer in self._layers]
-        for layer in self._layers:
-            layer.training, layer.track_running_stats = True, False
-            layer.running_mean = layer.running_var = None
-
-    def __exit__(self, *_: object) -> None:
-        for layer, before, stored in zip(self._layers, self._before, self._stored, strict=True):
-            layer.training, layer.track_running_stats = before
-            layer.running_mean, layer.running_var = stored
+    names = ("training", "track_running_stats", "running_mean", "running_var")
+    before = [(layer, [getattr(layer, name) for name in names]) for layer in _batch_norms(module)]
+    for layer, _ in before:
+        layer.training, layer.track_running_stats = True, False
+        layer.running_mean = layer.running_var = None
+    try:
+        yield
+    finally:
+        for layer, values in before:
+            for name, value in zip(names, values, strict=True):
+                setattr(layer, name, value)
 
 
 def _batch_norms(module: nn.Module) -> Iterator[nn.modules.batchnorm._BatchNorm]:

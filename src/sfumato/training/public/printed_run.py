@@ -32,8 +32,9 @@ from sfumato.training.kind import Kind
 from sfumato.training.parts.public_examples import PublicExamples, public_examples
 from sfumato.training.preparation import beforehand
 from sfumato.training.preparation.start import Start
-from sfumato.training.public import preparing, running
+from sfumato.training.public import pretraining
 from sfumato.training.public.printed import METHOD, WHY, clipped_sum
+from sfumato.training.run import PublicRun, execute
 from sfumato.training.scorer import Scorer
 
 
@@ -126,7 +127,7 @@ def train(
     device: str | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
-) -> running.PublicRun:
+) -> PublicRun:
     """Train by algorithm 1 of Davody et al. 2020 as printed, on public data, and promise nothing.
 
     Args:
@@ -158,7 +159,7 @@ def train(
     beside = public_examples(settings, source)
     assert beside is not None
     bare = replace(settings, normalisation=None, public_data=None, public_examples=PUBLIC_EXAMPLES)
-    job = preparing.prepare(
+    job = pretraining.prepare(
         source,
         PublicTraining(settings=bare, steps=plan.steps, batch_size=min(plan.expected_batch_size, len(source.train))),
         start=Start.of(run, device=device, threads=threads, request={} if spec is None else {"source": spec.record()}),
@@ -166,11 +167,11 @@ def train(
     if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in job.module.modules()):
         raise SfumatoError(f"the model {settings.model} has no batch norm", "give one such as lenet5,norm=batch")
     given: dict[str, Any] = {name: getattr(job, name) for name in job.__dataclass_fields__}
-    printed = PrintedJob(plan=plan, beside=beside, **{**given, "settings": settings})
+    printed = PrintedJob(plan=plan, beside=beside, **{**given, "settings": settings, "kind": PRINTED})
     if not run.exists:
         for line in reasons:
             progress.report(line)
-    return running.execute(printed, run.path, kind=PRINTED, progress=progress)
+    return execute(printed, run, progress=progress)
 
 
 def _check(plan: PrivacyPlan, settings: Settings) -> None:

@@ -11,46 +11,48 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from torch import nn
-
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import Source
-from sfumato.embedding.choices import ROUNDS, Clients
-from sfumato.embedding.clients.local import LocalTraining
-from sfumato.embedding.clients.query import ClippedUpdates
+from sfumato.embedding.choices import KIND, NOISELESS, ROUNDS, Clients
 from sfumato.embedding.experiment import EmbeddingExperiment
-from sfumato.embedding.jobs.private import KIND, OfEmbeddings, build, check_scored, check_users
 from sfumato.experiment.budget import Pair
 from sfumato.experiment.settings import Settings
-from sfumato.privacy import ClippedAlone, Fixed, Quantile, User
-from sfumato.randomness import RunKey
-from sfumato.training.job import PublicJob
-from sfumato.training.preparation.start import Start
-from sfumato.training.public.preparing import in_common
+from sfumato.privacy import Fixed, Quantile
 
+BATCH_SIZE, EPOCHS = 64, 20
+"""Of central training, by rule."""
 ROUND = "round"
 """What a run's record calls the choices that a plan would hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoiselessRounds:
-    """How the rounds of a training without noise go: what is decided of it. There is nothing here to account for.
+class Unpromised:
+    """What is decided of a training without a promise; of nothing but this, where there are no clients.
 
     Args:
         settings: of the model and the server.
         clients: how the users of a round become a sum of updates.
-        batch_size: the expected number of users in a round, or of groups where these are fixed.
-        population: how many users, or groups, are drawn from.
-        steps: the number of rounds.
-        clipping: one norm for all rounds, or one that follows a quantile of the updates' norms, counted exactly.
-        per_user: the most records of each user that are kept; None for all.
+        batch_size: images in a step; or the expected number of users in a round, of groups where these are fixed.
+        steps: how many; or the number of rounds.
     """
 
     settings: Settings
     clients: Clients
     batch_size: int
-    population: int
     steps: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiselessRounds(Unpromised):
+    """How the rounds of a training without noise go. There is nothing here to account for.
+
+    Args:
+        population: how many users, or groups, are drawn from.
+        clipping: one norm for all rounds, or one that follows a quantile of the updates' norms, counted exactly.
+        per_user: the most records of each user that are kept; None for all.
+    """
+
+    population: int
     clipping: Fixed | Quantile
     per_user: int | None = None
 
@@ -79,40 +81,38 @@ class NoiselessRounds:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoiselessJob(OfEmbeddings, PublicJob):
-    """A training by clipped updates without noise that is to be.
-
-    Args:
-        gradient: the clipped update of a client.
-        rounds: how they go.
-    """
-
-    gradient: ClippedUpdates
-    rounds: NoiselessRounds
-
-    @property
-    def statement(self) -> ClippedAlone:
-        """That nothing is promised, although updates are clipped."""
-        return ClippedAlone(
-            published=self.source.published,
-            origins=self.origins,
-            filtered=self.source.filtered,
-            method=self.clients.method,
-        )
-
-    @property
-    def further(self) -> dict[str, Any]:
-        """How clients are made and train, who is drawn from, and how updates are clipped."""
-        return super().further | {ROUND: self.rounds.to_dict()}
-
-
 def clipping_of(max_norm: float, quantile: float | None) -> Fixed | Quantile:
     """A fixed norm, or one that follows a quantile. The latter has no noise for its count: reading that is refused."""
     return Fixed(max_norm) if quantile is None else Quantile(max_norm=max_norm, quantile=quantile)
 
 
-def decide(experiment: EmbeddingExperiment, source: Source) -> tuple[NoiselessRounds, list[str]]:
+def refuse_private(source: Source, method: str) -> None:
+    """Refuse data that are not declared public."""
+    if not source.public:
+        other = method.removesuffix("-noiseless") if method in NOISELESS else "fedemb"
+        raise SfumatoError(
+            f"method {method} trains without privacy, and this {source.kind} source is private",
+            f"declare it public (`public=True`) if it is; or take method {other}",
+        )
+
+
+def decide_central(experiment: EmbeddingExperiment, source: Source) -> Unpromised:
+    """How central training goes: `batch_size` is the number of images in a step here, `learning_rate` that step's."""
+    refuse_private(source, "central")
+    if experiment.epsilon is not None or experiment.noise_multiplier is not None:
+        raise SfumatoError("method central promises nothing, and a budget is given", "leave the budget out")
+    images = len(source.train)
+    batch_size = min(images, BATCH_SIZE if experiment.batch_size is None else experiment.batch_size)
+    steps = EPOCHS * max(1, images // positive_integer("batch_size", batch_size))
+    return Unpromised(
+        settings=experiment.settings(source),
+        clients=experiment.clients_of(count=1, method="central"),
+        batch_size=batch_size,
+        steps=steps if experiment.steps is None else positive_integer("steps", experiment.steps),
+    )
+
+
+def decide_noiseless(experiment: EmbeddingExperiment, source: Source) -> tuple[NoiselessRounds, list[str]]:
     """How the rounds go, by the rules of private training where nothing is asked for; and in lines why.
 
     Errors: `SfumatoError` for whatever belongs to a promise: a budget, a mechanism, another participation than Poisson.
@@ -147,41 +147,3 @@ def decide(experiment: EmbeddingExperiment, source: Source) -> tuple[NoiselessRo
         per_user=experiment.per_user,
     )
     return rounds, reasons
-
-
-def prepare(
-    source: Source,
-    rounds: NoiselessRounds,
-    *,
-    model: nn.Module | None = None,
-    start: Start | None = None,
-    **others: Any,
-) -> NoiselessJob:
-    """Everything up to the first round; arguments as for `sfumato.embedding.jobs.private.prepare`.
-
-    **Guarantee.** None. Data that are not declared public are refused.
-    """
-    settings, clients = rounds.settings, rounds.clients
-    if not source.public:
-        raise SfumatoError(
-            f"method {clients.method} trains without privacy, and this {source.kind} source is private",
-            f"declare it public (`public=True`) if it is; or take method {clients.method.removesuffix('-noiseless')}",
-        )
-    if source.cache is not None:
-        raise SfumatoError("embeddings are trained on images, and the source is a cache of features", "give the images")
-    check_users(source, User(drawn="clients", at_most=rounds.per_user))
-    check_scored(source)
-
-    def built(key: RunKey) -> nn.Module:
-        return build(source, settings, clients, key, model)
-
-    start = Start.given(start, others)
-    known = in_common(source, settings, built, steps=rounds.steps, start=start, micro_batch=clients.local.batch_size)
-    local = LocalTraining(known["module"], clients.local)
-    return NoiselessJob(
-        **known,
-        gradient=ClippedUpdates(local=local, max_norm=rounds.clipping.max_norm),
-        rounds=rounds,
-        batch_size=rounds.batch_size,
-        clients=clients,
-    )

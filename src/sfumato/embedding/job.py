@@ -1,0 +1,159 @@
+"""Trainings of embeddings that are to be: what is released is a backbone, whatever trained it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sfumato import models
+from sfumato._checks import positive_integer
+from sfumato.data import Source
+from sfumato.embedding.choices import KIND, Clients
+from sfumato.embedding.clients.local import fresh_head
+from sfumato.embedding.clients.query import ClippedUpdates
+from sfumato.embedding.noiseless import ROUND, NoiselessRounds
+from sfumato.experiment.settings import Settings
+from sfumato.privacy import ClippedAlone
+from sfumato.randomness import RunKey
+from sfumato.training.job import PrivateJob, PublicJob
+
+
+class WithHead(nn.Module):
+    """A backbone with one head over all classes: inputs (N, ...) to logits (N, classes).
+
+    Args:
+        backbone: inputs to embeddings (N, D).
+        classes: declared, whoever has records of them.
+        width: D.
+        generator: draws the head's first weights; they are public.
+    """
+
+    def __init__(self, backbone: nn.Module, *, classes: int, width: int, generator: np.random.Generator):
+        super().__init__()
+        self.backbone = backbone
+        self.head = nn.Linear(positive_integer("width", width), positive_integer("classes", classes), bias=False)
+        with torch.no_grad():
+            self.head.weight.copy_(fresh_head(classes, width, generator))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Inputs to logits."""
+        return self.head(self.backbone(inputs))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfEmbeddings:
+    """What every job has of which a backbone is released.
+
+    Args:
+        clients: how the users of a round become a sum of updates; without clients, of which only the dimension, the
+            method and the false accept rate count.
+    """
+
+    clients: Clients
+
+    @property
+    def further(self) -> dict[str, Any]:
+        """How clients are made and train."""
+        return {KIND: self.clients.to_dict()}
+
+    @property
+    def of_model(self) -> dict[str, Any]:
+        """How long an embedding is. The classes are none of its business: they may be the names of people."""
+        return {"embedding": self.clients.dimension, "classes": []}
+
+    def released(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Those of the backbone: a head over classes is not released."""
+        return inside_backbone(weights) if self.clients.head_in_model else weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingJob(OfEmbeddings, PrivateJob):
+    """A private training of embeddings."""
+
+    gradient: ClippedUpdates  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpsgdJob(OfEmbeddings, PrivateJob):
+    """A private training of a classifier by each user's mean gradient, of which the backbone is released."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CentralJob(OfEmbeddings, PublicJob):
+    """A training of embeddings without clients and privacy: a backbone with one head over all classes, by SGD on mean
+    gradients, what the private methods are compared with (DP-FedEmb, section 3.1)."""
+
+    @property
+    def further(self) -> dict[str, Any]:
+        """The dimension and the like."""
+        return {KIND: {"method": "central", "dimension": self.clients.dimension, "far": self.clients.far}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiselessJob(OfEmbeddings, PublicJob):
+    """A training by clipped updates without noise.
+
+    Args:
+        gradient: the clipped update of a client.
+        rounds: how they go.
+    """
+
+    gradient: ClippedUpdates
+    rounds: NoiselessRounds
+
+    @property
+    def statement(self) -> ClippedAlone:
+        """That nothing is promised, although updates are clipped."""
+        return ClippedAlone(
+            published=self.source.published,
+            origins=self.origins,
+            filtered=self.source.filtered,
+            method=self.clients.method,
+        )
+
+    @property
+    def further(self) -> dict[str, Any]:
+        """How clients are made and train, who is drawn from, and how updates are clipped."""
+        return super().further | {ROUND: self.rounds.to_dict()}
+
+
+AnyJob = EmbeddingJob | DpsgdJob | CentralJob | NoiselessJob
+
+
+def build(
+    source: Source, settings: Settings, clients: Clients, key: RunKey, model: nn.Module | None = None
+) -> nn.Module:
+    """The model with its initial weights, which are public: a backbone, with a head over all classes for fedavg."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key.seed("initial weights", 0))
+        backbone = (
+            models.create_embedding(
+                settings.model,
+                channels=source.channels,
+                size=source.size,
+                dimension=clients.dimension,
+                pretrained=settings.network.initial_weights,
+                head=settings.network.head,
+            )
+            if model is None
+            else copy.deepcopy(model).cpu()
+        )
+    backbone.train()
+    if settings.descent.trainable:
+        models.select(backbone, settings.descent.trainable)
+    if not clients.head_in_model:
+        return backbone
+    head = key.generator("initial head", 0)
+    return WithHead(backbone, classes=len(source.classes), width=clients.dimension, generator=head)
+
+
+def inside_backbone(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a `WithHead` without its head, by their names in the backbone."""
+    inside = "backbone."
+    return {name.removeprefix(inside): value for name, value in weights.items() if name.startswith(inside)}

@@ -1,1 +1,0 @@
-"""Trainings of embeddings that are to be, one file for each method."""

@@ -1,0 +1,215 @@
+"""Everything up to the first step of a training of embeddings, with a promise or without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from sfumato._checks import SfumatoError
+from sfumato._choices import choices_of
+from sfumato.averaging.averages import Averages
+from sfumato.data import Source, by_user, shared_users
+from sfumato.embedding import steps as kinds
+from sfumato.embedding.choices import WITH_NOISE, WITHOUT_PLAN, Clients
+from sfumato.embedding.clients.local import LocalTraining
+from sfumato.embedding.clients.query import ClippedUpdates
+from sfumato.embedding.experiment import Decided, EmbeddingExperiment
+from sfumato.embedding.job import AnyJob, CentralJob, DpsgdJob, EmbeddingJob, NoiselessJob, build
+from sfumato.embedding.noiseless import NoiselessRounds, Unpromised, decide_central, decide_noiseless, refuse_private
+from sfumato.experiment import users
+from sfumato.experiment.budget import Budget, Pair
+from sfumato.experiment.experiment import Experiment
+from sfumato.optim.descent import Descent
+from sfumato.privacy import FixedOrder, PrivacyPlan, User
+from sfumato.randomness import RunKey, owner_key
+from sfumato.runs.owner.public_records import refuse_trained_on
+from sfumato.training.job import PrivateJob
+from sfumato.training.preparation.building import transform_for
+from sfumato.training.preparation.origins import origins, trained_on
+from sfumato.training.preparation.prepare import begun, check_epsilon, circumstances, first_key
+from sfumato.training.preparation.prepare import prepare as prepare_classifier
+from sfumato.training.preparation.start import Start
+from sfumato.training.public.pretraining import MICRO_BATCH
+
+
+def prepare(
+    source: Source,
+    decided: Decided | Unpromised,
+    *,
+    model: nn.Module | None = None,
+    start: Start | None = None,
+    **others: Any,
+) -> AnyJob:
+    """Everything up to the first round.
+
+    Args:
+        source: the run's.
+        decided: what is decided of it: with a plan, or without.
+        model: a module of the caller's own in place of `settings.model`, copied: images (N, C, H, W) to (N, D).
+        start, others: as for `sfumato.training.preparation.prepare`.
+
+    **Guarantee.** Data that are not declared public are refused where there is no plan.
+
+    Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
+    """
+    start, clients, settings = Start.given(start, others), decided.clients, decided.settings
+    if isinstance(decided, Decided):
+        refuse_trained_on(source, trained_on(source, settings))
+        if clients.method == "dpsgd":
+            return _by_gradients(source, decided, model, start)
+        _refuse(source, decided.plan, clients)
+    else:
+        refuse_private(source, clients.method)
+        if isinstance(decided, NoiselessRounds):
+            _refuse_cache(source)
+            check_users(source, User(drawn="clients", at_most=decided.per_user))
+        check_scored(source)
+
+    def built(key: RunKey) -> nn.Module:
+        return build(source, settings, clients, key, model)
+
+    if isinstance(decided, Decided):
+        return _private(source, decided, start, built)
+    if isinstance(decided, NoiselessRounds):
+        kind, micro_batch = kinds.NOISELESS, clients.local.batch_size
+    else:
+        kind, micro_batch = kinds.CENTRAL, MICRO_BATCH
+    known = begun(source, settings, start, built, kind=kind, steps=decided.steps, micro_batch=micro_batch)
+    known |= {"origins": origins(source, settings), "clients": clients, "batch_size": decided.batch_size}
+    if not isinstance(decided, NoiselessRounds):
+        return CentralJob(**known)
+    updates = ClippedUpdates(local=LocalTraining(known["module"], clients.local), max_norm=decided.clipping.max_norm)
+    return NoiselessJob(**known, gradient=updates, rounds=decided)
+
+
+def _private(source: Source, decided: Decided, start: Start, built: Callable[[RunKey], nn.Module]) -> EmbeddingJob:
+    """The job of virtual clients, by a plan."""
+    plan, settings, clients = decided.plan, decided.settings, decided.clients
+
+    def keyed_by(functions: Mapping[str, str], weights: str) -> tuple[Any, ...]:
+        return plan.fingerprint, source.fingerprint, dict(functions), weights, settings.to_dict(), clients.to_dict()
+
+    sizes = {"steps": plan.steps, "micro_batch": clients.local.batch_size}
+    known = begun(source, settings, start, built, kind=kinds.EMBEDDING, keyed_by=keyed_by, **sizes)
+    check_epsilon(plan)
+    facts = circumstances(source, plan, settings, known["key"], start.context)
+    unused = {"examples"} if clients.method == "fedavg" else {"examples", "classes"}
+    read = [fact for fact in facts.read if fact not in unused]
+    facts = replace(facts, read=(*read, *(["groups"] if clients.grouping == "fixed" else [])))
+    return EmbeddingJob(
+        **known,
+        gradient=ClippedUpdates(local=LocalTraining(known["module"], clients.local), max_norm=plan.max_norm),
+        plan=plan,
+        circumstances=facts,
+        input_shape=source.shape,
+        clients=clients,
+    )
+
+
+def _by_gradients(source: Source, decided: Decided, model: nn.Module | None, start: Start) -> DpsgdJob:
+    """The job of a classifier that has the backbone in it, by each user's mean gradient."""
+    check_scored(source)
+    settings, clients = decided.settings, decided.clients
+    module = build(source, settings, clients, start.unfinished.key or first_key(settings), model)
+    own = replace(settings, model="module", pretrained=None, pretrained_weights=None)
+    job = prepare_classifier(module, source, decided.plan, own, start, keep=0)
+    known: dict[str, Any] = {one.name: getattr(job, one.name) for one in fields(PrivateJob)}
+    known |= {"kind": kinds.DPSGD, "settings": settings, "transform": transform_for(job.module, source, settings)}
+    known["circumstances"] = replace(job.circumstances, origins=origins(source, settings))
+    return DpsgdJob(**known, clients=clients)
+
+
+def decide(experiment: EmbeddingExperiment, source: Source) -> tuple[Decided | Unpromised, list[str]]:
+    """What is asked for, decided for this source, and in lines for the reader why the rest is what it is."""
+    if experiment.chosen == "central":
+        return decide_central(experiment, source), []
+    if experiment.chosen in WITHOUT_PLAN:
+        return decide_noiseless(experiment, source)
+    decided = (_decide_by_gradients if experiment.chosen == "dpsgd" else EmbeddingExperiment.decide)(experiment, source)
+    return decided, decided.reasons
+
+
+def _decide_by_gradients(experiment: EmbeddingExperiment, source: Source) -> Decided:
+    """Plan and settings as `sfumato train --unit user` would have them, of what is asked for here."""
+    experiment.refuse_no_noise()
+    if experiment.grouping is not None or experiment.clients is not None:
+        raise SfumatoError("method dpsgd has no virtual clients", "leave clients and grouping out")
+    if experiment.quantile is not None:
+        raise SfumatoError("method dpsgd clips to a fixed norm", "leave quantile out")
+    names = {one.name for kind in (Budget, Pair) for one in fields(kind)}
+    names |= {*choices_of(Descent), *choices_of(Averages), "seed"}
+    given = {name: getattr(experiment, name) for name in names - {"pretrained_rate"}}
+    asked = Experiment(**given, unit="user", per_user=experiment.per_user, drawn="users", views=1, model="cnn")
+    plan, settings, reasons = asked.decide(source)
+    model = experiment.settings(source)
+    settings = replace(
+        settings,
+        model=model.model,
+        pretrained=model.network.pretrained,
+        pretrained_weights=model.network.pretrained_weights,
+    )
+    clients = experiment.clients_of(count=1, method="dpsgd", local=replace(experiment.local(), head="global"))
+    return Decided(plan, settings, clients, reasons)
+
+
+def _refuse_cache(source: Source) -> None:
+    """Refuse features, of which no backbone is trained."""
+    if source.cache is not None:
+        raise SfumatoError("embeddings are trained on images, and the source is a cache of features", "give the images")
+
+
+def _refuse(source: Source, plan: PrivacyPlan, clients: Clients) -> None:
+    """Refuse a plan or a source that virtual clients cannot be trained by."""
+    if clients.method not in WITH_NOISE:
+        raise SfumatoError(
+            f"method {clients.method} has no rounds with noise, and a plan is given", f"give {' or '.join(WITH_NOISE)}"
+        )
+    _refuse_cache(source)
+    unit = plan.unit
+    if not isinstance(unit, User) or unit.drawn != "clients":
+        raise SfumatoError(f"the plan's unit is {unit}", 'give a plan whose unit is User(drawn="clients")')
+    if source.users is None or plan.users != source.users:
+        raise SfumatoError(
+            f"the plan is for {plan.users} users, the source has {source.users} declared or counted",
+            "calibrate the plan with the source's number of users, or declare the same number",
+        )
+    check_users(source, unit)
+    check_scored(source)
+    if unit.grouped != (clients.grouping == "fixed"):
+        raise SfumatoError(
+            f"the plan's groups are {'' if unit.grouped else 'not '}fixed, and the clients' grouping is "
+            f"{clients.grouping}",
+            "give a plan whose unit is grouped with fixed groups, and no other",
+        )
+    if isinstance(plan.participation, FixedOrder) and plan.participation.assignment != "random":
+        raise SfumatoError(
+            f"order {plan.participation.assignment} is of records, and here users take part",
+            "give a fixed order by random draws",
+        )
+
+
+def check_scored(source: Source) -> None:
+    """Refuse a test part in which no two images are of one class, or all are: nothing could be measured at the end."""
+    counts = np.bincount(source.test.labels) if len(source.test) else np.zeros(1, np.int64)
+    if counts.max(initial=0) < 2 or (counts > 0).sum() < 2:
+        raise SfumatoError(
+            f"the test part has {len(source.test)} images of {(counts > 0).sum()} classes, and recall needs two images "
+            "of one class and two classes",
+            "give more people to test on",
+        )
+
+
+def check_users(source: Source, unit: User) -> None:
+    """Refuse records beyond the plan's cap, and a test part that shares users with the training part."""
+    numbers, names = by_user(source.train)
+    users.check_cap(numbers, unit)
+    if shared := shared_users(replace(source, held_out=None), owner_key()):
+        raise SfumatoError(
+            f"{shared} of the {len(names)} users to train on have records in the test part too, so recall would be "
+            "measured on those who were trained on",
+            "split by user, or let the keyed split do it: give one part only",
+        )
