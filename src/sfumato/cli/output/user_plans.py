@@ -106,9 +106,9 @@ def _both(options: PlanChoices, users: int) -> None:
 def _plan(options: PlanChoices, users: int, *, epsilon: float | None) -> PrivacyPlan:
     from sfumato.privacy import User
 
-    unit, population = User(drawn=options.drawn or "users", at_most=options.per_user), users  # type: ignore[arg-type]
+    among = {"users": users} if options.drawn == "examples" else {}
+    unit, population = User(drawn=options.drawn or "users", at_most=options.per_user, **among), users  # type: ignore
     if options.drawn == "examples":  # these are then what coins are tossed for
-        unit = User(drawn="examples", at_most=options.per_user, users=users)
         population = users * unit.vectors if options.examples is None else options.examples
     return options.calibrated(population, options.delta_among(users), epsilon=epsilon, unit=unit)
 
