@@ -22,6 +22,10 @@ import tyro
 
 from sfumato import EMA, PrivacyPlan, Run, Source, open_source, train
 from sfumato.data.readers import digits as reader_of_digits
+from sfumato.gradients.checks import selfcheck
+from sfumato.gradients.checks.discovery import undisturbed_random
+from sfumato.gradients.checks.randomless import WithoutRandomness
+from sfumato.gradients.examples import tensors
 from sfumato.privacy import Gaussian, Poisson, gaussian_detections
 from sfumato.training import loop
 
@@ -88,6 +92,32 @@ def _any_plan(_: Any, rates: Any) -> list[float]:
 
 def _undrawn(draw: Callable[..., None], *, alternative: str, **_) -> str:
     return f'<svg aria-label="{alternative}"></svg>'
+
+
+@pytest.fixture(autouse=True)
+def models_are_checked_once(monkeypatch) -> None:
+    """Against the slow truth, ahead of a run, which takes up to half of a small one. Models of a test's own are checked
+    each time; tests/gradients looks at the check itself."""
+    monkeypatch.setattr(selfcheck, "check", _check_once)
+
+
+_CHECKED: set[Any] = set()
+_check = selfcheck.check
+
+
+def _check_once(
+    gradient: Any, build: Any, model: Any, loss: Any, synthetic: Any, *, max_norm: float, views: int
+) -> None:
+    parameters = tuple((name, each.shape, each.dtype, each.requires_grad) for name, each in model.named_parameters())
+    shapes = tuple((each.shape, each.dtype) for each in tensors(synthetic))
+    case = (repr(model), model.training, parameters, loss, shapes, max_norm, views, *sorted(gradient.methods.items()))
+    libraries = {type(layer).__module__.partition(".")[0] for layer in model.modules()}
+    if case in _CHECKED and libraries <= {"sfumato", "timm", "torch", "torchvision"}:
+        with undisturbed_random(), WithoutRandomness():
+            gradient(*synthetic)  # which chooses the methods that it has not yet chosen
+        return
+    _check(gradient, build, model, loss, synthetic, max_norm=max_norm, views=views)
+    _CHECKED.add(case)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import re
-import subprocess
-import sys
+import warnings
 from pathlib import Path
 
 from benchmarks import RESULTS
@@ -30,9 +30,10 @@ def test_what_benchmarks_import_is_there():
     """But for libraries that are not installed."""
     scripts = ["benchmarks/gpu.py", *ROWS]
     names = [script.removesuffix(".py").replace("/", ".") for script in scripts if "factorisations" not in script]
-    code = f"import importlib\nfor name in {names}: importlib.import_module(name)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what other libraries say of each other as they are imported
+        for name in names:
+            importlib.import_module(name)
 
 
 def test_every_file_of_results_is_on_the_page():

@@ -12,7 +12,7 @@ PUBLIC = ("--public-data", "digits", "--public-examples", "4")
 
 def test_it_is_trained_and_promises_nothing(tmp_path, capsys):
     run = str(tmp_path / "run")
-    asked = (*CHOSEN, *PUBLIC, "--epsilon", "3", "--batch-size", "16", "--steps", "2", "--output", run)
+    asked = (*CHOSEN, *PUBLIC, "--noise-multiplier", "8", "--batch-size", "16", "--steps", "2", "--output", run)
     assert main([*asked, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["epsilon"] is None

@@ -320,9 +320,12 @@ def test_plan_prints_a_table_and_what_to_do_next(capsys):
 
 def test_plan_names_what_looks_wrong_as_train_does(capsys):
     for options, notes in (
-        ("--batch-size 100 --steps 50 --epsilon 8 --delta 1e-4", ()),
-        ("--batch-size 100 --steps 50 --epsilon 8 --delta 0.5", ("delta 0.5 is above 1/N",)),
-        ("--batch-size 100 --steps 50 --epsilon 0.01", ("even 2 classes of about 500 images each leave a signal of",)),
+        ("--batch-size 100 --steps 50 --noise-multiplier 0.8 --delta 1e-4", ()),
+        ("--batch-size 100 --steps 50 --noise-multiplier 0.8 --delta 0.5", ("delta 0.5 is above 1/N",)),
+        (
+            "--batch-size 100 --steps 50 --noise-multiplier 250",
+            ("even 2 classes of about 500 images each leave a signal of",),
+        ),
     ):
         assert main(shlex.split(f"plan --examples 1000 {options} --json")) == 0
         told = capsys.readouterr().err

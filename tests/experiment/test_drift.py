@@ -109,7 +109,7 @@ def test_sizes_are_counted_where_nothing_is_declared_and_the_statement_says_so(s
 
 def test_sizes_that_are_declared_are_not_read(arrays, tmp_path):
     source = open_source(arrays, owner_key=bytes(32), examples=200)
-    asked = Experiment(**DRIFT, **SMALL, drift_size=120, drift_shape="cosine")
+    asked = Experiment(**DRIFT, **SMALL, noise_multiplier=4.0, drift_size=120, drift_shape="cosine")
     plan, chosen, reasons = asked.decide(source)
     assert plan.participation.sizes == (80, 120)
     run = train(None, source, plan, directory=tmp_path / "run", settings=replace(chosen, seed=1), threads=1)

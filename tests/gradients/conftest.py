@@ -20,6 +20,11 @@ if DEVICE != "cpu":
     torch.backends.cudnn.allow_tf32 = False  # the tolerances are those of float32
 
 
+@pytest.fixture(autouse=True)
+def models_are_checked_once() -> None:
+    """Here each time."""
+
+
 def compare(model, inputs, targets, *, loss=F.cross_entropy, max_norm=0.1, views=1, tolerance=None):
     """Clipped sums and norms equal the oracle's, parameter by parameter; returns the `ClippedGradient`."""
     model.to(DEVICE)

@@ -97,7 +97,7 @@ def test_every_class_has_its_share(shares, message):
 @pytest.mark.parametrize("padded", [False, True])
 def test_a_step_s_sum_is_that_of_weighted_clipped_gradients(spots, model, padded):
     """By the slow truth, class by class; and not what weights in the loss would give."""
-    plan = PrivacyPlan.calibrate(examples=200, batch_size=50, steps=12, epsilon=8.0, delta=1e-3, max_norm=0.3)
+    plan = PrivacyPlan.calibrate(examples=200, batch_size=50, steps=12, noise_multiplier=1.0, delta=1e-3, max_norm=0.3)
     if padded:
         plan = PrivacyPlan(
             population=200,

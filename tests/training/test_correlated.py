@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,7 @@ class Killing(Observer):
             raise KilledError
 
 
+@functools.cache
 def planned(name: str) -> PrivacyPlan:
     request = requested(examples=200, momentum=0.9, **PAIRS[name])
     return PrivacyPlan.calibrate(examples=200, batch_size=50, steps=STEPS, epsilon=4.0, delta=1e-4, **request._asdict())

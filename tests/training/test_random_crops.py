@@ -48,7 +48,7 @@ def source(folder):
 
 @pytest.fixture(scope="module")
 def plan():
-    return PrivacyPlan.calibrate(examples=40, batch_size=20, steps=4, epsilon=8.0, delta=1e-2)
+    return PrivacyPlan.calibrate(examples=40, batch_size=20, steps=4, noise_multiplier=1.0, delta=1e-2)
 
 
 def crops(source, key, step, rows):

@@ -141,7 +141,7 @@ def test_a_model_file_alone_is_enough(one_run, tmp_path):
 
 
 def test_the_same_seed_gives_the_same_bytes_and_no_seed_others(spots, plan, options, tmp_path):
-    short = PrivacyPlan.calibrate(examples=200, batch_size=50, steps=3, epsilon=8.0, delta=1e-3)
+    short = replace(plan, steps=3)
     content = []
     for place, seed in enumerate((5, 5, None, None)):
         run = train("cnn", spots, short, directory=tmp_path / str(place), **{**options, "seed": seed})
@@ -270,7 +270,7 @@ def test_every_optimizer_learns(spots, plan, options, tmp_path, optimizer):
 
 
 def test_a_plan_for_another_number_of_examples_is_refused(spots, options, tmp_path):
-    plan = PrivacyPlan.calibrate(examples=201, batch_size=50, steps=12, epsilon=8.0, delta=1e-3)
+    plan = PrivacyPlan.calibrate(examples=201, batch_size=50, steps=12, noise_multiplier=1.0, delta=1e-3)
     with pytest.raises(SfumatoError, match="the plan is for 201 examples, the source has 200"):
         train("cnn", spots, plan, directory=tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()
@@ -278,7 +278,7 @@ def test_a_plan_for_another_number_of_examples_is_refused(spots, options, tmp_pa
 
 def test_a_declared_number_of_examples_is_what_the_plan_divides_by(arrays, options, tmp_path):
     source = sfumato.open_source(arrays, owner_key=bytes(32), examples=400, classes=list("0123"), size=8, channels=1)
-    plan = PrivacyPlan.calibrate(examples=400, batch_size=100, steps=2, epsilon=8.0, delta=1e-3)
+    plan = PrivacyPlan.calibrate(examples=400, batch_size=100, steps=2, noise_multiplier=1.0, delta=1e-3)
     run = train("linear", source, plan, directory=tmp_path / "run", **options)
     assert not any("Read from the data" in line for line in run.statement.not_covered)
     assert run.statement.plan.sampling_probability == 0.25

@@ -36,6 +36,25 @@ def wrn(tmp_path_factory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def of_digits(wrn, tmp_path_factory) -> Path:
+    """The features of the digits."""
+    place = tmp_path_factory.mktemp("features")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.chdir(place)
+        (place / "runs").mkdir()
+        (place / "runs" / "wrn").symlink_to(wrn)
+        assert main(shlex.split(f"features digits {BACKBONE} --output cache")) == 0
+    return place / "cache"
+
+
+@pytest.fixture
+def cache(of_digits, workplace) -> None:
+    """A copy of them at ./cache."""
+    shutil.copytree(of_digits, workplace / "cache")
+
+
 @pytest.fixture(autouse=True)
 def runs(workplace, wrn):
     (workplace / "runs").mkdir()
@@ -95,9 +114,8 @@ def test_it_goes_on_where_it_was_cut_and_only_as_what_it_was(call, spots_folder,
     assert "dtype was float32 and is float16" in call(f"{command} --dtype float16", status=1)
 
 
-def test_several_budgets_and_what_they_cost_together(call):
+def test_several_budgets_and_what_they_cost_together(call, cache):
     Image.new("L", (12, 12), 99).save("a.png")
-    call(f"features digits {BACKBONE} --output cache")
     quick = "--steps 2 --batch-size 1438 --threads 1 --device cpu"
     command = f"train features:cache {quick} --epsilon 4,1 --output b"
     found = json.loads(call(f"{command} --json"))
@@ -227,7 +245,7 @@ def test_the_numbers_of_imagenet_s_classes_are_not_those_of_a_list_by_name(tmp_p
 def test_a_module_of_one_s_own_on_features_is_named_beside_their_backbone(call):
     call(f"features digits --private {BACKBONE} --output cache")
     source = open_source("features:cache", owner_key=owner_key())
-    plan = PrivacyPlan.calibrate(examples=source.examples, batch_size=64, steps=2, epsilon=3.0, delta=1e-4)
+    plan = PrivacyPlan.calibrate(examples=source.examples, batch_size=64, steps=2, noise_multiplier=8.0, delta=1e-4)
     module = torch.nn.Linear(source.cache.contents.width, 10)
     run = train(module, source, plan, directory="own", learning_rate=1e-6, threads=1)
     assert run.statement.circumstances.origins == ("own model", "public run")
@@ -239,7 +257,7 @@ def test_a_module_of_one_s_own_on_features_is_named_beside_their_backbone(call):
 
 def test_a_model_is_measured_on_the_part_that_its_own_training_left(call, spots_folder):
     source = open_source(f"folder:{spots_folder}", owner_key=owner_key(), size=8, channels=1, test_fraction=0.05)
-    plan = PrivacyPlan.calibrate(examples=source.examples, batch_size=16, steps=2, epsilon=3.0, delta=1e-3)
+    plan = PrivacyPlan.calibrate(examples=source.examples, batch_size=16, steps=2, noise_multiplier=8.0, delta=1e-3)
     train("linear", source, plan, directory="own", learning_rate=0.1, threads=1)
     for model in ("own", "own/model.safetensors"):
         assert json.loads(call(f"evaluate {model} folder:{spots_folder} --json"))["images"] == len(source.test)
@@ -296,8 +314,7 @@ def test_uses_of_the_same_images_are_counted_whatever_was_made_of_them(call, cap
         assert "2 earlier runs of yours used these data" in capsys.readouterr().err, source
 
 
-def test_a_head_is_no_backbone(call):
-    call(f"features digits {BACKBONE} --output cache")
+def test_a_head_is_no_backbone(call, cache):
     call(f"train features:cache {QUICK} --output run")
     assert "is a head on features; name the network itself" in call("features digits --backbone run", status=1)
     assert "give the backbone as --model" in call("train digits --pretrained run", status=1)
@@ -329,8 +346,7 @@ def test_a_head_is_no_backbone(call):
         (f"features features:cache {BACKBONE} --output c", "holds features already"),
     ],
 )
-def test_refusals(call, command, words):
-    call(f"features digits {BACKBONE} --output cache")
+def test_refusals(call, cache, command, words):
     assert words in call(command, status=1)
     assert not Path("c").exists()
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shlex
 import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
@@ -96,7 +99,17 @@ def test_draws_are_the_same_when_a_search_goes_on(call, monkeypatch):
     assert all(0.01 <= row["learning_rate"] <= 1 for row in found["rows"])
 
 
-def test_runs_in_several_processes_are_the_same_runs(call):
+@pytest.fixture
+def served(monkeypatch) -> Iterator[None]:
+    """Processes of a search are forked by one that has imported everything once; two tests below start each anew."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["sfumato.training.run", "torch._dynamo", "sklearn.datasets", "dp_accounting.pld"])
+    monkeypatch.setattr(workers.multiprocessing, "get_context", lambda _: context)
+    yield
+    forkserver._forkserver._stop()  # the next one has the environment of another test
+
+
+def test_runs_in_several_processes_are_the_same_runs(call, served):
     command = f"sweep digits {QUICK} --seed 1 --vary learning-rate=0.1,0.5 --json"
     one = json.loads(call(f"{command} --output one"))
     two = json.loads(call(f"{command} --output two --processes 2"))

@@ -11,6 +11,11 @@ from sfumato.gradients import clipping
 from sfumato.training.preparation.prepare import default_threads
 
 
+@pytest.fixture(autouse=True)
+def models_are_checked_once() -> None:
+    """Here each time."""
+
+
 def test_threads_are_those_that_the_container_allows(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
     monkeypatch.setattr(joblib, "cpu_count", lambda: 3)

@@ -419,6 +419,6 @@ def test_batch_norm_is_trained_and_its_statistics_travel_with_the_weights(shown,
     assert int(loaded.module.norm1.num_batches_tracked) == 2 * 12
     found = loaded.module(loaded.transform(shown.test.images)).argmax(1)
     assert (found.numpy() == shown.test.labels).mean() == run.accuracy > 0.9
-    plan = PrivacyPlan.calibrate(examples=200, batch_size=50, steps=3, epsilon=8.0, delta=1e-3)
+    plan = PrivacyPlan.calibrate(examples=200, batch_size=50, steps=3, noise_multiplier=1.0, delta=1e-3)
     with pytest.raises(SfumatoError, match="is batch norm that normalises by the private batch"):
         train(model, shown, plan, directory=tmp_path / "fine", pretrained=str(run.directory), learning_rate=0.1)
