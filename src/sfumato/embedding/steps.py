@@ -18,8 +18,8 @@ from sfumato.embedding.clients.assignment import Assign, anew, by_group
 from sfumato.embedding.clients.rounds import Rounds
 from sfumato.embedding.experiment import known_groups
 from sfumato.embedding.job import AnyJob, EmbeddingJob, NoiselessJob, WithHead
-from sfumato.evaluation import similarity
 from sfumato.evaluation.recall import recall_at_far, roc
+from sfumato.evaluation.similarity import embed, nearest, recall_at_k
 from sfumato.gradients import GridSum
 from sfumato.observers.progress import Progress
 from sfumato.privacy import Quantile
@@ -200,7 +200,7 @@ def embedded(
     """Embeddings (n, D) of records, or of those in these rows, of length 1, on the CPU."""
     rows = np.arange(len(records)) if rows is None else rows
     pieces = np.array_split(rows, max(1, -(-len(rows) // BATCH)))
-    return similarity.embed(backbone, (transform(torch.from_numpy(records.take(piece)).to(device)) for piece in pieces))
+    return embed(backbone, (transform(torch.from_numpy(records.take(piece)).to(device)) for piece in pieces))
 
 
 def evaluation(embeddings: Tensor, labels: np.ndarray, *, far: float) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def evaluation(embeddings: Tensor, labels: np.ndarray, *, far: float) -> dict[st
         "pairs_of_one_class": whole.same,
         "pairs_of_two_classes": whole.different,
         "curve": [[one.at_far, one.recall] for one in curve.points],
-        "retrieval": {str(k): share for k, share in similarity.recall_at_k(embeddings, labels, (1, 5)).items()},
+        "retrieval": {str(k): share for k, share in recall_at_k(embeddings, labels, (1, 5)).items()},
     }
 
 
@@ -229,7 +229,7 @@ def _neighbours(embeddings: Tensor, records: Part, classes: tuple[str, ...]) -> 
     """Some images with those that are nearest to them, as PNG files in base64."""
     count = min(NEIGHBOURS, len(embeddings) - 1)
     asked = np.linspace(0, len(embeddings) - 1, min(QUERIES, len(embeddings))).astype(int)
-    places, similar = similarity.nearest(embeddings, k=count)
+    places, similar = nearest(embeddings, k=count)
 
     def shown(place: int) -> dict[str, Any]:
         image = records.take(np.array([place]))[0]
