@@ -91,6 +91,7 @@ class Views:
         _checks.positive_integer(
             "views", self.count, remedy="give the number of views of each example, such as 1 or 16"
         )
+        _checks.not_negative("shift", self.shift, remedy="give a number of pixels")
         if self.shift != 0 or isinstance(self.shift, (bool, float)):
             _checks.positive_integer("shift", self.shift, remedy="give a whole number of pixels, 0 for none")
         if not 1 <= _checks.number("zoom", self.zoom) <= 4:
