@@ -22,7 +22,7 @@ from sfumato.runs import directory
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 REFERENCE = (ROOT / "docs" / "reference.md").read_text("utf-8")
-RUN_PAGES = [ROOT / "README.md", ROOT / "docs" / "python.md"]
+RUN_PAGES = [ROOT / "README.md", pytest.param(ROOT / "docs" / "python.md", marks=pytest.mark.slow)]
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 FOREIGN_OPTIONS = {"--help", "--help-all", "--completion"}

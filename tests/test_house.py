@@ -168,6 +168,7 @@ def test_ruff(command: list[str]):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow  # editors show the same at once
 def test_types():
     done = subprocess.run(
         [sys.executable, "-m", "basedpyright", "--pythonpath", sys.executable],

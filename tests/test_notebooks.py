@@ -34,7 +34,11 @@ def claims(names: dict[str, Any]) -> None:
     assert names["run"].statement.epsilon <= 8
 
 
-@each_notebook
+@pytest.mark.parametrize(
+    "path",
+    [path if "first" in path.stem else pytest.param(path, marks=pytest.mark.slow) for path in NOTEBOOKS],
+    ids=lambda path: path.stem,
+)
 def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     claims(run(path))

@@ -138,8 +138,16 @@ DEAREST = extremes(PRIVATE)
 """Those whose privacy loss distribution is computed; it takes ten times as long as Renyi DP."""
 
 
-def each(rows: list[Row]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("row", rows, ids=lambda row: " ".join(str(part) for part in row if part))
+def each(rows: list[Row], slow: int = 1) -> pytest.MarkDecorator:
+    """All rows, of which one in `slow` is looked at always, and the others by the slow tests."""
+    marks = [() if number % slow == 0 else pytest.mark.slow for number in range(len(rows))]
+    return pytest.mark.parametrize(
+        "row",
+        [
+            pytest.param(row, marks=mark, id=" ".join(filter(None, map(str, row))))
+            for row, mark in zip(rows, marks, strict=True)
+        ],
+    )
 
 
 each_recipe = pytest.mark.parametrize("name", NAMES)
@@ -162,7 +170,7 @@ def test_an_installed_package_brings_them(tmp_path: Path):
     assert {f"sfumato/recipes/{name}.toml" for name in NAMES} <= set(zipfile.ZipFile(wheel).namelist())
 
 
-@each(distinct(PRIVATE))
+@each(distinct(PRIVATE), slow=4)
 def test_it_plans_to_the_epsilon_that_it_states(row: Row):
     options, stated = options_of(row), about(row)
     # What calibration would find for a target is looked at below, at the price of two evaluations, not of dozens.
@@ -192,7 +200,7 @@ def epsilon_of(clients: float, **planned: Any) -> float:
     return embedding_plan({**options, "clients": clients}).epsilon()
 
 
-@each(OF_EMBEDDINGS)
+@each(OF_EMBEDDINGS, slow=4)
 def test_an_embedding_plans_to_the_epsilon_that_it_states_for_one_person(row: Row):
     options, stated = options_of(row), about(row)
     named = ("users", "delta", "batch_size", "steps", "max_norm", "noise_multiplier", "quantile", "clients")
@@ -260,7 +268,7 @@ def test_rows_of_one_plan_state_the_same():
         assert [about(row).get(name) for name in figures] == of_plan[planned(row)]
 
 
-@each(extremes(CALIBRATED))
+@each(extremes(CALIBRATED), slow=4)
 def test_its_noise_is_the_least_that_meets_its_target(row: Row):
     options, sigma = options_of(row), about(row)["noise_multiplier"]
     assert with_noise(options, sigma).epsilon() <= largest(options["epsilon"])

@@ -16,7 +16,7 @@ CHECKED = [
     *(("lenet5" + norm, 1, 12) for norm in (",activation=relu", ",norm=layer,norm_last=1", ",norm=group")),
     *(("lenet5" + norm, 3, 16) for norm in (",norm=instance,norm_last=1",)),
     *(("vgg" + norm, 1, 8) for norm in ("", ",norm=layer,mod=1", ",norm=group,norm_last=1")),
-    ("vgg16,norm=group,mod=1", 3, 32),
+    pytest.param("vgg16,norm=group,mod=1", 3, 32, marks=pytest.mark.slow),  # of 15 million weights
     *(("resnet-18" + norm, 1, 8) for norm in (",norm=none", ",norm=layer,mod=1", ",norm=group,norm_last=1")),
     *(("tf-tutorial" + norm, 1, 8) for norm in ("", ",norm=layer,norm_last=1", ",norm=instance")),
 ]

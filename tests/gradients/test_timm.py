@@ -21,7 +21,14 @@ FLOAT64_SINCE = {"vit_base_patch16_rope_mixed_224": (1, 0, 31)}
 """Before these versions timm itself ran the model in float32 alone, and the oracle's tolerance is float64's."""
 
 
-@pytest.mark.parametrize("label", timm_models.CHOSEN)
+LARGE = {"nasnet", "efficientformerv2_s0", "mobilenetv5_base", "tresnet_m", "lowformer_b0", "levit_128s"}
+"""A second or two each."""
+
+
+@pytest.mark.parametrize(
+    "label",
+    [pytest.param(one, marks=pytest.mark.slow) if one in LARGE else one for one in timm_models.CHOSEN],
+)
 def test_timm_models_are_exact(compare, label):
     row = timm_models.MODELS[label]
     if tuple(map(int, version("timm").split(".")[:3])) < FLOAT64_SINCE.get(label, ()):

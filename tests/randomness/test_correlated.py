@@ -173,7 +173,7 @@ def fits(values: np.ndarray, covariance: np.ndarray) -> bool:
     return stats.chi2.sf(statistic, len(left) * (len(left) + 1) // 2) > 1e-6
 
 
-@pytest.mark.parametrize("mechanism", [BLT, BANDS])
+@pytest.mark.parametrize("mechanism", [BLT, pytest.param(BANDS, marks=pytest.mark.slow)])
 def test_the_covariance_over_steps_is_that_of_the_inverse_and_no_other(mechanism):
     """And parameters, coordinates and keys are independent of each other: theirs is zero."""
     found = replays(mechanism)

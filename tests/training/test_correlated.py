@@ -48,7 +48,9 @@ class Killing(Observer):
 @functools.cache
 def planned(name: str) -> PrivacyPlan:
     request = requested(examples=200, momentum=0.9, **PAIRS[name])
-    return PrivacyPlan.calibrate(examples=200, batch_size=50, steps=STEPS, epsilon=4.0, delta=1e-4, **request._asdict())
+    return PrivacyPlan.calibrate(
+        examples=200, batch_size=50, steps=STEPS, noise_multiplier=1.0, delta=1e-4, **request._asdict()
+    )
 
 
 @pytest.fixture

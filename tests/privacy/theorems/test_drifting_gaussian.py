@@ -75,7 +75,15 @@ def sequence(plan: PrivacyPlan, group: int) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("rule", [{}, {"shape": "cosine"}, {"period": 7, "sizes": (90, 310)}, {"steps": 3}])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"steps": 3},
+        {"period": 7, "sizes": (90, 310)},
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"shape": "cosine"}, marks=pytest.mark.slow),
+    ],
+)
 def test_it_is_the_larger_of_both_groups_own_compositions(rule):
     here = plan(**{"steps": 9, **rule})
     epsilons = [0.3, 1.5]
