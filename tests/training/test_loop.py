@@ -18,9 +18,10 @@ from sfumato.randomness import Sampler
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
+from sfumato.training.conclusion.finish import conclude
 from sfumato.training.parts.clock import ByTime
 from sfumato.training.preparation import resume
-from sfumato.training.run import finish_early
+from sfumato.training.run import finish_early, go_on
 from sfumato.training.step import PrivateStep
 
 PLAIN = {"learning_rate": 0.5, "averaging": None, "threads": 1, "seed": 3, "device": "cpu"}
@@ -48,6 +49,15 @@ def test_an_empty_batch_is_a_step_like_any_other(spots, plan, tmp_path, monkeypa
         assert torch.equal(value, noise[name] / 20)
     releases = [entry.body["step"] for entry in ledger.read(run.directory / "ledger.jsonl") if entry.kind == "release"]
     assert releases == list(range(plan.steps))
+
+
+def test_without_a_ledger_no_step_is_taken_and_nothing_is_concluded(stopped):
+    path, job = stopped()
+    with pytest.raises(TypeError, match="takes no step without a ledger"):
+        go_on(job, RunDirectory(path), None)
+    with pytest.raises(TypeError, match="is not concluded without a ledger"):
+        conclude(job, RunDirectory(path), None, loop.take_none(job, Checkpoint.load(path / "checkpoint.safetensors")))
+    assert not (path / "model.safetensors").exists()
 
 
 class StopError(BaseException):

@@ -223,7 +223,9 @@ def go_on(
     A candidate of a private selection is not measured: its scorer is None.
     """
     progress, paid, kept = progress or Silence(), 0, ()
-    if isinstance(job, PrivateJob) and ledger is not None:
+    if isinstance(job, PrivateJob):
+        if ledger is None:
+            raise TypeError("a run that promises something takes no step without a ledger")
         paid, kept = resume.paid_steps(ledger, job, run), job.circumstances.kept
         resume.refuse_ended(run, ledger, job.plan)
     key, checkpoint = resume.own_key(run, ledger), resume.own_checkpoint(run, ledger, paid)

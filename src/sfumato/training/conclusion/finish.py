@@ -62,12 +62,13 @@ def conclude(
         outputs=scorer.outputs(released) if outcome.outputs is None else outcome.outputs,
         scorer=scorer,
     )
-    ending = None
-    if isinstance(job, PrivateJob) and ledger is not None:
+    if isinstance(job, PublicJob):
+        ending, statement = None, job.statement
+    elif ledger is None:
+        raise TypeError("a run that promises something is not concluded without a ledger")
+    else:
         ending = _ending(job, run, ledger, trained)
         statement = Statement(plan=job.plan, circumstances=ending.circumstances, selection=selection)
-    elif isinstance(job, PublicJob):
-        statement = job.statement
     temperature, further = (None, {}) if ending is None else (ending.temperature, ending.evaluation)
     result = scorer.evaluation(released, trained.outputs if temperature is None else trained.outputs / temperature)
     run.write_json(names.EVALUATION, result | further, private=ending is not None)
