@@ -272,10 +272,11 @@ def circumstances(
 def settled_on(start: Start) -> tuple[str, int]:
     """The device and torch's threads, which are set: as asked for, else as recorded, else by rule."""
     machine, recorded = start.machine, start.unfinished.recorded
+    check_machine(machine)
     device, threads = choose_device(machine.device or (recorded.device if recorded else None)), machine.threads
     if threads is None:
         threads = recorded.threads if recorded else default_threads()
-    torch.set_num_threads(positive_integer("threads", threads))
+    torch.set_num_threads(threads)
     return device, threads
 
 
