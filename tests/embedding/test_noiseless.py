@@ -15,7 +15,7 @@ from sfumato import RunKey, SfumatoError, Source, embed, load, open_source, veri
 from sfumato.data import SourceSpec
 from sfumato.embedding import EmbeddingExperiment
 from sfumato.embedding.noiseless import decide_noiseless
-from sfumato.embedding.prepare import prepare
+from sfumato.embedding.prepare import decide, prepare
 from sfumato.embedding.run import begin, job_of
 from sfumato.embedding.run import recorded as of_record
 from sfumato.embedding.steps import EmbeddingSteps, NoiselessSteps
@@ -90,8 +90,10 @@ def test_it_is_refused_on_data_that_nobody_called_public(source: Source, tmp_pat
     with pytest.raises(SfumatoError, match="method fedemb-noiseless trains without privacy, and this npz source is pr"):
         begin(asked(), private, RunDirectory(tmp_path / "run"), progress=Silence())
     rounds, _ = decide_noiseless(asked(), private)
-    with pytest.raises(SfumatoError, match="trains without privacy"):
-        prepare(private, rounds)
+    central, _ = decide(replace(asked(), method="central"), source)
+    for decided in (rounds, central):
+        with pytest.raises(SfumatoError, match="trains without privacy"):
+            prepare(private, decided)
     assert not (tmp_path / "run").exists()
 
 

@@ -94,6 +94,12 @@ def test_a_run_keeps_what_it_promised_and_gives_embeddings(people, tmp_path):
     assert "each single person" in page
 
 
+def test_an_infinite_epsilon_is_refused_before_anything_is_spent(people, tmp_path):
+    with pytest.raises(SfumatoError, match="epsilon is infinite at delta 1e-20"):
+        embed(people, directory=tmp_path / "run", model="linear", delta=1e-20, **QUICK)
+    assert not (tmp_path / "run").exists()
+
+
 class StopError(Exception):
     """In place of a kill."""
 

@@ -83,6 +83,20 @@ def stopped(spots, plan, tmp_path, monkeypatch):
     return stopped
 
 
+@pytest.mark.parametrize("part", [part for part in resume.PINNED if part != "origin"])
+def test_a_run_goes_on_only_where_each_part_of_its_record_is_what_it_was(stopped, part):
+    path, job = stopped()
+    whole = json.loads((path / "settings.json").read_text())
+    lacking = {name: value for name, value in whole.items() if name != part}
+    for record, words in (
+        (whole | {part: {**whole[part], "function": "another"}}, f"differs in its {part}: function was another"),
+        (lacking, f"lacks {part}"),
+    ):
+        (path / "settings.json").write_text(json.dumps(record))
+        with pytest.raises(SfumatoError, match=words):
+            resume.compare(job, RunDirectory(path))
+
+
 def test_a_run_goes_on_with_no_other_data_though_its_settings_say_so(stopped, arrays, plan, tmp_path):
     """The sums of both would get the same noise, and their difference would have none."""
     run, job = stopped()

@@ -126,6 +126,17 @@ def test_it_goes_on_only_as_what_it_was(shown, training, tmp_path, monkeypatch):
         running.execute(marked, RunDirectory(tmp_path / "cut"))
 
 
+def test_it_goes_on_from_no_other_run_s_checkpoint(shown, training, tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "take_steps", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    for name in ("one", "other"):
+        with pytest.raises(KeyboardInterrupt):
+            running.execute(job_for(shown, training), RunDirectory(tmp_path / name))
+    monkeypatch.undo()
+    (tmp_path / "other" / "checkpoint.safetensors").replace(tmp_path / "one" / "checkpoint.safetensors")
+    with pytest.raises(SfumatoError, match="the checkpoint is of another run"):
+        running.execute(job_for(shown, training, tmp_path / "one"), RunDirectory(tmp_path / "one"))
+
+
 def test_an_epoch_shows_every_example_once(shown, training):
     job = job_for(shown, training)
     steps = PublicSteps(job, RunKey.from_seed(3))
