@@ -110,12 +110,7 @@ class NoiselessJob(OfEmbeddings, PublicJob):
     @property
     def statement(self) -> ClippedAlone:
         """That nothing is promised, although updates are clipped."""
-        return ClippedAlone(
-            published=self.source.published,
-            origins=self.origins,
-            filtered=self.source.filtered,
-            method=self.clients.method,
-        )
+        return ClippedAlone(**self.stated, method=self.clients.method)
 
     @property
     def further(self) -> dict[str, Any]:

@@ -234,9 +234,14 @@ class PublicJob(Job):
     max_norm: float | None = None
 
     @property
+    def stated(self) -> dict[str, Any]:
+        """What every statement without a promise says of data and weights."""
+        return {"published": self.source.published, "origins": self.origins, "filtered": self.source.filtered}
+
+    @property
     def statement(self) -> NoPromise:
         """That nothing is promised."""
-        return NoPromise(published=self.source.published, origins=self.origins, filtered=self.source.filtered)
+        return NoPromise(**self.stated)
 
     def record(self, run: str) -> dict[str, Any]:
         """What settings.json holds."""

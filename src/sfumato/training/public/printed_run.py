@@ -54,9 +54,7 @@ class PrintedJob(PublicJob):
     def statement(self) -> DisprovedClaim:
         """That nothing is promised, although something is claimed."""
         return DisprovedClaim(
-            published=self.source.published,
-            origins=self.origins,
-            filtered=self.source.filtered,
+            **self.stated,
             method=METHOD,
             claimed=(self.plan.epsilon(), self.plan.delta),
             reason=WHY,
