@@ -1,0 +1,118 @@
+"""Fixed features from a dictionary of patches that was learnt on synthetic images, and a linear head.
+
+Patches of an image are compared with atoms (Coates, Ng and Lee 2011), at two scales; how strongly each atom answers is
+averaged over the quarters of the image, and whitened by what it is over synthetic images. Dictionary and whitening are
+public constants that no real image has gone into (`sfumato.models.priors`), so they are free of privacy cost, and the
+linear head trains well under noise, since no direction of its inputs is much weaker than another.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sfumato.models.priors.atoms import WIDTH, even
+from sfumato.models.priors.stored import Prior, prior_for
+from sfumato.models.priors.whitening import Whitening
+from sfumato.models.weights.pretrained import zero_classifier
+
+FEATURE_NORM = 2.0
+"""The Euclidean norm of a feature vector: twice the clipping norm over the largest gradient of a logit's own weights."""
+SMALLEST = 16
+"""Pixels: the coarser scale has patches of twice their side."""
+LARGEST_WORKING_SIDE = 40
+WORKING_SIDE = 32
+AT_ONCE = 16
+"""Images: of more of them the responses no longer lie near a processor."""
+
+
+class Dictionary(nn.Module):
+    """Whitened responses to atoms, brought to one length, and a linear head from zero.
+
+    Args:
+        classes: number of classes.
+        channels: colour channels C of the images. Colour images and their mirror images have the same features, the
+            mean over both; of grey ones, which may be letters, the features are the image's own.
+        size: height and width (H, W) of the images, at least `SMALLEST` pixels each. Those of more than
+            `LARGEST_WORKING_SIDE` are averaged down to `WORKING_SIDE`.
+        prior: another dictionary than the stored one.
+    """
+
+    center: Tensor
+    deviation: Tensor
+    vectors: Tensor
+    scales: Tensor
+
+    def __init__(self, *, classes: int, channels: int, size: tuple[int, int], prior: Prior | None = None):
+        super().__init__()
+        prior = prior_for(channels) if prior is None else prior
+        self.mirrored = channels == 3
+        self.working: tuple[int, int] | None = None
+        if min(size) > LARGEST_WORKING_SIDE:
+            height, width = (round(side * WORKING_SIDE / min(size)) for side in size)
+            self.working = height, width
+        self.images_at_once = AT_ONCE
+        for place, atoms in enumerate(prior.scales):
+            self.register_buffer(f"filters_{place}", atoms.filters)
+            self.register_buffer(f"offsets_{place}", atoms.offsets)
+        self.count = len(prior.scales)
+        for name, value in prior.whitening._asdict().items():
+            self.register_buffer(name, value)
+        self.head = nn.Linear(prior.whitening.scales.numel(), classes)
+        zero_classifier(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Float images (N, C, H, W), from -1 to 1, to logits (N, classes)."""
+        return self.head(self.features(images))
+
+    def features(self, images: Tensor) -> Tensor:
+        """Float images (N, C, H, W) to features (N, D) of norm `FEATURE_NORM`; free of trained parameters.
+
+        **Guarantee.** Each image's features are a function of that image and of public constants alone.
+        """
+        return torch.cat([self._features(some) for some in images.split(AT_ONCE)])
+
+    def _features(self, images: Tensor) -> Tensor:
+        if self.working is not None:
+            images = F.adaptive_avg_pool2d(images, self.working)
+        scales = []
+        for place in range(self.count):
+            filters, offsets = self.get_buffer(f"filters_{place}"), self.get_buffer(f"offsets_{place}")
+            scales.append(responses(images, filters, offsets, mirrored=self.mirrored))
+            images = F.avg_pool2d(images, 2)
+        white = Whitening(self.center, self.deviation, self.vectors, self.scales)
+        return F.normalize(white(torch.cat(scales, 1))) * FEATURE_NORM
+
+
+def responses(images: Tensor, filters: Tensor, offsets: Tensor, *, mirrored: bool) -> Tensor:
+    """How strongly atoms answer in each quarter of the images: square roots of mean responses, (N, n, 4).
+
+    Args:
+        images: (N, C, H, W), from -1 to 1.
+        filters, offsets: as `Atoms` has them.
+        mirrored: whether means are over the image and its mirror image too.
+    """
+    patches = F.pad(even(F.unfold(images, WIDTH).transpose(1, 2)), (0, 1), value=1.0)
+    height, width = (side - WIDTH + 1 for side in images.shape[2:])
+    pool = _quarters(height, width).to(images)
+
+    def means(filters: Tensor) -> Tensor:
+        affine = torch.cat([filters, offsets.unsqueeze(0)])  # an offset of its own would be one more pass
+        return pool @ (patches @ affine).clamp_(min=0)
+
+    mean = means(filters)
+    if mirrored:  # an atom's response to the mirror image is its mirror image's response to the image
+        turned = filters.unflatten(0, (-1, WIDTH)).flip(1).flatten(0, 1)
+        mean = (mean + means(turned)[:, [1, 0, 3, 2]]) / 2
+    return mean.sqrt().transpose(1, 2)
+
+
+def _quarters(height: int, width: int) -> Tensor:
+    """(4, height * width), weights that average over each quarter; quarters of odd sides share their middle."""
+    halves = []
+    for side in (height, width):
+        places, middle = torch.arange(side), -(-side // 2)
+        half = torch.stack([places < middle, places >= side - middle]).float()
+        halves.append(half / middle)
+    return torch.einsum("ih,jw->ijhw", *halves).reshape(4, -1)

@@ -1,0 +1,1 @@
+"""Priors that have never seen a real image: what features are made of, learnt on synthetic images alone."""
