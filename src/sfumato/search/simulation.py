@@ -190,7 +190,9 @@ def simulate(
     )
     if dry_run:
         return found
-    return _trained(trial, shared, found, held, place, space, confirm=confirm, processes=processes, progress=shown(progress))
+    return _trained(
+        trial, shared, found, held, place, space, confirm=confirm, processes=processes, progress=shown(progress)
+    )
 
 
 def _refuse_numbers(factor: int, confirm: int) -> None:
