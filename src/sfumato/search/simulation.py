@@ -1,4 +1,4 @@
-"""A search by simulation: every setting at a fraction of its batch and noise, and how well larger runs bear that out."""
+"""A search by simulation: every setting at a fraction of its batch and noise, and how well that held at larger ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FULL = "full-size"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class LargerRuns:
     """What larger runs came to, and what the simulation had foretold.
 
     Args:
@@ -89,13 +89,13 @@ class Simulation(Ranking):
     Args:
         simulate: by how much batch and noise of each run were smaller.
         full_plans: the plan at full size of each change, in the order of the runs; `plans` has those of the simulation.
-        checks: larger runs, the cheap check first.
+        larger_runs: at twice the size, then at full size, where there are any.
         best: the change that learnt most at full size, where several were trained so; else in the simulation.
     """
 
     simulate: int
     full_plans: tuple[PrivacyPlan, ...]
-    checks: tuple[Check, ...] = ()
+    larger_runs: tuple[LargerRuns, ...] = ()
 
     def __repr__(self) -> str:
         best = f"best {line_of(self.best)}, predicted accuracy"
@@ -133,7 +133,7 @@ class Simulation(Ranking):
             "steps": plan.steps,
             "predicted_accuracy": self.predicted,
         }
-        return {**super().to_dict(), "full_size": full, "checks": [check.to_dict() for check in self.checks]}
+        return {**super().to_dict(), "full_size": full, "larger_runs": [runs.to_dict() for runs in self.larger_runs]}
 
 
 @of_trials
@@ -160,7 +160,7 @@ def simulate(
         trial: what each run changes; its budget and sizes are those of the full size.
         space, candidates, scoring, processes, dry_run, progress: as for `search.open`.
         factor: by how much batch and noise are smaller: each run is so many times cheaper.
-        directory: where the runs are, those of checks in folders of their own, and sweep.json and sweep.svg.
+        directory: where the runs are, the larger ones in folders of their own, and sweep.json and sweep.svg.
         confirm: how many of the best settings are trained at full size too. Calling again with more of them goes on;
             those that were begun count however few are asked for.
 
@@ -228,7 +228,7 @@ def _trained(
     processes: int,
     progress: Progress,
 ) -> Simulation:
-    """The search itself: all simulated runs, then the checks, each run begun, resumed or read."""
+    """The search itself: all simulated runs, then larger ones, each run begun, resumed or read."""
     source = held.source
     record = {
         "search": "public",
@@ -247,16 +247,18 @@ def _trained(
     twice, confirm = found.simulate // 2, max(confirm, len(list((place / FULL).glob("*"))))
     larger = [(twice, order[: CHECKED if twice > 1 else 0]), (1, order[:confirm])]
     larger = [(factor, numbers) for factor, numbers in larger if numbers]
-    checks = [_check(shared, found, factor, {n: rows[n] for n in numbers}, place, **how) for factor, numbers in larger]
+    larger_runs = [
+        _larger(shared, found, factor, {n: rows[n] for n in numbers}, place, **how) for factor, numbers in larger
+    ]
     plans = [*found.plans, *(simulated(found.full_plans[n], factor) for factor, numbers in larger for n in numbers)]
     best = order[0]
     if confirm > 1:  # what was found at full size counts more than what was predicted
-        best = order[best_first(checks[-1].rows)[0]]
+        best = order[best_first(larger_runs[-1].rows)[0]]
     found = replace(
         found,
         rows=ranked,
         best=found.changes[best],
-        checks=tuple(checks),
+        larger_runs=tuple(larger_runs),
         cost=cost_together(plans, source, trial),
     )
     RunDirectory(place).write_json(FILE, {**record, **found.to_dict()}, private=True)
@@ -264,7 +266,7 @@ def _trained(
     return found
 
 
-def _check(
+def _larger(
     shared: Shared,
     found: Simulation,
     factor: int,
@@ -274,7 +276,7 @@ def _check(
     processes: int,
     held: Held | None,
     progress: Progress,
-) -> Check:
+) -> LargerRuns:
     """Some of the settings at another size: `predicted` has their rows by number."""
     name = FULL if factor == 1 else f"simulated-{factor}"
     numbers = list(predicted)
@@ -288,4 +290,4 @@ def _check(
         rows[number] = {"change": change, "predicted": foretold, **row, "run": str(places[number])}
         progress.report(f"{line_of(changes[number])}: predicted {foretold:.2%}, found {row['accuracy']:.2%}")
         progress.advance(done)
-    return Check(simulate=factor, rows=tuple(rows), scored_on=found.scored_on)
+    return LargerRuns(simulate=factor, rows=tuple(rows), scored_on=found.scored_on)

@@ -12,7 +12,7 @@ from sfumato.search.space import line_of, plain
 
 if TYPE_CHECKING:
     from sfumato.search import Simulation
-    from sfumato.search.simulation import Check
+    from sfumato.search.simulation import LargerRuns
 
 SIZES = ("epsilon", "noise_multiplier", "batch_size", "steps")
 
@@ -34,7 +34,7 @@ def announce(found: Simulation, *, json: bool) -> None:
 
 
 def show(found: Simulation, best: Path, command: str, *, json: bool) -> None:
-    """All simulated runs, the best one first; the checks; and the command for the full size."""
+    """All simulated runs, the best one first; larger ones; and the command for the full size."""
     from sfumato.search.kept import PLOT
 
     if json:
@@ -59,8 +59,8 @@ def show(found: Simulation, best: Path, command: str, *, json: bool) -> None:
     for line in found.notes:
         console.note(line)
     report_cost(found)
-    for check in found.checks:
-        _show_check(check, found.simulate)
+    for larger in found.larger_runs:
+        _show_larger(larger, found.simulate)
     plan = found.full_plan
     console.result(f"best           {line_of(found.best)}")
     console.result(f"at full size   {_in_words(_sizes(plan))} at delta {plan.delta!r}")
@@ -70,9 +70,9 @@ def show(found: Simulation, best: Path, command: str, *, json: bool) -> None:
     console.note(command)
 
 
-def _show_check(check: Check, simulate: int) -> None:
+def _show_larger(larger: LargerRuns, simulate: int) -> None:
     """Predicted against found."""
-    size = "full size" if check.simulate == 1 else f"1/{check.simulate} of batch and noise"
+    size = "full size" if larger.simulate == 1 else f"1/{larger.simulate} of batch and noise"
     console.result(f"Predicted at 1/{simulate}, found at {size}:")
     lines = [
         (
@@ -80,21 +80,20 @@ def _show_check(check: Check, simulate: int) -> None:
             *(f"{row['predicted']:.2%}", f"{row['accuracy']:.2%}"),
             *(f"{100 * (row['accuracy'] - row['predicted']):+.2f}", f"{row['epsilon']:.3f}", str(row["run"])),
         )
-        for row in check.rows
+        for row in larger.rows
     ]
     console.table(("change", "predicted", "found", "difference", "its epsilon", "run"), lines, texts=1, apart=True)
-    correlation = check.rank_correlation
+    correlation, chance = larger.rank_correlation, f"one standard error of {larger.scored_on:,} records"
     ranks = "" if correlation is None else f"; rank correlation {correlation:.2f} (Spearman's)"
     console.paragraph(
-        f"found less predicted: {100 * check.difference:+.2f} points on average, at most "
-        f"{100 * check.largest_difference:.2f} either way, where one standard error of {check.scored_on:,} records is "
-        f"{100 * check.standard_error:.2f}{ranks}"
+        f"found less predicted: {100 * larger.difference:+.2f} points on average, at most "
+        f"{100 * larger.largest_difference:.2f} either way, where {chance} is {100 * larger.standard_error:.2f}{ranks}"
     )
 
 
 def _found_in_words(found: Simulation) -> str:
     """What the best settings came to at full size, where they were trained so."""
-    last = found.checks[-1] if found.checks else None
+    last = found.larger_runs[-1] if found.larger_runs else None
     if last is None or last.simulate != 1:
         return ""
     row: Mapping[str, Any] = next(row for row in last.rows if row["change"] == plain(found.best))
