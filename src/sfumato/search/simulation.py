@@ -152,9 +152,9 @@ def simulate(
 ) -> Simulation:
     """Train every setting with a fraction of its batch and noise, for as many steps, and say what to train in full.
 
-    TAN's way to choose settings (arXiv 2210.03403, section 4.1): sigma / B and T are kept, so each step has as much
-    noise, and a run learns about as much. Then the two best are trained with twice the batch and noise, where that is
-    less than full size, and the `confirm` best at full size, and what was predicted is compared with what was found.
+    TAN's way to choose settings (Sander et al. 2023, arXiv 2210.03403): sigma / B and T are kept, so each step has as
+    much noise, and a run learns about as much. Then the two best are trained with twice the batch and noise, where that
+    is less than full size, and the `confirm` best at full size, and what was predicted is compared with what was found.
 
     Args:
         trial: what each run changes; its budget and sizes are those of the full size.

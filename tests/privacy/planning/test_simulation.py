@@ -52,7 +52,7 @@ def test_the_more_is_saved_the_larger_epsilon_is():
 
 
 def test_above_the_law_epsilon_hardly_changes():
-    """Section 3.2: from a noise multiplier of about 2 on epsilon follows from the total noise."""
+    """From a noise multiplier of about 2 on epsilon follows from the total noise."""
     plan = replace(LARGE, mechanism=Gaussian(noise_multiplier=32.0))
     small = simulated(plan, 16)
     assert small.noise_multiplier == 2.0
