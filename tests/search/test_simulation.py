@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from scipy import stats
 
 from sfumato import PrivacyPlan, SfumatoError, search, verify
 from sfumato.data import SourceSpec
@@ -80,7 +79,7 @@ def test_what_was_predicted_is_compared_with_what_was_found(tmp_path):
     held = [abs(row["accuracy"] - row["predicted"]) for row in full.rows]
     assert full.largest_difference == pytest.approx(max(held))
     kept = json.loads((tmp_path / "s/sweep.json").read_text())
-    assert kept["larger_runs"] == json.loads(json.dumps([check.to_dict() for check in found.larger_runs]))
+    assert kept["larger_runs"] == json.loads(json.dumps([larger.to_dict() for check in found.larger_runs]))
     assert kept["full_size"]["noise_multiplier"] == 16.0
     assert found.cost.runs == 8
 
@@ -103,7 +102,7 @@ def test_settings_that_learn_are_told_from_those_that_do_not(tmp_path):
 
 def test_a_search_goes_on_and_confirms_more(tmp_path, monkeypatch):
     first = search.simulate(TRIAL, RATES, 8, directory=tmp_path / "s")
-    assert [check.simulate for check in first.larger_runs] == [4]
+    assert [larger.simulate for check in first.larger_runs] == [4]
     trained = []
     real = workers.runs.execute
     monkeypatch.setattr(workers.runs, "execute", lambda job, run, **how: trained.append(run.path) or real(job, run))
@@ -160,17 +159,17 @@ def test_full_batches_are_noted_and_what_varies_in_the_plan_has_its_own_simulati
     assert not (tmp_path / "s").exists()
 
 
-def test_a_check_s_figures():
-    pairs = [(0.5, 0.6), (0.7, 0.65), (0.9, 0.95), (0.8, 0.8)]
-    check = LargerRuns(
+def test_figures_of_larger_runs():
+    pairs = [(0.5, 0.65), (0.7, 0.6), (0.9, 0.95), (0.8, 0.8)]
+    larger = LargerRuns(
         simulate=1, rows=tuple({"predicted": one, "accuracy": other} for one, other in pairs), scored_on=1000
     )
-    assert check.difference == pytest.approx(0.025)
-    assert check.largest_difference == pytest.approx(0.1)
-    assert check.rank_correlation == pytest.approx(stats.spearmanr(*zip(*pairs, strict=True)).statistic)
-    swapped = replace(check, rows=tuple({"predicted": one, "accuracy": -one} for one, _ in pairs))
+    assert larger.difference == pytest.approx(0.025)
+    assert larger.largest_difference == pytest.approx(0.15)
+    assert larger.rank_correlation == pytest.approx(0.8), "1 - 6 (1 + 1) / (4 (16 - 1))"
+    swapped = replace(larger, rows=tuple({"predicted": one, "accuracy": -one} for one, _ in pairs))
     assert swapped.rank_correlation == pytest.approx(-1)
-    level = replace(check, rows=tuple({"predicted": 0.5, "accuracy": 0.5} for _ in range(4)), scored_on=200)
+    level = replace(larger, rows=tuple({"predicted": 0.5, "accuracy": 0.5} for _ in range(4)), scored_on=200)
     assert level.standard_error == pytest.approx((2 * 0.25 / 200) ** 0.5)
     assert level.rank_correlation is None
-    assert replace(check, rows=check.rows[:2]).rank_correlation is None
+    assert replace(larger, rows=larger.rows[:2]).rank_correlation is None

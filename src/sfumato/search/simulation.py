@@ -73,7 +73,8 @@ class LargerRuns:
         predicted, found = ([row[name] for row in self.rows] for name in ("predicted", "accuracy"))
         if len(self.rows) < ENOUGH_TO_RANK or len(set(predicted)) == 1 or len(set(found)) == 1:
             return None
-        return float(stats.spearmanr(predicted, found).statistic)
+        result: Any = stats.spearmanr(predicted, found)
+        return float(result.statistic)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""

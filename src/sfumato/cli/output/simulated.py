@@ -63,7 +63,8 @@ def show(found: Simulation, best: Path, command: str, *, json: bool) -> None:
         _show_larger(larger, found.simulate)
     plan = found.full_plan
     console.result(f"best           {line_of(found.best)}")
-    console.result(f"at full size   {_in_words(_sizes(plan))} at delta {plan.delta!r}")
+    full = f"{_in_words(_sizes(plan))} at delta {plan.delta!r}"
+    console.result(f"at full size   {full}, for the N = {plan.population:,} that are trained on here")
     console.paragraph(f"predicted      accuracy {found.predicted:.2%}{_found_in_words(found)}")
     console.note(f"{best.parent / PLOT}   what was found, setting by setting")
     console.note(f"sfumato train {best}   trains on the whole training part with the best settings; or, as a command:")
