@@ -79,7 +79,7 @@ def test_what_was_predicted_is_compared_with_what_was_found(tmp_path):
     held = [abs(row["accuracy"] - row["predicted"]) for row in full.rows]
     assert full.largest_difference == pytest.approx(max(held))
     kept = json.loads((tmp_path / "s/sweep.json").read_text())
-    assert kept["larger_runs"] == json.loads(json.dumps([larger.to_dict() for check in found.larger_runs]))
+    assert kept["larger_runs"] == json.loads(json.dumps([larger.to_dict() for larger in found.larger_runs]))
     assert kept["full_size"]["noise_multiplier"] == 16.0
     assert found.cost.runs == 8
 
@@ -102,7 +102,7 @@ def test_settings_that_learn_are_told_from_those_that_do_not(tmp_path):
 
 def test_a_search_goes_on_and_confirms_more(tmp_path, monkeypatch):
     first = search.simulate(TRIAL, RATES, 8, directory=tmp_path / "s")
-    assert [larger.simulate for check in first.larger_runs] == [4]
+    assert [larger.simulate for larger in first.larger_runs] == [4]
     trained = []
     real = workers.runs.execute
     monkeypatch.setattr(workers.runs, "execute", lambda job, run, **how: trained.append(run.path) or real(job, run))
