@@ -153,12 +153,12 @@ def open(
     place = Path(directory)
     spaces.check(space, spaces.VARIED)
     shared = Shared.of(trial, scoring, processes)
-    changes = _changes(space, place, candidates, trial.experiment.seed, keep=not dry_run)
+    changes = changes_of(space, place, candidates, trial.experiment.seed, keep=not dry_run)
     refuse_each(shared, tried(space))
-    held = _read(shared, search)
+    held = read_for(shared, search)
     try_each(shared, held, space)
     plans = [decided(shared, held, change)[0] for change in changes]
-    cost = _together(plans, held.source, trial)
+    cost = cost_together(plans, held.source, trial)
     ranking = Ranking(
         changes=tuple(changes),
         plans=tuple(plans),
@@ -174,14 +174,15 @@ def open(
         "space": {name: repr(rule) for name, rule in space.items()},
         "runs": len(changes),
         "data": held.source.fingerprint,
+        "simulate": None,
     }
     begin(place, record, FILE)
     held = held if processes == 1 else None  # several processes read their own
     figures = _trained(shared, ranking, place, record, first=1, processes=processes, held=held, progress=progress)
     rows = [{**plain(change), **row} for change, row in zip(changes, figures, strict=True)]
-    # What has diverged comes last, however often its only answer is right.
-    ranked = sorted(rows, key=lambda row: (row["loss"] is not None, row["accuracy"]), reverse=True)
-    ranking = replace(ranking, rows=tuple(ranked), best=changes[rows.index(ranked[0])])
+    order = best_first(rows)
+    ranked = [rows[number] for number in order]
+    ranking = replace(ranking, rows=tuple(ranked), best=changes[order[0]])
     RunDirectory(place).write_json(FILE, {**record, **ranking.to_dict()}, private=True)
     write(place / PLOT, swept(ranked, list(space)).encode(), private=True)
     return ranking
@@ -215,7 +216,7 @@ def one_at_a_time(
     shared = Shared.of(trial, scoring, processes)
     changes = spaces.single_changes(space)
     refuse_each(shared, changes)
-    held = _read(shared, search)
+    held = read_for(shared, search)
     check_trial(shared.trial)
     worker, plans = Worker(shared, held), []
     for change in changes:  # refuses what could not be trained before anything is spent
@@ -223,7 +224,7 @@ def one_at_a_time(
         plan, settings = decided(shared, own, change)
         check_trainable(own.source, plan, settings, shared.changed(change).clock)
         plans.append(plan)
-    cost = _together(plans, held.source, trial) if search == "uncovered" else None
+    cost = cost_together(plans, held.source, trial) if search == "uncovered" else None
     comparison = Comparison(changes=tuple(changes), plans=tuple(plans), uncovered=cost, scored_on=len(held.validation))
     if dry_run:
         return comparison
@@ -257,7 +258,20 @@ def _trained(
     return rows_of(shared, found.changes, place, held=held, progress=shown(progress), **how)
 
 
-def _read(shared: Shared, search: str) -> Held:
+def best_first(rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The numbers of the runs by falling accuracy; what has diverged is last, however often its only answer is right.
+
+    >>> best_first([{"accuracy": 0.5, "loss": 1.0}, {"accuracy": 0.9, "loss": None}, {"accuracy": 0.7, "loss": 1.0}])
+    [2, 0, 1]
+    """
+    return sorted(
+        range(len(rows)),
+        key=lambda number: (rows[number]["loss"] is not None, rows[number]["accuracy"]),
+        reverse=True,
+    )
+
+
+def read_for(shared: Shared, search: str) -> Held:
     """The data; a public search on data that turn out to be private is refused."""
     held = read(shared)
     if search == "public" and not held.source.public:
@@ -267,7 +281,7 @@ def _read(shared: Shared, search: str) -> Held:
     return held
 
 
-def _together(plans: Sequence[PrivacyPlan], source: Source, trial: Trial) -> Search:
+def cost_together(plans: Sequence[PrivacyPlan], source: Source, trial: Trial) -> Search:
     """What all runs cost together by composition, with those of the search that the experiment came from."""
     epsilon, delta = composition.together(list(plans))
     runs = Search(runs=len(plans), epsilon=epsilon, delta=delta)
@@ -303,7 +317,7 @@ def begin(place: Path, record: Mapping[str, Any], file: str) -> None:
     run.write_json(file, dict(record), private=True)
 
 
-def _changes(
+def changes_of(
     space: Space, place: Path, candidates: int | None, seed: int | None, *, keep: bool
 ) -> list[dict[str, Any]]:
     """The settings of each run: the whole grid, or as many draws as were asked for, the same again after a cut."""

@@ -16,6 +16,7 @@ from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import PrivacyPlan, PrivateSelection, Search
 from sfumato.privacy.plan import default_delta
+from sfumato.privacy.planning.simulation import simulated
 from sfumato.randomness import Choice, RunKey, Space, owner_key
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner.public_records import refuse_trained_on
@@ -55,6 +56,8 @@ class Shared:
         selection: the private selection that the runs are candidates of.
         fingerprint: of the data that the search began with, which every process must find again.
         origins: what the initial weights of any candidate of the selection come from.
+        simulate: by how much each run's batch and noise are smaller than those that its choices mean; 1 for a run at
+            full size.
     """
 
     trial: Trial
@@ -63,6 +66,7 @@ class Shared:
     selection: PrivateSelection | None = None
     fingerprint: str | None = None
     origins: tuple[str, ...] = ()
+    simulate: int = 1
 
     @classmethod
     def of(cls, trial: Trial, scoring: Scoring, processes: int) -> Shared:
@@ -178,12 +182,16 @@ def in_another_form(shared: Shared, held: Held, spec: str) -> Held:
 
 
 def decided(shared: Shared, held: Held, change: Mapping[str, Any]) -> tuple[PrivacyPlan, Settings]:
-    """The plan and the settings of one run; in a private selection all have the selection's plan."""
+    """The plan and the settings of one run; in a private selection all have the selection's plan.
+
+    A run that simulates a larger one has that one's settings, and a plan of its own.
+    """
     experiment = shared.changed(change)
     if experiment.delta is None:  # as the run with the best settings has it, and as records of both parts are promised
         experiment = replace(experiment, delta=default_delta(held.units))
     if shared.selection is None:
-        return experiment.decide(held.source)[:2]
+        plan, settings, _ = experiment.decide(held.source)
+        return simulated(plan, shared.simulate), settings
     plan = shared.selection.plan  # what follows from the budget follows from that of the whole search
     experiment = replace(experiment, epsilon=None, noise_multiplier=plan.noise_multiplier, steps=plan.steps)
     return plan, replace(experiment, batch_size=plan.expected_batch_size).decide(held.source).settings
@@ -196,7 +204,7 @@ def job_for(shared: Shared, held: Held, number: int, change: Mapping[str, Any], 
     start = Start.of(
         run,
         machine=shared.trial.machine,
-        request=held.request,
+        request=held.request if shared.simulate == 1 else {**held.request, "simulates": shared.simulate},
         search=shared.search,
         candidate=number if selected else None,
         origins=shared.origins,

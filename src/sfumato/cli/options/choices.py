@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 NOT_IN_RECIPES = (
     *("what", "json", "dry_run", "seeds", "title", "trust_code", "tensorboard"),
-    *("vary", "one_at_a_time", "search", "candidates", "shape", "score_noise", "validation", "score_on", "processes"),
+    *("vary", "one_at_a_time", "simulate", "confirm", "search", "candidates", "shape", "score_noise", "validation"),
+    *("score_on", "processes"),
 )
 
 

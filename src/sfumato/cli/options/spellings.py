@@ -103,6 +103,8 @@ Vary = Annotated[
     _arg("NAME=VALUES [NAME=VALUES ...]", "default: the recipe's table [sweep]; may be given again"),
 ]
 ModeOfSearch = Annotated[str | None, _arg("public|private|uncovered", "default: public, where the data are")]
+Simulate = Annotated[int | None, _arg("K", "default: every run at full size")]
+Confirm = Annotated[int | None, _arg("NUMBER", "default: 0")]
 Candidates = Annotated[int | None, _arg("NUMBER", "default: the whole grid; private: 10")]
 Shape = Annotated[float | None, _arg("ETA", "default: 1")]
 ScoreNoise = Annotated[float | None, _arg("NUMBER", "default: the least that adds nothing to epsilon")]

@@ -16,7 +16,7 @@ from sfumato.search.space import VARIED
 
 if TYPE_CHECKING:
     from sfumato.privacy import CandidateCount
-    from sfumato.search import Ranking
+    from sfumato.search import Ranking, Simulation
 
 MODES = ("public", "private", "uncovered")
 BEST = "best.toml"
@@ -42,6 +42,10 @@ class Sweep(PrivateChoices):
     """What varies: NAME=A,B,C, or NAME=LOW..HIGH, or NAME=log:LOW..HIGH."""
     one_at_a_time: bool = False
     """Change one thing at a time, and show what each change does; source may then vary too, over caches of features."""
+    simulate: spellings.Simulate = None
+    """On public data: train every setting with a K-th of its batch and noise, predict full size, and check that."""
+    confirm: spellings.Confirm = None
+    """Of a simulation: train so many of the best settings at full size too, and say how well they were predicted."""
     search: spellings.ModeOfSearch = None
     """How the search treats privacy."""
     candidates: spellings.Candidates = None
@@ -95,6 +99,11 @@ class Sweep(PrivateChoices):
                     searched.announce_selection(won.selection, json=chosen.json)
                 else:
                     searched.show_selected(won, json=chosen.json)
+            elif self.simulate is not None:
+                found = search.simulate(
+                    trial, rules, self.simulate, confirm=self.confirm or 0, candidates=chosen.candidates, **how
+                )
+                chosen.show_simulation(found, place)
             else:
                 found = search.open(trial, rules, search=mode, candidates=chosen.candidates, **how)
                 if chosen.dry_run:
@@ -102,6 +111,28 @@ class Sweep(PrivateChoices):
                 else:
                     write(place / BEST, chosen.best(found).encode(), private=True)
                     searched.show_ranking(found, mode, list(rules), place, BEST, json=chosen.json)
+
+    def show_simulation(self, found: Simulation, place: Path) -> None:
+        """What a search by simulation found, and the command that trains at full size."""
+        from sfumato.cli.output import simulated
+        from sfumato.cli.output.commands import command_of
+        from sfumato.experiment import defaults
+
+        if self.dry_run:
+            simulated.announce(found, json=self.json)
+            return
+        write(place / BEST, self.best(found).encode(), private=True)
+        options = {name: value for name, value in self.chosen_of(found).items() if name != "source"}
+        if not {"epsilon", "noise_multiplier"} & set(options):
+            options = {"epsilon": defaults.EPSILON, **options}
+        switches = [one.name for one in fields(self) if isinstance(one.default, bool)]
+        command = command_of(
+            "train",
+            self.source or "",
+            {name: value for name, value in options.items() if name not in switches},
+            {name: bool(options.get(name)) for name in switches} | {"public": self.public},
+        )
+        simulated.show(found, place / BEST, command, json=self.json)
 
     def draws(self) -> CandidateCount:
         """The law of the number of candidates."""
@@ -126,20 +157,24 @@ class Sweep(PrivateChoices):
 
         The statement of its run speaks of the search where the data are private: those with these keyed materials.
         """
-        left_out = {*NOT_IN_RECIPES, "output", "seed", "public"}
-        known = [field for field in fields(PrivateChoices) if field.name not in left_out]
-        chosen = {one.name: getattr(self, one.name) for one in known if getattr(self, one.name) != one.default}
         search = asdict(found.cost) | dict(zip(recipe.MATERIALS, found.materials, strict=False))
         lines = [
             "# The best settings of a search, for the whole training part.",
             "# Chosen by exact scores: on private data no epsilon covers that, and one more run costs more.",
             "",
-            *(f"{name.replace('_', '-')} = {_toml(value)}" for name, value in (chosen | dict(found.best)).items()),
+            *(f"{name.replace('_', '-')} = {_toml(value)}" for name, value in self.chosen_of(found).items()),
             "",
             "[search]",
             *(f"{name} = {_toml(value)}" for name, value in search.items()),
         ]
         return "\n".join(lines) + "\n"
+
+    def chosen_of(self, found: Ranking) -> dict[str, Any]:
+        """The options of a training with the best settings, by name."""
+        left_out = {*NOT_IN_RECIPES, "output", "seed", "public"}
+        known = [field for field in fields(PrivateChoices) if field.name not in left_out]
+        chosen = {one.name: getattr(self, one.name) for one in known if getattr(self, one.name) != one.default}
+        return chosen | dict(found.best)
 
     def mode(self) -> str:
         """How this search treats privacy: as requested, else public, where the data are."""
@@ -149,6 +184,7 @@ class Sweep(PrivateChoices):
             if getattr(self, name) is not None:
                 positive_integer(name, getattr(self, name))
         public = self.public or (is_public(self.source or "") and not self.private)
+        self.refuse_simulation(public=public)
         if self.search is None and not public:
             raise SfumatoError(
                 "a search on private data costs privacy, and --search does not say how it is to be paid",
@@ -174,6 +210,21 @@ class Sweep(PrivateChoices):
                     f"--score-on is given, and {', '.join(unused)} beside it, which it has no use for", "leave one out"
                 )
         return mode
+
+    def refuse_simulation(self, *, public: bool) -> None:
+        """Refuse a simulation on private data, or with what it does not go with."""
+        if self.simulate is None:
+            if self.confirm is not None:
+                raise SfumatoError("--confirm belongs to a simulation", "leave it out, or give --simulate")
+            return
+        if self.one_at_a_time:
+            raise SfumatoError("--one-at-a-time and --simulate are both given", "leave one out")
+        if not public or self.search not in (None, "public"):
+            raise SfumatoError(
+                "--simulate is for public data: a simulated run spends far more than the epsilon that is asked for",
+                "simulate on a public stand-in (--public says that data are), and train on the private data with the "
+                "settings it finds; or leave --simulate out",
+            )
 
 
 def _toml(value: Any) -> str:

@@ -1,0 +1,121 @@
+"""A simulated plan keeps the noise on a mean gradient and the steps, and its epsilon is its own, a larger one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from dp_accounting import dp_event, pld
+
+from sfumato import Gaussian, Poisson, PrivacyPlan, SfumatoError
+from sfumato.privacy import FullBatch, Quantile, User
+from sfumato.privacy.planning.requested import requested
+from sfumato.privacy.planning.simulation import outside_the_law, simulated, total_noise
+
+LARGE = PrivacyPlan.calibrate(examples=50_000, batch_size=4096, steps=500, noise_multiplier=8.0, delta=1e-6)
+
+
+def epsilon_of(probability: float, sigma: float, steps: int, delta: float) -> float:
+    """By the library alone."""
+    accountant = pld.PLDAccountant()
+    step = dp_event.PoissonSampledDpEvent(probability, dp_event.GaussianDpEvent(sigma))
+    return accountant.compose(dp_event.SelfComposedDpEvent(step, steps)).get_epsilon(delta)
+
+
+@pytest.mark.parametrize("factor", [2, 16, 100, 4096])
+def test_noise_over_the_batch_and_steps_are_kept(factor):
+    small = simulated(LARGE, factor)
+    assert small.expected_batch_size == round(4096 / factor)
+    assert small.noise_multiplier / small.expected_batch_size == pytest.approx(8 / 4096, rel=1e-12)
+    assert total_noise(small) == pytest.approx(total_noise(LARGE), rel=1e-12)
+    kept = ("population", "steps", "delta", "clipping", "unit", "adjacency")
+    assert [getattr(small, name) for name in kept] == [getattr(LARGE, name) for name in kept]
+
+
+def test_total_noise_is_that_of_the_paper():
+    # eta^2 = q^2 S / (2 sigma^2), with q = 0.1, S = 800, sigma = 4: eta^2 = 0.01 * 800 / 32 = 1/4.
+    plan = PrivacyPlan.calibrate(examples=1000, batch_size=100, steps=800, noise_multiplier=4.0, delta=1e-5)
+    assert total_noise(plan) == pytest.approx(2)
+
+
+@pytest.mark.parametrize(("factor", "probability", "sigma"), [(4, 1024 / 50_000, 2.0), (16, 256 / 50_000, 0.5)])
+def test_a_simulated_plan_states_the_epsilon_of_its_own_noise(factor, probability, sigma):
+    found = simulated(LARGE, factor).epsilon()
+    assert found == pytest.approx(epsilon_of(probability, sigma, 500, 1e-6), rel=1e-2)
+    assert found > LARGE.epsilon()
+
+
+def test_the_more_is_saved_the_larger_epsilon_is():
+    figures = [simulated(LARGE, factor).epsilon() for factor in (1, 4, 16, 64)]
+    assert figures == sorted(figures)
+    assert figures[-1] > 20 * figures[0]
+
+
+def test_above_the_law_epsilon_hardly_changes():
+    """From a noise multiplier of about 2 on epsilon follows from the total noise."""
+    plan = replace(LARGE, mechanism=Gaussian(noise_multiplier=32.0))
+    small = simulated(plan, 16)
+    assert small.noise_multiplier == 2.0
+    assert plan.epsilon() < small.epsilon() < 1.2 * plan.epsilon()
+    assert outside_the_law(small, plan) is None
+    said = outside_the_law(simulated(plan, 64), plan)
+    assert said is not None
+    assert f"{simulated(plan, 64).epsilon():.4g}" in said
+
+
+def test_a_full_batch_becomes_a_poisson_sample():
+    full = PrivacyPlan.calibrate(examples=1000, batch_size=1000, steps=60, noise_multiplier=10.0, delta=1e-5)
+    assert isinstance(full.participation, FullBatch)
+    small = simulated(full, 10)
+    assert small.participation == Poisson(batch_size=100)
+    assert small.sampling_probability == pytest.approx(0.1)
+    assert small.epsilon() > full.epsilon()
+
+
+def test_of_users_the_same_holds():
+    users = PrivacyPlan.calibrate(
+        examples=2000, batch_size=400, steps=50, noise_multiplier=12.0, delta=1e-5, unit=User(drawn="users", at_most=5)
+    )
+    small = simulated(users, 4)
+    assert (small.unit, small.expected_batch_size, small.noise_multiplier) == (users.unit, 100, 3.0)
+    assert small.epsilon() > users.epsilon()
+
+
+def test_a_factor_of_one_is_the_plan_itself():
+    assert simulated(LARGE, 1) is LARGE
+
+
+def planned(**pair) -> PrivacyPlan:
+    asked = requested(examples=1000, **pair)._asdict()
+    return PrivacyPlan.calibrate(examples=1000, batch_size=100, steps=10, noise_multiplier=8.0, delta=1e-5, **asked)
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (planned(participation="truncated"), "participation is truncated"),
+        (planned(participation="cyclic", mechanism="gaussian"), "participation is cyclic"),
+        (planned(mechanism="blt"), "mechanism is blt"),
+        (planned(participation="cyclic"), "mechanism is banded"),
+        (replace(LARGE, clipping=Quantile(count_noise=200.0)), "the clipping adapts"),
+    ],
+)
+def test_a_plan_that_the_law_does_not_speak_of_is_refused(plan, words):
+    with pytest.raises(SfumatoError) as refused:
+        simulated(plan, 2)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("batch", "factor", "words"),
+    [
+        (4096, 4097, "give at most 4096"),
+        (4096, 0, "simulate must be at least 1"),
+        (4096, 2.0, "simulate must be a whole number"),
+        (1, 2, "give a larger batch"),
+    ],
+)
+def test_a_factor_that_leaves_no_example_is_refused(batch, factor, words):
+    with pytest.raises(SfumatoError) as refused:
+        simulated(replace(LARGE, participation=Poisson(batch_size=batch)), factor)
+    assert words in str(refused.value)

@@ -1,0 +1,175 @@
+"""A search by simulation: small runs say their own epsilon, and what they predict is compared with larger runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sfumato import PrivacyPlan, SfumatoError, search, verify
+from sfumato.data import SourceSpec
+from sfumato.experiment import Experiment
+from sfumato.privacy import FullBatch
+from sfumato.randomness import Choice
+from sfumato.search import workers
+from sfumato.search.simulation import LargerRuns
+
+EXPERIMENT = Experiment(
+    model="linear", noise_multiplier=16.0, batch_size=256, steps=20, delta=1e-5, ema=0.0, max_norm=1.0, seed=3
+)
+TRIAL = search.Trial(experiment=EXPERIMENT, source="digits", threads=1, device="cpu", micro_batch=256)
+RATES = {"learning_rate": Choice(values=(0.001, 0.1, 2.0))}
+
+
+@pytest.fixture(autouse=True)
+def fixed_records_and_no_images(home, monkeypatch) -> None:
+    """Drawing takes longer than the small runs here."""
+    (home / "owner.key").write_text("11" * 32)  # the same records are scored on each time
+    (home / "owner.key").chmod(0o600)
+    monkeypatch.setattr("sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "<svg></svg>")
+    monkeypatch.setattr("sfumato.search.simulation.swept", lambda rows, varied: f"<svg>{len(rows)} {varied}</svg>")
+
+
+def plan_of(run: str | Path) -> PrivacyPlan:
+    return PrivacyPlan.from_dict(json.loads(Path(run, "plan.json").read_text()))
+
+
+def statement(run: str | Path) -> dict:
+    return json.loads(Path(run, "statement.json").read_text())
+
+
+def test_every_run_has_its_own_plan_and_promise(tmp_path):
+    found = search.simulate(TRIAL, RATES, 8, directory=tmp_path / "s", confirm=3)
+    full = plan_of(tmp_path / "s/full-size/1")
+    assert (full.expected_batch_size, full.noise_multiplier, full.steps) == (256, 16.0, 20)
+    assert full == found.full_plan
+    sizes = {"": (32, 2.0), "simulated-4": (64, 4.0), "full-size": (256, 16.0)}
+    for folder, (batch, noise) in sizes.items():
+        runs = [path for path in (tmp_path / "s" / folder).iterdir() if path.name.isdigit()]
+        assert len(runs) == (2 if folder == "simulated-4" else 3)
+        for run in runs:
+            plan, said = plan_of(run), statement(run)
+            assert (plan.expected_batch_size, plan.noise_multiplier, plan.steps) == (batch, noise, 20)
+            assert said["epsilon"] == pytest.approx(plan.epsilon(), abs=1e-3)
+            assert said["plan"] == plan.to_dict()
+            assert (said["epsilon"] > full.epsilon() + 0.001) == (folder != "full-size")
+            assert verify(run).holds
+    settings = [json.loads((tmp_path / f"s/{place}/1/settings.json").read_text()) for place in (".", "full-size")]
+    assert settings[0]["settings"] == settings[1]["settings"], "what is learnt by is that of the full size"
+    assert settings[0]["request"]["simulates"] == 8
+    assert "simulates" not in settings[1]["request"]
+
+
+def test_what_was_predicted_is_compared_with_what_was_found(tmp_path):
+    found = search.simulate(TRIAL, RATES, 8, directory=tmp_path / "s", confirm=3)
+    predicted = {row["change"]["learning_rate"]: row["accuracy"] for row in found.rows}
+    assert [row["accuracy"] for row in found.rows] == sorted(predicted.values(), reverse=True)
+    twice, full = found.larger_runs
+    assert (twice.simulate, full.simulate) == (4, 1)
+    assert [row["change"] for row in twice.rows] == [row["change"] for row in found.rows[:2]]
+    for row in full.rows:
+        assert row["predicted"] == predicted[row["change"]["learning_rate"]]
+        evaluation = json.loads(Path(row["run"], "evaluation.json").read_text())
+        assert row["accuracy"] == evaluation["accuracy"]
+    best = max(full.rows, key=lambda row: row["accuracy"])
+    assert found.best == best["change"], "several full runs say more than the simulation"
+    assert found.predicted == predicted[found.best["learning_rate"]]
+    held = [abs(row["accuracy"] - row["predicted"]) for row in full.rows]
+    assert full.largest_difference == pytest.approx(max(held))
+    kept = json.loads((tmp_path / "s/sweep.json").read_text())
+    assert kept["larger_runs"] == json.loads(json.dumps([larger.to_dict() for larger in found.larger_runs]))
+    assert kept["full_size"]["noise_multiplier"] == 16.0
+    assert found.cost.runs == 8
+
+
+def test_settings_that_learn_are_told_from_those_that_do_not(tmp_path):
+    trial = replace(TRIAL, experiment=replace(EXPERIMENT, noise_multiplier=8.0, learning_rate=0.5))
+    space = {"steps": Choice(values=(1, 4, 40))}
+    found = search.simulate(trial, space, 8, directory=tmp_path / "s", confirm=3)
+    assert [row["change"]["steps"] for row in found.rows] == [40, 4, 1]
+    assert [(row["steps"], row["batch_size"], row["noise_multiplier"]) for row in found.rows] == [
+        (steps, 32, 1.0) for steps in (40, 4, 1)
+    ]
+    full = found.larger_runs[-1]
+    assert full.rank_correlation == 1
+    assert found.best == {"steps": 40}
+    assert found.full_plan.steps == 40
+    assert abs(full.rows[0]["accuracy"] - found.predicted) < 0.2, "chance is 0.1, and it learns more than half"
+    assert found.predicted > 0.5
+
+
+def test_a_search_goes_on_and_confirms_more(tmp_path, monkeypatch):
+    first = search.simulate(TRIAL, RATES, 8, directory=tmp_path / "s")
+    assert [larger.simulate for larger in first.larger_runs] == [4]
+    trained = []
+    real = workers.runs.execute
+    monkeypatch.setattr(workers.runs, "execute", lambda job, run, **how: trained.append(run.path) or real(job, run))
+    again = search.simulate(TRIAL, RATES, 8, directory=tmp_path / "s", confirm=1)
+    assert again.rows == first.rows
+    assert [path.parent.name for path in trained] == ["full-size"]
+    assert again.best == first.best
+    assert again.cost.runs == 6
+    fewer = search.simulate(TRIAL, RATES, 8, directory=tmp_path / "s")
+    assert len(trained) == 1
+    assert fewer.cost.runs == 6, "what was trained counts, however few are asked for"
+    with pytest.raises(SfumatoError, match="simulate"):
+        search.simulate(TRIAL, RATES, 4, directory=tmp_path / "s")
+    with pytest.raises(SfumatoError, match="simulate"):
+        search.open(TRIAL, RATES, directory=tmp_path / "s")
+
+
+def test_private_data_are_refused(tmp_path):
+    private = replace(TRIAL, source=SourceSpec(spec="digits", public=False))
+    with pytest.raises(SfumatoError, match="is private, and a simulated run spends far more"):
+        search.simulate(private, RATES, 8, directory=tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "factor", "confirm", "words"),
+    [
+        ({}, 1, 0, "simulate must be at least 2"),
+        ({}, 0, 0, "simulate must be at least 1"),
+        ({}, 300, 0, "give at most 256"),
+        ({}, 8, -1, "confirm must be at least 1"),
+        ({"mechanism": "blt"}, 8, 0, "the mechanism is blt"),
+    ],
+)
+def test_what_is_no_simulation_is_refused_before_anything_is_spent(tmp_path, changed, factor, confirm, words):
+    trial = replace(TRIAL, experiment=replace(EXPERIMENT, **changed))
+    with pytest.raises(SfumatoError) as refused:
+        search.simulate(trial, RATES, factor, directory=tmp_path / "s", confirm=confirm)
+    assert words in str(refused.value)
+    assert not (tmp_path / "s").exists()
+
+
+def test_full_batches_are_noted_and_what_varies_in_the_plan_has_its_own_simulation(tmp_path):
+    trial = replace(TRIAL, experiment=replace(EXPERIMENT, noise_multiplier=None, batch_size=None, learning_rate=0.1))
+    space = {"epsilon": Choice(values=(1.0, 8.0))}
+    found = search.simulate(trial, space, 16, directory=tmp_path / "s", dry_run=True)
+    assert all(isinstance(plan.participation, FullBatch) for plan in found.full_plans)
+    assert [plan.epsilon() for plan in found.full_plans] == pytest.approx([1.0, 8.0], rel=1e-3)
+    for small, full in zip(found.plans, found.full_plans, strict=True):
+        ratio = small.noise_multiplier / small.expected_batch_size
+        assert ratio == pytest.approx(full.noise_multiplier / full.expected_batch_size)
+    assert any("Poisson sample" in line for line in found.notes)
+    assert any("promises its own epsilon" in line for line in found.notes)
+    assert not (tmp_path / "s").exists()
+
+
+def test_figures_of_larger_runs():
+    pairs = [(0.5, 0.65), (0.7, 0.6), (0.9, 0.95), (0.8, 0.8)]
+    larger = LargerRuns(
+        simulate=1, rows=tuple({"predicted": one, "accuracy": other} for one, other in pairs), scored_on=1000
+    )
+    assert larger.difference == pytest.approx(0.025)
+    assert larger.largest_difference == pytest.approx(0.15)
+    assert larger.rank_correlation == pytest.approx(0.8), "1 - 6 (1 + 1) / (4 (16 - 1))"
+    swapped = replace(larger, rows=tuple({"predicted": one, "accuracy": -one} for one, _ in pairs))
+    assert swapped.rank_correlation == pytest.approx(-1)
+    level = replace(larger, rows=tuple({"predicted": 0.5, "accuracy": 0.5} for _ in range(4)), scored_on=200)
+    assert level.standard_error == pytest.approx((2 * 0.25 / 200) ** 0.5)
+    assert level.rank_correlation is None
+    assert replace(larger, rows=larger.rows[:2]).rank_correlation is None
