@@ -185,18 +185,19 @@ def check(source: Source, plan: PrivacyPlan) -> None:
 
 
 def check_classes(source: Source) -> None:
-    """Refuse a promise for users who are the classes of a classifier, where the list of classes was read.
+    """Refuse a promise for users who are the classes of a head, where the list of classes was read.
 
-    **Guarantee.** The model names its classes. Where each class is one user and the list is what the data show, it says
-    without noise who took part; declared, it is a public constant (unit: one user; adjacency: any).
+    **Guarantee.** A head over all classes has a row for each, and every gradient goes through all of them. Where each
+    class is one user and the list is what the data show, one user more is a row more for everybody, and a classifier
+    names it; declared, the list is a public constant (unit: one user; adjacency: any).
     """
     from sfumato.data import BY_CLASS
 
     if source.user_from == BY_CLASS and "classes" in source.facts_read:
         raise SfumatoError(
-            f"by `user_from={BY_CLASS}` each class is one user, and the model's list of classes, read from the data, "
-            "would say who took part",
-            "declare the `classes`; or train an embedding, which knows none (sfumato embed)",
+            f"by `user_from={BY_CLASS}` each class is one user, and the list of classes that a head is made for, read "
+            "from the data, would say who took part",
+            "declare the `classes`; or train an embedding by fedemb, which has no such head (sfumato embed)",
         )
 
 
@@ -204,7 +205,7 @@ def class_of_one(source: Source, plan: PrivacyPlan) -> str | None:
     """What a promise for users means where each class is one user; None elsewhere."""
     from sfumato.data import BY_CLASS
 
-    if source.user_from != BY_CLASS or not isinstance(plan.unit, User):
+    if source.user_from != BY_CLASS or source.declared.purpose.open_set or not isinstance(plan.unit, User):
         return None
     return (
         "each class is one user, so what the model knows of a class is what the promise hides: the smaller epsilon, "
@@ -244,7 +245,7 @@ def _check_users(source: Source, plan: PrivacyPlan, unit: User) -> None:
     users, _ = by_user(source.train)
     check_cap(users, unit)
     check_classes(source)
-    if source.user_from != BY_CLASS:  # there a classifier's parts share their classes, and so their users
+    if source.user_from != BY_CLASS or source.declared.purpose.open_set:  # the parts of a classifier share classes
         refuse_shared(source)
     if unit.drawn != "users":
         return

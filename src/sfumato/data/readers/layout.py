@@ -55,7 +55,7 @@ def layout_of(path: str) -> Layout:
     """How a folder is laid out, by its folders' names and by which of them hold folders or images."""
     root = existing_folder(path)
     folders = subfolders(root)
-    if [folder.name for folder in folders] == PARTS[:1] and subfolders(folders[0]):
+    if [folder.name for folder in folders] == [PARTS[0]] and subfolders(folders[0]):
         return Layout(folders[0], _levels(folders[0]), False, ())
     holders = [folder for folder in folders if subfolders(folder)]
     renamed = parts_meant(holders)
