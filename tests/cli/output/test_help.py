@@ -129,7 +129,7 @@ budget:
 data:
   --examples N          N, the number of training examples, declared.
                         (default: counted in the data)
-  --user-from REGEX|folder|dicom
+  --user-from class|folder|dicom|REGEX
                         Whose image each file of a folder is. (default: a
                         folder does not say whose images it holds)
   --public              The data are public.
