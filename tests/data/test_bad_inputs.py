@@ -1002,7 +1002,7 @@ def times_of_two_kinds(path):
 
 @refused(
     "'PATH/cat/0.png' is not in a user's folder; user_from=folder reads PATH/CLASS/USER/IMAGE; move it to one, "
-    "or leave that out"
+    "or give user_from=class where each class is one user, or leave that out"
 )
 def images_beside_users_folders(path):
     return folder(path, "cat", "dog", "cat/ann", "dog/ann"), {"user_from": "folder"}
@@ -1010,7 +1010,7 @@ def images_beside_users_folders(path):
 
 @refused(
     "train and test of folder 'PATH' have no class folders; make a folder for each user in each class folder, such as "
-    "PATH/cat/ann, or PATH/train/cat/ann"
+    "PATH/cat/ann, or PATH/train/cat/ann, or give user_from=class where each class is one user, or leave that out"
 )
 def parts_without_users_folders(path):
     return folder(path, "train/cat", "train/dog", "test/cat", "test/dog"), {"user_from": "folder"}
@@ -1045,7 +1045,7 @@ def name_whose_user_is_left_out(path):
 
 @refused(
     "user_from=( is no regular expression (missing ), unterminated subpattern at position 0); give one such as "
-    "'patient-(\\d+)_', or folder where users have folders of their own"
+    "'patient-(\\d+)_', or folder where users have folders of their own, or class where each class is one user"
 )
 def pattern_that_is_none(path):
     return folder(path, "cat", "dog"), {"user_from": "("}
@@ -1059,6 +1059,61 @@ def users_of_an_archive_by_folder(path):
     return archive(path, **four()), {"user_from": "folder"}
 
 
+@refused(
+    "user_from=class makes each class one user, and the split by user puts it whole in one part of folder 'PATH', so "
+    "that a classifier would be tested on classes that it has not met; leave it out, or make the train and test parts "
+    "yourself; or train an embedding, which is to tell people apart that it has not met (sfumato embed, or open_source "
+    "with open_set=True)"
+)
+def classes_as_users_of_a_classifier(path):
+    return folder(path, "ann", "bob"), {"user_from": "class"}
+
+
+@refused("archive 'PATH/a.npz' has the array users_train, and user_from=class is given; leave one of them out")
+def archive_with_users_twice(path):
+    return archive(path, **four(users_train=np.arange(4))), {"user_from": "class"}
+
+
+@refused("table 'PATH/t.csv' has the column user, and user_from=class is given; leave one of them out")
+def table_with_users_twice(path):
+    return listing(path, "path,label,user\n0.png,cat,ann\n1.png,dog,bob\n"), {"user_from": "class"}
+
+
+@refused("user_from=class makes each class one user, and label_columns give an image several; leave one of them out")
+def several_classes_as_users_in_a_table(path):
+    known = {"user_from": "class", "label_columns": ["ann", "bob"], "open_set": True}
+    return listing(path, "path,ann,bob\n0.png,1,0\n1.png,1,1\n"), known
+
+
+@refused("user_from=class makes each class one user, and label_columns give an image several; leave one of them out")
+def several_classes_as_users_in_an_archive(path):
+    return several(path), {"user_from": "class", "label_columns": ["a", "b"]}
+
+
+@refused(
+    "user_from=class is for folder:, and the source is digits; leave it out: a table has a column user, an archive the "
+    "arrays users_train and users_test"
+)
+def classes_as_users_of_a_published_set(path):
+    return "digits", {"user_from": "class"}
+
+
+@refused(
+    "folder 'PATH' has its parts in 'training' and 'val', and they are to be called train and test; rename 'training' "
+    "to 'train' and 'val' to 'test'"
+)
+def parts_of_other_names(path):
+    return folder(path, "training/ann", "training/bob", "val/cleo"), {"user_from": "class", "open_set": True}
+
+
+@refused(
+    "folder 'PATH' has its parts in 'train' and 'validation', and they are to be called train and test; rename "
+    "'validation' to 'test'"
+)
+def a_validation_part_in_place_of_a_test_part(path):
+    return folder(path, "train/cat", "train/dog", "validation/cat", "validation/dog"), {}
+
+
 @refused("users must be at least 1, got 0; give a whole number of at least 1")
 def no_users(path):
     return archive(path, **four(users_train=np.arange(4))), {"users": 0}
@@ -1066,7 +1121,7 @@ def no_users(path):
 
 @refused(
     "users=3 is declared, and npz:PATH/a.npz does not say whose record each one is; leave it out, or give a table's "
-    "column user, an archive's users_train, or a folder's user_from"
+    "column user, an archive's users_train, a folder's user_from, or user_from=class where each class is one user"
 )
 def users_of_nobody(path):
     return archive(path, **four()), {"users": 3}

@@ -196,6 +196,23 @@ def test_the_head_over_all_classes_is_summed_and_not_released(source, tmp_path):
     }
 
 
+@pytest.mark.parametrize("method", ["fedavg", "dpsgd"])
+def test_a_head_over_classes_who_are_users_is_made_for_declared_ones(tmp_path, method):
+    """Read from the data, one person more were a row more of the head, through which everybody's gradient goes."""
+    labels = np.repeat(np.arange(20), 4)
+    images = (10 * labels[:, None, None] + np.random.default_rng(0).integers(0, 50, (80, 8, 8))).astype(np.uint8)
+    np.savez(tmp_path / "people.npz", x=images, y=labels)
+    known = {"owner_key": bytes(32), "user_from": "class", "open_set": True}
+    few = {name: value for name, value in ALONE.items() if name != "clients"}
+    asked = EmbeddingExperiment(model="linear", dimension=8, method=method, **few)
+    source = open_source(f"npz:{tmp_path}/people.npz", **known)
+    with pytest.raises(SfumatoError, match="read from the data, would say who took part; declare the classes"):
+        job_of(asked, source)
+    job_of(replace(asked, method="fedemb"), source)
+    names = [f"p{number}" for number in range(20)]
+    job_of(asked, open_source(f"npz:{tmp_path}/people.npz", classes=names, **known))
+
+
 def test_a_fixed_group_has_a_figure_of_its_own_beside_that_of_each_person(source):
     job, _ = job_of(EmbeddingExperiment(**{**ALONE, "grouping": "fixed", "clients": None, "batch_size": 2}), source)
     assert (job.plan.population, job.plan.users, job.clients.count) == (4, USERS, 2)

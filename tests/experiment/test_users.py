@@ -321,6 +321,37 @@ def test_persons_in_both_parts_are_refused(tmp_path):
         users.check(source, plan_for(source, "users", at_most=None))
 
 
+@pytest.fixture
+def named(tmp_path) -> str:
+    """Twelve people, who are the classes, each with four images to train on and two to test on."""
+    generator = np.random.default_rng(0)
+    arrays = {}
+    for part, each in (("train", 4), ("test", 2)):
+        labels = np.repeat(np.arange(12), each)
+        images = 20 * labels[:, None, None] + generator.integers(0, 20, (len(labels), 8, 8))
+        arrays |= {f"x_{part}": images.astype(np.uint8), f"y_{part}": labels}
+    np.savez(tmp_path / "named.npz", **arrays)
+    return f"npz:{tmp_path}/named.npz"
+
+
+def test_a_list_of_classes_who_are_users_is_declared_or_refused(named):
+    """The model names its classes: read from the data, they would say without noise who took part."""
+    known = {"owner_key": bytes(32), "user_from": "class"}
+    source = open_source(named, **known)
+    with pytest.raises(SfumatoError, match=r"by user_from=class each class is one user, .* declare the classes"):
+        users.check(source, plan_for(source, "users", at_most=None))
+    by_image = PrivacyPlan.calibrate(examples=48, batch_size=48, steps=2, epsilon=8, delta=1e-5)
+    users.check(source, by_image)
+    assert users.class_of_one(source, by_image) is None
+    declared = open_source(named, classes=[f"p{number}" for number in range(12)], **known)
+    plan = plan_for(declared, "users", at_most=None)
+    users.check(declared, plan)
+    assert "each class is one user" in users.class_of_one(declared, plan)
+    assert users.class_of_one(replace(declared, open_set=True), plan) is None
+    with pytest.raises(SfumatoError, match="12 of the 12 users to train on have records to score on too"):
+        users.check(replace(declared, open_set=True), plan)
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [

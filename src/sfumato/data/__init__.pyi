@@ -25,11 +25,13 @@ from .images.windows import InceptionCrops as InceptionCrops
 from .images.windows import randomness_of as randomness_of
 from .kinds import KINDS as KINDS
 from .kinds import is_public as is_public
+from .kinds import knows_user_from as knows_user_from
 from .kinds import parse as parse
 from .kinds import refuse_absent as refuse_absent
 from .opening import open_source as open_source
 from .parts import Part as Part
 from .readers.dicom import BY_PATIENT as BY_PATIENT
+from .readers.whose import BY_CLASS as BY_CLASS
 from .records import FileRecords as FileRecords
 from .records import Records as Records
 from .records import TextRecords as TextRecords

@@ -157,14 +157,15 @@ class People:
     """Whose the records are."""
 
     user_from: str | None = fact(
-        "REGEX|folder|dicom",
+        "class|folder|dicom|REGEX",
         "a folder does not say whose images it holds",
         of="images",
         only="`user_from={}` is for folder:",
         remedy="leave it out: a table has a column user, an archive the arrays users_train and users_test",
     )
-    """Whose image each file of a folder is: folder for PATH/CLASS/USER/IMAGE, or a regular expression that is looked
-    for in its name, such as 'patient-([0-9]+)_'."""
+    """Whose image each one is: class where each class is one user (PATH/PERSON/IMAGE, also in a table or an archive),
+    folder for PATH/CLASS/USER/IMAGE, or a regular expression that is looked for in a file's name, such as
+    'patient-([0-9]+)_'."""
     users: int | None = fact("NUMBER", "counted in the data")
     """How many users the training part has, declared."""
 
@@ -236,7 +237,7 @@ class Declared(OfParts):
         """Refuse facts that this source's reader does not understand, of those that readers must name.
 
         Args:
-            understood: names of facts, or a fact and its only value, as in "user_from=dicom".
+            understood: names of facts, or a fact and its only value, as in "user_from=class".
         """
         for name, value in reversed(self.given.items()):
             about = choices_of(Declared)[name].metadata

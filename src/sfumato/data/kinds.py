@@ -86,6 +86,12 @@ def is_public(spec: str) -> bool:
     return bool(Cache(argument).contents.source["public"])
 
 
+def knows_user_from(kind: str, rule: str | None) -> bool:
+    """Whether a source of this kind may be opened with this `user_from`."""
+    understood = KINDS[kind].understood if KINDS[kind].reader is not None else ()
+    return rule is not None and not {"user_from", f"user_from={rule}"}.isdisjoint(understood)
+
+
 def parse(spec: str) -> tuple[str, str]:
     """Kind and argument of a source's spelling.
 

@@ -69,7 +69,8 @@ def open_source(
             them. A cache has views of its own.
         user_from: how a folder says whose image each one is: "folder" for PATH/CLASS/USER/IMAGE, or a regular
             expression that is looked for in each file's name, whose first group is the user (all that matches where it
-            has none). Tables and archives say it in a column. Of a folder or table of DICOM files "dicom" takes each
+            has none). Tables and archives say it in a column. Of all three "class" makes each class one user, by the
+            class's name. Of a folder or table of DICOM files "dicom" takes each
             file's patient identifier, of which no more than a code under the owner's key is kept.
         users: the declared number of users of the training part.
         open_set: whether each part may have classes of its own, and single images of some, as for embeddings, which are

@@ -81,7 +81,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
             method=method,
         )
         if method != "central" and not beforehand.says_whose(spec):
-            data.refuse_nameless()
+            data.refuse_nameless("" if spec is None else spec.spec)
         if method not in WITHOUT_PLAN:
             request = self.request(beforehand.ANY_NUMBER, schedule=self.schedule, warmup=self.warmup)
             norm = 1.0 if self.max_norm is None else self.max_norm

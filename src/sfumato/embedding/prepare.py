@@ -178,6 +178,8 @@ def _refuse(source: Source, plan: PrivacyPlan, clients: Clients) -> None:
             "calibrate the plan with the source's number of users, or declare the same number",
         )
     check_users(source, unit)
+    if clients.method == "fedavg":
+        users.check_classes(source)
     check_scored(source)
     if unit.grouped != (clients.grouping == "fixed"):
         raise SfumatoError(

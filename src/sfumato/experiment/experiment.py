@@ -215,7 +215,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
         if not source.multilabel:  # trials have shown what signals are worth for classes alone
             notes.append(remarks.weak_signal(plan, len(source.classes)))
         notes.append(defaults.by_hand(self.model, self.pretrained, source.examples))
-        notes.append(users.several_of_one(source, plan))
+        notes += [users.several_of_one(source, plan), users.class_of_one(source, plan)]
         if self.trainable and "all" not in self.trainable and self.pretrained is None and source.cache is None:
             notes.append("only a part is trained, and no pre-trained weights are given: the rest stays random")
         notes.append(defaults.cut_off(source.cropped_share))

@@ -184,6 +184,35 @@ def check(source: Source, plan: PrivacyPlan) -> None:
         )
 
 
+def check_classes(source: Source) -> None:
+    """Refuse a promise for users who are the classes of a head, where the list of classes was read.
+
+    **Guarantee.** A head over all classes has a row for each, and every gradient goes through all of them. Where each
+    class is one user and the list is what the data show, one user more is a row more for everybody, and a classifier
+    names it; declared, the list is a public constant (unit: one user; adjacency: any).
+    """
+    from sfumato.data import BY_CLASS
+
+    if source.user_from == BY_CLASS and "classes" in source.facts_read:
+        raise SfumatoError(
+            f"by `user_from={BY_CLASS}` each class is one user, and the list of classes that a head is made for, read "
+            "from the data, would say who took part",
+            "declare the `classes`; or train an embedding by fedemb, which has no such head (sfumato embed)",
+        )
+
+
+def class_of_one(source: Source, plan: PrivacyPlan) -> str | None:
+    """What a promise for users means where each class is one user; None elsewhere."""
+    from sfumato.data import BY_CLASS
+
+    if source.user_from != BY_CLASS or source.declared.purpose.open_set or not isinstance(plan.unit, User):
+        return None
+    return (
+        "each class is one user, so what the model knows of a class is what the promise hides: the smaller epsilon, "
+        "the less a class can be recognised; embeddings tell people apart without it (sfumato embed)"
+    )
+
+
 def refuse_shared(source: Source) -> None:
     """Refuse users who stand in the training part and in what it is scored on; parts that know none are let pass."""
     from sfumato.data import shared_users
@@ -210,12 +239,14 @@ def check_cap(users: np.ndarray, unit: User) -> None:
 
 
 def _check_users(source: Source, plan: PrivacyPlan, unit: User) -> None:
-    from sfumato.data import by_user
+    from sfumato.data import BY_CLASS, by_user
 
     one_of("drawn", unit.drawn, TRAINED, remedy="train classifiers by examples or users; clients are for embeddings")
     users, _ = by_user(source.train)
     check_cap(users, unit)
-    refuse_shared(source)
+    check_classes(source)
+    if source.user_from != BY_CLASS or source.declared.purpose.open_set:  # the parts of a classifier share classes
+        refuse_shared(source)
     if unit.drawn != "users":
         return
     rule = plan.participation

@@ -129,9 +129,9 @@ budget:
 data:
   --examples N          N, the number of training examples, declared.
                         (default: counted in the data)
-  --user-from REGEX|folder|dicom
-                        Whose image each file of a folder is. (default: a
-                        folder does not say whose images it holds)
+  --user-from class|folder|dicom|REGEX
+                        Whose image each one is. (default: a folder does not
+                        say whose images it holds)
   --public              The data are public.
 
 model:

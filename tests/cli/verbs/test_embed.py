@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from sfumato.cli import main
+from sfumato.data import open_source
+from sfumato.randomness import owner_key
 from sfumato.training import loop
 
 QUICK = (
@@ -51,6 +55,90 @@ def test_it_trains_says_what_it_promised_and_what_to_do_next(people, capsys):
     assert main(shlex.split("predict run people.npz")) == 1
     assert main(shlex.split(f"evaluate run {people} --part all --json")) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["images"] == 80
+
+
+NAMES = [f"name-{letter}" for letter in "abcdefghijklmnopqrst"]
+
+
+def photographs(place: Path, names: list[str], each: int = 4) -> None:
+    generator = np.random.default_rng(len(names))
+    for number, name in enumerate(names):
+        (place / name).mkdir(parents=True)
+        for image in range(each):
+            pixels = 10 * number + generator.integers(0, 50, (8, 8, 3))
+            Image.fromarray(pixels.astype(np.uint8)).save(place / name / f"{image}.png")
+
+
+def test_a_folder_for_each_person_is_all_it_takes(workplace, call):
+    """The commands of the refusals work, the people to test on are others, and nothing that is public names anybody."""
+    photographs(Path("people"), NAMES)
+    photographs(Path("people"), ["name-alone"], each=1)
+    told = call(f"embed folder:people {QUICK}", status=1)
+    assert (
+        "; its folders are PATH/PERSON/IMAGE: if each class is one person, give --user-from class, as in sfumato "
+        in told
+    )
+    advised = told.strip().rpartition("as in sfumato ")[2]
+    assert advised == "embed folder:people --user-from class"
+    found = json.loads(call(f"{advised} {QUICK} --output run --json").splitlines()[-1])
+    assert "each single person, with all of their images" in found["statement"]
+    call("verify run")
+    source = open_source("folder:people", owner_key=owner_key(), user_from="class", open_set=True)
+    assert not {*source.train.users} & {*source.test.users}
+    assert json.loads(Path("run/plan.json").read_text())["examples"] == len({*source.train.users})
+    measured = "evaluate run folder:people --user-from class --json"
+    assert json.loads(call(measured).splitlines()[-1])["images"] == len(source.test)
+    assert "trained on users by --user-from 'class'" in call("evaluate run folder:people", status=1)
+    call("report run --public")
+    public = ("model.safetensors", "statement.json", "plan.json", "ledger.jsonl", "report-public.html")
+    for file in public:
+        assert b"name-" not in Path("run", file).read_bytes(), file
+
+
+def test_parts_of_persons_and_what_they_are_called(workplace, call):
+    photographs(Path("people/train"), NAMES[:14])
+    photographs(Path("people/validation"), NAMES[14:])
+    told = call(f"embed folder:people {QUICK}", status=1)
+    assert "; rename 'validation' to 'test'; its folders are PATH/train/PERSON/IMAGE: " in told
+    assert told.strip().endswith("as in sfumato embed folder:people --user-from class")
+    assert "rename 'validation' to 'test'" in call(f"embed folder:people --user-from class {QUICK}", status=1)
+    Path("people/validation").rename("people/test")
+    call(f"embed folder:people --user-from class {QUICK} --output run")
+    assert json.loads(Path("run/plan.json").read_text())["examples"] == 14
+    Path("people/train", NAMES[0]).rename(f"people/test/{NAMES[0]}-again")
+    photographs(Path("people/test"), NAMES[3:4])
+    told = call(f"embed folder:people --user-from class {QUICK} --output other", status=1)
+    assert "1 of the 13 users to train on have records in the test part too" in told
+
+
+def test_a_table_or_an_archive_may_do_without_users(workplace, call):
+    photographs(Path("people"), NAMES)
+    files = [f"{file},{file.parent.name}" for file in sorted(Path("people").rglob("*.png"))]
+    Path("people.csv").write_text("\n".join(["path,label", *files]))
+    told = call(f"embed csv:people.csv {QUICK}", status=1)
+    assert "where each class is one user, --user-from class says so of all three" in told
+    call(f"embed csv:people.csv --user-from class {QUICK} --output run")
+    assert "trained on users by --user-from 'class'" in call("evaluate run csv:people.csv", status=1)
+    Path("own.toml").write_text("source = 'csv:people.csv'\nuser-from = 'class'\n")
+    told = call(f"embed own.toml {QUICK} --dry-run --json")
+    assert json.loads(told.splitlines()[-1])["plan"]["users"] > 10
+    call("dedup digits folder:people --user-from class --limit 0.001 --output d")
+    call(f"embed csv:d/private.csv {QUICK} --dry-run")
+
+
+def test_a_classifier_of_users_is_refused_with_the_reason_or_has_a_note(workplace, call, capsys):
+    photographs(Path("people"), NAMES)
+    told = call("train folder:people --user-from class --unit user --dry-run", status=1)
+    assert (
+        "by user puts it whole in one part of folder 'people', so that a classifier would be tested on classes" in told
+    )
+    for part in ("train", "test"):
+        photographs(Path("parted", part), NAMES)
+    options = "--user-from class --unit user --drawn users --model linear --epsilon 8 --steps 5 --dry-run"
+    told = call(f"train folder:parted {options}", status=1)
+    assert "declare the --classes; or train an embedding" in told
+    assert main(shlex.split(f"train folder:parted {options} --classes {' '.join(NAMES)}")) == 0
+    assert "note: each class is one user, so what the model knows of a class" in capsys.readouterr().err
 
 
 def test_a_method_is_refused_before_data_are_read(tmp_path, capsys):

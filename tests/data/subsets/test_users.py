@@ -22,6 +22,7 @@ from sfumato.data import (
     capped,
     hold_out,
     open_source,
+    refuse_nameless,
     shared_users,
     user_codes,
     write_without,
@@ -190,6 +191,160 @@ def test_classes_called_train_and_test_may_hold_users(tmp_path):
     source = open_source(f"folder:{tmp_path}/p", owner_key=KEY, user_from="folder")
     assert source.classes == ("test", "train", "tram")
     assert not source.has_own_split
+
+
+# -- where the class is the user -------------------------------------------------------------------------------------
+
+PEOPLE = ["9 lives", "anna", "boris", "carla", "dora", "emil", "fritz", "gina", "hans", "ida", "jan", "karl"]
+"""Each has four images. Without the first of them all others have another number."""
+
+
+def folder_of(path: Path, people: list[str]) -> str:
+    for number in range(COUNT):
+        if (name := PEOPLE[number // 4]) in people:
+            file = path / name / f"{number}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(IMAGES[number]).save(file)
+    return f"folder:{path}"
+
+
+def table_of(path: Path, people: list[str]) -> str:
+    folder_of(path, people)
+    files = [f"{file.relative_to(path)},{file.parent.name}" for file in sorted(path.rglob("*.png"))]
+    (path / "t.csv").write_text("\n".join(["path,label", *files]) + "\n")
+    return f"csv:{path}/t.csv"
+
+
+def archive_of(path: Path, people: list[str]) -> str:
+    path.mkdir()
+    chosen = [number for number in range(COUNT) if PEOPLE[number // 4] in people]
+    labels = np.array([people.index(PEOPLE[number // 4]) for number in chosen])
+    np.savez(path / "a.npz", x=IMAGES[chosen], y=labels, classes=np.array(people))
+    return f"npz:{path}/a.npz"
+
+
+each_source = pytest.mark.parametrize("make", [folder_of, table_of, archive_of])
+AS_USERS = {"owner_key": KEY, "user_from": "class", "open_set": True, "test_fraction": 0.4}
+
+
+@each_source
+def test_a_class_may_be_the_user(make, tmp_path):
+    source = open_source(make(tmp_path / "p", PEOPLE), **AS_USERS)
+    for part in (source.train, source.test):
+        assert part.users.tolist() == [PEOPLE[number // 4] for number in numbers(part)]
+        assert part.users.tolist() == [source.classes[label] for label in part.labels]
+    train, test = {*source.train.users}, {*source.test.users}
+    assert (train | test, train & test) == ({*PEOPLE}, set())
+    assert train
+    assert test
+    assert (source.users, source.user_from, "users" in source.facts_read) == (len(train), "class", True)
+    assert shared_users(source, KEY) == 0
+    expected = {name for name in PEOPLE if record_in_test(KEY, b"", name, 0.4)}
+    assert test == expected  # so it is the same of all three, and of a table with these names as users
+
+
+@each_source
+@pytest.mark.parametrize("gone", [PEOPLE[0], PEOPLE[5], PEOPLE[-1]])
+def test_a_person_who_comes_or_goes_moves_nobody_else(make, gone, tmp_path):
+    others = [name for name in PEOPLE if name != gone]
+    whole, less = (
+        open_source(make(tmp_path / where, people), **AS_USERS) for where, people in (("a", PEOPLE), ("b", others))
+    )
+    of_one = {number for number in range(COUNT) if PEOPLE[number // 4] == gone}
+    assert in_parts(less) == tuple(part - of_one for part in in_parts(whole))
+
+
+def test_a_class_by_number_is_a_user_by_its_digits_or_by_its_declared_name(tmp_path):
+    np.savez(tmp_path / "a.npz", x=IMAGES, y=np.arange(COUNT) // 4)
+    by_number = open_source(f"npz:{tmp_path}/a.npz", **AS_USERS)
+    assert {*by_number.train.users} | {*by_number.test.users} == {str(number) for number in range(12)}
+    by_name = open_source(f"npz:{tmp_path}/a.npz", classes=PEOPLE, **AS_USERS)
+    assert {*by_name.train.users} | {*by_name.test.users} == {*PEOPLE}
+    np.savez(tmp_path / "b.npz", x=IMAGES, y=np.arange(COUNT) // 4, classes=np.array(PEOPLE))
+    other_order = open_source(f"npz:{tmp_path}/b.npz", classes=PEOPLE[::-1], **AS_USERS)
+    for part in (other_order.train, other_order.test):
+        assert part.users.tolist() == [PEOPLE[number // 4] for number in numbers(part)]
+
+
+def test_a_person_may_have_a_single_image_or_stand_in_one_part_alone(tmp_path):
+    for number, name in enumerate(["train/anna", "train/boris", "test/carla", "test/dora", "test/dora"]):
+        file = tmp_path / "p" / name / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(IMAGES[number]).save(file)
+    source = open_source(f"folder:{tmp_path}/p", owner_key=KEY, user_from="class", open_set=True)
+    assert (source.train.users.tolist(), source.test.users.tolist()) == (["anna", "boris"], ["carla", "dora", "dora"])
+
+
+def test_a_classifier_whose_classes_are_users_has_its_own_parts_and_holds_none_out(tmp_path):
+    for part in ("train", "test"):
+        folder_of(tmp_path / "p" / part, PEOPLE)
+    source = open_source(f"folder:{tmp_path}/p", owner_key=KEY, user_from="class")
+    assert (source.users, shared_users(source, KEY)) == (12, 12)
+    with pytest.raises(SfumatoError, match="by user_from=class whole classes would be; leave one of them out"):
+        hold_out(source, KEY, 0.3)
+    hold_out(replace(source, open_set=True), KEY, 0.3)
+
+
+# -- what a refusal names --------------------------------------------------------------------------------------------
+
+LAYOUTS = {
+    "anna/1.png boris/2.png": (
+        "its folders are PATH/PERSON/IMAGE: if each class is one person, give user_from=class, as in sfumato embed "
+        "folder:{p} --user-from class",
+        "its folders are PATH/CLASS/IMAGE: give each user a folder in every class, PATH/CLASS/USER/IMAGE, and "
+        "user_from=folder; or a regular expression that finds the user in a file's name",
+    ),
+    "train/anna/1.png test/boris/2.png": (
+        "its folders are PATH/train/PERSON/IMAGE: if each class is one person, give user_from=class, as in sfumato "
+        "embed folder:{p} --user-from class",
+        "its folders are PATH/train/CLASS/IMAGE: give each user a folder in every class, PATH/train/CLASS/USER/IMAGE, "
+        "and user_from=folder; or a regular expression that finds the user in a file's name",
+    ),
+    "cat/anna/1.png dog/boris/2.png": (
+        "its folders are PATH/CLASS/USER/IMAGE: if each inner folder is one user's, give user_from=folder, as in "
+        "sfumato embed folder:{p} --user-from folder",
+        "its folders are PATH/CLASS/USER/IMAGE: if each inner folder is one user's, give user_from=folder, as in "
+        "sfumato train folder:{p} --unit user --user-from folder",
+    ),
+    "train/cat/anna/1.png test/dog/boris/2.png": (
+        "its folders are PATH/train/CLASS/USER/IMAGE: if each inner folder is one user's, give user_from=folder, as in "
+        "sfumato embed folder:{p} --user-from folder",
+        "its folders are PATH/train/CLASS/USER/IMAGE: if each inner folder is one user's, give user_from=folder, as in "
+        "sfumato train folder:{p} --unit user --user-from folder",
+    ),
+    "Train/anna/1.png valid/boris/2.png": (
+        "rename 'Train' to 'train' and 'valid' to 'test'; its folders are PATH/train/PERSON/IMAGE: if each class is "
+        "one person, give user_from=class, as in sfumato embed folder:{p} --user-from class",
+        None,
+    ),
+    "train/anna/1.png": (
+        "its folders are PATH/PERSON/IMAGE: if each class is one person, give user_from=class, as in sfumato embed "
+        "folder:{p}/train --user-from class",
+        None,
+    ),
+    "1.png": (
+        "make a folder for each person, PATH/PERSON/IMAGE, and give user_from=class",
+        "make a folder for each user, PATH/CLASS/USER/IMAGE, with user_from=folder",
+    ),
+}
+
+
+@pytest.mark.parametrize("files", LAYOUTS)
+@pytest.mark.parametrize("command", ["embed", "train --unit user"])
+def test_a_nameless_folder_is_refused_with_the_command_that_would_work(files, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in files.split():
+        file = Path("my people", name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"never opened")
+    expected = LAYOUTS[files][command != "embed"]
+    with pytest.raises(SfumatoError) as found:
+        refuse_nameless("folder:my people", command)
+    assert str(found.value).startswith("folder:my people does not say whose image each one is; ")
+    if expected is not None:
+        source = "'folder:my people/train'" if "{p}/train" in expected else "'folder:my people'"
+        expected = expected.replace("folder:{p}/train", source).replace("folder:{p}", source)
+        assert str(found.value).partition("; ")[2] == expected
 
 
 @pytest.mark.parametrize("made", [table, archive], ids=["csv", "npz"])

@@ -131,7 +131,9 @@ Path = Annotated[str | None, _arg("PATH")]
 Own = Annotated[str | None, _arg("package:function")]
 LabelColumns = Annotated[tuple[str, ...] | None, _arg("NAME [NAME ...]", "default: one label for each image")]
 TextColumns = Annotated[tuple[str, ...] | None, _arg("NAME [NAME ...]", "default: text")]
-UserFrom = Annotated[str | None, _arg("REGEX|folder|dicom", "default: a folder does not say whose images it holds")]
+UserFrom = Annotated[
+    str | None, _arg("class|folder|dicom|REGEX", "default: a folder does not say whose images it holds")
+]
 BitDepth = Annotated[int | None, _arg("BITS", "default: images of 16 bits are refused")]
 OwnBitDepth = Annotated[int | None, _arg("BITS", "default: as in training")]
 Window = Annotated[tuple[int, int] | None, _WINDOW, _arg("LOW,HIGH", "default: images of 16 bits are refused")]

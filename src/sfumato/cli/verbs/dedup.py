@@ -64,7 +64,7 @@ class Dedup(EndsWithJson):
     window: Window = None
     """Or what of them becomes black and what white, in both sets."""
     user_from: UserFrom = None
-    """Whose image each file of the private folder is: folder, or a regular expression; the smaller set keeps it."""
+    """Whose image each one of the private set is: class, folder, or a regular expression; the smaller set keeps it."""
     label_columns: LabelColumns = None
     """Several labels of each image of the private set, as in training; the smaller set keeps them."""
     root: Path = None
@@ -188,7 +188,7 @@ class Dedup(EndsWithJson):
         return sorted([*pairs, *(pair for pair in alike if pair.private not in found)], key=lambda pair: pair.private)
 
     def _opened(self, spec: str, *, size: int | None = None, channels: int | None = None) -> Source:
-        from sfumato.data import open_source
+        from sfumato.data import BY_CLASS, open_source
         from sfumato.randomness import owner_key
 
         return open_source(
@@ -199,7 +199,7 @@ class Dedup(EndsWithJson):
             channels=channels,
             bit_depth=self.bit_depth,
             window=self.window,
-            open_set=spec == self.public,  # it may be of a single class
+            open_set=spec == self.public or self.user_from == BY_CLASS,  # of a single class, or split by class
             user_from=self.user_from if spec == self.private else None,
             label_columns=self.label_columns if spec == self.private else None,
         )

@@ -43,7 +43,7 @@ class Evaluate(OfModel, Loading):
     """A JSON file with several right labels for an image, as ImageNet-ReaL has them: counts the first choice as right
     where it is one of them."""
     user_from: spellings.UserFrom = None
-    """Whose image each file of a folder is, as in training: folder, or a regular expression."""
+    """Whose image each one is, as in training: class, folder, or a regular expression."""
     skip_unreadable: bool = False
     """Leave files of a folder out from which no image can be read."""
     text_column: spellings.TextColumns = None
@@ -226,9 +226,9 @@ class Evaluate(OfModel, Loading):
 
     def _refuse_other_split(self, source: Source, user_from: str | None) -> None:
         """Refuse to split by image what was split by user in training: training images would be in the test part."""
-        from sfumato.data import BY_PATIENT
+        from sfumato.data import knows_user_from
 
-        by_rule = source.kind == "folder" or (source.kind == "csv" and user_from == BY_PATIENT)
+        by_rule = knows_user_from(source.kind, user_from)
         if self.part != "all" and not source.has_own_split and by_rule and user_from not in (None, self.user_from):
             raise SfumatoError(
                 f"the model was trained on users by --user-from {user_from!r}, whom another split takes apart",

@@ -20,13 +20,14 @@ from sfumato.data.images.levels import Levels, undeclared
 from sfumato.data.parts import Parts
 from sfumato.data.readers.files import memory
 from sfumato.data.readers.from_arrays import checked_column, columns_among, parts_of
+from sfumato.data.readers.whose import BY_CLASS, check_by_class
 from sfumato.data.subsets.filtered import MARK
 from sfumato.data.subsets.split import record_in_test
 from sfumato.data.texts.reading import load_numbers
 
 _FOUR = ("x_train", "y_train", "x_test", "y_test")
 _PAIR = ("x", "y")
-UNDERSTOOD = ("label_columns",)
+UNDERSTOOD = ("label_columns", f"user_from={BY_CLASS}")
 _FIELDS = {"images": "x", "labels": "y", "users": "users", "groups": "groups", "times": "time", "rows": "rows"}
 
 
@@ -37,9 +38,10 @@ def load(path: str, order: Order) -> Parts:
     refused. Images uint16 and int16 are taken by the declared levels. An array `classes` of text names the classes, one
     named as `filtered.MARK` says that the set was filtered by looking at private data. Images that are not square lose
     the ends of their longer side. Arrays `users_train` and `users_test`, or `users` beside x and y, of whole numbers or
-    text say whose image each one is, and `groups_train` and so on to which public group its user belongs. A pair x, y
-    is split by a keyed hash of each image's user, or of its pixels where there are no users. An array `time_train`, or
-    `time`, of numbers or datetime64 says when each training image is from.
+    text say whose image each one is, and `groups_train` and so on to which public group its user belongs; with
+    `user_from` "class" its class's name says it, and there are no arrays of users. A pair x, y is split by a keyed hash
+    of each image's user, or of its pixels where there are no users. An array `time_train`, or `time`, of numbers or
+    datetime64 says when each training image is from.
 
     Labels (N, L) of 0 and 1 say of each of L labels whether it is true of an image; `classes` then names these, and
     `label_columns` chooses among them, or names them where there are no names.
@@ -62,6 +64,8 @@ def load(path: str, order: Order) -> Parts:
             )
         classes, listed = _classes(arrays, names, declared, where)
     has_own_split, of_texts = "x" not in arrays, arrays["x" if "x" in arrays else "x_train"].ndim == 2
+    if order.declared.people.user_from == BY_CLASS:
+        arrays = _by_class(arrays, names or classes, order, where)
     if not has_own_split:
         arrays = _split(arrays, order)
         arrays.pop("time_test", None)  # which nobody asks for
@@ -82,6 +86,14 @@ def load(path: str, order: Order) -> Parts:
     }
     rule = "the shorter side of the arrays"
     return parts_of(sides, order, names=names or classes, where=where, classes=classes, size_rule=rule, **known)
+
+
+def _by_class(arrays: dict[str, np.ndarray], names: tuple[str, ...], order: Order, where: str) -> dict[str, np.ndarray]:
+    """The arrays with each image's class as its user; `names` are what the labels are positions in."""
+    own = next((f"array {name}" for name in arrays if name.startswith("users")), None)
+    check_by_class(order.declared, where, has_own_split="x" not in arrays, own=own)
+    labels = {name.replace("y", "users", 1): array for name, array in arrays.items() if name.startswith("y")}
+    return arrays | {name: np.array(names)[array] for name, array in labels.items()}
 
 
 def _split(arrays: dict[str, np.ndarray], order: Order) -> dict[str, np.ndarray]:

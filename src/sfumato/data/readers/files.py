@@ -20,6 +20,7 @@ from sfumato.data.images import decoding as image_files
 from sfumato.data.parts import Parts, Reading, RecordSets
 from sfumato.data.readers.dicom import BY_PATIENT, patient
 from sfumato.data.readers.rows import Listed, columns_of, reading_of, refuse_unwritable_names
+from sfumato.data.readers.whose import BY_CLASS, check_by_class
 from sfumato.data.records import FileRecords, Records, in_threads
 
 MEMORY_SHARE = 0.5
@@ -38,9 +39,9 @@ def load_files(entries: Sequence[Entry], order: Order, *, where: str, unreadable
 
     Args:
         entries: at least one file; if any names its part, user, group or time, all do, and all times are of one kind.
-        order: with `user_from` "dicom" each file's patient is its user, by a keyed code. Size and channels that were
-            not declared are read from the files' headers: the median of the shorter sides (at most 224 pixels), and
-            grey if every file is grey.
+        order: with `user_from` "dicom" each file's patient is its user, by a keyed code, and with "class" its class.
+            Size and channels that were not declared are read from the files' headers: the median of the shorter sides
+            (at most 224 pixels), and grey if every file is grey.
         where: what to call the data set in an error.
         unreadable: files of the set that are none of these; with `skip_unreadable` those that are broken are added.
     """
@@ -48,6 +49,9 @@ def load_files(entries: Sequence[Entry], order: Order, *, where: str, unreadable
     refuse_unwritable_names(entries)
     for entry in entries:
         class_lists.refuse_unwritable(str(entry.path), "image", longest=None)
+    if declared.people.user_from == BY_CLASS:
+        check_by_class(declared, where, has_own_split=entries[0].part is not None)
+        entries = [replace(entry, user=str(entry.label)) for entry in entries]
     classes = declared.labels.label_columns or _classes(entries, declared, where)
     with image_files.quiet_decoder():
         if declared.loading.skip_unreadable:

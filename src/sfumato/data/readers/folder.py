@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import stat
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -15,13 +14,22 @@ from sfumato.data.images.decoding import EXTENSIONS, is_image_file
 from sfumato.data.parts import Parts
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import Entry, load_files
+from sfumato.data.readers.layout import (
+    PARTS,
+    existing_folder,
+    is_folder,
+    listing,
+    parts_meant,
+    renaming,
+    status,
+    subfolders,
+)
+from sfumato.data.readers.whose import BY_CLASS, BY_FOLDER
 
 _LAYOUT = "make one folder for each class, such as PATH/cat and PATH/dog, or PATH/train/cat and PATH/test/cat"
 _OF_USERS = "make a folder for each user in each class folder, such as PATH/cat/ann, or PATH/train/cat/ann"
+_OTHERWISE = "give `user_from=class` where each class is one user, or leave that out"
 UNDERSTOOD = ("user_from", "skip_unreadable")
-BY_FOLDER = "folder"
-"""`user_from` where a folder in the class folder says whose images it holds."""
-_SIDECARS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir", "dicomdir"})
 
 
 def load(path: str, order: Order) -> Parts:
@@ -34,22 +42,29 @@ def load(path: str, order: Order) -> Parts:
 
     With `user_from` every file says whose image it is: "folder" where it lies in a folder of this user in the class
     folder, else a regular expression that is looked for in its name, whose first group is the user, or all that matches
-    where it has no group; with "dicom" its own patient identifier says it (`load_files`). The keyed hash is then of the
-    user.
+    where it has no group; with "class" its class is its user, and with "dicom" its own patient identifier says it
+    (`load_files`). The keyed hash is then of the user.
     """
     declared = order.declared
     users = _Users(declared.people.user_from, skip_strays=declared.loading.skip_unreadable)
-    root = _existing_folder(path)
-    folders = _subfolders(root)
+    root = existing_folder(path)
+    folders = subfolders(root)
     where = f"folder {str(root)!r}"
     if not folders:
         raise SfumatoError(f"{where} has no class folders", users.layout)
     _refuse_loose_images(root)
     # "train" is a fair name for a class of vehicles: it means a part only if it holds class folders itself.
-    parts = {folder.name: folder for folder in folders if folder.name in ("train", "test") and users.in_classes(folder)}
+    holders = [folder for folder in folders if users.in_classes(folder)]
+    if renamed := parts_meant(holders):
+        raise SfumatoError(
+            f"{where} has its parts in {' and '.join(repr(one.name) for one in holders)}, and they are to be called "
+            "train and test",
+            renaming(renamed),
+        )
+    parts = {folder.name: folder for folder in holders if folder.name in PARTS}
     if parts:
         entries = _parts(root, folders, parts, declared, users)
-    elif {folder.name for folder in folders} == {"train", "test"}:
+    elif {folder.name for folder in folders} == {*PARTS}:
         raise SfumatoError(f"train and test of {where} have no class folders", users.layout)
     else:
         entries = users.entries({None: folders})
@@ -68,21 +83,22 @@ class _Users:
         self.strays: list[Path] = []
         self._strays = self.strays if skip_strays else None
         self.by_folder = user_from == BY_FOLDER
-        self.layout = _OF_USERS if self.by_folder else _LAYOUT
+        self.layout = f"{_OF_USERS}, or {_OTHERWISE}" if self.by_folder else _LAYOUT
         self.pattern = None
-        if user_from not in (None, BY_FOLDER, BY_PATIENT):
+        if user_from not in (None, BY_CLASS, BY_FOLDER, BY_PATIENT):
             try:
                 self.pattern = re.compile(user_from)
             except re.error as error:
                 raise SfumatoError(
                     f"`user_from={user_from}` is no regular expression ({error})",
-                    r"give one such as 'patient-(\d+)_', or folder where users have folders of their own",
+                    r"give one such as 'patient-(\d+)_', or folder where users have folders of their own, or class "
+                    "where each class is one user",
                 ) from None
 
     def in_classes(self, folder: Path) -> bool:
         """Whether a folder holds class folders, and is none itself."""
-        inner = _subfolders(folder)
-        return any(_subfolders(one) for one in inner) if self.by_folder else bool(inner)
+        inner = subfolders(folder)
+        return any(subfolders(one) for one in inner) if self.by_folder else bool(inner)
 
     def entries(self, parts: Mapping[str | None, Sequence[Path]]) -> list[Entry]:
         """The images of the class folders of each part, or of both."""
@@ -100,11 +116,11 @@ class _Users:
             for file in _files(folder, found, strays=self._strays):
                 yield file, self._named(file)
             return
-        for item in _listing(folder):
-            if not _is_folder(item):
+        for item in listing(folder):
+            if not is_folder(item):
                 raise SfumatoError(
                     f"{str(item)!r} is not in a user's folder",
-                    "`user_from=folder` reads PATH/CLASS/USER/IMAGE; move it to one, or leave that out",
+                    f"`user_from=folder` reads PATH/CLASS/USER/IMAGE; move it to one, or {_OTHERWISE}",
                 )
             for file in _files(item, found, kind="user's folder", strays=self._strays):
                 yield file, item.name
@@ -129,13 +145,13 @@ def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: De
                 f"folder {str(root)!r} holds {folder.name!r} beside {' and '.join(sorted(parts, reverse=True))}",
                 "keep the two folders train and test, each with class folders, and move the others away",
             )
-    for name in ("train", "test"):
+    for name in PARTS:
         if name not in parts:
             raise SfumatoError(
                 f"folder {str(root)!r} has no {name!r} beside {next(iter(parts))!r}",
                 f"add {name} with the same class folders, or give the class folders alone to have them split",
             )
-    names = {name: {folder.name for folder in _subfolders(part)} for name, part in parts.items()}
+    names = {name: {folder.name for folder in subfolders(part)} for name, part in parts.items()}
     only = sorted(names["train"] ^ names["test"])
     if only and declared.labels.classes is None and not declared.purpose.open_set:
         holder, other = ("train", "test") if only[0] in names["train"] else ("test", "train")
@@ -145,7 +161,7 @@ def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: De
         )
     for part in parts.values():
         _refuse_loose_images(part)
-    return users.entries({name: _subfolders(parts[name]) for name in ("train", "test")})
+    return users.entries({name: subfolders(parts[name]) for name in PARTS})
 
 
 def _files(
@@ -155,8 +171,8 @@ def _files(
     takes what is no image by its name, which is refused where there is no such list.
     """
     files = []
-    for item in _listing(folder):
-        known = _status(item)
+    for item in listing(folder):
+        known = status(item)
         if stat.S_ISDIR(known.st_mode):
             whose = ", or give `user_from=folder` where it is a user's" if kind == "class folder" else ""
             raise SfumatoError(
@@ -182,47 +198,8 @@ def _files(
 
 
 def _refuse_loose_images(folder: Path) -> None:
-    for item in _listing(folder):
-        if not _is_folder(item) and is_image_file(item):
+    for item in listing(folder):
+        if not is_folder(item) and is_image_file(item):
             raise SfumatoError(
                 f"image {str(item)!r} lies outside every class folder", "move it to the folder of its class"
             )
-
-
-def _subfolders(folder: Path) -> list[Path]:
-    return [item for item in _listing(folder) if _is_folder(item)]
-
-
-def _is_folder(item: Path) -> bool:
-    return stat.S_ISDIR(_status(item).st_mode)
-
-
-def _status(item: Path) -> os.stat_result:
-    try:
-        return paths.status(item)
-    except FileNotFoundError:
-        raise SfumatoError(f"link {str(item)!r} leads nowhere", "correct it, or take it out") from None
-    except OSError as problem:
-        reason = problem.strerror or problem
-        raise SfumatoError(f"{str(item)!r} cannot be looked at ({reason})", "correct that, or take it out") from None
-
-
-def _listing(folder: Path) -> list[Path]:
-    try:
-        items = sorted(folder.iterdir())
-    except OSError as problem:
-        reason = problem.strerror or problem
-        raise SfumatoError(
-            f"folder {str(folder)!r} cannot be listed ({reason})", "give yourself permission to read it"
-        ) from None
-    return [item for item in items if not item.name.startswith(".") and item.name.lower() not in _SIDECARS]
-
-
-def _existing_folder(path: str) -> Path:
-    root = paths.expanded(path)
-    if not os.path.exists(root):
-        raise SfumatoError(f"folder {str(root)!r} does not exist", "correct the path after folder:")
-    if not root.is_dir():
-        remedy = "give the folder that holds the class folders, or use npz: or csv:"
-        raise SfumatoError(f"folder {str(root)!r} is a file", remedy)
-    return root

@@ -15,10 +15,11 @@ from sfumato.data.parts import Parts
 from sfumato.data.readers import rows
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import Entry, load_files
+from sfumato.data.readers.whose import BY_CLASS
 from sfumato.data.texts import reading
 
 _PATH = ("path",)
-UNDERSTOOD = ("label_columns", f"user_from={BY_PATIENT}")
+UNDERSTOOD = ("label_columns", f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}")
 
 
 def load(path: str, order: Order) -> Parts:
@@ -28,8 +29,8 @@ def load(path: str, order: Order) -> Parts:
     is), `group` (the public group that this user belongs to), `time` (when it is from: dates by ISO 8601, or numbers),
     `split` (train or test). Without `split` a keyed hash decides: of the user where that column is present, so that one
     person's images stay together, else of the file's bytes. With `user_from` "dicom" each file's own patient identifier
-    is the user, and there is no such column. A column named as `filtered.MARK` says that the list was filtered by
-    looking at private data. Other columns are not looked at.
+    is the user, with "class" its label, and there is no such column. A column named as `filtered.MARK` says that the
+    list was filtered by looking at private data. Other columns are not looked at.
 
     Of images, `label_columns` name columns of 0 and 1 in place of `label`, of which none, one or many may be 1.
     """
@@ -51,9 +52,10 @@ def _load_images(table: Path, first: Sequence[str], order: Order) -> Parts:
     labels = declared.labels.label_columns
     example = ",".join(["path", *labels]) if labels else "path,label or path,label,user,split"
     rows.check_columns(first, _PATH, f"table {str(table)!r}", example=example, labels=labels)
-    if declared.people.user_from == BY_PATIENT and "user" in first:
+    rule = declared.people.user_from
+    if rule is not None and "user" in first:
         raise SfumatoError(
-            f"table {str(table)!r} has the column user, and `user_from={BY_PATIENT}` is given", "leave one of them out"
+            f"table {str(table)!r} has the column user, and `user_from={rule}` is given", "leave one of them out"
         )
     entries = []
     lines: dict[Hashable, int] = {}

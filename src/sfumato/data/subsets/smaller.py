@@ -12,6 +12,7 @@ import numpy as np
 from sfumato._checks import SfumatoError, fraction, positive_integer
 from sfumato.data.identity.codes import LENGTH
 from sfumato.data.parts import Part
+from sfumato.data.readers.whose import BY_CLASS
 from sfumato.data.source import FACTS, LEFT_OUT, Source, own_codes
 from sfumato.data.subsets.split import in_test
 from sfumato.data.subsets.users import by_user, user_codes
@@ -31,8 +32,15 @@ def hold_out(source: Source, owner_key: bytes, share: float) -> tuple[Source, Pa
         source: an opened source.
         owner_key: the owner's secret, 32 bytes.
         share: expected share of the training part that is held out, such as 0.1.
+
+    Errors: `SfumatoError` where each class is one user of a classifier, which would never see those held out.
     """
     fraction("validation", share, remedy="give the share of the training part to hold out, such as 0.1")
+    if source.user_from == BY_CLASS and not source.declared.purpose.open_set:
+        raise SfumatoError(
+            f"validation {share:g} is held out by user, and by `user_from={BY_CLASS}` whole classes would be",
+            "leave one of them out",
+        )
     train = source.train
     users = user_codes(train, owner_key)
     if users is None:

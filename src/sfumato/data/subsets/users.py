@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import NoReturn
 
 import numpy as np
@@ -10,15 +11,46 @@ from sfumato._checks import SfumatoError
 from sfumato.data.caches.pieces import CachedRecords
 from sfumato.data.identity.codes import user_code
 from sfumato.data.parts import Part
+from sfumato.data.readers.layout import layout_of, renaming
+from sfumato.data.readers.whose import BY_CLASS
 from sfumato.data.source import Source
 
 
-def refuse_nameless() -> NoReturn:
-    """Refuse a source that does not say whose its records are."""
+def refuse_nameless(spec: str = "", command: str = "embed") -> NoReturn:
+    """Refuse a source that does not say whose its records are; of a folder it says which command would work.
+
+    Args:
+        spec: its spelling, where that is known.
+        command: what it was given to, and with what: "embed", or "train --unit user".
+    """
+    kind, _, argument = spec.partition(":")
+    if kind == "folder":
+        raise SfumatoError(f"{spec} does not say whose image each one is", _remedy_of_folder(argument, command))
     raise SfumatoError(
         "the source does not say whose record each one is",
-        "give a table with the column user, an archive with users_train, or a folder with `user_from`",
+        "give a table with the column user, an archive with users_train, or a folder with `user_from`; where each "
+        "class is one user, `user_from=class` says so of all three",
     )
+
+
+def _remedy_of_folder(path: str, command: str) -> str:
+    """By the folder's layout: folders are listed, and no image is opened."""
+    layout = layout_of(path)
+    rule, embeds = layout.fitting, command == "embed"
+    if rule == BY_CLASS and not embeds:  # a classifier's classes are no users
+        return (
+            f"its folders are {layout.spelt.replace('PERSON', 'CLASS')}: give each user a folder in every class, "
+            f"{layout.spelt.replace('PERSON', 'CLASS/USER')}, and `user_from=folder`; or a regular expression that "
+            "finds the user in a file's name"
+        )
+    if rule is None:
+        folders = "person, PATH/PERSON/IMAGE, and give `user_from=class`"
+        return f"make a folder for each {folders if embeds else 'user, PATH/CLASS/USER/IMAGE, with `user_from=folder`'}"
+    verb, *options = command.split(" ", 1)
+    whole = " ".join(["sfumato", verb, shlex.quote(f"folder:{layout.root}"), *options, f"--user-from {rule}"])
+    first = f"{renaming(layout.renamed)}; " if layout.renamed else ""
+    whose = "class is one person" if rule == BY_CLASS else "inner folder is one user's"
+    return f"{first}its folders are {layout.spelt}: if each {whose}, give `user_from={rule}`, as in {whole}"
 
 
 def by_user(part: Part) -> tuple[np.ndarray, np.ndarray]:
@@ -43,7 +75,8 @@ def number_of(declared: int | None, train: Part, where: str) -> int | None:
     if declared is not None:
         raise SfumatoError(
             f"`users={declared}` is declared, and {where} does not say whose record each one is",
-            "leave it out, or give a table's column user, an archive's users_train, or a folder's `user_from`",
+            "leave it out, or give a table's column user, an archive's users_train, a folder's `user_from`, or "
+            "`user_from=class` where each class is one user",
         )
     return None
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from sfumato import optim
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato.averaging import denoising
-from sfumato.data import BY_PATIENT, Source
+from sfumato.data import Source, knows_user_from, parse
 from sfumato.evaluation import accuracy
 from sfumato.models import ensemble
 from sfumato.models.losses import exclusive, probabilities
@@ -179,8 +179,8 @@ def _refuse_for_labels(run: RunDirectory, method: Method, *, scored: bool) -> No
 
 
 def _opened(loaded: Loaded, spec: str) -> Source:
-    """What to score on; of a folder it is known whose each image is, as in training, and of DICOM files in a table."""
-    known = spec.startswith("folder:") or (spec.startswith("csv:") and loaded.user_from == BY_PATIENT)
+    """What to score on; whose each image is, is known by the same rule as in training, where it fits the source."""
+    known = knows_user_from(parse(spec)[0], loaded.user_from)
     whose = {"user_from": loaded.user_from} if known else {}
     return loaded.opened(spec, **whose)
 

@@ -82,7 +82,7 @@ def check_experiment(asked: Experiment, spec: SourceSpec | None = None) -> None:
     check_settings(settings, steps=asked.steps, model=asked.model, spec=spec)
     check_plan(asked, spec)
     if asked.unit == "user" and not says_whose(spec):
-        data.refuse_nameless()
+        data.refuse_nameless("" if spec is None else spec.spec, "train --unit user")
 
 
 def check_numbers(asked: Budget) -> None:

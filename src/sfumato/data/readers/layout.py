@@ -1,0 +1,144 @@
+"""Folders as they lie on the disk: what is in them, and which option would read them. No image is opened."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sfumato._checks import SfumatoError
+from sfumato.data import paths
+from sfumato.data.images.decoding import is_image_file
+from sfumato.data.readers.whose import BY_CLASS, BY_FOLDER
+
+PARTS = ("train", "test")
+"""What the folders of the two parts are called."""
+_MEANT = {
+    "train": ("training", "trn"),
+    "test": ("testing", "tst", "tests", "val", "valid", "validation", "dev", "eval", "evaluation"),
+}
+"""What they are called elsewhere."""
+_SIDECARS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir", "dicomdir"})
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a folder of images is laid out, as far as the first folder on each level shows.
+
+    Args:
+        root: the folder, or the one in it that holds the images' folders: PATH/train where nothing else is there.
+        levels: how many folders lie one in another down to the first image, from the root, or from its parts.
+        parted: whether the root holds the parts.
+        renamed: what the folders of the parts are called, and what they would have to be: pairs of names.
+    """
+
+    root: Path
+    levels: int
+    parted: bool
+    renamed: tuple[tuple[str, str], ...]
+
+    @property
+    def fitting(self) -> str | None:
+        """By which `user_from` an embedding is trained on it; None for none."""
+        return {1: BY_CLASS, 2: BY_FOLDER}.get(self.levels)
+
+    @property
+    def spelt(self) -> str:
+        """As a path."""
+        names = {BY_CLASS: "PERSON/", BY_FOLDER: "CLASS/USER/"}.get(self.fitting or "", "")
+        return f"PATH/{'train/' if self.parted else ''}{names}IMAGE"
+
+
+def layout_of(path: str) -> Layout:
+    """How a folder is laid out, by its folders' names and by which of them hold folders or images."""
+    root = existing_folder(path)
+    folders = subfolders(root)
+    if [folder.name for folder in folders] == [PARTS[0]] and subfolders(folders[0]):
+        return Layout(folders[0], _levels(folders[0]), False, ())
+    holders = [folder for folder in folders if subfolders(folder)]
+    renamed = parts_meant(holders)
+    parted = bool(renamed) or {*PARTS} <= {folder.name for folder in holders}
+    return Layout(root, max(0, _levels(root) - parted), parted, renamed)
+
+
+def parts_meant(folders: Sequence[Path]) -> tuple[tuple[str, str], ...]:
+    """Which of these folders are the parts by another name, and how to rename them; none where that is not clear.
+
+    >>> parts_meant([Path("p/Train"), Path("p/val")])
+    (('Train', 'train'), ('val', 'test'))
+    >>> parts_meant([Path("p/train"), Path("p/test"), Path("p/val")]), parts_meant([Path("p/cat"), Path("p/val")])
+    ((), ())
+    """
+    names = {folder.name for folder in folders}
+    found = {}
+    for part, others in _MEANT.items():
+        alike = [part] if part in names else sorted(name for name in names if name.lower() in (part, *others))
+        if len(alike) != 1:
+            return ()
+        found[alike[0]] = part
+    if set(found) != names:
+        return ()
+    return tuple(sorted((name, part) for name, part in found.items() if name != part))
+
+
+def renaming(renamed: Sequence[tuple[str, str]]) -> str:
+    """What to do about parts that are called otherwise, as the start of a remedy.
+
+    >>> print(renaming([("training", "train"), ("val", "test")]))
+    rename 'training' to 'train' and 'val' to 'test'
+    """
+    return "rename " + " and ".join(f"{name!r} to {part!r}" for name, part in renamed)
+
+
+def subfolders(folder: Path) -> list[Path]:
+    """The folders in a folder, by name."""
+    return [item for item in listing(folder) if is_folder(item)]
+
+
+def is_folder(item: Path) -> bool:
+    """Whether it is a folder, or a link to one."""
+    return stat.S_ISDIR(status(item).st_mode)
+
+
+def status(item: Path) -> os.stat_result:
+    """What the system says of it; refused where it says nothing."""
+    try:
+        return paths.status(item)
+    except FileNotFoundError:
+        raise SfumatoError(f"link {str(item)!r} leads nowhere", "correct it, or take it out") from None
+    except OSError as problem:
+        reason = problem.strerror or problem
+        raise SfumatoError(f"{str(item)!r} cannot be looked at ({reason})", "correct that, or take it out") from None
+
+
+def listing(folder: Path) -> list[Path]:
+    """What is in a folder, by name, without hidden files and those that Windows and macOS leave there."""
+    try:
+        items = sorted(folder.iterdir())
+    except OSError as problem:
+        reason = problem.strerror or problem
+        raise SfumatoError(
+            f"folder {str(folder)!r} cannot be listed ({reason})", "give yourself permission to read it"
+        ) from None
+    return [item for item in items if not item.name.startswith(".") and item.name.lower() not in _SIDECARS]
+
+
+def existing_folder(path: str) -> Path:
+    """The folder at this path; refused where there is none."""
+    root = paths.expanded(path)
+    if not os.path.exists(root):
+        raise SfumatoError(f"folder {str(root)!r} does not exist", "correct the path after folder:")
+    if not root.is_dir():
+        remedy = "give the folder that holds the class folders, or use npz: or csv:"
+        raise SfumatoError(f"folder {str(root)!r} is a file", remedy)
+    return root
+
+
+def _levels(folder: Path) -> int:
+    """How many folders lie one in another down to the first that holds an image, or no folder."""
+    inner = subfolders(folder)
+    if not inner or any(is_image_file(item) for item in listing(folder) if not is_folder(item)):
+        return 0
+    return 1 + _levels(inner[0])
