@@ -184,6 +184,13 @@ class Statement:
                 f"The shares of the classes by whose inverse examples are weighted ({shares}): that they were not "
                 "counted in the private labels is their owner's word."
             )
+        for shares, where in ((facts.training_prevalence, "from"), (facts.prevalence, "to")):
+            if shares:
+                listed = ", ".join(f"{name} {share:g}" for name, share in shares)
+                lines.append(
+                    f"The shares of the classes {where} which scores are moved ({listed}): that they were not counted "
+                    "in the private labels is their owner's word."
+                )
         if not facts.test_public:
             exact = "Accuracy, losses and pictures measured on the test split, wherever they are shown"
             only = "only the noisy counts are covered." if facts.figures else "they are not noisy."
