@@ -31,7 +31,7 @@ RESULT = RESULTS / "shift.json"
 CLASSES = ("negative", "positive")
 PAIRS = {"cats and dogs": (3, 5), "deer and horses": (4, 7)}
 TRAINED, USED = (1300, 3700), (380, 620)
-FIRST, THERE = ({name: n / sum(counts) for name, n in zip(CLASSES, counts)} for counts in (TRAINED, USED))
+FIRST, THERE = ({name: n / sum(counts) for name, n in zip(CLASSES, counts, strict=True)} for counts in (TRAINED, USED))
 
 
 def main() -> None:
@@ -85,7 +85,7 @@ def rows_of(data: dict[str, np.ndarray], numbers: tuple[int, int], seed: int) ->
 
         run, outputs, by_rule = trained("plain", report_epsilon=3.0)
         _, weighted, of_weights = trained("weighted", class_prevalence=FIRST)
-    table = replace(run.published, operating=None)
+        table = replace(run.published, operating=None)
     plain = replace(by_rule, operating_point=None, shares=None)
 
     def at(rule: str) -> Reading:

@@ -83,11 +83,12 @@ def shift_of(run: Run) -> list[str]:
     if found is None:
         return []
     private = "" if run.statement.circumstances.test_public else " (private, too)"
-    if run.published is not None:
-        remedy = "sfumato predict RUN IMAGE --prevalence CLASS=SHARE ... moves its scores to shares that you declare"
-    else:
-        remedy = "--report-epsilon would choose where to part them, or predict --prevalence moves its scores"
-    return [f"               it says {found.name} of {found.named:.0%}, and {found.true:.0%} are{private}: {remedy}"]
+    where = f"sfumato predict {run.directory} IMAGE --prevalence CLASS=SHARE ..."
+    train = "" if run.published is not None else "; in training --report-epsilon corrects what it can"
+    return [
+        f"               it says {found.name} of {found.named:.0%}, and {found.true:.0%} are{private}: {where} moves its "
+        f"scores to shares that you declare{train}"
+    ]
 
 
 def majority_of(run: Run) -> float | None:

@@ -67,7 +67,7 @@ def chosen(figures: NoisyFigures, rule: str = SHARES) -> OperatingPoint | None:
         None where the threshold stays at 0.5: nothing stands out, the noise leaves nothing, or no threshold keeps to
         the share.
     """
-    if rule == NONE or len(figures.classes) != 2 or not figures.table.predictions:
+    if rule == NONE or len(figures.classes) != 2 or not figures.table.predictions or shares_of(figures) is None:
         return None
     positive = figures.classes[1] if "=" not in rule else pair(rule, "operating_point")[0]
     points = [OperatingPoint(positive=positive, threshold=one, rule=rule) for one in thresholds(figures.table.edges)]
