@@ -58,7 +58,8 @@ def correction(trained: Sequence[float], used: Sequence[float], *, loss: str) ->
     """What is added to logits so that their probabilities hold where classes have other shares (Saerens et al. 2002,
     equation 2.4; Elkan 2001, theorem 2): log q_c - log p_c for a softmax, the difference of log odds for sigmoids.
 
-    By Bayes' rule it is exact where an image of a class looks the same in both places, and only the shares differ.
+    By Bayes' rule it is exact where an image of a class looks the same in both places, and only the shares differ; of
+    sigmoids for more than two classes only nearly, since what is not of a class is then another mixture.
 
     Args:
         trained: p, (classes,), the shares that the logits were trained for.

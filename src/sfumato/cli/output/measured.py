@@ -114,9 +114,8 @@ def shift_of(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> Shif
     >>> shift_of([[40, 60], [5, 95]], ("normal", "odd"))
     Shift(name='odd', named=0.775, true=0.5)
     """
-    total = sum(map(sum, confusion))
-    found = []
-    for place, name in enumerate(classes):
+    total, found = sum(map(sum, confusion)), []
+    for place, name in enumerate(classes if confusion else ()):
         true, named = sum(confusion[place]), sum(row[place] for row in confusion)
         wrong = true + named - 2 * confusion[place][place]  # McNemar 1947: of these the difference is made
         if abs(named - true) > max(LEAST_SHIFT * total, 3 * wrong**0.5):

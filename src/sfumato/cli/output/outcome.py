@@ -83,12 +83,10 @@ def shift_of(run: Run) -> list[str]:
     if found is None:
         return []
     private = "" if run.statement.circumstances.test_public else " (private, too)"
-    where = f"sfumato predict {run.directory} IMAGE --prevalence CLASS=SHARE ..."
+    where = f"sfumato predict {run.directory} --prevalence CLASS=SHARE ... moves its scores to declared shares"
     train = "" if run.published is not None else "; in training --report-epsilon corrects what it can"
-    return [
-        f"               it says {found.name} of {found.named:.0%}, and {found.true:.0%} are{private}: {where} moves its "
-        f"scores to shares that you declare{train}"
-    ]
+    what = f"it says {found.name} of {found.named:.0%}, and {found.true:.0%} are{private}"
+    return [f"               {what}: {where}{train}"]
 
 
 def majority_of(run: Run) -> float | None:

@@ -27,11 +27,11 @@ def checked(rule: str, classes: Sequence[str] | None = None) -> str:
     """
     remedy = "give shares, balanced, none, or a class with the share of it to be found, such as pneumonia=0.95"
     if "=" not in rule:
-        return one_of("operating_point", rule, RULES, remedy=remedy)
+        return one_of("`operating_point`", rule, RULES, remedy=remedy)
     name, share = pair(rule, "operating_point")
     fraction(f"`operating_point` of {name!r}", share, remedy=remedy)
     if classes is not None:
-        one_of("operating_point", name, classes, remedy="name a class of the data")
+        one_of("`operating_point`", name, classes, remedy="name a class of the data")
     return f"{name}={share:g}"
 
 

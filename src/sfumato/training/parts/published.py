@@ -48,13 +48,7 @@ class PublishedFigures(Part):
         """Refuse figures that no data would have."""
         if (epsilon := early.options.get("report_epsilon")) is not None:
             check(epsilon, of_persons=early.of_persons, public=early.spec.is_public)
-        if (rule := early.options.get("operating_point")) is not None:
-            choice.checked(rule, early.spec.declared.labels.classes)
-            if epsilon is None:
-                raise SfumatoError(
-                    f"`operating_point` is {rule}, and no figures are published that it could be chosen by",
-                    "give `report_epsilon`, or a `prevalence` when the model is used",
-                )
+        check_rule(early.options, early.spec.declared.labels.classes)
 
     @classmethod
     def of(cls, asked: Asked) -> PublishedFigures | None:
@@ -66,11 +60,11 @@ class PublishedFigures(Part):
             candidate=asked.candidate,
             calibrated=asked.options.get("calibrate_on") is not None,
         )
+        rule = check_rule(asked.options, asked.source.classes)
         if table is None:
             return None
-        if (rule := asked.options.get("operating_point")) is not None:
+        if rule is not None:
             choice.refuse_unless_two(asked.source.classes, asked.settings.objective.loss)
-            rule = choice.checked(rule, asked.source.classes)
         return cls(table=table, operating_point=rule, own_split=asked.source.has_own_split)
 
     @classmethod
@@ -172,6 +166,19 @@ def check(epsilon: float, *, candidate: bool = False, of_persons: bool, public: 
     if public:
         raise SfumatoError(f"{given}, and the data are public", "leave it out: all figures may be published")
     NoisyTable.by_rule(epsilon, classes=2, records=1)  # refuses an epsilon for which there is no table
+
+
+def check_rule(options: Mapping[str, Any], classes: Sequence[str] | None) -> str | None:
+    """The rule of an operating point, where one is asked for; refused where it is none, or has no figures to go by."""
+    if (rule := options.get("operating_point")) is None:
+        return None
+    rule = choice.checked(rule, classes)
+    if options.get("report_epsilon") is None:
+        raise SfumatoError(
+            f"`operating_point` is {rule}, and no figures are published that it could be chosen by",
+            "give `report_epsilon`, or a `prevalence` when the model is used",
+        )
+    return rule
 
 
 def planned(
