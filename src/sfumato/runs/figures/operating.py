@@ -37,7 +37,7 @@ class OperatingPoint:
         threshold is then at a score of one half.
 
         >>> OperatingPoint(positive="b", threshold=0.8, rule="balanced").offsets(("a", "b"))  # log(0.2 / 0.8)
-        (0.0, -1.3862943611198906)
+        (0.0, -1.3862943611198908)
         """
         moved = math.log1p(-self.threshold) - math.log(self.threshold)
         return tuple(moved if name == self.positive else 0.0 for name in classes)
