@@ -16,7 +16,8 @@ from sfumato import PrivacyPlan, RunKey, SfumatoError, train, verify
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Settings
 from sfumato.gradients.checks import oracle
-from sfumato.models.class_weights import declared, weights_of
+from sfumato.models.class_weights import weights_of
+from sfumato.models.shares import declared
 from sfumato.privacy import Fixed, Gaussian, TruncatedPoisson, User
 from sfumato.training.inputs import Inputs, OnFeatures
 from sfumato.training.job import PublicTraining

@@ -192,7 +192,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
     def _remarks(self, plan: PrivacyPlan, source: Source) -> list[str]:
         """What should be known of the plan before it is paid for."""
         from sfumato.experiment import defaults, drift, users
-        from sfumato.models.class_weights import declared
+        from sfumato.models.shares import declared
         from sfumato.privacy.planning import remarks
 
         notes = [remarks.above_one_record(plan), remarks.uneven(plan), drift.misdeclared(source, plan)]

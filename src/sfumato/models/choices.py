@@ -75,12 +75,12 @@ class Objective:
     """Each class's share, declared: its examples weigh the less the more frequent it is."""
 
     def __post_init__(self) -> None:
-        from sfumato.models import class_weights
+        from sfumato.models import shares
         from sfumato.models.losses import LOSSES
 
         one_of("loss", self.loss, LOSSES)
         if self.class_prevalence is not None:
-            object.__setattr__(self, "class_prevalence", class_weights.declared(self.class_prevalence))
+            object.__setattr__(self, "class_prevalence", shares.declared(self.class_prevalence))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,37 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-import math
 from collections.abc import Mapping, Sequence
 
-from sfumato._checks import SfumatoError, fraction
-
-TOLERANCE = 0.01
-"""By how much declared shares may miss 1 together: they are rounded."""
-
-_REMEDY = "give every class's share, such as pneumonia=0.02 normal=0.98"
-
-
-def declared(given: Mapping[str, float] | Sequence[str]) -> dict[str, float]:
-    """Shares by class name, each between 0 and 1, that sum to one.
-
-    Args:
-        given: such a mapping, or texts NAME=SHARE, several of which may stand in one with commas between them.
-
-    >>> declared(["pneumonia=0.02,normal=0.98"])
-    {'pneumonia': 0.02, 'normal': 0.98}
-    """
-    pairs = list(given.items()) if isinstance(given, Mapping) else [_pair(text) for text in _pieces(given)]
-    shares = dict(pairs)
-    if len(shares) < len(pairs):
-        raise SfumatoError("`class_prevalence` names a class twice", "name each class once")
-    for name, share in shares.items():
-        fraction(f"`class_prevalence` of {name!r}", share, remedy=_REMEDY)
-    total = math.fsum(shares.values())
-    if abs(total - 1) > TOLERANCE + 1e-9:
-        raise SfumatoError(f"the shares of `class_prevalence` sum to {total:g}, not to 1", _REMEDY)
-    return {name: float(share) for name, share in shares.items()}
+from sfumato._checks import SfumatoError
+from sfumato.models.shares import in_order
 
 
 def weights_of(prevalence: Mapping[str, float], classes: Sequence[str]) -> tuple[float, ...]:
@@ -49,17 +22,8 @@ def weights_of(prevalence: Mapping[str, float], classes: Sequence[str]) -> tuple
     >>> weights_of({"normal": 0.8, "pneumonia": 0.2}, ("pneumonia", "normal"))
     (1.0, 0.25)
     """
-    for name in prevalence:
-        if name not in classes:
-            near = difflib.get_close_matches(name, classes, n=1)
-            raise SfumatoError(
-                f"`class_prevalence` names {name!r}, which is no class",
-                f"did you mean {near[0]!r}" if near else f"the classes are {', '.join(classes)}",
-            )
-    missing = [name for name in classes if name not in prevalence]
-    if missing:
-        raise SfumatoError(f"`class_prevalence` says nothing of the class {missing[0]!r}", _REMEDY)
-    return tuple(min(prevalence.values()) / prevalence[name] for name in classes)
+    shares = in_order(prevalence, classes)
+    return tuple(min(shares) / share for share in shares)
 
 
 def refuse_of_users() -> None:
@@ -68,24 +32,3 @@ def refuse_of_users() -> None:
         "`class_prevalence` weighs single examples, and a step draws users, who are clipped as a whole",
         "leave it out, or give `drawn=examples`",
     )
-
-
-def _pieces(given: Sequence[str]) -> list[str]:
-    """Texts NAME=SHARE: those that a comma divides, where each has its share."""
-    found, begun = [], ""
-    for piece in (piece for text in ([given] if isinstance(given, str) else given) for piece in f"{text}".split(",")):
-        begun += piece
-        if "=" in piece:
-            found.append(begun)
-            begun = ""
-        else:  # a comma in a name
-            begun += ","
-    return [*found, *filter(None, [begun.removesuffix(",")])]
-
-
-def _pair(text: str) -> tuple[str, float]:
-    name, _, share = text.rpartition("=")
-    try:
-        return name.strip(), float(share)
-    except ValueError:
-        raise SfumatoError(f"`class_prevalence` {text!r} is no class with its share", _REMEDY) from None

@@ -137,7 +137,8 @@ def written(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] | No
             "choice": dict(choice or {}),
         }
     }
-    description.pop("temperature", None)  # it is the run's own model that it was found for
+    for found in ("temperature", "operating_point"):  # it is the run's own model that they were found for
+        description.pop(found, None)
     paid, promise = description[ENTRY]["choice"], description["statement"]
     if paid.get("epsilon") is not None:
         promise["plain"] = [*promise["plain"], PAID.format(**paid)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,15 @@ from torch import nn
 from sfumato import models
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import TEST_FRACTION, AsStored, Picture, Preparation, Source, Tokens, each, open_source, preparation
-from sfumato.models.losses import exclusive, probabilities
+from sfumato.models.losses import exclusive
 from sfumato.privacy.statements.statement import rounded_up
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.aggregated import ENSEMBLES, ENTRY
 from sfumato.runs.checkpoint import read_safetensors
 from sfumato.runs.directory import RunDirectory
+from sfumato.runs.figures.operating import OperatingPoint
+from sfumato.runs.reading import Given, Reading, refuse_unreadable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,7 @@ class Loaded:
         test_fraction: the share of the test part, where the keyed hash split the records that it was trained on.
         temperature: by which `predict` divides logits before it reads them as probabilities; 1 where none was found.
         user_from: by which rule the folder that it was trained on said whose image each one is; None for none.
+        shares, prevalence, operating_point: how `predict` moves scores: see `Reading`.
     """
 
     module: nn.Module
@@ -52,6 +55,21 @@ class Loaded:
     test_fraction: float = TEST_FRACTION
     user_from: str | None = None
     temperature: float = 1.0
+    shares: Mapping[str, float] | None = None
+    prevalence: Mapping[str, float] | None = None
+    operating_point: OperatingPoint | None = None
+
+    @property
+    def reading(self) -> Reading:
+        """How its logits are read."""
+        return Reading(
+            classes=self.classes,
+            loss=self.loss,
+            temperature=self.temperature,
+            shares=self.shares,
+            prevalence=self.prevalence,
+            operating_point=self.operating_point,
+        )
 
     def __repr__(self) -> str:
         gives = f"{len(self.classes)} classes" if self.embedding is None else f"embeddings of {self.embedding} numbers"
@@ -121,6 +139,19 @@ class Loaded:
         found = torch.cat(list(self._outputs(images, batch)) or [torch.zeros(0, self.embedding)])
         return torch.nn.functional.normalize(found, dim=1)
 
+    def used_at(self, prevalence: Given | None, training_prevalence: Given | None = None) -> Loaded:
+        """The same model for a place where classes have other shares, which its user declares; nothing is paid.
+
+        Args:
+            prevalence: each class's share there, such as {"pneumonia": 0.02, "normal": 0.98}; None for as it is.
+            training_prevalence: those in the training data, where the model file does not say them.
+
+        Errors: see `Reading.used_at`.
+        """
+        reading = self.reading.used_at(prevalence, training_prevalence)
+        moved = ("shares", "prevalence", "operating_point")
+        return replace(self, **{name: getattr(reading, name) for name in moved})
+
     def predict(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> torch.Tensor:
         """Probabilities (N, classes), on the CPU, of one image or of several.
 
@@ -141,7 +172,8 @@ class Loaded:
             raise SfumatoError(
                 "the model gives embeddings, and no labels", "take sfumato.load(RUN).embed(images), from Python"
             )
-        parts = [probabilities(part / self.temperature, self.loss) for part in self._outputs(images, batch)]
+        reading = self.reading
+        parts = [reading.scores(part) for part in self._outputs(images, batch)]
         return torch.cat(parts) if parts else torch.zeros(0, len(self.classes))
 
     def logits(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> torch.Tensor:
@@ -230,12 +262,12 @@ def _filled(model: nn.Module, weights: dict[str, torch.Tensor], about: Mapping[s
         ) from None
     model.eval()
     names = ("statement", "loss", "features", "embedding", "test_fraction", "user_from", "temperature")
-    return Loaded(
-        module=model,
-        transform=preparation(about["transform"]),
-        classes=tuple(about["classes"]),
-        **{name: about[name] for name in names if name in about},
-    )
+    given = {name: about[name] for name in (*names, "shares", "prevalence") if name in about}
+    if "operating_point" in about:
+        given["operating_point"] = OperatingPoint.from_dict(about["operating_point"])
+    loaded = Loaded(module=model, transform=preparation(about["transform"]), classes=tuple(about["classes"]), **given)
+    refuse_unreadable(loaded.reading, path)
+    return loaded
 
 
 def _normalised(model: nn.Module, kind: str | None, weights: Mapping[str, torch.Tensor]) -> nn.Module:

@@ -15,7 +15,7 @@ from sfumato.runs import aggregated, kept
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import RunDirectory, file_hash
-from sfumato.runs.figures import published
+from sfumato.runs.figures import choice, published
 
 LIMITS = (
     "This shows that the record is consistent and that the statement follows from it; "
@@ -182,6 +182,11 @@ def _published(run: RunDirectory, entries: list[Entry], facts: Circumstances, la
     _require_bound(run / names.FIGURES, last.get(published.ENTRY))
     figures = published.read(run)
     _require(figures is not None and figures.table == facts.figures, f"{names.FIGURES} is of another table")
+    assert figures is not None
+    found, stored = figures.operating, parse_json(read_safetensors(run / names.MODEL)[1][METADATA])
+    chosen = found and choice.chosen(replace(figures, operating=None), found.rule)
+    _require(found == chosen, "the operating point is not the one that the counts give")
+    _require((found and found.to_dict()) == stored.get("operating_point"), "the model has another operating point")
 
 
 def _require_bound(path: Path, recorded: str | None) -> None:

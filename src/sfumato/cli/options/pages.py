@@ -38,7 +38,7 @@ _TOPICS: dict[str, dict[str, str]] = {
             "clients grouping client_rate client_momentum client_epochs client_batch_size client_examples client_loss "
             "shuffle_buffer reconstruction_steps"
         ),
-        "calibration": "calibrate_on",
+        "scores": "calibrate_on prevalence training_prevalence operating_point",
         "design": "epochs deviations learning_rates margin share runs",
     },
     "search": {

@@ -93,6 +93,11 @@ Numbers = Annotated[
 Budgets = Annotated[float | tuple[float, ...] | None, _BUDGETS, _arg("EPSILON[,EPSILON...]")]
 Populations = Annotated[tuple[int, ...] | None, _with_commas("N,N,...", _numbers), _arg("N,N,...")]
 EpsilonOfFigures = Annotated[float | None, _arg("EPSILON", "default: no figures are published")]
+Shares = Annotated[tuple[str, ...] | None, _arg("CLASS=SHARE [CLASS=SHARE ...]")]
+SharesThere = Annotated[tuple[str, ...] | None, _arg("SHARE|CLASS=SHARE [CLASS=SHARE ...]")]
+RuleOfLabels = Annotated[
+    str | None, _arg("shares|balanced|CLASS=SHARE|none", "default: shares, of two classes with --report-epsilon")
+]
 ClassName = Annotated[str | None, _arg("CLASS")]
 Delta = Annotated[float | None, _arg("DELTA", "default: at most 1e-5 and 1/(10 N)")]
 Text = Annotated[str | None, _arg("NAME")]

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from sfumato.data import Source
     from sfumato.evaluation.diagnostic import Diagnostic
     from sfumato.report import Evaluation, LabelScore, MultilabelEvaluation
+    from sfumato.runs.reading import Reading
 
 PARTS = {"test": "test part", "train": "training part", "all": "both parts"}
 TRAINED_ON = "note: the run was trained on this source, and these figures include its training images"
@@ -22,6 +23,11 @@ class Measured(NamedTuple):
     data: dict[str, Any]
     rows: list[tuple[str, str]]
     notes: tuple[str, ...] = ()
+
+    def moved(self, reading: Reading) -> Measured:
+        """With what is done to the scores, where they are moved."""
+        notes = tuple(f"note: {words}" for words in reading.words)
+        return self._replace(data=self.data | reading.as_data, notes=(*self.notes, *notes))
 
     def tested(self, positive: str | None, test: Diagnostic | None) -> Measured:
         """With the figures of a test for one class, where they were requested."""
@@ -70,7 +76,51 @@ def of_classes(
         ("loss", f"{found.loss:.4f}"),
         *((f"  {name}", f"{share:.2%}") for name, share in shares.items()),
     ]
-    return Measured(data, rows)
+    shift = shift_of(found.confusion, classes)
+    return Measured(
+        data | ({} if shift is None else {"shift": shift.data}), rows, () if shift is None else (shift.line,)
+    )
+
+
+class Shift(NamedTuple):
+    """A class that a model names more often, or less, than there is of it: exact, so as private as accuracy is."""
+
+    name: str
+    named: float
+    true: float
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return {"class": self.name, "named": self.named, "true": self.true}
+
+    @property
+    def line(self) -> str:
+        """What to do about it, in a line."""
+        return (
+            f"note: the model says {self.name} of {self.named:.0%}, and {self.true:.0%} are; where shares are known, "
+            "--prevalence moves its scores there"
+        )
+
+
+LEAST_SHIFT = 0.05
+"""A difference of shares that is worth a line."""
+
+
+def shift_of(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> Shift | None:
+    """The class whose share of the predictions differs most from its share of the records, where it does by
+    `LEAST_SHIFT` and by three standard deviations.
+
+    >>> shift_of([[40, 60], [5, 95]], ("normal", "odd"))
+    Shift(name='odd', named=0.775, true=0.5)
+    """
+    total, found = sum(map(sum, confusion)), []
+    for place, name in enumerate(classes if confusion else ()):
+        true, named = sum(confusion[place]), sum(row[place] for row in confusion)
+        wrong = true + named - 2 * confusion[place][place]  # McNemar 1947: of these the difference is made
+        if abs(named - true) > max(LEAST_SHIFT * total, 3 * wrong**0.5):
+            found.append(Shift(name, named / total, true / total))
+    return max(found, key=lambda one: (abs(one.named - one.true), one.named - one.true), default=None)
 
 
 def of_labels(found: MultilabelEvaluation, source: Source, part: str, threshold: float) -> Measured:

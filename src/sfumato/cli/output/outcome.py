@@ -54,7 +54,9 @@ def show(run: Run, *, json: bool) -> None:
     if "labels" in run.figures:
         line = "on the test part: " + ", ".join(f"{name} {value}" for name, value in run.measured)
     console.paragraph(
-        line + ("" if public else "  (measured on private data: keep it to yourself)"), *published_of(run)
+        line + ("" if public else "  (measured on private data: keep it to yourself)"),
+        *shift_of(run),
+        *published_of(run),
     )
     console.paragraph(statement.sentence)
     if (person := person_with_most(run.directory)) is not None:
@@ -71,6 +73,20 @@ def show(run: Run, *, json: bool) -> None:
         form = "texts" if statement.circumstances.tokens else "images"
         console.note(f"sfumato predict {path} {'TEXT' if form == 'texts' else 'IMAGE'}   labels {form}")
     console.note(f"sfumato verify {path}   checks that the statement follows from the record")
+
+
+def shift_of(run: Run) -> list[str]:
+    """Where the model names a class much more often than there is of it, or less: what can be done, in a line."""
+    from sfumato.cli.output import measured
+
+    found = measured.shift_of(run.figures.get("confusion", ()), run.figures.get("classes", ()))
+    if found is None:
+        return []
+    private = "" if run.statement.circumstances.test_public else " (private, too)"
+    where = f"sfumato predict {run.directory} --prevalence CLASS=SHARE ... moves its scores to declared shares"
+    train = "" if run.published is not None else "; in training --report-epsilon corrects what it can"
+    what = f"it says {found.name} of {found.named:.0%}, and {found.true:.0%} are{private}"
+    return [f"               {what}: {where}{train}"]
 
 
 def majority_of(run: Run) -> float | None:
@@ -99,6 +115,11 @@ def published_of(run: Run) -> list[str]:
     if value is not None:
         tempered = "" if figures.temperature == 1 else f", at temperature {figures.temperature:.2f}"
         lines.append(f"               calibration error {value:.2%}, from {low:.2%} to {high:.2%}{tempered}")
+    if (point := figures.operating) is not None:
+        lines.append(
+            f"               said to be {point.positive} from a score of {point.threshold:g} on: operating point "
+            f"{point.rule}, from these counts"
+        )
     if not figures.table.temperature and not run.statement.circumstances.calibrated_on_public:
         lines.append("               no temperature was chosen: there are too few test images for that at this epsilon")
     return lines
@@ -110,7 +131,12 @@ def _figures(run: Run) -> dict[str, Any]:
     if figures is None:
         return {}
     names = ("accuracy", "per_class", "precision", "auc", "calibration_error")
-    return {"published": {name: getattr(figures, name) for name in names} | {"temperature": figures.temperature}}
+    found = {
+        **{name: getattr(figures, name) for name in names},
+        "temperature": figures.temperature,
+        **({} if figures.operating is None else {"operating_point": figures.operating.to_dict()}),
+    }
+    return {"published": found}
 
 
 def uses_of(run: Run) -> dict[str, Any]:

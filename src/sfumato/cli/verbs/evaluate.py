@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sfumato.data import Part, Preparation, Source, Tokens, Transform
     from sfumato.evaluation.diagnostic import Diagnostic
     from sfumato.runs import Loaded
+    from sfumato.runs.reading import Reading
 
 
 @partial(spellings.spelt, test_fraction="as in training")
@@ -57,8 +58,11 @@ class Evaluate(OfModel, Loading):
     for it, each with a 95% interval. Of several labels, of which each is printed, one of them."""
     threshold: spellings.Number = None
     """From which score for this class on the test is positive; of several labels for each. (default: 0.5)"""
-    prevalence: spellings.Number = None
-    """The share of this class where the test is to be used, declared: also print predictive values there."""
+    prevalence: spellings.SharesThere = None
+    """Where the model is to be used, declared: the share of this class, to print predictive values there also; or the
+    share of every class, CLASS=SHARE ..., by which scores are moved as well."""
+    training_prevalence: spellings.Shares = None
+    """Each class's share in the training data, declared, where the model file does not say from which to move."""
     plot: spellings.Path = None
     """Where to draw the ROC curve of that class, a .svg file."""
     far: spellings.Number = None
@@ -91,6 +95,7 @@ class Evaluate(OfModel, Loading):
         from sfumato.evaluation import accuracy, label_sets, multilabel
         from sfumato.models.losses import exclusive
 
+        reading = self._reading(loaded)
         self._check_test(loaded.classes, exclusive=exclusive(loaded.loss))
         if self.far is not None:
             raise SfumatoError(f"--far {self.far:g} is for embeddings, and the model is a classifier", "leave it out")
@@ -99,7 +104,7 @@ class Evaluate(OfModel, Loading):
         if self.label_sets is not None:
             sets = label_sets.read(self.label_sets, parts, loaded.classes, parted=source.has_own_split)
         outputs = torch.cat([accuracy.logits(module.to(device), part, transform, device) for part in parts])
-        outputs /= loaded.temperature
+        outputs = reading.logits(outputs)
         labels = torch.from_numpy(np.concatenate([part.labels for part in parts]))
         if not exclusive(loaded.loss):
             threshold = multilabel.THRESHOLD if self.threshold is None else self.threshold
@@ -109,7 +114,38 @@ class Evaluate(OfModel, Loading):
             found = accuracy.summary(outputs, labels, loaded.classes, loss=loaded.loss)
             of_sets = None if sets is None else label_sets.accuracy(outputs, sets)
             figures = measured.of_classes(found, loaded.classes, source, self.part, of_sets)
-        return figures.tested(self.positive, self._test(loaded, outputs, labels))
+        return figures.moved(reading).tested(self.positive, self._test(loaded, outputs, labels))
+
+    def _reading(self, loaded: Loaded) -> Reading:
+        """How logits are read: as the model file says, or as they hold where the model is to be used."""
+        alone = self._share is not None
+        if alone and self.training_prevalence is not None:
+            raise SfumatoError(
+                "--training-prevalence is given, and of --prevalence one share alone, which moves no scores",
+                "give --prevalence as CLASS=SHARE of every class",
+            )
+        return loaded.reading.used_at(None if alone else self.prevalence, self.training_prevalence)
+
+    @property
+    def _share(self) -> float | None:
+        """The share of the class that is tested for, where that alone is declared."""
+        if self.prevalence is None or len(self.prevalence) != 1 or "=" in self.prevalence[0]:
+            return None
+        try:
+            return float(self.prevalence[0])
+        except ValueError:
+            raise SfumatoError(
+                f"--prevalence must be a number, or CLASS=SHARE of every class, got {self.prevalence[0]!r}",
+                "give a share such as 0.02",
+            ) from None
+
+    def _share_there(self, classes: tuple[str, ...]) -> float | None:
+        """The same, from the shares of all classes where these are declared."""
+        if self.prevalence is None or self._share is not None:
+            return self._share
+        from sfumato.runs.reading import checked
+
+        return checked(self.prevalence, classes, "prevalence")[str(self.positive)]
 
     def _embedding(self, loaded: Loaded, device: torch.device) -> measured.Measured:
         """Recall at a false accept rate, and how often the nearest are of the same class."""
@@ -123,8 +159,9 @@ class Evaluate(OfModel, Loading):
         assert isinstance(transform, Transform)
         if self.label_sets is not None:
             raise SfumatoError("--label-sets is for classifiers, and the model gives embeddings", "leave it out")
-        if self.positive is not None:
-            raise SfumatoError(f"--positive {self.positive} is for classifiers", "leave it out for embeddings")
+        if self.positive is not None or self.prevalence is not None:
+            given = f"positive {self.positive}" if self.positive is not None else "prevalence"
+            raise SfumatoError(f"--{given} is for classifiers", "leave it out for embeddings")
         source = self._images(loaded, transform, open_set=True)
         source.require_classes("a measure of embeddings")
         self._refuse_other_split(source, loaded.user_from)
@@ -137,8 +174,8 @@ class Evaluate(OfModel, Loading):
 
     def _check_test(self, classes: tuple[str, ...], *, exclusive: bool) -> None:
         """Refuse a class that the model does not know, and a test for none, before anything is measured."""
-        options = ("threshold", "prevalence", "plot")
-        given = {name: value for name in options if (value := getattr(self, name)) is not None}
+        options = {"threshold": self.threshold, "prevalence": self._share, "plot": self.plot}
+        given = {name: value for name, value in options.items() if value is not None}
         if not exclusive and self.label_sets is not None:
             raise SfumatoError(
                 "--label-sets is for models of one class for each image", "leave it out: the source has all labels"
@@ -168,7 +205,7 @@ class Evaluate(OfModel, Loading):
         scores = probabilities(outputs.double(), loaded.loss)[:, place].numpy()
         threshold = 0.5 if self.threshold is None else self.threshold
         true = labels == place if exclusive(loaded.loss) else labels[:, place] == 1
-        found = diagnostic(scores, true.numpy(), threshold=threshold, prevalence=self.prevalence)
+        found = diagnostic(scores, true.numpy(), threshold=threshold, prevalence=self._share_there(loaded.classes))
         if self.plot is not None:
             point = 1 - found.specificity.value, found.sensitivity.value
             drawn = receiver_file(self.positive, found.curve, found.auc.value, point)

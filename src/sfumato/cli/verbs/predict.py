@@ -10,7 +10,7 @@ import tyro
 
 from sfumato._checks import SfumatoError, fraction, positive_integer, shortened
 from sfumato.cli.options.choices import OfModel
-from sfumato.cli.options.spellings import Number, Top
+from sfumato.cli.options.spellings import Number, Shares, Top
 from sfumato.cli.output import console
 
 if TYPE_CHECKING:
@@ -30,6 +30,10 @@ class Predict(OfModel):
     """How many labels for each image or text."""
     threshold: Number = None
     """Of several labels that may all be true: from which score on one is said to be. (default: 0.5)"""
+    prevalence: Shares = None
+    """Each class's share where the model is used, declared: its scores are moved there."""
+    training_prevalence: Shares = None
+    """Each class's share in the training data, declared, where the model file does not say from which to move."""
     interval: Number = None
     """With this confidence, such as 0.95: how far the noise of training alone may have moved the first label's logit,
     from the weights that the run kept."""
@@ -47,6 +51,7 @@ class Predict(OfModel):
         loaded = load(self.run_directory, model=self.model)
         several, of_texts = not exclusive(loaded.loss), isinstance(loaded.transform, Tokens)
         self._refuse_others(several=several)
+        loaded = loaded.used_at(self.prevalence, self.training_prevalence)
         threshold = 0.5 if self.threshold is None else fraction("--threshold", self.threshold)
         what, paths = ("text", _texts(self.images)) if of_texts else ("image", _expanded(self.images))
         if not paths:
@@ -67,10 +72,11 @@ class Predict(OfModel):
                 named = {"label": likeliest[0], "score": scores[likeliest[0]]}
             rows.append({what: path, **named, "scores": scores})
         data: dict[str, Any] = {"predictions": rows, **({"threshold": threshold} if several else {})}
+        data |= loaded.reading.as_data
         data |= {"unreadable": unreadable} if unreadable else {}
         data |= {} if self.interval is None else self._with_intervals(rows, paths, loaded.classes, self.interval)
         names = [shortened(path) for path in paths] if of_texts else paths
-        notes = (f"note: {note}" for note in data.get("notes", ()))
+        notes = (f"note: {note}" for note in (*loaded.reading.words, *data.get("notes", ())))
         console.figures(data, list(zip(names, map(_line, rows), strict=True)), *notes, json=self.json)
         for one in unreadable:
             console.note(f"left out: {one['reason']}")

@@ -8,7 +8,7 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
-from sfumato.cli.options import recipe
+from sfumato.cli.options import recipe, spellings
 from sfumato.cli.options.choices import Observed, PrivateChoices, stem_of
 from sfumato.cli.options.spellings import EpsilonOfFigures, FreeText, SourceRecipeOrRun, SourceText, Whole, WholeByRule
 from sfumato.observers.progress import Bars
@@ -43,6 +43,14 @@ class Train(Observed, PrivateChoices):
     calibrate_on: SourceText = None
     """A public source that a temperature is fitted on, so that scores are as often right as they say. With
     --report-epsilon alone one is chosen from that budget, where there are images enough."""
+    operating_point: spellings.RuleOfLabels = None
+    """Of two classes: from which score on an image is said to be of one, chosen from what --report-epsilon publishes,
+    at no further cost. shares: where the model expects each class as often as there is of it; balanced; or a class with
+    the share of it that is to be found, such as pneumonia=0.95."""
+    prevalence: spellings.Shares = None
+    """Each class's share where the model is to be used, declared: its scores are moved there."""
+    training_prevalence: spellings.Shares = None
+    """Each class's share in the training data, declared and not counted, from which scores are moved."""
     seeds: Whole = None
     """Train this often, with a key of its own each time, and print the median and the spread."""
     title: FreeText = None

@@ -78,6 +78,23 @@ def _spelling(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= LONGEST_SPELLING
 
 
+def _shares(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and bool(value)
+        and all(isinstance(one, float) and 0 < one < 1 for one in value.values())
+    )
+
+
+def _operating_point(value: Any) -> bool:
+    if not isinstance(value, dict) or set(value) != {"positive", "threshold", "rule"}:
+        return False
+    threshold = value["threshold"]
+    return (
+        isinstance(threshold, float) and 0 < threshold < 1 and all(map(_spelling, (value["positive"], value["rule"])))
+    )
+
+
 def _aggregate(value: Any) -> bool:
     steps = value.get("steps") if isinstance(value, dict) else None
     return isinstance(steps, list) and 1 <= len(steps) <= MOST_WEIGHTS and isinstance(value.get("method"), str)
@@ -99,5 +116,8 @@ _RIGHT = {
     "embedding": _whole(1 << 16),
     "aggregate": _aggregate,
     "normalisation": _spelling,
+    "shares": _shares,
+    "prevalence": _shares,
+    "operating_point": _operating_point,
     "temperature": lambda value: isinstance(value, float) and 0 < value < float("inf"),
 }

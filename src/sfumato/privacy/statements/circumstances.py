@@ -39,9 +39,10 @@ ORIGINS = {
 
 MAY_BE_ABSENT = (
     *("published", "kept", "public_examples", "public_filtered", "tokens", "figures", "calibrated_on_public"),
-    "class_prevalence",
+    *("class_prevalence", "prevalence", "training_prevalence"),
 )
 """What circumstances leave out of their record where it is nothing."""
+_SHARES = ("class_prevalence", "prevalence", "training_prevalence")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +99,8 @@ class Circumstances:
         calibrated_on_public: the model's temperature was fitted on data that their owner declared public.
         class_prevalence: the declared share of each class, by whose inverse its examples are weighted; empty where all
             weigh alike.
+        prevalence: the declared share of each class where the model is to be used, to which its scores are moved.
+        training_prevalence: the same in the training data, from which they are moved.
     """
 
     read: tuple[str, ...] = ()
@@ -118,6 +121,8 @@ class Circumstances:
     figures: NoisyTable | None = None
     calibrated_on_public: bool = False
     class_prevalence: tuple[tuple[str, float], ...] = ()
+    prevalence: tuple[tuple[str, float], ...] = ()
+    training_prevalence: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         unknown = set(self.read) - set(FACT_NAMES)
@@ -129,7 +134,7 @@ class Circumstances:
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
         data = asdict(self) | {"read": list(self.read), "origins": list(self.origins), "kept": list(self.kept)}
-        data["class_prevalence"] = dict(self.class_prevalence)
+        data |= {name: dict(getattr(self, name)) for name in _SHARES}
         data["figures"] = None if self.figures is None else self.figures.to_dict()
         return {name: value for name, value in data.items() if value or name not in MAY_BE_ABSENT}
 
@@ -139,7 +144,7 @@ class Circumstances:
         try:
             search = None if data["search"] is None else Search(**data["search"])
             lists = {name: tuple(data[name]) for name in ("read", "origins")} | {"kept": tuple(data.get("kept", ()))}
-            lists |= {"class_prevalence": tuple(data.get("class_prevalence", {}).items())}
+            lists |= {name: tuple(data.get(name, {}).items()) for name in _SHARES}
             figures = None if data.get("figures") is None else NoisyTable.from_dict(data["figures"])
             fields: dict[str, Any] = {**data, **lists, "search": search, "figures": figures}
             return cls(**fields)

@@ -178,12 +178,7 @@ class Statement:
                 f"How texts become numbers ({facts.tokens}): that nothing of it was made from the private texts is its "
                 "owner's word."
             )
-        if facts.class_prevalence:
-            shares = ", ".join(f"{name} {share:g}" for name, share in facts.class_prevalence)
-            lines.append(
-                f"The shares of the classes by whose inverse examples are weighted ({shares}): that they were not "
-                "counted in the private labels is their owner's word."
-            )
+        lines += _declared_shares(facts)
         if not facts.test_public:
             exact = "Accuracy, losses and pictures measured on the test split, wherever they are shown"
             only = "only the noisy counts are covered." if facts.figures else "they are not noisy."
@@ -270,6 +265,21 @@ def _best_of(selection: PrivateSelection, steps: str) -> str:
         f"the best of K candidates, K secret and drawn by the {draws.law} law of mean {draws.mean:g}, each trained by "
         f"{steps}, and scored {scored}"
     )
+
+
+def _declared_shares(facts: Circumstances) -> list[str]:
+    """What to say of shares of classes that the run takes on their owner's word."""
+    used = (
+        (facts.class_prevalence, "by whose inverse examples are weighted"),
+        (facts.training_prevalence, "from which scores are moved"),
+        (facts.prevalence, "to which scores are moved"),
+    )
+    return [
+        f"The shares of the classes {what} ({', '.join(f'{name} {share:g}' for name, share in shares)}): that they "
+        "were not counted in the private labels is their owner's word."
+        for shares, what in used
+        if shares
+    ]
 
 
 def _earlier_runs(selection: PrivateSelection | None) -> list[str]:

@@ -65,6 +65,7 @@ def published(found: Published | None) -> Markup:
         "accuracy": interval(found.accuracy),
         "error": interval(found.error),
         "temperature": "" if found.temperature == 1 else f"{found.temperature:.2f}",
+        "operating": found.operating and (found.operating[0], f"{found.operating[1]:g}"),
         "rows": [
             (name, interval(found.per_class[name]), interval(found.auc[name]) if name in found.auc else "")
             for name in classes

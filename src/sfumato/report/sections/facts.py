@@ -87,6 +87,8 @@ class Published:
         error: expected calibration error.
         bands: of each bin of confidence: where it begins and ends, about how many images it has, and their accuracy.
         temperature: that logits are divided by.
+        operating: of an operating point of two classes: the class, and the score from which on an image is said to be
+            of it; None where the likelier class is named.
     """
 
     epsilon: float
@@ -99,6 +101,7 @@ class Published:
     temperature: float = 1.0
     roc: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     majority: float | None = None
+    operating: tuple[str, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sfumato.privacy.noisy_table import NoisyTable
+from sfumato.runs.figures.operating import OperatingPoint
 
 Z = 1.959964
 CONFIDENCE = 0.95
@@ -52,12 +53,15 @@ class NoisyFigures:
         counts: (classes, predictions, bins) as released.
         classes: the names.
         temperature: that the model's logits were divided by when confidence was read.
+        operating: from which score on a record is said to be of one of two classes; None where the likelier one is
+            named. The same counts are read by it.
     """
 
     table: NoisyTable
     counts: np.ndarray
     classes: tuple[str, ...]
     temperature: float
+    operating: OperatingPoint | None = None
 
     @property
     def records(self) -> Estimate:
@@ -70,8 +74,19 @@ class NoisyFigures:
     def right(self) -> np.ndarray:
         """Which cells hold right predictions, bool (classes, predictions, bins)."""
         classes, predictions, bins = self.table.shape
+        if self.operating is not None:
+            return np.arange(classes)[:, None, None] == self.named
         place = np.arange(classes) if self.table.predictions else np.ones(classes, int)
         return np.broadcast_to((place[:, None] == np.arange(predictions))[:, :, None], (classes, predictions, bins))
+
+    @property
+    def named(self) -> np.ndarray:
+        """Which class the records of a cell are said to be of, by prediction and confidence: (predictions, bins)."""
+        _, predictions, bins = self.table.shape
+        if self.operating is None:
+            return np.broadcast_to(np.arange(predictions)[:, None], (predictions, bins))
+        place = self.classes.index(self.operating.positive)
+        return np.where(self.operating.taken(self.classes, self.table.edges), place, 1 - place)
 
     @property
     def accuracy(self) -> Estimate:
@@ -82,7 +97,7 @@ class NoisyFigures:
     def majority(self) -> float | None:
         """About which share the most frequent class has: the accuracy of always saying it. None for no records."""
         found = self.counts.sum((1, 2))
-        known = self._measurable(float(found.sum()), self.table.cells)
+        known = self.measurable(float(found.sum()), self.table.cells)
         return min(1.0, float(found.max() / found.sum())) if known else None
 
     @cached_property
@@ -97,8 +112,8 @@ class NoisyFigures:
         apart."""
         if not self.table.predictions:
             return {}
-        columns = np.arange(len(self.classes))[None, :, None]
-        return {name: self._share_among(columns == place) for place, name in enumerate(self.classes)}
+        cells = np.broadcast_to(self.named, self.counts.shape)
+        return {name: self._share_among(cells == place) for place, name in enumerate(self.classes)}
 
     @cached_property
     def auc(self) -> dict[str, Estimate]:
@@ -124,11 +139,19 @@ class NoisyFigures:
     @cached_property
     def reliability(self) -> list[Band]:
         """Accuracy by confidence."""
-        bins = np.arange(self.table.shape[2])
         return [
-            Band(low, high, float(self.counts[..., place].sum()), self._share_among(bins == place))
-            for place, (low, high) in enumerate(zip(self.table.edges[:-1], self.table.edges[1:], strict=True))
+            Band(low, high, float(self.counts[:, cells].sum()), self._share_among(cells))
+            for low, high, cells in self._bins
         ]
+
+    @property
+    def _bins(self) -> list[tuple[float, float, np.ndarray]]:
+        """Where confidence in the class that is named begins and ends, and the cells with it, (predictions, bins)."""
+        edges, (_, predictions, bins) = self.table.edges, self.table.shape
+        if self.operating is None:
+            every = np.arange(bins) == np.arange(bins)[:, None, None]
+            return list(zip(edges[:-1], edges[1:], np.broadcast_to(every, (bins, predictions, bins)), strict=True))
+        return self.operating.bins(self.classes, edges)
 
     @cached_property
     def calibration_error(self) -> Estimate:
@@ -142,16 +165,16 @@ class NoisyFigures:
         from scipy.optimize import root_scalar
 
         found = self.records
-        if not self._measurable(found.value or 0.0, self.table.cells):
+        if not self.measurable(found.value or 0.0, self.table.cells):
             return Estimate(None, 0.0, 1.0)
         total = float(self.counts.sum())
-        middle = (np.array(self.table.edges[1:]) + self.table.edges[:-1]) / 2
-        good, bad = self.right, ~self.right
-        right, wrong = (np.where(which, self.counts, 0).sum((0, 1)) for which in (good, bad))
+        middle = np.array([(high + low) / 2 for low, high, _ in self._bins])
+        good, bad = (np.stack([which & cells for *_, cells in self._bins]) for which in (self.right, ~self.right))
+        right, wrong = (np.where(which, self.counts, 0).sum((1, 2, 3)) for which in (good, bad))
         missed = right * (1 - middle) - wrong * middle
         share = np.clip(right / np.maximum(right + wrong, 1), 0.01, 0.99)
         drawn = np.maximum(right + wrong, 0) * share * (1 - share)
-        noise = good.sum((0, 1)) * (1 - middle) ** 2 + bad.sum((0, 1)) * middle**2
+        noise = good.sum((1, 2, 3)) * (1 - middle) ** 2 + bad.sum((1, 2, 3)) * middle**2
         deviations = np.sqrt(drawn + self.table.variance * noise)
         added = np.abs(np.random.default_rng(0).normal(size=(DRAWS, len(middle))) * deviations).sum(1)
         plain, most = float(np.abs(missed).sum()) / total, float(np.quantile(added, CONFIDENCE)) / total
@@ -163,7 +186,7 @@ class NoisyFigures:
         part = float(root_scalar(beyond, bracket=(0.0, 1.0)).root if bracketed else beyond(0.0) < 0)
         return Estimate(part * plain, max(0.0, plain - most), min(1.0, plain + most))
 
-    def _measurable(self, count: float, cells: float) -> bool:
+    def measurable(self, count: float, cells: float) -> bool:
         """Whether a sum of so many noisy counts stands out of its noise."""
         return count > FEWEST_DEVIATIONS * math.sqrt(cells * self.table.variance) and count >= 1
 
@@ -176,7 +199,7 @@ class NoisyFigures:
         hits, misses = self.right & cells, ~self.right & cells
         hit, miss = float(self.counts[hits].sum()), float(self.counts[misses].sum())
         one, other = int(hits.sum()), int(misses.sum())
-        if not self._measurable(hit + miss, one + other):
+        if not self.measurable(hit + miss, one + other):
             return Estimate(None, 0.0, 1.0)
         # A sum that noise has brought below zero says no more than zero does, or no share would be left over.
         hit, miss = max(0.0, hit), max(0.0, miss)
@@ -204,7 +227,7 @@ class NoisyFigures:
         product of independent counts, each with the variance of a Poisson count and that of its noise (DeLong et al.
         1988 without the noise)."""
         first, second = own.sum(), others.sum()
-        if not (self._measurable(first, own_cells.sum()) and self._measurable(second, other_cells.sum())):
+        if not (self.measurable(first, own_cells.sum()) and self.measurable(second, other_cells.sum())):
             return Estimate(None, 0.0, 1.0)
         ranks = np.arange(len(own))
         above = 0.5 * (1 + np.sign(ranks[:, None] - ranks[None, :]))

@@ -13,6 +13,7 @@ from sfumato._files import write
 from sfumato.privacy import Entry, NoisyTable
 from sfumato.runs.directory import FIGURES, RunDirectory
 from sfumato.runs.figures.noisy_figures import NoisyFigures
+from sfumato.runs.figures.operating import OperatingPoint
 
 ENTRY = "figures"
 """The kind of the ledger's line that records the release, and the name in its last line for the file's hash."""
@@ -35,6 +36,7 @@ def save(run: RunDirectory, figures: NoisyFigures) -> None:
         "temperature": figures.temperature,
         "classes": list(figures.classes),
         "counts": figures.counts.tolist(),
+        **({} if figures.operating is None else {"operating_point": figures.operating.to_dict()}),
     }
     write(run / FIGURES, json.dumps(data).encode() + b"\n")
 
@@ -50,6 +52,11 @@ def read(run: RunDirectory) -> NoisyFigures | None:
         if counts.shape != table.shape or len(data["classes"]) != table.classes:
             raise ValueError(f"counts of shape {counts.shape}")
         temperature = positive("temperature", data["temperature"])
-        return NoisyFigures(table=table, counts=counts, classes=tuple(data["classes"]), temperature=temperature)
+        classes, operating = tuple(data["classes"]), data.get("operating_point")
+        if operating is not None:
+            operating = OperatingPoint.from_dict(operating)
+            if operating.positive not in classes or len(classes) != 2 or not table.predictions:
+                raise ValueError(f"an operating point for {operating.positive!r}")
+        return NoisyFigures(table=table, counts=counts, classes=classes, temperature=temperature, operating=operating)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise SfumatoError(f"{run / FIGURES} holds no noisy counts ({error})", "restore it from a copy") from None

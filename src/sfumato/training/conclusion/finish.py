@@ -69,12 +69,12 @@ def conclude(
     else:
         ending = _ending(job, run, ledger, trained)
         statement = Statement(plan=job.plan, circumstances=ending.circumstances, selection=selection)
-    temperature, further = (None, {}) if ending is None else (ending.temperature, ending.evaluation)
-    result = scorer.evaluation(released, trained.outputs if temperature is None else trained.outputs / temperature)
+    reading, further = (None, {}) if ending is None else (ending.reading, ending.evaluation)
+    result = scorer.evaluation(released, trained.outputs if reading is None else reading.logits(trained.outputs))
     run.write_json(names.EVALUATION, result | further, private=ending is not None)
     run.write_json(names.STATEMENT, statement.to_dict())
     write(run / names.REPORT, report(run).encode(), private=ending is not None)
-    said = {} if temperature is None else {"temperature": temperature}
+    said = {} if reading is None else reading.to_dict()
     if ending is None:  # which may be fine-tuned from, by either weights
         averaged = job.settings.averages.aggregate or ("ema" if job.settings.averages.ema else None)
         said = {"weights": averaged or LAST}

@@ -149,6 +149,7 @@ def published_of(run: RunDirectory) -> Published | None:
         error=found.calibration_error,
         bands=found.reliability,
         temperature=found.temperature,
+        operating=None if found.operating is None else (found.operating.positive, found.operating.threshold),
     )
 
 

@@ -79,5 +79,5 @@ class KeptWeights(Part):
         scorer = ending.trained.scorer
         if isinstance(scorer, OfRecords) and exclusive(ending.decided.settings.objective.loss):
             weights = {step: read_safetensors(kept.place(ending.run, step))[0] for step in sorted(reached)}
-            found = over_steps(ending.decided, ending.trained, scorer, weights)
+            found = over_steps(ending.decided, ending.trained, scorer, weights, moved=ending.reading.moved)
             ending.evaluation |= {} if found is None else {"over_steps": asdict(found)}

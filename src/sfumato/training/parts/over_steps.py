@@ -4,7 +4,7 @@ by itself and in averages, and how far each score may be off (Shejwalkar et al. 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -26,7 +26,12 @@ RECORDS = 1000
 
 
 def over_steps(
-    decided: Decided, trained: Trained, scorer: OfRecords, kept: Mapping[int, Mapping[str, Tensor]]
+    decided: Decided,
+    trained: Trained,
+    scorer: OfRecords,
+    kept: Mapping[int, Mapping[str, Tensor]],
+    *,
+    moved: Callable[[Tensor], Tensor] = lambda outputs: outputs,
 ) -> OverSteps | None:
     """Accuracies of averages over the last steps, and an interval for the logit of each sample's first class.
 
@@ -35,6 +40,7 @@ def over_steps(
         trained: its model, and what that gives for the test part.
         scorer: what that model is measured by.
         kept: the weights that the run kept, by step, ascending.
+        moved: from what the module gives to logits of which the largest is that of the class that is named.
 
     Returns:
         None where fewer than two weights in a row were kept.
@@ -44,7 +50,7 @@ def over_steps(
     last = _in_a_row(tuple(kept))
     if len(last) < 2:
         return None
-    whole, test = trained.outputs, decided.source.test
+    whole, test = moved(trained.outputs), decided.source.test
     count = len(test)
     places = np.linspace(0, count - 1, min(count, RECORDS)).round().astype(int).tolist()
     labels = torch.from_numpy(test.labels[places])
@@ -53,7 +59,7 @@ def over_steps(
         return (outputs.argmax(1) == labels).double().mean().item()
 
     def outputs(weights: Mapping[str, Tensor]) -> Tensor:
-        return scorer.outputs({**trained.weights, **weights}, places)
+        return moved(scorer.outputs({**trained.weights, **weights}, places))
 
     each = {step: outputs(kept[step]) for step in last}
     said = {step: probabilities(one, decided.settings.objective.loss) for step, one in each.items()}
@@ -76,7 +82,7 @@ def over_steps(
             (method, shares[-1], statistics.stdev(shares) if len(shares) > 1 else 0.0)
             for method, shares in found.items()
         ],
-        **_intervals(decided, trained, scorer, kept),
+        **_intervals(decided, trained, scorer, kept, whole),
     )
 
 
@@ -91,10 +97,10 @@ def _in_a_row(steps: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _intervals(
-    decided: Decided, trained: Trained, scorer: OfRecords, kept: Mapping[int, Mapping[str, Tensor]]
+    decided: Decided, trained: Trained, scorer: OfRecords, kept: Mapping[int, Mapping[str, Tensor]], whole: Tensor
 ) -> dict[str, Any]:
-    """Of each sample's first class: the ends of its logit's interval, and the middle."""
-    taken, whole, settings = max(kept), trained.outputs, decided.settings
+    """Of the class that each sample is named: the ends of its logit's interval, and the middle."""
+    taken, settings = max(kept), decided.settings
     apart = [step for step in kept if step > taken // 2]
     if apart[-1] - apart[0] < spacing_of(taken):
         return {}

@@ -18,6 +18,8 @@ from sfumato.experiment.settings import Settings
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan
 from sfumato.randomness import RunKey
 from sfumato.runs.directory import RunDirectory
+from sfumato.runs.figures.operating import OperatingPoint
+from sfumato.runs.reading import Reading
 from sfumato.training.kind import Measure
 
 
@@ -94,6 +96,7 @@ class Ending:
         key: its own too; None where it is lost.
         circumstances: what its statement must say.
         temperature: by which logits are divided; None for not at all.
+        shares, prevalence, operating_point: how scores are moved: see `Reading`.
         evaluation: what else its evaluation says: fields of `report.Evaluation`.
         bound: what else the ledger's last line binds.
     """
@@ -105,8 +108,23 @@ class Ending:
     key: RunKey | None
     circumstances: Circumstances
     temperature: float | None = None
+    shares: Mapping[str, float] | None = None
+    prevalence: Mapping[str, float] | None = None
+    operating_point: OperatingPoint | None = None
     evaluation: dict[str, Any] = field(default_factory=dict)
     bound: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def reading(self) -> Reading:
+        """How the model's logits are read."""
+        return Reading(
+            classes=tuple(self.decided.source.classes),
+            loss=self.decided.settings.objective.loss,
+            temperature=self.temperature,
+            shares=self.shares,
+            prevalence=self.prevalence,
+            operating_point=self.operating_point,
+        )
 
 
 class Part:

@@ -20,8 +20,9 @@ from sfumato.privacy.noisy_table import GRAIN, TEMPERATURES, scores_of
 from sfumato.randomness import RunKey, choose, noisy_counts
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, file_hash
-from sfumato.runs.figures import published
+from sfumato.runs.figures import choice, published
 from sfumato.runs.figures.noisy_figures import NoisyFigures
+from sfumato.runs.figures.operating import NONE, SHARES
 from sfumato.training.kind import OfRecords
 from sfumato.training.parts.part import Asked, Early, Ending, Part
 
@@ -32,16 +33,22 @@ class PublishedFigures(Part):
 
     Args:
         table: what is to be released.
+        operating_point: the rule by which an operating point is chosen from it (`choice.chosen`), where one was asked
+            for.
+        own_split: whether the test part was put apart by the data's owner, and may have other shares of classes.
     """
 
-    options = ("report_epsilon",)
+    options = ("report_epsilon", "operating_point")
     table: NoisyTable
+    operating_point: str | None = None
+    own_split: bool = False
 
     @classmethod
     def check(cls, early: Early) -> None:
         """Refuse figures that no data would have."""
         if (epsilon := early.options.get("report_epsilon")) is not None:
             check(epsilon, of_persons=early.of_persons, public=early.spec.is_public)
+        check_rule(early.options, early.spec.declared.labels.classes)
 
     @classmethod
     def of(cls, asked: Asked) -> PublishedFigures | None:
@@ -53,13 +60,24 @@ class PublishedFigures(Part):
             candidate=asked.candidate,
             calibrated=asked.options.get("calibrate_on") is not None,
         )
-        return None if table is None else cls(table=table)
+        rule = check_rule(asked.options, asked.source.classes)
+        if table is None:
+            return None
+        if rule is not None:
+            choice.refuse_unless_two(asked.source.classes, asked.settings.objective.loss)
+        return cls(table=table, operating_point=rule, own_split=asked.source.has_own_split)
 
     @classmethod
     def recorded(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
         """The epsilon that the run began with."""
         figures = record["circumstances"].get("figures")
-        return {} if figures is None else {"report_epsilon": figures["epsilon"]}
+        rule = {"operating_point": record["operating_point"]["rule"]} if "operating_point" in record else {}
+        return {} if figures is None else {"report_epsilon": figures["epsilon"], **rule}
+
+    @property
+    def pins(self) -> dict[str, dict[str, Any]]:
+        """The rule of the operating point, where one was asked for."""
+        return {} if self.operating_point is None else {"operating_point": {"rule": self.operating_point}}
 
     def circumstances(self, facts: Circumstances) -> Circumstances:
         """With the table."""
@@ -81,15 +99,39 @@ class PublishedFigures(Part):
                 labels=torch.from_numpy(source.test.labels),
                 classes=source.classes,
                 loss=ending.decided.settings.objective.loss,
+                offsets=ending.reading.offsets,
             ),
             temperature=ending.temperature,
             key=ending.key,
+            rule=self._rule(ending),
         )
         ending.circumstances = replace(ending.circumstances, figures=None if figures is None else figures.table)
         if figures is not None and self.table.temperature:
             ending.temperature = figures.temperature
+        if figures is not None:
+            self._read_by(figures, ending)
         if published.recorded(ending.ledger.entries):
             ending.bound |= {published.ENTRY: file_hash(ending.run / names.FIGURES)}
+
+    def _rule(self, ending: Ending) -> str:
+        """The rule by which an operating point is chosen: without one asked for that by shares, unless some are
+        declared, which are then what the owner wants."""
+        if self.operating_point is not None:
+            return self.operating_point
+        declared = ending.shares is not None or ending.prevalence is not None
+        fits = choice.fits(ending.decided.source.classes, ending.decided.settings.objective.loss)
+        return SHARES if fits and not declared else NONE
+
+    def _read_by(self, figures: NoisyFigures, ending: Ending) -> None:
+        """Read the model's scores by the operating point, and say for which shares they hold.
+
+        They hold for those of the table where the model was found to expect each class as often as the table has it, or
+        is moved so that it does; of more classes where the test part was drawn from the same records.
+        """
+        ending.operating_point = figures.operating
+        if ending.shares is None:
+            held = self._rule(ending) == SHARES or (self.operating_point is None and not self.own_split)
+            ending.shares = choice.shares_of(figures) if held else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +143,14 @@ class Predicted:
         labels: (N,).
         classes: their names.
         loss: by which logits become probabilities.
+        offsets: what is added to each class's logit after the temperature, by declared shares; empty for nothing.
     """
 
     outputs: Tensor
     labels: Tensor
     classes: Sequence[str]
     loss: str
+    offsets: Sequence[float] = ()
 
 
 def check(epsilon: float, *, candidate: bool = False, of_persons: bool, public: bool) -> None:
@@ -122,6 +166,19 @@ def check(epsilon: float, *, candidate: bool = False, of_persons: bool, public: 
     if public:
         raise SfumatoError(f"{given}, and the data are public", "leave it out: all figures may be published")
     NoisyTable.by_rule(epsilon, classes=2, records=1)  # refuses an epsilon for which there is no table
+
+
+def check_rule(options: Mapping[str, Any], classes: Sequence[str] | None) -> str | None:
+    """The rule of an operating point, where one is asked for; refused where it is none, or has no figures to go by."""
+    if (rule := options.get("operating_point")) is None:
+        return None
+    rule = choice.checked(rule, classes)
+    if options.get("report_epsilon") is None:
+        raise SfumatoError(
+            f"`operating_point` is {rule}, and no figures are published that it could be chosen by",
+            "give `report_epsilon`, or a `prevalence` when the model is used",
+        )
+    return rule
 
 
 def planned(
@@ -166,6 +223,7 @@ def released(
     *,
     temperature: float | None,
     key: RunKey | None,
+    rule: str = NONE,
 ) -> NoisyFigures | None:
     """The table's release, made once in the life of a run; what is there already is read.
 
@@ -174,6 +232,7 @@ def released(
         predicted: what it says of the test part.
         temperature: by which logits are divided, where that is known; None for one that the table chooses.
         key: the run's own; None where it is lost.
+        rule: by which an operating point is chosen from the counts once they are drawn.
 
     **Guarantee.** See `NoisyTable`. The ledger has the release, safe on disk, before its noise is drawn. A run releases
     one table, of one model: another step is refused, and a file that is there stays. What a run that was killed before
@@ -205,17 +264,19 @@ def released(
     with writing(ledger.path):
         ledger.sync()
     figures = _drawn(table, key, predicted, temperature)
+    figures = replace(figures, operating=choice.chosen(figures, rule))  # post-processing of what is released
     published.save(run, figures)
     return figures
 
 
 def _drawn(table: NoisyTable, key: RunKey, predicted: Predicted, temperature: float | None) -> NoisyFigures:
     outputs, labels, loss = predicted.outputs.double().nan_to_num(), predicted.labels, predicted.loss
+    offsets = outputs.new_tensor(list(predicted.offsets) or [0.0])
     if table.temperature:
-        scores = scores_of([_gap(outputs / one, labels, loss) for one in TEMPERATURES])
+        scores = scores_of([_gap(outputs / one + offsets, labels, loss) for one in TEMPERATURES])
         temperature = TEMPERATURES[choose(table.choice, scores, _own_key(key, "temperature", scores))]
     temperature = temperature or 1.0
-    counts = counted(table, outputs / temperature, labels, loss=loss).flatten().tolist()
+    counts = counted(table, outputs / temperature + offsets, labels, loss=loss).flatten().tolist()
     noisy = noisy_counts(table, counts, _own_key(key, "counts", counts))
     return NoisyFigures(
         table=table,

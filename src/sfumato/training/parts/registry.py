@@ -11,12 +11,13 @@ from sfumato.training.parts.clock import ByTime
 from sfumato.training.parts.drift import Drift
 from sfumato.training.parts.kept_weights import KeptWeights
 from sfumato.training.parts.part import Asked, Early, Part
+from sfumato.training.parts.prevalence import Prevalence
 from sfumato.training.parts.public_examples import PublicNormalisation
 from sfumato.training.parts.published import PublishedFigures
 
 PARTS: tuple[type[Part], ...] = (
     *(ClassShares, ByTime, Drift, PublicNormalisation),
-    *(KeptWeights, Calibration, PublishedFigures),
+    *(Prevalence, Calibration, PublishedFigures, KeptWeights),
 )
 OPTIONS = tuple(name for kind in PARTS for name in kind.options)
 """What may be asked for of them."""

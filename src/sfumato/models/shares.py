@@ -1,0 +1,101 @@
+"""Shares of classes that are declared, and how logits are moved from the shares of one place to those of another."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+
+from sfumato._checks import SfumatoError, fraction
+
+TOLERANCE = 0.01
+"""By how much declared shares may miss 1 together: they are rounded."""
+
+REMEDY = "give every class's share, such as pneumonia=0.02 normal=0.98"
+
+
+def declared(given: Mapping[str, float] | Sequence[str], name: str = "class_prevalence") -> dict[str, float]:
+    """Shares by class name, each between 0 and 1, that sum to one.
+
+    Args:
+        given: such a mapping, or texts NAME=SHARE, several of which may stand in one with commas between them.
+        name: of the option that they are given by.
+
+    >>> declared(["pneumonia=0.02,normal=0.98"])
+    {'pneumonia': 0.02, 'normal': 0.98}
+    """
+    pairs = list(given.items()) if isinstance(given, Mapping) else [pair(text, name) for text in _pieces(given)]
+    shares = dict(pairs)
+    if len(shares) < len(pairs):
+        raise SfumatoError(f"`{name}` names a class twice", "name each class once")
+    for one, share in shares.items():
+        fraction(f"`{name}` of {one!r}", share, remedy=REMEDY)
+    total = math.fsum(shares.values())
+    if abs(total - 1) > TOLERANCE + 1e-9:
+        raise SfumatoError(f"the shares of `{name}` sum to {total:g}, not to 1", REMEDY)
+    return {one: float(share) for one, share in shares.items()}
+
+
+def in_order(shares: Mapping[str, float], classes: Sequence[str], name: str = "class_prevalence") -> tuple[float, ...]:
+    """The shares of exactly these classes, in their order.
+
+    Errors: `SfumatoError` for a share of another class, and for a class without one.
+    """
+    for one in shares:
+        if one not in classes:
+            near = difflib.get_close_matches(one, classes, n=1)
+            raise SfumatoError(
+                f"`{name}` names {one!r}, which is no class",
+                f"did you mean {near[0]!r}" if near else f"the classes are {', '.join(classes)}",
+            )
+    missing = [one for one in classes if one not in shares]
+    if missing:
+        raise SfumatoError(f"`{name}` says nothing of the class {missing[0]!r}", REMEDY)
+    return tuple(shares[one] for one in classes)
+
+
+def correction(trained: Sequence[float], used: Sequence[float], *, loss: str) -> tuple[float, ...]:
+    """What is added to logits so that their probabilities hold where classes have other shares (Saerens et al. 2002,
+    equation 2.4; Elkan 2001, theorem 2): log q_c - log p_c for a softmax, the difference of log odds for sigmoids.
+
+    By Bayes' rule it is exact where an image of a class looks the same in both places, and only the shares differ; of
+    sigmoids for more than two classes only nearly, since what is not of a class is then another mixture.
+
+    Args:
+        trained: p, (classes,), the shares that the logits were trained for.
+        used: q, (classes,), those of the place where they are used.
+        loss: the name of the loss that the logits mean probabilities by.
+
+    **Guarantee.** A function of declared or released numbers alone: to move a released model's logits by it costs
+    nothing. Shares that are counted in private labels make it a release of those.
+
+    >>> [round(one, 3) for one in correction((0.5, 0.5), (0.9, 0.1), loss="softmax")]
+    [0.588, -1.609]
+    """
+
+    def of(share: float) -> float:
+        return math.log(share) - (0.0 if loss == "softmax" else math.log1p(-share))
+
+    return tuple(of(one) - of(other) for one, other in zip(used, trained, strict=True))
+
+
+def pair(text: str, name: str) -> tuple[str, float]:
+    """A class and its share, from NAME=SHARE."""
+    one, _, share = text.rpartition("=")
+    try:
+        return one.strip(), float(share)
+    except ValueError:
+        raise SfumatoError(f"`{name}` {text!r} is no class with its share", REMEDY) from None
+
+
+def _pieces(given: Sequence[str]) -> list[str]:
+    """Texts NAME=SHARE: those that a comma divides, where each has its share."""
+    found, begun = [], ""
+    for piece in (piece for text in ([given] if isinstance(given, str) else given) for piece in f"{text}".split(",")):
+        begun += piece
+        if "=" in piece:
+            found.append(begun)
+            begun = ""
+        else:  # a comma in a name
+            begun += ","
+    return [*found, *filter(None, [begun.removesuffix(",")])]

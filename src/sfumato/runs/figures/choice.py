@@ -1,0 +1,130 @@
+"""The choice of an operating point, and of class shares, from noisy counts alone. Post-processing: it is free."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from sfumato._checks import SfumatoError, fraction, one_of
+from sfumato.models.shares import pair
+from sfumato.runs.figures.noisy_figures import NoisyFigures
+from sfumato.runs.figures.operating import BALANCED, NONE, RULES, SHARES, OperatingPoint, scores, thresholds
+
+DEVIATIONS = 3.0
+"""By rule a threshold is moved where shares differ by so many standard deviations of draw and noise."""
+_MOST = 8.0
+"""Log odds are moved by no more."""
+
+
+def checked(rule: str, classes: Sequence[str] | None = None) -> str:
+    """A rule as it may be asked for: shares, balanced, none, or CLASS=SHARE.
+
+    Args:
+        classes: the names, where they are known.
+    """
+    remedy = "give shares, balanced, none, or a class with the share of it to be found, such as pneumonia=0.95"
+    if "=" not in rule:
+        return one_of("`operating_point`", rule, RULES, remedy=remedy)
+    name, share = pair(rule, "operating_point")
+    fraction(f"`operating_point` of {name!r}", share, remedy=remedy)
+    if classes is not None:
+        one_of("`operating_point`", name, classes, remedy="name a class of the data")
+    return f"{name}={share:g}"
+
+
+def refuse_unless_two(classes: Sequence[str], loss: str) -> None:
+    """Refuse an operating point where scores are not those of two classes that sum to one."""
+    if not fits(classes, loss):
+        raise SfumatoError(
+            f"`operating_point` is for two classes by softmax, and there are {len(classes)} by {loss}",
+            "leave it out; `prevalence` moves the scores of any number of classes",
+        )
+
+
+def fits(classes: Sequence[str], loss: str) -> bool:
+    """Whether scores are those of two classes, which sum to one."""
+    return len(classes) == 2 and loss == "softmax"
+
+
+def chosen(figures: NoisyFigures, rule: str = SHARES) -> OperatingPoint | None:
+    """The operating point of two classes by what has been released of the model, among the edges of the table's bins.
+
+    Args:
+        figures: noisy counts.
+        rule: "shares": where the model expects another share of a class than there is, by three standard deviations of
+            draw and noise, the threshold nearest to the one half of scores whose mean is that share, all log odds
+            moved by the same (calibration in the large, Cox 1958): of a model that is right about all but the shares
+            this is Bayes' rule for those of the table; "balanced": the largest mean of both classes' shares named
+            rightly; CLASS=SHARE: of the thresholds that name at least this share of the class rightly, by the lower end
+            of its 95% interval, the one that names most of the other class rightly.
+
+    **Guarantee.** A function of the released table alone, so it costs nothing further: it sees no label and no record.
+
+    Returns:
+        None where the threshold stays at 0.5: nothing stands out, the noise leaves nothing, or no threshold keeps to
+        the share.
+    """
+    if rule == NONE or len(figures.classes) != 2 or not figures.table.predictions or shares_of(figures) is None:
+        return None
+    positive = figures.classes[1] if "=" not in rule else pair(rule, "operating_point")[0]
+    points = [OperatingPoint(positive=positive, threshold=one, rule=rule) for one in thresholds(figures.table.edges)]
+    if rule == SHARES:
+        return _expecting_as_many(figures, points)
+    other = next(name for name in figures.classes if name != positive)
+    found = [(point, replace(figures, operating=point).per_class) for point in points]
+    known = [
+        (point, share[positive], share[other].value)
+        for point, share in found
+        if share[positive].value is not None and share[other].value is not None
+    ]
+    if rule == BALANCED:
+        best = max(
+            known, key=lambda one: ((one[1].value or 0) + (one[2] or 0), -abs(one[0].threshold - 0.5)), default=None
+        )
+    else:
+        least = pair(rule, "operating_point")[1]
+        kept = [one for one in known if one[1].low >= least]
+        best = max(kept, key=lambda one: (one[2], one[0].threshold), default=None)
+    return None if best is None else best[0]
+
+
+def _expecting_as_many(figures: NoisyFigures, points: Sequence[OperatingPoint]) -> OperatingPoint | None:
+    """The one at which the model expects as many records of each class as there are, where 0.5 is not."""
+    from scipy.optimize import root_scalar
+
+    place = figures.classes.index(points[0].positive)
+    score = scores(figures.table.edges, place)
+    held = np.broadcast_to(np.array(figures.table.edges[1:]) > 0.5, figures.counts.shape)  # others hold noise alone
+    true = (np.arange(2) == place)[:, None, None]
+    counts = np.where(held, figures.counts, 0)
+
+    def excess(moved: float) -> float:
+        """By how many records of the class more are expected than there are."""
+        return float((counts * (_moved(score, moved) - true)).sum())
+
+    drawn = float((np.maximum(counts, 0) * score * (1 - score)).sum())
+    noise = figures.table.variance * float((held * (score - true) ** 2).sum())
+    if abs(excess(0.0)) <= DEVIATIONS * math.sqrt(drawn + noise) or excess(-_MOST) * excess(_MOST) >= 0:
+        return None
+    moved = float(root_scalar(excess, bracket=(-_MOST, _MOST)).root)
+    best = min(points, key=lambda one: abs(one.offsets(figures.classes)[place] - moved))
+    return None if best.threshold == 0.5 else best
+
+
+def _moved(score: np.ndarray, by: float) -> np.ndarray:
+    """Scores whose log odds are moved."""
+    odds = score / (1 - score) * math.exp(by)
+    return odds / (1 + odds)
+
+
+def shares_of(figures: NoisyFigures) -> dict[str, float] | None:
+    """About which share of the records each class has; None where the noise leaves nothing of one."""
+    rows = figures.counts.sum((1, 2)).astype(float)
+    cells = figures.table.cells // len(rows)
+    if not all(figures.measurable(float(one), cells) for one in rows):
+        return None
+    shares = rows / rows.sum()
+    return dict(zip(figures.classes, np.asarray(shares).tolist(), strict=True))

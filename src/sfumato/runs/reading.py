@@ -1,0 +1,157 @@
+"""How a model's logits are read: divided by a temperature, moved to other shares of classes or an operating point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from sfumato._checks import SfumatoError
+from sfumato.models.losses import exclusive, probabilities
+from sfumato.models.shares import correction, declared, in_order
+from sfumato.runs.figures.operating import SHARES, OperatingPoint
+
+Given = Mapping[str, float] | Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """From logits to probabilities, and to the class that is named: the likeliest.
+
+    Args:
+        classes: their names.
+        loss: the name of the loss that the model was trained by.
+        temperature: by which logits are divided; None for 1.
+        shares: of the classes, for which its scores hold before `prevalence` moves them; None where that is not known.
+        prevalence: the shares where it is used, declared; None for those.
+        operating_point: of two classes, from which score on an image is said to be of one; None for one half.
+    """
+
+    classes: tuple[str, ...]
+    loss: str
+    temperature: float | None = None
+    shares: Mapping[str, float] | None = None
+    prevalence: Mapping[str, float] | None = None
+    operating_point: OperatingPoint | None = None
+
+    @property
+    def offsets(self) -> tuple[float, ...]:
+        """What is added to each class's logit once it is divided by the temperature; zeros for nothing."""
+        moved = [0.0] * len(self.classes)
+        if self.shares is not None and self.prevalence is not None:
+            trained, used = (in_order(one, self.classes) for one in (self.shares, self.prevalence))
+            moved = list(correction(trained, used, loss=self.loss))
+        if self.operating_point is not None:
+            further = self.operating_point.offsets(self.classes)
+            moved = [one + other for one, other in zip(moved, further, strict=True)]
+        return tuple(moved)
+
+    def moved(self, outputs: Tensor) -> Tensor:
+        """Logits (N, classes) of which the largest is that of the class that is named, on the scale of the module's."""
+        if not any(self.offsets):
+            return outputs
+        return outputs + outputs.new_tensor(self.offsets) * (self.temperature or 1.0)
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """Logits (N, classes) whose probabilities are the model's scores."""
+        outputs = outputs if self.temperature is None else outputs / self.temperature
+        return outputs + outputs.new_tensor(self.offsets) if any(self.offsets) else outputs
+
+    def scores(self, outputs: Tensor) -> Tensor:
+        """Probabilities (N, classes)."""
+        return probabilities(self.logits(outputs), self.loss)
+
+    def used_at(self, prevalence: Given | None, training_prevalence: Given | None = None) -> Reading:
+        """For a place with these shares of classes, which its user declares.
+
+        What was kept for another place goes, an operating point among it, unless it is the one at which the model
+        expects each class as often as a published table has it: then its scores hold for the shares of that table.
+
+        Args:
+            prevalence: the shares there; None for as it is.
+            training_prevalence: those in the training data, declared, in place of what the model file says.
+
+        **Guarantee.** A function of the released model and of what is declared: it costs nothing.
+
+        Errors: `SfumatoError` for shares of other classes, for several labels, and where the shares that the scores
+        hold for are not known.
+        """
+        if prevalence is None:
+            if training_prevalence is not None:
+                raise SfumatoError("`training_prevalence` is given, and no `prevalence`", "give both")
+            return self
+        if not exclusive(self.loss):
+            raise SfumatoError(
+                "`prevalence` moves scores of one class for each image, and this model tells several labels",
+                "leave it out, and give a threshold",
+            )
+        used = checked(prevalence, self.classes, "prevalence")
+        if training_prevalence is not None:
+            known = checked(training_prevalence, self.classes, "training_prevalence")
+            return replace(self, shares=known, prevalence=used, operating_point=None)
+        if self.shares is None:
+            raise SfumatoError(
+                "`prevalence` is given, and for which shares of the classes the model's scores hold is not known",
+                "declare those of the training data, such as `training_prevalence` pneumonia=0.74 normal=0.26",
+            )
+        found = self.operating_point
+        return replace(self, prevalence=used, operating_point=found if found and found.rule == SHARES else None)
+
+    @property
+    def words(self) -> list[str]:
+        """What is done to the scores besides the temperature, in sentences."""
+        lines = []
+        if self.shares is not None and self.prevalence is not None:
+            there, here = (listed(one) for one in (self.shares, self.prevalence))
+            lines.append(f"scores are moved from the shares {there} to {here}")
+        if (point := self.operating_point) is not None:
+            lines.append(
+                f"scores are moved so that {point.positive} is said from what was {point.threshold:g} on "
+                f"(operating point {point.rule}, from the published table)"
+            )
+        return lines
+
+    @property
+    def as_data(self) -> dict[str, Any]:
+        """The same as JSON-ready data; empty where nothing is done."""
+        moved = {"moved_from": self.shares, "moved_to": self.prevalence} if self.shares and self.prevalence else {}
+        point = {} if self.operating_point is None else {"operating_point": self.operating_point.to_dict()}
+        return moved | point
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a model file says of it, besides classes and loss."""
+        known = {
+            "temperature": self.temperature,
+            "shares": None if self.shares is None else dict(self.shares),
+            "prevalence": None if self.prevalence is None else dict(self.prevalence),
+            "operating_point": None if self.operating_point is None else self.operating_point.to_dict(),
+        }
+        return {name: value for name, value in known.items() if value is not None}
+
+
+def checked(given: Given, classes: Sequence[str], name: str) -> dict[str, float]:
+    """Declared shares of exactly these classes, in their order."""
+    return dict(zip(classes, in_order(declared(given, name), classes, name), strict=True))
+
+
+def refuse_unreadable(reading: Reading, path: object) -> None:
+    """Refuse shares and an operating point of a model file that are not of its own classes."""
+    for shares in (reading.shares, reading.prevalence):
+        if shares is not None and set(shares) != set(reading.classes):
+            raise SfumatoError(f"{path} says shares of other classes than its own", "restore it from a copy")
+    point = reading.operating_point
+    if point is not None and (point.positive not in reading.classes or len(reading.classes) != 2):
+        raise SfumatoError(f"{path} has an operating point for {point.positive!r}", "restore it from a copy")
+
+
+def listed(shares: Mapping[str, float]) -> str:
+    """Shares in a line.
+
+    >>> listed({"a": 0.2, "b": 0.8})
+    'a 20.0%, b 80.0%'
+    """
+    most = list(shares.items())
+    shown = ", ".join(f"{name} {share:.1%}" for name, share in most[:5])
+    return shown if len(most) <= 5 else f"{shown} and {len(most) - 5} more"

@@ -1,0 +1,144 @@
+"""Where classes have other shares: what is said of it, and what is done about it, as it is typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sfumato.cli.output.measured import shift_of
+from sfumato.report.sections.not_covered import grouped
+
+QUICK = "--model linear --steps 20 --noise-multiplier 4 --batch-size 400 --learning-rate 0.5 --threads 1 --device cpu"
+
+
+def part(share, count, seed):
+    """Images (N, 8, 8) that are a little lighter for one class, of which this share is."""
+    generator = np.random.default_rng(seed)
+    labels = (generator.random(count) < share).astype(int)
+    images = generator.normal(128, 40, (count, 8, 8)) + 5 * (2 * labels[:, None, None] - 1)
+    return images.clip(0, 255).astype(np.uint8), labels
+
+
+@pytest.fixture
+def rays(workplace) -> str:
+    """A private archive whose test part has other shares, and an image."""
+    (x_train, y_train), (x_test, y_test) = part(0.74, 800, 0), part(0.5, 1000, 1)
+    Image.fromarray(x_test[0]).save("a.png")
+    np.savez(
+        "rays.npz", x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test,
+        classes=np.array(["normal", "pneumonia"]),
+    )  # fmt: skip
+    return "npz:rays.npz"
+
+
+def test_a_shift_on_the_owners_test_part_is_said_to_the_owner_alone(rays, call):
+    printed = call(f"train {rays} {QUICK} --output run --seed 1")
+    (line,) = [line for line in printed.splitlines() if "it says pneumonia of" in line]
+    assert "are (private, too): sfumato predict run --prevalence" in " ".join(printed.split())
+    assert "--report-epsilon corrects what it can" in " ".join(printed.split())
+    named = line.split("pneumonia of ")[1].split(",")[0]
+    call("report run --public")
+    for name in ("report-public.html", "statement.json", "plan.json"):
+        text = Path("run", name).read_text()
+        assert "it says" not in text
+        assert f"pneumonia of {named}" not in text
+    found = json.loads(call(f"evaluate run {rays} --json"))
+    assert found["shift"]["class"] == "pneumonia"
+    assert found["public"] is False
+    assert f"{found['shift']['named']:.0%}" == named
+
+
+def test_declared_shares_move_what_is_measured_and_predicted(rays, call, capsys):
+    call(f"train {rays} {QUICK} --output run --seed 1")
+    shares = "--prevalence pneumonia=0.5 normal=0.5 --training-prevalence pneumonia=0.74 normal=0.26"
+    before = json.loads(call(f"evaluate run {rays} --positive pneumonia --json"))
+    after = json.loads(call(f"evaluate run {rays} --positive pneumonia {shares} --json"))
+    assert after["accuracy_per_class"]["normal"] > before["accuracy_per_class"]["normal"] + 0.1
+    assert after["test"]["specificity"][0] == pytest.approx(after["accuracy_per_class"]["normal"])
+    assert after["test"]["prevalence"] == 0.5
+    assert after["moved_to"] == {"normal": 0.5, "pneumonia": 0.5}
+    one, other = (json.loads(call(f"predict run a.png {how} --json")) for how in ("", shares))
+    own, moved = (found["predictions"][0]["scores"]["pneumonia"] for found in (one, other))
+    assert moved / (1 - moved) == pytest.approx(own / (1 - own) * 0.26 / 0.74, rel=1e-4)
+    call(f"evaluate run {rays} {shares}")
+    assert call("predict run a.png " + shares)
+    assert "is not known" in call("predict run a.png --prevalence pneumonia=0.5 normal=0.5", status=1)
+    assert "says nothing of the class 'normal'" in call(
+        "predict run a.png --prevalence pneumonia=0.999 --training-prevalence pneumonia=0.5 normal=0.5", status=1
+    )
+
+
+def test_one_share_alone_moves_no_score(rays, call):
+    call(f"train {rays} {QUICK} --output run --seed 1")
+    plain, alone = (
+        json.loads(call(f"evaluate run {rays} --positive pneumonia {how} --json")) for how in ("", "--prevalence 0.02")
+    )
+    assert alone["accuracy"] == plain["accuracy"]
+    assert alone["test"]["prevalence"] == 0.02
+    assert plain["test"]["prevalence"] is None
+    assert "must be a number, or CLASS=SHARE of every class" in call(
+        f"evaluate run {rays} --positive pneumonia --prevalence rare", status=1
+    )
+    both = "--prevalence 0.02 --training-prevalence pneumonia=0.74 normal=0.26"
+    assert "one share alone, which moves no scores" in call(
+        f"evaluate run {rays} --positive pneumonia {both}", status=1
+    )
+
+
+def test_an_operating_point_is_chosen_said_and_used(rays, call, capsys):
+    from sfumato.cli import main
+
+    printed = " ".join(call(f"train {rays} {QUICK} --output run --seed 1 --report-epsilon 3").split())
+    assert "said to be pneumonia from a score of" in printed
+    assert "operating point shares, from these counts" in printed
+    told = json.loads(call(f"evaluate run {rays} --positive pneumonia --json"))
+    assert told["operating_point"]["rule"] == "shares"
+    assert told["test"]["threshold"] == 0.5, "of the moved scores"
+    assert told["test"]["specificity"][0] == pytest.approx(told["accuracy_per_class"]["normal"])
+    assert told.get("shift", {"named": 0.5})["named"] < 0.6
+    assert main(["predict", "run", "a.png"]) == 0
+    assert "operating point shares, from the published table" in capsys.readouterr().err
+    there = json.loads(call("predict run a.png --prevalence pneumonia=0.02 normal=0.98 --json"))
+    assert there["moved_from"]["pneumonia"] == pytest.approx(0.5, abs=0.05)
+    call("verify run")
+    other = call(f"train {rays} {QUICK} --output other --seed 1 --report-epsilon 3 --operating-point pneumonia=0.8")
+    assert "operating point pneumonia=0.8" in " ".join(other.split())
+
+
+def test_what_training_refuses(rays, call):
+    for options, words in (
+        ("--operating-point balanced", "--operating-point is balanced, and no figures are published"),
+        ("--report-epsilon 1 --operating-point pneumona=0.9 --classes normal pneumonia", "did you mean pneumonia"),
+        ("--prevalence normal=0.5", "the shares of --prevalence sum to 0.5, not to 1"),
+        ("--prevalence normal=0.5 pneumonia=0.5", "the classes' shares in the training data are not declared"),
+    ):
+        assert words in call(f"train {rays} {QUICK} --output run {options}", status=1)
+        assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    ("confusion", "found"),
+    [
+        ([[40, 60], [5, 95]], ("odd", 0.775, 0.5)),
+        ([[95, 5], [60, 40]], ("normal", 0.775, 0.5)),
+        ([[45, 5], [5, 45]], None),
+        ([[4, 2], [0, 4]], None),  # of ten records: chance
+        ([[960, 40], [0, 1000]], None),  # two points: not worth a line
+        ([[0, 0], [0, 0]], None),
+        ([], None),
+    ],
+)
+def test_a_shift_is_said_where_it_is_large_and_certain(confusion, found):
+    assert shift_of(confusion, ("normal", "odd")) == found
+
+
+def test_what_the_statement_says_of_declared_shares_has_its_place(rays, call):
+    shares = "--prevalence pneumonia=0.5 normal=0.5 --training-prevalence pneumonia=0.74 normal=0.26"
+    call(f"train {rays} {QUICK} --output run --seed 1 {shares}")
+    lines = json.loads(Path("run/statement.json").read_text())["not_covered"]
+    assert sum("scores are moved" in line for line in lines) == 2
+    assert "Further" not in [heading for heading, _ in grouped(lines)]

@@ -1,0 +1,73 @@
+"""Moved logits are Bayes' rule for the other shares, exactly; shares are those of all classes, and of no other."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from sfumato import SfumatoError
+from sfumato.models.losses import LOSSES, logits_of, probabilities
+from sfumato.models.shares import correction, declared, in_order
+
+MEANS = (-1.0, 0.3, 2.0)
+POINTS = np.linspace(-4, 5, 41)
+
+
+def posterior(shares):
+    """P(class | x) of normal classes that have these shares, by Bayes' rule, (points, classes)."""
+    joint = np.stack([share * norm.pdf(POINTS, mean) for share, mean in zip(shares, MEANS, strict=False)], 1)
+    return joint / joint.sum(1, keepdims=True)
+
+
+def shares_of(count):
+    return st.lists(st.floats(0.01, 1), min_size=count, max_size=count).map(lambda one: tuple(np.array(one) / sum(one)))
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+@given(data=st.data(), count=st.sampled_from([2, 3]))
+def test_moved_logits_are_the_posterior_of_the_other_shares(loss, data, count):
+    trained, used = data.draw(shares_of(count)), data.draw(shares_of(count))
+    if loss == "sigmoid" and count > 2:
+        return  # of three classes what is not of one is another mixture in another place
+    logits = logits_of(torch.tensor(posterior(trained)), loss)
+    moved = probabilities(logits + logits.new_tensor(correction(trained, used, loss=loss)), loss)
+    assert moved.numpy() == pytest.approx(posterior(used), abs=1e-9)
+
+
+@given(data=st.data())
+def test_the_formula_is_that_of_saerens(data):
+    trained, used = data.draw(shares_of(4)), data.draw(shares_of(4))
+    outputs = torch.tensor(data.draw(st.lists(st.floats(-9, 9), min_size=4, max_size=4)), dtype=torch.float64)
+    before = outputs.softmax(0).numpy()
+    ratio = before * np.array(used) / np.array(trained)  # equation 2.4 of Saerens et al. 2002
+    moved = (outputs + outputs.new_tensor(correction(trained, used, loss="softmax"))).softmax(0)
+    assert moved.numpy() == pytest.approx(ratio / ratio.sum(), abs=1e-9)
+    assert correction(trained, trained, loss="softmax") == (0, 0, 0, 0)
+    there, back = correction(trained, used, loss="softmax"), correction(used, trained, loss="softmax")
+    assert there == pytest.approx([-one for one in back])
+
+
+def test_of_two_classes_it_is_a_threshold():
+    first, _ = correction((0.26, 0.74), (0.5, 0.5), loss="softmax")
+    second = correction((0.26, 0.74), (0.5, 0.5), loss="softmax")[1]
+    assert second - first == pytest.approx(math.log(0.26 / 0.74))
+    assert set(LOSSES) == {"softmax", "sigmoid", "multilabel"}
+
+
+def test_shares_are_those_of_exactly_these_classes():
+    shares = declared(["b=0.25", "a=0.75"], "prevalence")
+    assert in_order(shares, ("a", "b"), "prevalence") == (0.75, 0.25)
+    for given_as, classes, words in (
+        (["a=0.5", "b=0.5"], ("a", "bb"), "prevalence names 'b', which is no class; did you mean 'bb'"),
+        (["a=0.5", "b=0.5"], ("a", "b", "c"), "prevalence says nothing of the class 'c'"),
+        (["a=0.5", "b=0.6"], ("a", "b"), "the shares of prevalence sum to 1.1, not to 1"),
+        (["a"], ("a", "b"), "prevalence 'a' is no class with its share"),
+    ):
+        with pytest.raises(SfumatoError, match=words):
+            in_order(declared(given_as, "prevalence"), classes, "prevalence")
