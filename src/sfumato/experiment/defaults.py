@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from sfumato.averaging.averages import LAST
 from sfumato.models.losses import MULTILABEL
+from sfumato.models.networks import dictionary
 from sfumato.models.networks.scattering import FEATURE_NORM
 from sfumato.privacy import FixedOrder, Participation, PrivacyPlan, unit
 from sfumato.privacy.planning.requested import Request
@@ -34,9 +35,7 @@ NOTED_CUT = 0.1
 """The share of an image that may be left out without a word."""
 DIVIDED = "for gradients divided by the clipping norm"
 MIRRORED = "colour images are taken for photographs, which may be mirrored; of digits or letters give flip False"
-
-NOISE_ON_A_LOGIT = 3.0
-"""By how much the noise of a whole run may move a logit of the linear head, as a standard deviation."""
+MIRRORED_ALREADY = "a colour image and its mirror image have the same features; of digits or letters give flip False"
 
 
 class Rule(NamedTuple):
@@ -46,20 +45,76 @@ class Rule(NamedTuple):
     reason: str
 
 
+class FixedFeatures(NamedTuple):
+    """What the rules know of a linear head on fixed features.
+
+    Args:
+        norm: R, the Euclidean norm of a feature vector.
+        noise_on_a_logit: by how much the noise of a whole run may move a logit, as a standard deviation.
+        full_batch_up_to: N up to which all examples take part in every step.
+    """
+
+    norm: float = FEATURE_NORM
+    noise_on_a_logit: float = 3.0
+    full_batch_up_to: int = FULL_BATCH_UP_TO
+
+
+SCATTERING, DICTIONARY = "scattering", "dictionary"
+FIXED = {
+    SCATTERING: FixedFeatures(),
+    DICTIONARY: FixedFeatures(norm=dictionary.FEATURE_NORM, noise_on_a_logit=1.2, full_batch_up_to=100_000),
+    BAG: FixedFeatures(),
+    HEAD: FixedFeatures(),
+}
+"""By model."""
+
+
+def model_rule(
+    *, given: Mapping[str, Any], size: int, channels: int, cached: int | None = None, texts: bool = False
+) -> Rule:
+    """The model for these records; the arguments are those of `training_rules`."""
+    if texts:
+        return Rule(BAG, "a linear model of which words a text has: little to put noise on")
+    if cached is not None:
+        return Rule(HEAD, "one linear layer on features of one norm")
+    if size < dictionary.SMALLEST or (channels == 3 and given.get("flip") is False):
+        return Rule(SCATTERING, "fixed public wavelet features, a linear head: little to put noise on")
+    return Rule(DICTIONARY, "fixed features learnt on synthetic images, a linear head: little to put noise on")
+
+
+def fixed_features(given: Mapping[str, Any], rule: Rule) -> FixedFeatures | None:
+    """What is known of the chosen model where it is a linear head on fixed features; else None."""
+    return FIXED.get(rule.value if given.get("model") is None else given["model"])
+
+
+def public_head_rate(features: FixedFeatures) -> float:
+    """The rate of training without privacy: below 2 (1 + 0.9) over the curvature, which grows with R^2."""
+    return HEAD_RATE * (FEATURE_NORM / features.norm) ** 2
+
+
 def plan_rules(
-    examples: int, request: Request | None = None, *, batch_size: int | None = None, steps: int | None = None
+    examples: int,
+    request: Request | None = None,
+    *,
+    batch_size: int | None = None,
+    steps: int | None = None,
+    full_batch_up_to: int = FULL_BATCH_UP_TO,
 ) -> dict[str, Rule]:
-    """Batch size and steps from N, the participation that was asked for, and whichever of the two is given."""
+    """Batch size and steps from N, the participation that was asked for, and whichever of the two is given.
+
+    Args:
+        full_batch_up_to: N up to which all examples take part in every step, as `FixedFeatures` has it.
+    """
     asked = None if request is None else request.participation
     if isinstance(asked, FixedOrder) and asked.assignment != "random":
         return _one_pass(examples, batch_size, steps)
     if asked is not None and asked.expected_batch_size(examples) != examples:
         return _rules_of_turns(examples, asked)
     size, steps, kind = LARGE_BATCH, STEPS_SAMPLED, "sampled"
-    why = f"large batches, Poisson-sampled, since N is above {FULL_BATCH_UP_TO}"
-    if examples <= FULL_BATCH_UP_TO:
+    why = f"large batches, Poisson-sampled, since N is above {full_batch_up_to}"
+    if examples <= full_batch_up_to:
         size, steps, kind = examples, STEPS_FULL_BATCH, "full"
-        why = f"all {examples} examples in every step, since N is at most {FULL_BATCH_UP_TO}: least noise"
+        why = f"all {examples} examples in every step, since N is at most {full_batch_up_to}: least noise"
     enough = f"enough for a linear head on {kind} batches, few for a network"
     return {"batch_size": Rule(size, why), "steps": Rule(steps, enough)}
 
@@ -135,9 +190,11 @@ def training_rules(
         multilabel: whether none, one or many of the classes are true of a record.
     """
     momentum = 0.9 if given.get("momentum") is None else given["momentum"]
+    model = model_rule(given=given, size=size, channels=channels, cached=cached, texts=texts)
+    fixed, chosen = fixed_features(given, model), given.get("model") or model.value
     rules = (
         {
-            "model": Rule("scattering", "fixed public wavelet features, a linear head: little to put noise on"),
+            "model": model,
             "optimizer": Rule("momentum", "as good as any on noisy gradients"),
             "ema": Rule(0.9999, "averaged weights, De et al. 2022: free of privacy cost"),
             "views": Rule(1, "the fastest; more of them help networks that are trained as a whole"),
@@ -147,26 +204,23 @@ def training_rules(
         | aggregate_rules(given)
         | _loss_rules(multilabel)
     )
-    scattering = given.get("model") in (None, "scattering")
-    if scattering:
-        rules["views"] = Rule(1, "the features stand small shifts by themselves")
     if texts:
-        scattering = given.get("model") in (None, BAG)
-        rules["model"] = Rule(BAG, "a linear model of which words a text has: little to put noise on")
         rules["views"] = Rule(1, "a text has no others")
     elif cached is not None:
-        scattering = given.get("model") in (None, HEAD)
-        views = Rule(cached, "as many as the cache holds of each example")
-        rules |= {"model": Rule(HEAD, "one linear layer on features of one norm"), "views": views}
-    elif channels == 3 and scattering and given.get("views") is None and given.get("flip") is not False:
+        rules["views"] = Rule(cached, "as many as the cache holds of each example")
+    elif channels == 3 and chosen == SCATTERING and given.get("views") is None and given.get("flip") is not False:
         rules["views"] = Rule(2, "colour photographs and their mirror images")
         rules["flip"] = Rule(True, MIRRORED)
     elif (given.get("views") or 1) > 1:
         if _still(given):
             rules["shift"] = Rule(max(1, size // 8), "an eighth of the side, as 4 of 32 pixels in De et al. 2022")
         rules["flip"] = Rule(channels == 3, MIRRORED)
-    if scattering and given.get("optimizer") in (None, "momentum"):
-        rate, reason = _linear_rate(plan, momentum), f"keeps the run's noise on a logit near {NOISE_ON_A_LOGIT:g}"
+    elif fixed is not None:
+        mirrored = chosen == DICTIONARY and channels == 3
+        rules["views"] = Rule(1, MIRRORED_ALREADY if mirrored else "the features stand small shifts by themselves")
+    if fixed is not None and given.get("optimizer") in (None, "momentum"):
+        rate = _linear_rate(plan, momentum, fixed)
+        reason = f"keeps the run's noise on a logit near {fixed.noise_on_a_logit:g}"
     else:
         chosen = given.get("optimizer") or "momentum"
         rate = {"sgd": 2.0, "momentum": 0.5, "adam": 2e-3, "adamw": 2e-3, "lamb": 0.03}.get(chosen, 0.5)
@@ -244,7 +298,7 @@ def public_rules(
     alone = Rule(HEAD, "one linear layer on features of one norm")
     return rules | {
         "model": Rule(BAG, "a linear model of which words a text has") if texts else alone,
-        "learning_rate": Rule(HEAD_RATE, "below 2 (1 + 0.9) over the curvature, for this norm"),
+        "learning_rate": Rule(public_head_rate(FIXED[HEAD]), "below 2 (1 + 0.9) over the curvature, for this norm"),
         "schedule": Rule("cosine", "ends still"),
         "views": Rule(cached or 1, "as many as the cache holds of each example"),
         "shift": Rule(0, "no images"),
@@ -269,7 +323,7 @@ def aggregate_rules(given: Mapping[str, Any]) -> dict[str, Rule]:
     }
 
 
-def _linear_rate(plan: PrivacyPlan, momentum: float) -> float:
+def _linear_rate(plan: PrivacyPlan, momentum: float, fixed: FixedFeatures) -> float:
     """The rate eta for which the noise of T steps moves a logit by kappa.
 
     One step moves a weight by eta sigma / B / (1 - momentum) in the end; T steps by sqrt(T) times that; a logit is the
@@ -280,7 +334,8 @@ def _linear_rate(plan: PrivacyPlan, momentum: float) -> float:
         in_a_weight = math.sqrt(plan.steps) / (1 - momentum)
     else:
         in_a_weight = plan.noise_in_weights(momentum).final
-    rate = NOISE_ON_A_LOGIT * plan.expected_batch_size / (plan.noise_multiplier * in_a_weight * FEATURE_NORM)
+    noise = plan.noise_multiplier * in_a_weight / plan.expected_batch_size
+    rate = fixed.noise_on_a_logit / (noise * fixed.norm)
     return float(f"{rate:.2g}")
 
 

@@ -16,6 +16,7 @@ from sfumato.optim.descent import Descent
 
 if TYPE_CHECKING:
     from sfumato.data import Clock, Source
+    from sfumato.experiment.defaults import FixedFeatures, Rule
     from sfumato.experiment.settings import Settings
     from sfumato.privacy import Example, PrivacyPlan, User
     from sfumato.privacy.planning.requested import Request
@@ -120,7 +121,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
         request = self._sized(source).request(
             source.examples, momentum=momentum if heavy_ball else 0.0, schedule=self.schedule, warmup=self.warmup
         )
-        sizes = defaults.plan_rules(source.examples, request, batch_size=batch_size, steps=steps)
+        sizes = self.sizes_by_rule(source, request)
         unit, why = self._unit(source, request, sizes)
         population, units = source.examples, source.examples
         if isinstance(unit, User):
@@ -155,6 +156,30 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
                 f"note: noise multiplier {noise:g} comes to epsilon {rounded_up(plan.epsilon())}, within {epsilon:g}"
             )
         return plan, reasons
+
+    def sizes_by_rule(self, source: Source, request: Request | None = None) -> dict[str, Rule]:
+        """Batch size and steps, in examples, for this source and the model that is asked for, or is the rule's."""
+        from sfumato.experiment import defaults
+
+        features = self._features(source)
+        most = defaults.FULL_BATCH_UP_TO if features is None else features.full_batch_up_to
+        return defaults.plan_rules(
+            source.examples, request, batch_size=self.batch_size, steps=self.steps, full_batch_up_to=most
+        )
+
+    def _features(self, source: Source) -> FixedFeatures | None:
+        """What the rules know of the model, where it is a linear head on fixed features."""
+        from sfumato.experiment import defaults
+
+        given = {"model": self.model, "flip": self.flip}
+        rule = defaults.model_rule(
+            given=given,
+            size=source.size,
+            channels=source.channels,
+            cached=source.cached_views,
+            texts=source.tokens is not None,
+        )
+        return defaults.fixed_features(given, rule)
 
     def _sized(self, source: Source) -> Experiment:
         """With the number of examples in a drift's second group, counted where nothing was declared."""
@@ -224,7 +249,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
         if images and source.size_rule != "declared":
             colours = "grey" if source.channels == 1 else "colour"
             lines.append(f"by rule: size {source.size} ({source.size_rule}), {colours}")
-        if self.model in (None, "scattering") and images and not source.multilabel:
+        if self._features(source) is not None and images and not source.multilabel:
             rarest = None if self.class_prevalence is None else min(declared(self.class_prevalence).values())
             lines.append(f"forecast: {remarks.forecast(plan, len(source.classes), rarest)}")
         if self.delta is None:

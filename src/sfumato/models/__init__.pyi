@@ -21,6 +21,7 @@ from .normalisation.public_batch import renewed as renewed
 from .registry import NAMES as NAMES
 from .registry import create as create
 from .registry import create_for_texts as create_for_texts
+from .registry import is_prior as is_prior
 from .trainable import select as select
 from .trial import check_shapes as check_shapes
 from .weights.about import FORMAT as FORMAT

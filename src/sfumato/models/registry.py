@@ -17,6 +17,7 @@ from sfumato.models import custom
 from sfumato.models.name import parse, refuse_unknown
 from sfumato.models.networks import group_norm, nf_resnet, vgg, zoo
 from sfumato.models.networks.cnn import Linear, SmallCNN
+from sfumato.models.networks.dictionary import SMALLEST, Dictionary
 from sfumato.models.networks.lenet import LeNet, LeNet5, LeNet300100, TFTutorial
 from sfumato.models.networks.resnet import ResNet18
 from sfumato.models.networks.scattering import Scattering
@@ -27,6 +28,7 @@ from sfumato.models.weights.pretrained import load
 
 _FIXED: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
     {
+        "dictionary": Dictionary,
         "scattering": Scattering,
         "lenet5": LeNet5,
         "lenet": LeNet,
@@ -41,12 +43,21 @@ _FIXED: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
         "tf-tutorial": TFTutorial,
     }
 )
-_SMALLEST = MappingProxyType({"scattering": (8, "linear"), "lenet5": (12, "cnn"), "cnn": (8, "linear")})
+_SMALLEST = MappingProxyType(
+    {
+        "dictionary": (SMALLEST, "scattering"),
+        "scattering": (8, "linear"),
+        "lenet5": (12, "cnn"),
+        "cnn": (8, "linear"),
+    }
+)
 """How many pixels images must have on each side, and what to take for smaller ones."""
 OF_TEXTS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType({"bag": Bag, "bilstm": BiLSTM})
 _WIDE_RESNET = re.compile(r"wrn-(\d+)-(\d+)")
 _NF_RESNET = re.compile(r"nf-resnet-(\d+)")
 
+PRIORS = ("dictionary",)
+"""Models whose fixed features were learnt on synthetic images."""
 NAMES: tuple[str, ...] = (*_FIXED, "wrn-DEPTH-WIDTH", "nf-resnet-DEPTH", "timm:NAME", "package:function")
 NAMESOF_TEXTS: tuple[str, ...] = (*OF_TEXTS, "package:function")
 
@@ -65,7 +76,7 @@ def create(
     Initial weights are drawn from torch's global generator; they are public, whatever its seed.
 
     Args:
-        name: `scattering` (fixed wavelet features and a linear head), `lenet5`, `lenet`, `cnn`, `linear`,
+        name: `dictionary` and `scattering` (fixed features and a linear head), `lenet5`, `lenet`, `cnn`, `linear`,
             `mobilenet-v2` and `resnet-50` (with group norm), `lenet-300-100`, `vgg`, `vgg16`, `resnet-18` and
             `tf-tutorial` (those of Davody et al. 2020), `wrn-DEPTH-WIDTH` such as `wrn-16-4`, `nf-resnet-DEPTH`
             (50, 101 or 200), `timm:NAME` for any model of timm, or `package:function` for one's own (called with the
@@ -96,6 +107,11 @@ def create(
             load(model, pretrained, head=head)
     check_shapes(name, model, classes=classes, shape=(channels, *shape))
     return model
+
+
+def is_prior(spelling: str) -> bool:
+    """Whether a model's fixed features were learnt on synthetic images."""
+    return parse(spelling)[0] in PRIORS
 
 
 def refuse_of_texts(spelling: str, base: str) -> None:

@@ -210,7 +210,7 @@ def _selection(
 ) -> PrivateSelection:
     """What the search promises: the least noise that meets epsilon for all of it, or the noise that was given."""
     examples = held.source.examples
-    rules = defaults.plan_rules(examples)
+    rules = experiment.sizes_by_rule(held.source)
     sizes: dict[str, Any] = {
         "examples": examples,
         "batch_size": rules["batch_size"].value if experiment.batch_size is None else experiment.batch_size,

@@ -18,7 +18,7 @@ from sfumato.models.priors.whitening import Whitening
 from sfumato.models.weights.pretrained import zero_classifier
 
 FEATURE_NORM = 2.0
-"""The Euclidean norm of a feature vector: twice the clipping norm over the largest gradient of a logit's own weights."""
+"""The Euclidean norm of a feature vector. At clipping norm 1 the surer half of the examples is not clipped."""
 SMALLEST = 16
 """Pixels: the coarser scale has patches of twice their side."""
 LARGEST_WORKING_SIDE = 40

@@ -56,5 +56,5 @@ def whitening(features: Tensor) -> Whitening:
     values = torch.stack([one.eigenvalues.clamp(min=0) for one in found])
     vectors = torch.stack([one.eigenvectors for one in found])
     step = vectors.abs().amax(1, keepdim=True) / _LEVELS
-    scales = step.squeeze(1) * (values + _LEAST * values.mean()) ** (-_POWER / 2)
+    scales = step.squeeze(1) * (values + _LEAST * values.mean()).clamp(min=1e-12) ** (-_POWER / 2)
     return Whitening(center, deviation, (vectors / step).round().to(torch.int8), scales)

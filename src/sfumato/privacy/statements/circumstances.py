@@ -33,6 +33,7 @@ ORIGINS = {
     "public run": "from training without privacy), which their owner declared public",
     "timm": "from timm), which are taken as public",
     "torchvision": "from torchvision), which are taken as public",
+    "synthetic images": "of fixed features: synthetic images from a public seed), into which no real image has gone",
 }
 """What may stand behind a model's first weights, or behind the features it is trained on; several of them may."""
 

@@ -42,6 +42,7 @@ _LINES: tuple[tuple[str, str, str], ...] = (
     ("The choice of the training data", MENDABLE, _UNFILTERED),
     ("The data behind these public examples", MENDABLE, _UNFILTERED),
     (r"The data behind the pre-trained weights \(from training on data that were filtered", MENDABLE, _UNFILTERED),
+    (r"The data behind the pre-trained weights \(of fixed features", INHERENT, ""),
     (r"The data behind the pre-trained weights \(from (timm|torchvision|training without privacy)", INHERENT, ""),
     ("The data behind the pre-trained weights", MENDABLE, _PUBLIC_WEIGHTS),
     ("A private run stands behind the weights", MENDABLE, _PUBLIC_WEIGHTS),

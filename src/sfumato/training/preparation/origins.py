@@ -16,7 +16,9 @@ def origins(source: Source, settings: Settings) -> tuple[str, ...]:
     """What stands behind the initial weights, and behind the features where the source is a cache, for a statement."""
     own = settings.model == "module" or models.is_own(settings.model)
     features = () if source.cache is None else source.cache.contents.origins
-    return tuple(sorted({*features, *origins_of(settings.network.initial_weights), *(["own model"] if own else [])}))
+    weights = origins_of(settings.network.initial_weights)
+    named = [*(["own model"] if own else []), *(["synthetic images"] if models.is_prior(settings.model) else [])]
+    return tuple(sorted({*features, *weights, *named}))
 
 
 def origins_of(weights: str | None) -> tuple[str, ...]:

@@ -1,0 +1,118 @@
+import pytest
+import torch
+from torch.nn import functional
+
+from sfumato.gradients import outputs_alone
+from sfumato.models import create, is_prior, trunk_of
+from sfumato.models.networks.dictionary import FEATURE_NORM, SMALLEST, Dictionary, responses
+from sfumato.models.priors.atoms import EVENNESS, WIDTH
+from sfumato.models.priors.stored import prior_for
+
+
+def images(channels, size, count=3):
+    noise = torch.rand(count, channels, size + 4, size + 4, generator=torch.Generator().manual_seed(0))
+    return 6 * functional.avg_pool2d(noise, 5, 1) - 3
+
+
+def model(channels, size):
+    return Dictionary(classes=3, channels=channels, size=(size, size))
+
+
+@pytest.mark.parametrize(("channels", "size"), [(1, 16), (1, 28), (3, 32), (3, 33), (3, 96), (1, 41)])
+def test_features_of_every_size_have_the_stated_norm(channels, size):
+    norms = model(channels, size).features(images(channels, size)).norm(dim=1)
+    torch.testing.assert_close(norms, torch.full((3,), FEATURE_NORM))
+
+
+def by_hand(image, filters, offsets):
+    """One image's mean responses (n, 4), patch by patch, without their square root."""
+    side = image.shape[1] - WIDTH + 1
+    total, counts = torch.zeros(4, filters.shape[1]), torch.zeros(4)
+    middle = -(-side // 2)
+    for top in range(side):
+        for left in range(side):
+            patch = image[:, top : top + WIDTH, left : left + WIDTH].flatten()
+            centered = patch - patch.mean()
+            answer = (centered / (patch.var() + EVENNESS).sqrt()) @ filters + offsets
+            for quarter in range(4):
+                down, right = divmod(quarter, 2)
+                inside = (top >= side - middle if down else top < middle) and (
+                    left >= side - middle if right else left < middle
+                )
+                if inside:
+                    total[quarter] += answer.clamp(min=0)
+                    counts[quarter] += 1
+    return (total / counts[:, None]).T
+
+
+@pytest.mark.parametrize("size", [11, 12])
+def test_responses_are_what_the_formula_gives_patch_by_patch(size):
+    generator = torch.Generator().manual_seed(1)
+    filters, offsets = torch.randn(3 * WIDTH**2, 5, generator=generator), torch.randn(5, generator=generator)
+    image = images(3, size, 1)
+    plain = responses(image, filters, offsets, mirrored=False)
+    torch.testing.assert_close(plain[0], by_hand(image[0], filters, offsets).sqrt(), atol=1e-5, rtol=1e-5)
+    both = by_hand(image[0], filters, offsets) + by_hand(image[0].flip(2), filters, offsets)
+    mirrored = responses(image, filters, offsets, mirrored=True)
+    torch.testing.assert_close(mirrored[0], (both / 2).sqrt(), atol=1e-5, rtol=1e-5)
+
+
+def test_a_colour_image_and_its_mirror_image_have_the_same_features():
+    some = images(3, 32)
+    colour = model(3, 32)
+    torch.testing.assert_close(colour.features(some), colour.features(some.flip(3)), atol=1e-5, rtol=0)
+    grey, letters = model(1, 28), images(1, 28)
+    assert (grey.features(letters) - grey.features(letters.flip(3))).norm() > 0.1  # d is no b
+
+
+def test_features_are_those_of_each_image_alone():
+    colour, some = model(3, 32), images(3, 32, 20)
+    together = colour.features(some)
+    assert (
+        torch.equal(together[:4], colour.features(some[:4])) or (together[:4] - colour.features(some[:4])).norm() < 1e-4
+    )
+    other = some.clone()
+    other[1:] = torch.nan
+    torch.testing.assert_close(colour.features(other)[0], together[0], atol=1e-5, rtol=0)
+
+
+def test_it_is_a_fixed_trunk_and_a_head_from_zero():
+    colour = create("dictionary", classes=3, channels=3, size=32)
+    assert [name for name, _ in colour.named_parameters()] == ["head.weight", "head.bias"]
+    assert colour(images(3, 32)).abs().max() == 0
+    trunk = trunk_of(colour, (3, 32, 32))
+    assert trunk is not None
+    with torch.no_grad():
+        torch.testing.assert_close(
+            outputs_alone(trunk, images(3, 32)), colour.features(images(3, 32)), atol=1e-5, rtol=0
+        )
+
+
+def test_a_model_file_opens_without_the_stored_dictionary():
+    colour = model(3, 32)
+    held = colour.state_dict()
+    for name in ("filters_0", "offsets_0", "filters_1", "center", "deviation", "vectors", "scales"):
+        assert name in held
+    assert held["vectors"].dtype == torch.int8
+    assert sum(value.numel() * value.element_size() for value in held.values()) < 8e6
+
+
+def test_other_dictionaries_than_the_stored_one_can_be_given():
+    prior = prior_for(1)
+    fewer = prior._replace(whitening=prior.whitening._replace(scales=2 * prior.whitening.scales))
+    grey = Dictionary(classes=2, channels=1, size=(28, 28), prior=fewer)
+    torch.testing.assert_close(grey.features(images(1, 28)), model(1, 28).features(images(1, 28)))  # of one length
+
+
+def test_too_small_images_are_refused_with_what_to_take(capsys):
+    from sfumato import SfumatoError
+
+    with pytest.raises(SfumatoError, match=f"at least {SMALLEST} pixels") as refused:
+        create("dictionary", classes=2, channels=1, size=SMALLEST - 1)
+    assert "scattering" in refused.value.remedy
+
+
+def test_priors_are_known_by_their_spelling():
+    assert is_prior("dictionary")
+    assert not is_prior("scattering")
+    assert not is_prior("module")
