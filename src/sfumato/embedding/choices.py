@@ -23,7 +23,7 @@ NOISELESS = ("fedemb-noiseless", "fedavg-noiseless")
 """DP-FedEmb and DP-FedAvg with all but the noise: on public data alone, without a plan and without a promise."""
 WHITEN, UNTRAINED = "whiten", "untrained"
 AT_FEATURES = (WHITEN, UNTRAINED)
-"""Fixed public features, of which a linear map is measured once by a plan, or nothing is trained and no data are used."""
+"""Fixed public features: a linear map of them is measured once, by a plan; or nothing is trained, without any data."""
 OF_FEATURES = ("method", "model", "pretrained", "pretrained_weights", "dimension", "far", "per_user", "seed")
 OF_WHITENING = ("epsilon", "delta", "noise_multiplier", "max_norm")
 """What may be asked for of these methods; and of the former besides."""

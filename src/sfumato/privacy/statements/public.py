@@ -158,8 +158,8 @@ class NothingPrivate(NoPromise):
         lines = [f"Read from the data and treated as public: {FACT_NAMES[name]}." for name in self.read]
         if not self.test_public:
             lines.append(
-                "Figures and images of the test part, wherever they are shown: they were measured without noise, and are "
-                "for the owner."
+                "Figures and images of the test part, wherever they are shown: they were measured without noise, and "
+                "are for the owner."
             )
         return data | {
             "plain": [
