@@ -76,6 +76,7 @@ def prepare(
             return _by_gradients(source, decided, model, start)
         _refuse(source, decided.plan, clients)
     elif clients.method == UNTRAINED:
+        refuse_trained_on(source, trained_on(source, settings))
         _refuse_cache(source)
         check_scored(source)
         check_users(source, User(drawn="users"))

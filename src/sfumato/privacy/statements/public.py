@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato.privacy.statements.circumstances import FACT_NAMES
+from sfumato.privacy.statements.circumstances import FACT_NAMES, ORIGINS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ class DisprovedClaim(NoPromise):
 
 @dataclass(frozen=True, kw_only=True)
 class NothingPrivate(NoPromise):
-    """The statement of a model that nothing was trained of: it is a public function, whatever the data hold.
+    """The statement of a model of which nothing was trained: it is a public function, whatever the data hold.
 
     **Guarantee.** None is claimed and none is needed: no record was read for the model. No epsilon is stated, since
     nothing was released of which one could speak.
@@ -147,9 +147,10 @@ class NothingPrivate(NoPromise):
     @property
     def sentence(self) -> str:
         """That no private data were used."""
+        behind = " For what stands behind the weights of its features, see what is not covered." if self.origins else ""
         return (
             "This model has used no private data: it is fixed features and a public projection of them, the same "
-            "whatever the data hold. Nothing was trained, and nothing was spent."
+            f"whatever the data hold. Nothing was trained, and nothing was spent.{behind}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -166,7 +167,10 @@ class NothingPrivate(NoPromise):
                 "Whoever sees the model learns nothing of anybody's images: it would be the same without them.",
                 "So there is no epsilon here, and nothing of the data's budget is used up.",
             ],
-            "not_covered": [*lines, *data["not_covered"][1:]],
+            "not_covered": [
+                *lines,
+                *(f"The data behind the weights of the features ({ORIGINS[name]}." for name in self.origins),
+            ],
             "test_public": self.test_public,
             "read": list(self.read),
         }
