@@ -70,13 +70,13 @@ def prepare(
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
     start, clients, settings = Start.given(start, others), decided.clients, decided.settings
-    if isinstance(decided, Decided):
+    if isinstance(decided, Decided) or clients.method == UNTRAINED:
         refuse_trained_on(source, trained_on(source, settings))
+    if isinstance(decided, Decided):
         if clients.method == "dpsgd":
             return _by_gradients(source, decided, model, start)
         _refuse(source, decided.plan, clients)
     elif clients.method == UNTRAINED:
-        refuse_trained_on(source, trained_on(source, settings))
         _refuse_cache(source)
         check_scored(source)
         check_users(source, User(drawn="users"))
