@@ -79,6 +79,12 @@ def test_removing_one_user_moves_the_sum_of_the_real_step_by_the_norm_and_no_mor
         )
 
 
+def test_each_users_records_come_together_and_nobody_elses_with_them(source):
+    job, _ = job_of(EmbeddingExperiment(**WHITEN), source, start=Start(**HOW))
+    found = list(WhiteningSteps(job, RunKey.from_seed(0))._users(np.arange(USERS)))
+    assert [(len(vectors), labels.tolist()) for vectors, labels in found] == [(6, [user] * 6) for user in range(USERS)]
+
+
 def test_the_noise_is_that_of_the_plan(source, monkeypatch):
     job, _ = job_of(EmbeddingExperiment(**WHITEN), source, start=Start(**HOW))
     deviation = job.plan.noise_multiplier * job.plan.max_norm
