@@ -47,7 +47,7 @@ class Forecast(NamedTuple):
     def words(self) -> str:
         """For a line."""
         return (
-            f"at epsilon {self.epsilon:g} a linear map is worth its budget from {self.whiten:,} people on, a network "
+            f"at epsilon {self.epsilon:.3g} a linear map is worth its budget from {self.whiten:,} people on, a network "
             f"from {self.fedemb:,}"
         )
 

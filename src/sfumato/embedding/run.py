@@ -13,6 +13,7 @@ from sfumato.data import Source, SourceSpec, by_user
 from sfumato.embedding.choices import AT_FEATURES, KIND, UNTRAINED, Clients
 from sfumato.embedding.experiment import Decided, EmbeddingExperiment
 from sfumato.embedding.job import AnyJob, DpsgdJob, WhiteningJob
+from sfumato.embedding.method import forecast
 from sfumato.embedding.noiseless import NoiselessRounds, Unpromised
 from sfumato.embedding.prepare import decide, prepare
 from sfumato.experiment import users
@@ -56,7 +57,8 @@ def embed(
         progress: where to report to.
         observers: who else looks on.
         choices: fields of `EmbeddingExperiment`; whatever is left out follows its rules. With `method="central"`, and
-            with "fedemb-noiseless" and "fedavg-noiseless", the training is without privacy, on public data alone.
+            with "fedemb-noiseless" and "fedavg-noiseless", the training is without privacy, on public data alone; with
+            "untrained", which few people get by rule, nothing is trained and no private data are used.
 
     **Guarantee.** The released backbone has the plan's (epsilon, delta) for each single user, with all of their records
     that are kept, with the exceptions that `run.statement.not_covered` lists: see `ClippedUpdates` and `PrivacyPlan`.
@@ -117,6 +119,8 @@ def job_of(
     parameters = sum(one.numel() for one in job.module.parameters() if one.requires_grad)
     if (weak := remarks.buried(plan, clients=vectors, parameters=parameters)) is not None:
         reasons.append(f"note: {weak}")
+        found = forecast(plan.epsilon(), plan.delta, plan.units)
+        reasons.append(f"note: {found.words}; where model, rounds and clients are left out, that decides")
     return job, reasons
 
 

@@ -18,7 +18,9 @@ from sfumato.observers.progress import Silence
 from sfumato.randomness import NoiseState
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
+from sfumato.training.conclusion import finish
 from sfumato.training.preparation.start import Start
+from sfumato.training.run import execute
 
 USERS, WIDTH = 50, 8
 HOW = {"device": "cpu", "threads": 1}
@@ -116,7 +118,7 @@ def test_it_keeps_what_it_promised_and_is_better_than_its_beginning(people, tmp_
     assert not torch.equal(found.module.map.weight, torch.eye(WIDTH))
     page = (run.directory / "report.html").read_text("utf-8")
     assert "gained by training" in page
-    assert "before training" not in load_public(run.directory)
+    assert "gained by training" not in load_public(run.directory)
 
 
 def load_public(directory) -> str:
@@ -180,7 +182,20 @@ def test_untrained_it_is_the_same_whatever_the_data_hold_and_claims_nothing(peop
     with pytest.raises(SfumatoError, match="has used no private data"):
         verify(run.directory)
     assert "recall" not in repr(run)
-    assert "of the pairs" not in load_public(run.directory).split("<main>")[1]
+    assert 'id="pairs"' in (run.directory / "report.html").read_text("utf-8")
+    assert 'id="pairs"' not in load_public(run.directory)
+
+
+def test_an_untrained_run_that_was_cut_is_completed_from_its_own_record(people, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(finish, "conclude", lambda *given, **named: (_ for _ in ()).throw(StopError()))
+        with pytest.raises(StopError):
+            embed(people, directory=tmp_path / "run", method="untrained", **HOW)
+    job, run = recorded(str(tmp_path / "run"))
+    assert (job.steps, job.uses_data, job.clients.method) == (0, False, "untrained")
+    done = execute(job, run, progress=Silence())
+    assert done.steps == 0
+    assert "has used no private data" in done.statement.sentence
 
 
 def test_untrained_reads_no_training_image(source, tmp_path, monkeypatch):
