@@ -21,11 +21,21 @@ WITH_NOISE = ("fedemb", "fedavg")
 """DP-FedEmb and DP-FedAvg, by a plan."""
 NOISELESS = ("fedemb-noiseless", "fedavg-noiseless")
 """DP-FedEmb and DP-FedAvg with all but the noise: on public data alone, without a plan and without a promise."""
-WITHOUT_PLAN = ("central", *NOISELESS)
+WHITEN, UNTRAINED = "whiten", "untrained"
+AT_FEATURES = (WHITEN, UNTRAINED)
+"""Fixed public features: a linear map of them is measured once, by a plan; or nothing is trained, without any data."""
+OF_FEATURES = ("method", "model", "pretrained", "pretrained_weights", "dimension", "far", "per_user", "seed")
+OF_WHITENING = ("epsilon", "delta", "noise_multiplier", "max_norm")
+"""What may be asked for of these methods; and of the former besides."""
+WITHOUT_PLAN = ("central", *NOISELESS, UNTRAINED)
 """Methods that promise nothing."""
-METHODS = (*WITH_NOISE, "dpsgd", *WITHOUT_PLAN)
-LOCAL_HEAD = ("fedemb", "fedemb-noiseless")
-"""Methods whose model has no head: each client has one of its own."""
+METHODS = (*WITH_NOISE, "dpsgd", WHITEN, *WITHOUT_PLAN)
+LOCAL_HEAD = ("fedemb", "fedemb-noiseless", *AT_FEATURES)
+"""Methods whose model has no head: each client has one of its own, or there is none."""
+MAPPED = 32
+"""K, how many directions of the features a map is measured of: docs/embeddings.md."""
+FEATURES_DIMENSION = 512
+"""D by rule, where an embedding begins at fixed features: so many random directions keep their similarities."""
 GROUPINGS = ("random", "group", "fixed")
 LARGEST_SMALL_IMAGE = 32
 """Pixels: on images of at most this side LeNet is the model by rule, on larger ones MobileNetV2."""
@@ -51,10 +61,15 @@ class BudgetOfRounds(Budget):
 class ClientChoices:
     """How virtual clients are made, and how each of them trains. What is None follows a written rule."""
 
-    method: str | None = left_out("fedemb|fedavg|dpsgd|central|fedemb-noiseless|fedavg-noiseless", "fedemb")
-    """A head of its own in each client (fedemb, Xu et al. 2022), one that is summed and noised too (fedavg), or the
-    mean gradient of each user in place of clients (dpsgd). On public data alone and with no promise: without clients
-    and clipping (central), or the first two with all but the noise (fedemb-noiseless, fedavg-noiseless)."""
+    method: str | None = left_out(
+        "fedemb|fedavg|dpsgd|whiten|untrained|central|fedemb-noiseless|fedavg-noiseless",
+        "by the number of users; fedemb where a network or a round is chosen",
+    )
+    """A head of its own in each client (fedemb, Xu et al. 2022), one that is summed and noised too (fedavg), the mean
+    gradient of each user in place of clients (dpsgd), or a linear map of fixed public features, measured in one step
+    (whiten); for few people those features alone, without any private data (untrained). On public data alone and with
+    no promise: without clients and clipping (central), or the first two with all but the noise (fedemb-noiseless,
+    fedavg-noiseless)."""
     clients: int | None = left_out(by_default="an eighth of the users in a round")
     """m, virtual clients in each round."""
     grouping: str | None = left_out("random|group|fixed", "random")
@@ -97,7 +112,7 @@ class ServerChoices(
     model: str | None = left_out("NAME")
     """lenet, mobilenet-v2, resnet-50, wrn-DEPTH-WIDTH, timm:NAME, or package:function; its last layer gives the
     embedding."""
-    dimension: int | None = left_out(by_default="128")
+    dimension: int | None = left_out(by_default="128, and 512 on fixed features")
     """D, of the embedding."""
     pretrained_weights: str | None = left_out("ema|last", "those that the run has released")
     """Of a run without privacy that has averaged its weights: the averaged ones (ema), or the last ones."""

@@ -6,20 +6,25 @@ import numpy as np
 import torch
 
 from sfumato.data import by_user
-from sfumato.embedding.job import AnyJob, CentralJob, DpsgdJob, NoiselessJob
+from sfumato.embedding.job import AnyJob, CentralJob, DpsgdJob, NoiselessJob, UntrainedJob, WhiteningJob
 from sfumato.randomness import Noise, RunKey
 from sfumato.training.preparation import estimate as of_steps
 from sfumato.training.preparation.estimate import seconds_of
 
+AT_ONCE = 16
+"""Images whose features are computed by the clock."""
 SEEN_TWICE = 2
 """Images of a class in a made-up client."""
 
 
 def seconds(job: AnyJob) -> float | None:
-    """Expected seconds of all rounds: one client of average size and one draw of noise, by the clock.
+    """Expected seconds of all rounds: one client of average size and one draw of noise, by the clock; where an
+    embedding begins at fixed features, those of the images that these are computed of.
 
     None for central training, whose steps have neither.
     """
+    if isinstance(job, (UntrainedJob, WhiteningJob)):
+        return _of_features(job)
     if isinstance(job, DpsgdJob):
         return of_steps.estimate(job).seconds
     if isinstance(job, CentralJob):
@@ -37,3 +42,15 @@ def seconds(job: AnyJob) -> float | None:
     noise = Noise(plan.mechanism, max_norm=1.0, key=RunKey.fresh())
     drawing = seconds_of(job, lambda: noise.add(job.gradient.zeros(), 0, noise.begin()))
     return plan.steps * (count * client + drawing)
+
+
+def _of_features(job: UntrainedJob | WhiteningJob) -> float:
+    """Seconds to compute the features of the images that are used: of the test part, and of those that are measured."""
+    images = torch.randn(AT_ONCE, *job.source.shape, device=job.device)
+    records = len(job.source.test) + (len(job.source.train) if isinstance(job, WhiteningJob) else 0)
+
+    def computed() -> None:
+        with torch.no_grad():
+            job.module(images)
+
+    return seconds_of(job, computed) * records / AT_ONCE

@@ -9,14 +9,19 @@ from sfumato import data
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato._choices import choices_of
 from sfumato.embedding.choices import (
+    AT_FEATURES,
     DECAY,
     GROUPINGS,
     LARGEST_SMALL_IMAGE,
     METHODS,
     NOISELESS,
+    OF_FEATURES,
+    OF_WHITENING,
     ROUNDS,
+    UNTRAINED,
     USERS_PER_CLIENT,
     USERS_PER_ROUND,
+    WHITEN,
     WITHOUT_PLAN,
     BudgetOfRounds,
     ClientChoices,
@@ -71,6 +76,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
         if method not in WITHOUT_PLAN:
             self.refuse_no_noise()
             self.refuse_clocks()
+        self.refuse_others()
         if self.per_user is not None:
             positive_integer("per_user", self.per_user)
         settings = beforehand.settings_of(vars(self), ema=DECAY if self.aggregate == "ema" else 0.0)
@@ -82,7 +88,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
         )
         if method != "central" and not beforehand.says_whose(spec):
             data.refuse_nameless("" if spec is None else spec.spec)
-        if method not in WITHOUT_PLAN:
+        if method not in (*WITHOUT_PLAN, *AT_FEATURES):
             request = self.request(beforehand.ANY_NUMBER, schedule=self.schedule, warmup=self.warmup)
             norm = 1.0 if self.max_norm is None else self.max_norm
             clipping = None
@@ -116,6 +122,31 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
     def chosen(self) -> str:
         """The method, that of the rule where none is asked for."""
         return one_of("method", self.method or METHODS[0], METHODS)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What was asked for, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def refuse_others(self) -> None:
+        """Refuse what is no choice of a method that begins at fixed features."""
+        method = self.chosen
+        if method not in AT_FEATURES:
+            return
+        known = (*OF_FEATURES, *(OF_WHITENING if method == WHITEN else ()))
+        odd = next((f"`{name}={value}`" for name, value in self.given.items() if name not in known), None)
+        if odd is not None and method == UNTRAINED:
+            raise SfumatoError(
+                f"method {UNTRAINED} uses no private data, so there is nothing to choose of training, and {odd} is "
+                "given",
+                f"leave it out, or take method {WHITEN} or {METHODS[0]}",
+            )
+        if odd is not None:
+            raise SfumatoError(
+                f"method {method} takes one step over all users, without rounds, clients or a network to train, and "
+                f"{odd} is given",
+                f"leave it out, or take method {METHODS[0]}",
+            )
 
     def refuse_no_noise(self) -> None:
         """Refuse a noise multiplier of 0.

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from sfumato import models
 from sfumato._checks import positive_integer
 from sfumato.data import Source
-from sfumato.embedding.choices import KIND, Clients
+from sfumato.embedding.choices import AT_FEATURES, KIND, MAPPED, UNTRAINED, Clients
 from sfumato.embedding.clients.local import fresh_head
 from sfumato.embedding.clients.query import ClippedUpdates
 from sfumato.embedding.noiseless import ROUND, NoiselessRounds
+from sfumato.embedding.whitening.query import ClippedScatters
 from sfumato.experiment.settings import Settings
-from sfumato.privacy import ClippedAlone
+from sfumato.privacy import ClippedAlone, NothingPrivate
 from sfumato.randomness import RunKey
 from sfumato.training.job import PrivateJob, PublicJob
 
@@ -53,9 +54,11 @@ class OfEmbeddings:
     Args:
         clients: how the users of a round become a sum of updates; without clients, of which only the dimension, the
             method and the false accept rate count.
+        beginning: the model's initial weights, all of them: what the result is compared with.
     """
 
     clients: Clients
+    beginning: Mapping[str, Tensor]
 
     @property
     def further(self) -> dict[str, Any]:
@@ -118,13 +121,63 @@ class NoiselessJob(OfEmbeddings, PublicJob):
         return super().further | {ROUND: self.rounds.to_dict()}
 
 
-AnyJob = EmbeddingJob | DpsgdJob | CentralJob | NoiselessJob
+@dataclass(frozen=True, kw_only=True)
+class AtFeatures(OfEmbeddings):
+    """What is released is a `Mapped` of fixed features."""
+
+    @property
+    def further(self) -> dict[str, Any]:
+        """Of clients, which there are none of, what counts."""
+        known = {name: getattr(self.clients, name) for name in ("method", "dimension", "far")}
+        return {KIND: known | {"mapped": min(MAPPED, self.clients.dimension)}}
+
+    @property
+    def of_model(self) -> dict[str, Any]:
+        """How long an embedding is, and of how many of its numbers there is a map."""
+        return super().of_model | {"mapped": min(MAPPED, self.clients.dimension)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhiteningJob(AtFeatures, PrivateJob):
+    """A private measurement of what makes images of one person differ, in one step."""
+
+    gradient: ClippedScatters  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UntrainedJob(AtFeatures, PublicJob):
+    """An embedding of which nothing is trained: no step, and no private data.
+
+    **Guarantee.** The model is a function of public constants and of declared facts: no record is read for it. The test
+    part is read to measure it, and those figures are for the owner.
+    """
+
+    uses_data = False
+
+    @property
+    def statement(self) -> NothingPrivate:
+        """That nothing private was used."""
+        read = tuple(fact for fact in self.source.facts_read if fact != "classes")
+        return NothingPrivate(**self.stated, test_public=self.source.public, read=read)
+
+    def record(self, run: str) -> dict[str, Any]:
+        """What settings.json holds."""
+        return super().record(run) | {"kind": UNTRAINED}
+
+
+AnyJob = EmbeddingJob | DpsgdJob | WhiteningJob | UntrainedJob | CentralJob | NoiselessJob
+
+
+def weights_kept(module: nn.Module) -> dict[str, Tensor]:
+    """A copy of all weights, on the CPU."""
+    return {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
 
 
 def build(
     source: Source, settings: Settings, clients: Clients, key: RunKey, model: nn.Module | None = None
 ) -> nn.Module:
-    """The model with its initial weights, which are public: a backbone, with a head over all classes for fedavg."""
+    """The model with its initial weights, which are public: a backbone, with a head over all classes for fedavg; where
+    it begins at fixed features, these, their projection, and the identity."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key.seed("initial weights", 0))
         backbone = (
@@ -139,6 +192,10 @@ def build(
             if model is None
             else copy.deepcopy(model).cpu()
         )
+    if clients.method in AT_FEATURES:
+        shape = (source.channels, source.size, source.size)
+        begun = models.at_features(backbone, shape=shape, dimension=clients.dimension, mapped=MAPPED)
+        return begun.train()
     backbone.train()
     if settings.descent.trainable:
         models.select(backbone, settings.descent.trainable)

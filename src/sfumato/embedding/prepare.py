@@ -13,13 +13,26 @@ from sfumato._checks import SfumatoError
 from sfumato._choices import choices_of
 from sfumato.averaging.averages import Averages
 from sfumato.data import Source, by_user, shared_users
+from sfumato.embedding import method
 from sfumato.embedding import steps as kinds
-from sfumato.embedding.choices import WITH_NOISE, WITHOUT_PLAN, Clients
+from sfumato.embedding.choices import UNTRAINED, WHITEN, WITH_NOISE, WITHOUT_PLAN, Clients
 from sfumato.embedding.clients.local import LocalTraining
 from sfumato.embedding.clients.query import ClippedUpdates
 from sfumato.embedding.experiment import Decided, EmbeddingExperiment
-from sfumato.embedding.job import AnyJob, CentralJob, DpsgdJob, EmbeddingJob, NoiselessJob, build
+from sfumato.embedding.job import (
+    AnyJob,
+    CentralJob,
+    DpsgdJob,
+    EmbeddingJob,
+    NoiselessJob,
+    UntrainedJob,
+    WhiteningJob,
+    build,
+    weights_kept,
+)
 from sfumato.embedding.noiseless import NoiselessRounds, Unpromised, decide_central, decide_noiseless, refuse_private
+from sfumato.embedding.whitening.query import ClippedScatters
+from sfumato.embedding.whitening.steps import NOTHING, WHITENING
 from sfumato.experiment import users
 from sfumato.experiment.budget import Budget, Pair
 from sfumato.experiment.experiment import Experiment
@@ -57,11 +70,16 @@ def prepare(
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
     start, clients, settings = Start.given(start, others), decided.clients, decided.settings
-    if isinstance(decided, Decided):
+    if isinstance(decided, Decided) or clients.method == UNTRAINED:
         refuse_trained_on(source, trained_on(source, settings))
+    if isinstance(decided, Decided):
         if clients.method == "dpsgd":
             return _by_gradients(source, decided, model, start)
         _refuse(source, decided.plan, clients)
+    elif clients.method == UNTRAINED:
+        _refuse_cache(source)
+        check_scored(source)
+        check_users(source, User(drawn="users"))
     else:
         refuse_private(source, clients.method)
         if isinstance(decided, NoiselessRounds):
@@ -76,38 +94,43 @@ def prepare(
         return _private(source, decided, start, built)
     if isinstance(decided, NoiselessRounds):
         kind, micro_batch = kinds.NOISELESS, clients.local.batch_size
+    elif clients.method == UNTRAINED:
+        kind, micro_batch = NOTHING, 1
     else:
         kind, micro_batch = kinds.CENTRAL, MICRO_BATCH
     known = begun(source, settings, start, built, kind=kind, steps=decided.steps, micro_batch=micro_batch)
     known |= {"origins": origins(source, settings), "clients": clients, "batch_size": decided.batch_size}
+    known["beginning"] = weights_kept(known["module"])
     if not isinstance(decided, NoiselessRounds):
-        return CentralJob(**known)
+        return (UntrainedJob if clients.method == UNTRAINED else CentralJob)(**known)
     updates = ClippedUpdates(local=LocalTraining(known["module"], clients.local), max_norm=decided.clipping.max_norm)
     return NoiselessJob(**known, gradient=updates, rounds=decided)
 
 
-def _private(source: Source, decided: Decided, start: Start, built: Callable[[RunKey], nn.Module]) -> EmbeddingJob:
-    """The job of virtual clients, by a plan."""
+def _private(
+    source: Source, decided: Decided, start: Start, built: Callable[[RunKey], nn.Module]
+) -> EmbeddingJob | WhiteningJob:
+    """The job of virtual clients, or of whitening, by a plan."""
     plan, settings, clients = decided.plan, decided.settings, decided.clients
 
     def keyed_by(functions: Mapping[str, str], weights: str) -> tuple[Any, ...]:
         return plan.fingerprint, source.fingerprint, dict(functions), weights, settings.to_dict(), clients.to_dict()
 
-    sizes = {"steps": plan.steps, "micro_batch": clients.local.batch_size}
-    known = begun(source, settings, start, built, kind=kinds.EMBEDDING, keyed_by=keyed_by, **sizes)
+    whitens = clients.method == WHITEN
+    sizes = {"steps": plan.steps, "micro_batch": 1 if whitens else clients.local.batch_size}
+    kind = WHITENING if whitens else kinds.EMBEDDING
+    known = begun(source, settings, start, built, kind=kind, keyed_by=keyed_by, **sizes)
     check_epsilon(plan)
     facts = circumstances(source, plan, settings, known["key"], start.context)
+    known |= {"beginning": weights_kept(known["module"]), "clients": clients, "input_shape": source.shape}
     unused = {"examples"} if clients.method == "fedavg" else {"examples", "classes"}
     read = [fact for fact in facts.read if fact not in unused]
     facts = replace(facts, read=(*read, *(["groups"] if clients.grouping == "fixed" else [])))
-    return EmbeddingJob(
-        **known,
-        gradient=ClippedUpdates(local=LocalTraining(known["module"], clients.local), max_norm=plan.max_norm),
-        plan=plan,
-        circumstances=facts,
-        input_shape=source.shape,
-        clients=clients,
-    )
+    known |= {"plan": plan, "circumstances": facts}
+    if whitens:
+        return WhiteningJob(**known, gradient=ClippedScatters(width=known["module"].mapped, max_norm=plan.max_norm))
+    updates = ClippedUpdates(local=LocalTraining(known["module"], clients.local), max_norm=plan.max_norm)
+    return EmbeddingJob(**known, gradient=updates)
 
 
 def _by_gradients(source: Source, decided: Decided, model: nn.Module | None, start: Start) -> DpsgdJob:
@@ -120,13 +143,26 @@ def _by_gradients(source: Source, decided: Decided, model: nn.Module | None, sta
     known: dict[str, Any] = {one.name: getattr(job, one.name) for one in fields(PrivateJob)}
     known |= {"kind": kinds.DPSGD, "settings": settings, "transform": transform_for(job.module, source, settings)}
     known["circumstances"] = replace(job.circumstances, origins=origins(source, settings))
-    return DpsgdJob(**known, clients=clients)
+    return DpsgdJob(**known, clients=clients, beginning=weights_kept(job.module))
 
 
 def decide(experiment: EmbeddingExperiment, source: Source) -> tuple[Decided | Unpromised, list[str]]:
     """What is asked for, decided for this source, and in lines for the reader why the rest is what it is."""
+    experiment, why = method.resolved(experiment, source)
+    decided, reasons = _decided(experiment, source)
+    return decided, [*why, *reasons]
+
+
+def _decided(experiment: EmbeddingExperiment, source: Source) -> tuple[Decided | Unpromised, list[str]]:
+    """The same of an experiment whose method is known."""
+    experiment.refuse_others()
     if experiment.chosen == "central":
         return decide_central(experiment, source), []
+    if experiment.chosen == UNTRAINED:
+        return method.decide_untrained(experiment, source)
+    if experiment.chosen == WHITEN:
+        decided = method.decide_whitening(experiment, source)
+        return decided, decided.reasons
     if experiment.chosen in WITHOUT_PLAN:
         return decide_noiseless(experiment, source)
     decided = (_decide_by_gradients if experiment.chosen == "dpsgd" else EmbeddingExperiment.decide)(experiment, source)
@@ -163,15 +199,16 @@ def _refuse_cache(source: Source) -> None:
 
 
 def _refuse(source: Source, plan: PrivacyPlan, clients: Clients) -> None:
-    """Refuse a plan or a source that virtual clients cannot be trained by."""
-    if clients.method not in WITH_NOISE:
+    """Refuse a plan or a source that users, or virtual clients of them, cannot be trained by."""
+    drawn = "users" if clients.method == WHITEN else "clients"
+    if clients.method not in (*WITH_NOISE, WHITEN):
         raise SfumatoError(
             f"method {clients.method} has no rounds with noise, and a plan is given", f"give {' or '.join(WITH_NOISE)}"
         )
     _refuse_cache(source)
     unit = plan.unit
-    if not isinstance(unit, User) or unit.drawn != "clients":
-        raise SfumatoError(f"the plan's unit is {unit}", 'give a plan whose unit is User(drawn="clients")')
+    if not isinstance(unit, User) or unit.drawn != drawn:
+        raise SfumatoError(f"the plan's unit is {unit}", f'give a plan whose unit is User(drawn="{drawn}")')
     if source.users is None or plan.users != source.users:
         raise SfumatoError(
             f"the plan is for {plan.users} users, the source has {source.users} declared or counted",

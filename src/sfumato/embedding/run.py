@@ -10,9 +10,10 @@ from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec, by_user
-from sfumato.embedding.choices import KIND, Clients
+from sfumato.embedding.choices import AT_FEATURES, KIND, UNTRAINED, Clients
 from sfumato.embedding.experiment import Decided, EmbeddingExperiment
-from sfumato.embedding.job import AnyJob, DpsgdJob
+from sfumato.embedding.job import AnyJob, DpsgdJob, WhiteningJob
+from sfumato.embedding.method import forecast
 from sfumato.embedding.noiseless import NoiselessRounds, Unpromised
 from sfumato.embedding.prepare import decide, prepare
 from sfumato.experiment import users
@@ -56,7 +57,8 @@ def embed(
         progress: where to report to.
         observers: who else looks on.
         choices: fields of `EmbeddingExperiment`; whatever is left out follows its rules. With `method="central"`, and
-            with "fedemb-noiseless" and "fedavg-noiseless", the training is without privacy, on public data alone.
+            with "fedemb-noiseless" and "fedavg-noiseless", the training is without privacy, on public data alone; with
+            "untrained", which few people get by rule, nothing is trained and no private data are used.
 
     **Guarantee.** The released backbone has the plan's (epsilon, delta) for each single user, with all of their records
     that are kept, with the exceptions that `run.statement.not_covered` lists: see `ClippedUpdates` and `PrivacyPlan`.
@@ -111,10 +113,14 @@ def job_of(
             f"note: {plan.users} users are declared, and the data hold {held}; the promise holds as stated, but rounds "
             "have fewer or more users than planned, and are divided by the same number all the same"
         )
+    if isinstance(job, WhiteningJob):
+        return job, reasons
     vectors = plan.expected_batch_size if isinstance(job, DpsgdJob) else decided.clients.count
     parameters = sum(one.numel() for one in job.module.parameters() if one.requires_grad)
     if (weak := remarks.buried(plan, clients=vectors, parameters=parameters)) is not None:
         reasons.append(f"note: {weak}")
+        found = forecast(plan.epsilon(), plan.delta, plan.units)
+        reasons.append(f"note: {found.words}; where model, rounds and clients are left out, that decides")
     return job, reasons
 
 
@@ -130,9 +136,14 @@ def recorded(path: str) -> tuple[AnyJob, RunDirectory]:
         refuse_finished(run)
     source, start = source_of(path, record), Start.of(run, request=record["request"])
     settings, clients = Settings.from_dict(record["settings"]), record[KIND]
+    if clients["method"] in AT_FEATURES:
+        asked = EmbeddingExperiment(**{name: clients[name] for name in ("method", "dimension", "far")})
+        clients = asked.clients_of(count=1, method=asked.chosen).to_dict()
     if not public:
         plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
         decided, source = Decided(plan, settings, Clients.from_dict(clients), []), users.kept_for(source, plan)
+    elif clients["method"] == UNTRAINED:
+        decided = Unpromised(settings=settings, clients=Clients.from_dict(clients), batch_size=1, steps=0)
     elif clients["method"] != "central":
         decided = NoiselessRounds.from_record(record)
         source = users.kept(source, decided.per_user)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Part, Source, by_user
@@ -18,6 +19,7 @@ from sfumato.embedding.clients.assignment import Assign, anew, by_group
 from sfumato.embedding.clients.rounds import Rounds
 from sfumato.embedding.experiment import known_groups
 from sfumato.embedding.job import AnyJob, EmbeddingJob, NoiselessJob, WithHead
+from sfumato.evaluation.compared import BEGINNING, PIXELS, RESULT, compared
 from sfumato.evaluation.recall import recall_at_far, roc
 from sfumato.evaluation.similarity import embed, nearest, recall_at_k
 from sfumato.gradients import GridSum
@@ -35,6 +37,8 @@ SAMPLED = 4096
 """On so many images of the test part, at most, recall is measured on the way; at the end on all."""
 MINIBATCH = 32
 QUERIES, NEIGHBOURS = 8, 6
+MOST_PIXELS = 32
+"""On a side, to which larger images are averaged where their pixels are compared."""
 
 
 class RoundClients:
@@ -164,7 +168,18 @@ class EmbeddingScorer:
         source, far = self._job.source, self._job.clients.far
         embeddings = self._embedded(weights, np.arange(len(source.test)))
         shown = _neighbours(embeddings, source.test, source.classes)
-        return evaluation(embeddings, source.test.labels, far=far) | {"neighbours": shown}
+        measured = evaluation(embeddings, source.test.labels, far=far)
+        return measured | {"compared": self._compared(embeddings), "neighbours": shown}
+
+    def _compared(self, embeddings: Tensor) -> dict[str, Any]:
+        """Recall of pixels, of what training began at, and of what it came to, on the same images; with intervals."""
+        test, rows = self._job.source.test, self._rows
+        vectors = {
+            PIXELS: pixels(test, rows),
+            BEGINNING: self._embedded(self._job.beginning, rows),
+            RESULT: embeddings[torch.from_numpy(rows)],
+        }
+        return compared(vectors, test.labels[rows], far=self._job.clients.far)
 
     def _embedded(self, weights: Mapping[str, Tensor], rows: np.ndarray) -> Tensor:
         job = self._job
@@ -201,6 +216,19 @@ def embedded(
     rows = np.arange(len(records)) if rows is None else rows
     pieces = np.array_split(rows, max(1, -(-len(rows) // BATCH)))
     return embed(backbone, (transform(torch.from_numpy(records.take(piece)).to(device)) for piece in pieces))
+
+
+def pixels(records: Part, rows: np.ndarray) -> Tensor:
+    """The pixels of records in these rows, (n, H W C), around the middle of their range: what any embedding must beat.
+
+    Images of more than `MOST_PIXELS` a side are averaged down to about that many.
+    """
+    found = []
+    for piece in np.array_split(rows, max(1, -(-len(rows) // BATCH))):
+        images = torch.from_numpy(records.take(piece)).permute(0, 3, 1, 2).float() / 127.5 - 1  # of 8 bits, never 0
+        shrink = max(1, round(min(images.shape[2:]) / MOST_PIXELS))
+        found.append((functional.avg_pool2d(images, shrink) if shrink > 1 else images).flatten(1))
+    return torch.cat(found)
 
 
 def evaluation(embeddings: Tensor, labels: np.ndarray, *, far: float) -> dict[str, Any]:

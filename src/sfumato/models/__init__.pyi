@@ -4,6 +4,7 @@ from .custom import function_of as function_of
 from .custom import is_own as is_own
 from .custom import trusted as trusted
 from .embedding import DIMENSION as DIMENSION
+from .embedding import at_features as at_features
 from .embedding import create_embedding as create_embedding
 from .ensemble import METHODS as METHODS
 from .ensemble import Ensemble as Ensemble
@@ -18,6 +19,7 @@ from .normalisation.public_batch import EXAMPLES as EXAMPLES
 from .normalisation.public_batch import forget_moments as forget_moments
 from .normalisation.public_batch import refresh as refresh
 from .normalisation.public_batch import renewed as renewed
+from .projection import Mapped as Mapped
 from .registry import NAMES as NAMES
 from .registry import create as create
 from .registry import create_for_texts as create_for_texts

@@ -39,6 +39,7 @@ from .statements.other_units import person_epsilon as person_epsilon
 from .statements.public import ClippedAlone as ClippedAlone
 from .statements.public import DisprovedClaim as DisprovedClaim
 from .statements.public import NoPromise as NoPromise
+from .statements.public import NothingPrivate as NothingPrivate
 from .statements.statement import Statement as Statement
 from .theorems import Theorem as Theorem
 from .theorems import theorem_for as theorem_for

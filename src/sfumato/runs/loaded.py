@@ -219,6 +219,8 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = N
 
             def built() -> nn.Module:
                 own = _built(about, named, path) if given is None else given
+                if given is not None and "mapped" in about:
+                    own = models.Mapped(copy.deepcopy(given), dimension=about["embedding"], mapped=about["mapped"])
                 return _normalised(own, about.get("normalisation"), weights)
 
             made = about.get(ENTRY, {})
@@ -295,7 +297,7 @@ def _built(about: Mapping[str, Any], named: str | None, path: Path) -> nn.Module
     spelling = named if named and about["model"] == "module" else trusted(about["model"])
     if "embedding" in about:
         shape = {"channels": about["channels"], "size": about["size"]}
-        return models.create_embedding(spelling, **shape, dimension=about["embedding"])
+        return models.create_embedding(spelling, **shape, dimension=about["embedding"], mapped=about.get("mapped"))
     read = preparation(about["transform"])
     if isinstance(read, Tokens):
         return models.create_for_texts(spelling, classes=classes, vocabulary=read.vocabulary, length=read.length)

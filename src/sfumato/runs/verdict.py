@@ -70,6 +70,10 @@ def verify(directory: str | Path) -> Verdict:
     if run.exists or not (run / names.LEDGER).exists():
         run.require_finished()
     if run.exists and not (run / names.PLAN).exists() and run.read_json(names.SETTINGS).get("kind"):
+        if run.read_json(names.SETTINGS)["kind"] == "untrained":
+            raise SfumatoError(
+                f"{run.path} has used no private data, so it promises nothing about any", "there is nothing to verify"
+            )
         raise SfumatoError(f"{run.path} was trained without privacy and promises nothing", "there is nothing to verify")
     checks: list[Check] = []
     with contextlib.suppress(_BrokenError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,8 +26,8 @@ from sfumato.training.parts.part import Part
 Shape = tuple[int, ...] | Tensor
 """Of one made-up example, or that itself where it holds whole numbers."""
 
-PUBLIC = "public training"
-"""What the record of a training without privacy calls its kind."""
+PUBLIC, UNTRAINED = "public training", "untrained"
+"""What the records of a training without privacy, and of a model of which nothing is trained, call their kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +221,8 @@ class PublicTraining:
 
 @dataclass(frozen=True, kw_only=True)
 class PublicJob(Job):
-    """A training without privacy that is to be, on public data. It takes no plan, and promises nothing.
+    """A training without privacy that is to be, on public data; or one of nothing, which reads none of the training
+    data (`uses_data` is False), private as they may be. It takes no plan, and promises nothing.
 
     Args:
         batch_size: examples in a step.
@@ -232,6 +233,7 @@ class PublicJob(Job):
     batch_size: int
     origins: tuple[str, ...] = ()
     max_norm: float | None = None
+    uses_data: ClassVar[bool] = True
 
     @property
     def stated(self) -> dict[str, Any]:
@@ -269,5 +271,5 @@ def lengths(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_public(run: RunDirectory) -> bool:
-    """Whether a run directory holds a training without privacy."""
-    return run.exists and run.read_json(names.SETTINGS).get("kind") == PUBLIC
+    """Whether a run directory holds a training without privacy, or a model of which nothing was trained."""
+    return run.exists and run.read_json(names.SETTINGS).get("kind") in (PUBLIC, UNTRAINED)

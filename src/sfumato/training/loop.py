@@ -82,7 +82,7 @@ def take_steps(
     checkpoint.require_optimizer(optimizer, where=str(run.path))
     average = checkpoint.restore(module, optimizer, job.device)
     averaging, over = average_for(job.settings.averages), training_over(job.settings.averages)
-    rate = optim.schedule(job.settings.descent.schedule, steps=job.steps, warmup=job.settings.descent.warmup)
+    rate = optim.schedule(job.settings.descent.schedule, steps=max(1, job.steps), warmup=job.settings.descent.warmup)
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
     paid = 0 if ledger is None else sum(entry.kind == "release" for entry in ledger.entries)
     due = evaluation_steps(job.steps)

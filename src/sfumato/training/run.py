@@ -22,13 +22,13 @@ from sfumato.experiment.settings import Settings
 from sfumato.observers.notebook import shown
 from sfumato.observers.observer import Observer, Rows, Shown
 from sfumato.observers.progress import Progress, Silence
-from sfumato.privacy import Ledger, NoPromise, PrivacyPlan, Statement
+from sfumato.privacy import Ledger, NoPromise, NothingPrivate, PrivacyPlan, Statement
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
 from sfumato.runs.owner import composition, public_records, sentences, uses
-from sfumato.runs.run import Measured, Run, card, read
+from sfumato.runs.run import PRIVATE, Measured, Run, card, read
 from sfumato.training.conclusion import finish
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.kind import Measure
@@ -138,11 +138,18 @@ class PublicRun(Measured):
     steps: int
 
     def __repr__(self) -> str:
-        measured = ", ".join(f"{name} {value}" for name, value in self.measured)
-        return f"PublicRun({str(self.directory)!r}: {measured}, without privacy)"
+        measured = "".join(f"{name} {value}, " for name, value in self.measured if self.open)
+        kind = "no private data used" if isinstance(self.statement, NothingPrivate) else "without privacy"
+        return f"PublicRun({str(self.directory)!r}: {measured}{kind})"
 
     def _repr_html_(self) -> str:
-        return card(str(self.directory), [*self.measured, ("steps", f"{self.steps:,}")], self.statement.sentence)
+        figures = [*self.measured, ("steps", f"{self.steps:,}")]
+        return card(str(self.directory), figures, self.statement.sentence, "" if self.open else PRIVATE)
+
+    @property
+    def open(self) -> bool:
+        """Whether what was measured may be shown to others."""
+        return not isinstance(self.statement, NothingPrivate) or self.statement.test_public
 
 
 def execute(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from sfumato.cli import main
@@ -250,3 +251,53 @@ def test_an_unfinished_run_without_privacy_goes_on(people, monkeypatch, capsys, 
 def test_bad_choices_are_refused(people, capsys, options, refusal):
     assert main(shlex.split(f"embed {people} --steps 2 --noise-multiplier 4 --batch-size 2 {options}")) == 1
     assert refusal in capsys.readouterr().err
+
+
+def test_few_people_get_features_and_no_epsilon_is_claimed(people, capsys):
+    assert main(shlex.split(f"embed {people} --epsilon 8 --device cpu --threads 1 --dry-run")) == 0
+    printed, said = capsys.readouterr()
+    assert "method untrained (14 people; no private data are used; at epsilon 8 a linear map is worth" in said
+    assert "from 41 people on, a network from 100,000" in said
+    assert "no private data are used" in printed
+    assert main(shlex.split(f"embed {people} --epsilon 8 --device cpu --threads 1 --output run")) == 0
+    printed, _ = capsys.readouterr()
+    assert "This model has used no private data" in printed
+    assert "pixels as they are" in printed
+    assert "measured on private data: keep it to yourself" in printed
+    assert "gained" not in printed
+    assert main(["verify", "run"]) == 1
+    assert "has used no private data" in capsys.readouterr().err
+    assert main(shlex.split(f"evaluate run {people} --far 0.1 --json")) == 0
+    assert main(shlex.split("report run --public")) == 0
+    capsys.readouterr()
+    assert main(shlex.split(f"embed {people} --device cpu --threads 1 --output run")) == 1
+    assert "is finished" in capsys.readouterr().err
+
+
+def test_whitening_from_the_command_line_goes_on_and_says_what_was_gained(people, capsys, monkeypatch):
+    command = f"embed {people} --epsilon 8 --method whiten --dimension 40 --device cpu --threads 1"
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "descend", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert main(shlex.split(f"{command} --output run")) != 0
+    capsys.readouterr()
+    assert main(shlex.split("embed run --json")) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert 7.9 < found["epsilon"] <= 8
+    assert {"pixels", "beginning", "result", "gain", "images"} <= found["compared"].keys()
+    assert (found["note"] is None) == (found["compared"]["gain"][0] >= 0)
+    assert found["steps"] == 1
+    assert main(["verify", "run"]) == 0
+    assert main(shlex.split(f"{command} --clients 3 --output other")) == 1
+    assert "without rounds, clients or a network" in capsys.readouterr().err
+
+
+def test_a_result_below_its_beginning_is_said_in_the_first_line(people, workplace, capsys, monkeypatch):
+    from sfumato.embedding.whitening import steps
+
+    alike = torch.eye(32), torch.full((32,), 1e6)
+    monkeypatch.setattr(steps, "whitening", lambda found, **_: alike)
+    command = f"embed {people} --epsilon 8 --method whiten --far 0.3 --device cpu --threads 1 --output run"
+    assert main(shlex.split(command)) == 0
+    first = capsys.readouterr().out.lstrip().splitlines()[0]
+    assert first.startswith("Worse than its beginning: recall 0.00%, and ")
+    assert first in (workplace / "run" / "report.html").read_text("utf-8")

@@ -19,14 +19,18 @@ if TYPE_CHECKING:
 def show(run: Run | PublicRun, *, json: bool) -> None:
     """What a finished training of embeddings has to say."""
     from sfumato.privacy.statements.other_units import group_epsilon
+    from sfumato.report.sections.embedding import below_beginning, comparison
     from sfumato.runs import Run
     from sfumato.runs import directory as names
 
     figures, path = run.figures, run.directory
+    known = figures.get("compared")
+    below = below_beginning(known)
     of_group = group_epsilon(run.statement.plan) if isinstance(run, Run) else None
     measured = {name: figures[name] for name in ("recall", "far", "threshold", "recall_by_minibatch", "retrieval")}
     if json:
         data: dict[str, Any] = {**measured, "steps": run.steps, "seconds": round(run.seconds, 3), "run": str(path)}
+        data |= {"compared": known, "note": below}
         data |= {"epsilon": None, "statement": run.statement.sentence, "epsilon_of_group": of_group}
         if isinstance(run, Run):
             data |= {
@@ -36,7 +40,9 @@ def show(run: Run | PublicRun, *, json: bool) -> None:
             }
         console.as_json(data)
         return
-    public = run.statement.circumstances.test_public if isinstance(run, Run) else True
+    public = run.statement.circumstances.test_public if isinstance(run, Run) else run.open
+    if below is not None:
+        console.result(below)
     if isinstance(run, Run) and run.steps < run.statement.plan.steps:
         console.note(f"note: ended after {run.steps} of {run.statement.plan.steps} rounds; the promise is the plan's")
     console.result()
@@ -45,6 +51,8 @@ def show(run: Run | PublicRun, *, json: bool) -> None:
         f"(similarity at least {figures['threshold']:.4f})"
         + ("" if public else "  (measured on private data: keep it to yourself)")
     )
+    for words, value, between in comparison(known):
+        console.result(f"  {words:<18}  {value:>7}  (95% interval {between})")
     console.paragraph(run.statement.sentence)
     if isinstance(run, Run):
         if of_group is not None:
@@ -61,18 +69,24 @@ def show(run: Run | PublicRun, *, json: bool) -> None:
 
 def show_dry_run(job: AnyJob, run: RunDirectory, *, json: bool) -> None:
     """What training would be."""
+    from sfumato.embedding.choices import KIND
     from sfumato.embedding.estimate import seconds
+    from sfumato.embedding.job import AtFeatures
     from sfumato.training.conclusion.run_page import plan_table
     from sfumato.training.job import PublicJob
     from sfumato.training.preparation.estimate import average_bytes
 
     state, expected = "resume" if run.exists else "begin", seconds(job)
-    if isinstance(job, PublicJob):  # there is no plan, and so no epsilon
+    if isinstance(job, PublicJob) and not job.uses_data:
+        plan = {"privacy": "no private data are used", "epsilon": None}
+    elif isinstance(job, PublicJob):  # there is no plan, and so no epsilon
         plan = {"privacy": "none: it promises nothing", "epsilon": None, "steps": job.steps}
         plan["batch size"] = job.batch_size
     else:
         plan = {**plan_table(job.plan, {}), "epsilon": job.plan.epsilon(), "epsilon by RDP": job.plan.epsilon_rdp}
-    clients, settings = job.clients.to_dict(), job.settings.to_dict()
+    at_features = isinstance(job, AtFeatures)
+    clients: dict[str, Any] = job.further[KIND] if at_features else job.clients.to_dict()
+    settings = job.settings.to_dict()
     parameters = sum(value.numel() for value in job.module.parameters() if value.requires_grad)
     data = {
         "run": str(run.path),
@@ -85,9 +99,14 @@ def show_dry_run(job: AnyJob, run: RunDirectory, *, json: bool) -> None:
         "seconds": None if expected is None else round(expected, 3),
         "average_bytes": average_bytes(job),
     }
-    local, others = clients["local"], {name: value for name, value in clients.items() if name not in ("local", "count")}
-    rows = {**plan, "model": settings["model"], "server": f"{settings['optimizer']} {settings['learning_rate']:g}"}
-    rows |= {"clients": clients["count"], **others}
+    local, others = (
+        clients.get("local", {}),
+        {name: value for name, value in clients.items() if name not in ("local", "count")},
+    )
+    rows = {**plan, "model": settings["model"]}
+    if not at_features:
+        rows |= {"server": f"{settings['optimizer']} {settings['learning_rate']:g}", "clients": clients["count"]}
+    rows |= others
     rows |= {f"client {name.replace('_', ' ')}": value for name, value in local.items()}
     rows = {name: value for name, value in rows.items() if value is not None}
     rows |= {"memory": f"{average_bytes(job) / (1 << 20):.1f} MiB for averaged weights"}

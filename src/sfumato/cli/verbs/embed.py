@@ -17,6 +17,8 @@ from sfumato.observers.progress import Bars, read_source
 class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds):
     """Train an image embedding privately, with a promise for each person (DP-FedEmb, Xu et al. 2022).
 
+    With fewer people a linear map of fixed public features, or these alone, without any private data.
+
     SOURCE is folder:PATH with --user-from (class for PATH/PERSON/IMAGE), csv:PATH with a column user, or npz:PATH with
     users_train. A recipe stands in for it (recipe:NAME, or a .toml file), or an unfinished run directory, which is
     resumed. Of the budget, batch size is the number of users in a round, and steps the number of rounds. Every option

@@ -48,7 +48,9 @@ class Report(OfRun):
         heading.add_to(run)
         path = run / ("report-public.html" if self.public else names.REPORT)
         plain, text = is_public(run), run_page.report(run, public=self.public)
-        names.write(path, text.encode(), private=not (self.public or plain))
+        statement = run.read_json(names.STATEMENT)
+        plain_figures = plain and statement.get("test_public", True)
+        names.write(path, text.encode(), private=not (self.public or plain_figures))
         changed = None if plain else altered(run)
         if changed is not None:
             console.note(f"note: {run / changed} is not as the run left it; see sfumato verify {run.path}")
@@ -56,5 +58,5 @@ class Report(OfRun):
             console.as_json({"report": str(path), "public": self.public})
         else:
             console.result(str(path))
-            if not (self.public or plain):
+            if not (self.public or plain_figures):
                 console.note("note: it may show private images and figures; sfumato report --public leaves them out")

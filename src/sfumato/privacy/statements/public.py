@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sfumato.privacy.statements.circumstances import FACT_NAMES, ORIGINS
+
 
 @dataclass(frozen=True, kw_only=True)
 class NoPromise:
@@ -121,4 +123,54 @@ class DisprovedClaim(NoPromise):
             "claimed": {"epsilon": epsilon, "delta": delta},
             "status": "claimed, does not hold",
             "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class NothingPrivate(NoPromise):
+    """The statement of a model of which nothing was trained: it is a public function, whatever the data hold.
+
+    **Guarantee.** None is claimed and none is needed: no record was read for the model. No epsilon is stated, since
+    nothing was released of which one could speak.
+
+    Args:
+        test_public: whether the images that it was measured on are public.
+        read: which of the facts that decided what it is were read from the data: some of `FACT_NAMES`.
+
+    >>> NothingPrivate(published=False).sentence.split(":")[0]
+    'This model has used no private data'
+    """
+
+    test_public: bool = False
+    read: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """That no private data were used."""
+        behind = " For what stands behind the weights of its features, see what is not covered." if self.origins else ""
+        return (
+            "This model has used no private data: it is fixed features and a public projection of them, the same "
+            f"whatever the data hold. Nothing was trained, and nothing was spent.{behind}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The statement as JSON-ready data; epsilon is null."""
+        data = super().to_dict()
+        lines = [f"Read from the data and treated as public: {FACT_NAMES[name]}." for name in self.read]
+        if not self.test_public:
+            lines.append(
+                "Figures and images of the test part, wherever they are shown: they were measured without noise, and "
+                "are for the owner."
+            )
+        return data | {
+            "plain": [
+                "Whoever sees the model learns nothing of anybody's images: it would be the same without them.",
+                "So there is no epsilon here, and nothing of the data's budget is used up.",
+            ],
+            "not_covered": [
+                *lines,
+                *(f"The data behind the weights of the features ({ORIGINS[name]}." for name in self.origins),
+            ],
+            "test_public": self.test_public,
+            "read": list(self.read),
         }

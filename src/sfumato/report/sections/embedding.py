@@ -94,6 +94,8 @@ class EmbeddingEvaluation:
         curve: false accept rate and recall, by rising rate.
         retrieval: of k, the share of images of whose k nearest one is of the same class.
         neighbours: some images with those that are nearest.
+        compared: recall of pixels, of what training began at and of the result, each with its 95% interval, and the
+            "gain" of the last two, of so many "images"; None where a run has not compared them.
     """
 
     recall: float
@@ -106,6 +108,7 @@ class EmbeddingEvaluation:
     curve: Sequence[tuple[float, float]]
     retrieval: Mapping[str, float]
     neighbours: Sequence[Looked]
+    compared: Mapping[str, Any] | None = None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> EmbeddingEvaluation:
@@ -136,7 +139,50 @@ class EmbeddingEvaluation:
             "retrieval": [(k, percent(share)) for k, share in self.retrieval.items()],
             "roc": Markup(roc(points, self.far if self.far in rates else None)),
             "neighbours": neighbours(self.neighbours),
+            "warning": below_beginning(self.compared),
+            "compared": comparison(self.compared),
         }
+
+
+COMPARED = {"pixels": "pixels as they are", "beginning": "before training", "result": "the model"}
+"""What is compared, and what a page calls it."""
+
+
+def comparison(found: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+    """What is compared, its recall, and the 95% interval; the gain last. Empty where nothing is known."""
+    if found is None:
+        return []
+    unchanged = found.get("gain") is not None and not any(found["gain"])
+    named = {
+        name: words for name, words in COMPARED.items() if found.get(name) and (name, unchanged) != ("beginning", True)
+    }
+    rows = [(words, *_with_interval(found[name])) for name, words in named.items()]
+    if found.get("gain") and not unchanged:
+        rows.append(("gained by training", *_with_interval(found["gain"])))
+    return rows
+
+
+def below_beginning(found: Mapping[str, Any] | None) -> str | None:
+    """What is to be said first of a result that is not above its beginning; None of any other.
+
+    >>> figures = {"beginning": [0.5, 0.4, 0.6], "result": [0.25, 0.2, 0.3], "gain": [-0.25, -0.3, -0.2]}
+    >>> below_beginning(figures)
+    'Worse than its beginning: recall 25.00%, and 50.00% before training.'
+    >>> below_beginning({**figures, "gain": [-0.25, -0.6, 0.1]})
+    'No better than its beginning: recall 25.00%, and 50.00% before training, which may be chance.'
+    """
+    gain = None if found is None else found.get("gain")
+    if found is None or gain is None or gain[0] >= 0:
+        return None
+    figures = f"recall {found['result'][0]:.2%}, and {found['beginning'][0]:.2%} before training"
+    if gain[2] < 0:
+        return f"Worse than its beginning: {figures}."
+    return f"No better than its beginning: {figures}, which may be chance."
+
+
+def _with_interval(figures: Sequence[float]) -> tuple[str, str]:
+    value, low, high = figures
+    return f"{value:.2%}", f"{low:.2%} to {high:.2%}"
 
 
 def _image(data: Mapping[str, Any]) -> dict[str, Any]:

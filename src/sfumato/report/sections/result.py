@@ -179,7 +179,11 @@ def headline(evaluation: Evaluation | MultilabelEvaluation | EmbeddingEvaluation
         return {
             "name": f"recall at a false accept rate of {figures['far']}",
             "value": figures["recall"],
-            "lines": [f"{figures['same']} pairs of test images that show the same class"],
+            "lines": [
+                *filter(None, [figures["warning"]]),
+                *(f"{words} {value} (95% interval {between})" for words, value, between in figures["compared"]),
+                f"{figures['same']} pairs of test images that show the same class",
+            ],
             "track": None,
             "with_noise": False,
         }

@@ -71,9 +71,10 @@ def conclude(
         statement = Statement(plan=job.plan, circumstances=ending.circumstances, selection=selection)
     reading, further = (None, {}) if ending is None else (ending.reading, ending.evaluation)
     result = scorer.evaluation(released, trained.outputs if reading is None else reading.logits(trained.outputs))
-    run.write_json(names.EVALUATION, result | further, private=ending is not None)
+    private = not (isinstance(job, PublicJob) and (job.uses_data or job.source.public))
+    run.write_json(names.EVALUATION, result | further, private=private)
     run.write_json(names.STATEMENT, statement.to_dict())
-    write(run / names.REPORT, report(run).encode(), private=ending is not None)
+    write(run / names.REPORT, report(run).encode(), private=private)
     said = {} if reading is None else reading.to_dict()
     if ending is None:  # which may be fine-tuned from, by either weights
         averaged = job.settings.averages.aggregate or ("ema" if job.settings.averages.ema else None)
@@ -139,7 +140,7 @@ def model_metadata(job: Job, statement: Mapping[str, Any], **further: Any) -> di
     """What the model file says of itself: how to build and feed the model, its statement, and (under the owner's key)
     what stands behind it that was trained on without privacy."""
     source, settings = job.source, job.settings
-    own = {source.stored_digest} if statement["epsilon"] is None else set()
+    own = {source.stored_digest} if isinstance(job, PublicJob) and job.uses_data else set()
     cache = None if source.cache is None else source.cache.contents
     about: dict[str, Any] = {
         "format": models.FORMAT,

@@ -26,7 +26,7 @@ from sfumato.runs.figures import published
 from sfumato.runs.heading import Heading
 from sfumato.runs.owner import sentences, uses
 from sfumato.runs.run import statement_of
-from sfumato.training.job import lengths
+from sfumato.training.job import UNTRAINED, lengths
 
 PERSONS = (2, 5, 10)
 """For persons with so many images a page gives epsilon, where the promise is for single ones."""
@@ -44,8 +44,10 @@ def report(run: RunDirectory, *, public: bool = False) -> str:
     if "circumstances" in record:
         facts = {"title": title, **_of_promise(run, record, statement, public=public)}
     else:
-        plan = {"privacy": "none", **lengths(record)}
-        facts = {"title": f"{title}: without privacy", "statement": statement, "plan": plan, "public_test": True}
+        untrained = record.get("kind") == UNTRAINED
+        plan = {"privacy": "no private data used"} if untrained else {"privacy": "none", **lengths(record)}
+        facts = {"title": f"{title}: {'untrained' if untrained else 'without privacy'}", "plan": plan}
+        facts |= {"statement": statement, "public_test": statement.get("test_public", True)}
     return page(
         Facts(
             **facts,

@@ -142,7 +142,7 @@ def begun(
             decided = keyed_by(functions, pins.weights_digest(module.state_dict()))
             key = RunKey.from_seed(settings.seed, json.dumps(decided, sort_keys=True))
     module.to(device)
-    check_choices(module, settings, steps=steps)
+    check_choices(module, settings, steps=max(1, steps))  # where nothing is trained there is none
     return {
         "module": module,
         "source": source,

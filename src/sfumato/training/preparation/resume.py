@@ -45,7 +45,8 @@ def begin(job: PrivateJob | PublicJob, run: RunDirectory) -> None:
         start = Checkpoint.of(0, job.module, beginning_of_average(job), optimizer, run=identity, ledger=head)
         start.save(fresh / names.CHECKPOINT)
         if isinstance(job, PublicJob):
-            public_records.remember(job.source)
+            if job.uses_data:
+                public_records.remember(job.source)
         elif not (job.source.public or job.candidate):
             facts = job.circumstances.figures
             uses.record(

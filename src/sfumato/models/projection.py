@@ -1,0 +1,139 @@
+"""A public projection of features: the directions in which they vary most over synthetic images, and random others.
+
+Both are drawn from a fixed seed and are the same for every data set, so they cost no privacy. Together they keep cosine
+similarities about as they are: exactly within the principal directions, and in the mean over projections outside of
+them (Johnson and Lindenstrauss 1984). The principal ones come first, so that what is learnt of the first coordinates
+alone says most (`Mapped`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from sfumato._checks import positive_integer
+from sfumato.models.evaluating import evaluating
+from sfumato.models.weights.trunk import Trunk
+
+SEED = 0
+"""Public: of the synthetic images and of the random directions."""
+IMAGES = 1024
+"""How many synthetic images principal directions are found on."""
+CONTRAST, SHARED = 0.5, 2.0
+"""Standard deviation of synthetic pixels on the scale of -1 to 1; and by how much what the colours of an image have in
+common outweighs what each has for itself."""
+_BATCH = 64
+
+
+def synthetic_images(count: int, *, channels: int, size: tuple[int, int], seed: int = SEED) -> Iterator[Tensor]:
+    """Noise whose amplitude falls as 1/f, as that of photographs does (Field 1987), in batches; nobody's images.
+
+    Args:
+        count: how many.
+        channels, size: colour channels C, height and width (H, W).
+        seed: public.
+
+    Yields:
+        (n, C, H, W) float32 from -1 to 1.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    rows, columns = (torch.fft.fftfreq(side).abs() for side in size)
+    frequency = torch.hypot(rows[:, None], columns[None, :])
+    frequency[0, 0] = 1 / max(size)
+    for start in range(0, count, _BATCH):
+        number = min(_BATCH, count - start)
+        noise = torch.randn(number, channels + 1, *size, generator=generator)
+        fields = torch.fft.ifft2(torch.fft.fft2(noise) / frequency).real
+        images = fields[:, :channels] + (SHARED * fields[:, channels:] if channels > 1 else 0)
+        yield (images * (CONTRAST / images.std())).clamp(-1, 1)
+
+
+@torch.no_grad()
+def projection(trunk: Trunk, *, shape: tuple[int, int, int], dimension: int, principal: int) -> Tensor:
+    """The projection of a trunk's features (W) to a smaller dimension, (D, W) float32.
+
+    Rows are orthogonal. The first are the principal directions of the features over synthetic images, of length 1; the
+    others are random within what these leave, of length sqrt((W - P) / (D - P)), so that scalar products stay what they
+    are in the mean. Where D is at least W, columns are orthonormal instead, and every scalar product stays exactly.
+
+    Args:
+        trunk: images (N, C, H, W) to features (N, W), free of randomness; kept in the modes that it has.
+        shape: C, H, W of the images.
+        dimension: D.
+        principal: P, at most D.
+
+    **Guarantee.** A function of public constants and of the trunk's own weights; no data are read.
+    """
+    width, dimension = trunk.width, positive_integer("dimension", dimension)
+    found = min(positive_integer("principal", principal), dimension, width)
+    images = synthetic_images(IMAGES, channels=shape[0], size=shape[1:])
+    with evaluating(trunk):
+        features = torch.cat([trunk(batch).double() for batch in images])
+    features -= features.mean(0)
+    rows = torch.zeros(0, width, dtype=torch.float64)
+    if found < width:
+        # The smaller of the two products of the features with themselves has all of their directions.
+        strength, vectors = torch.linalg.eigh(features @ features.T)
+        kept = (vectors[:, -found:].flip(1).T @ features)[strength[-found:].flip(0) > 1e-9 * strength[-1]]
+        rows = torch.linalg.qr(kept.T)[0].T
+        largest = rows.gather(1, rows.abs().argmax(1, keepdim=True))
+        rows = rows * largest.sign()
+    generator = torch.Generator().manual_seed(SEED)
+    others = torch.randn(max(dimension, width) - len(rows), width, generator=generator, dtype=torch.float64)
+    if dimension >= width:  # nothing is lost: any orthonormal basis that begins with the principal directions
+        basis = torch.linalg.qr(torch.cat([rows, others[: width - len(rows)]]).T)[0].T
+        signs = (basis[: len(rows)] * rows).sum(1).sign()
+        basis[: len(rows)] *= signs[:, None]
+        return torch.cat([basis, torch.zeros(dimension - width, width, dtype=torch.float64)]).float()
+    drawn = others[: dimension - len(rows)]
+    drawn = torch.linalg.qr((drawn - drawn @ rows.T @ rows).T)[0].T
+    if len(drawn):
+        drawn = drawn * math.sqrt((width - len(rows)) / len(drawn))
+    return torch.cat([rows, drawn]).float()
+
+
+class Mapped(nn.Module):
+    """Fixed features, their public projection, and a small map of its first coordinates that begins at the identity.
+
+    z = P f(x) / |P f(x)|, of which the first K coordinates become A z + b and the others stay.
+
+    Args:
+        backbone: images (N, C, H, W) to P f(x), (N, D); none of it is trained.
+        dimension: D.
+        mapped: K, at most D.
+    """
+
+    def __init__(self, backbone: nn.Module, *, dimension: int, mapped: int):
+        super().__init__()
+        self.backbone = backbone.requires_grad_(False)
+        self.pretrained_cfg = getattr(backbone, "pretrained_cfg", None)  # by whose constants images are prepared
+        self.map = nn.Linear(min(mapped, dimension), min(mapped, dimension))
+        with torch.no_grad():
+            self.map.weight.copy_(torch.eye(self.map.in_features))
+            self.map.bias.zero_()
+
+    @property
+    def mapped(self) -> int:
+        """K."""
+        return self.map.in_features
+
+    def train(self, mode: bool = True) -> Mapped:
+        """As of any module; what is not trained stays in evaluation mode, so that it is one fixed function."""
+        super().train(mode)
+        self.backbone.eval()
+        return self
+
+    def begun(self, images: Tensor) -> Tensor:
+        """Images (N, C, H, W) to z, (N, D) of length 1: where training begins."""
+        return nn.functional.normalize(self.backbone(images), dim=1)
+
+    def finished(self, begun: Tensor) -> Tensor:
+        """z to embeddings (N, D)."""
+        return torch.cat([self.map(begun[:, : self.mapped]), begun[:, self.mapped :]], dim=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (N, C, H, W) to embeddings (N, D), of any length."""
+        return self.finished(self.begun(images))

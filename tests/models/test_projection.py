@@ -1,0 +1,101 @@
+"""The public projection of features, and the map on top of it: what they keep, and where they begin."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from sfumato import SfumatoError
+from sfumato.evaluation import similarity
+from sfumato.models import Mapped, at_features, create_embedding, trunk_of
+from sfumato.models.projection import projection, synthetic_images
+
+SHAPE = (1, 12, 12)
+
+
+@pytest.fixture(scope="module")
+def trunk():
+    model = create_embedding("scattering", channels=1, size=12, dimension=4)
+    found = trunk_of(model.eval(), SHAPE)
+    assert found is not None
+    return found
+
+
+def test_rows_are_orthogonal_and_keep_squares_in_the_mean(trunk):
+    rows = projection(trunk, shape=SHAPE, dimension=40, principal=8).double()
+    gram, width = rows @ rows.T, trunk.width
+    lengths = torch.cat([torch.ones(8), torch.full((32,), (width - 8) / 32)]).double()
+    torch.testing.assert_close(gram, torch.diag(lengths), rtol=1e-4, atol=1e-4)
+    assert abs(float((rows**2).sum()) - width) < 1e-2
+
+
+def test_the_first_rows_hold_most_of_what_varies_over_synthetic_images(trunk):
+    rows = projection(trunk, shape=SHAPE, dimension=40, principal=8)
+    with torch.no_grad():
+        features = torch.cat([trunk(batch) for batch in synthetic_images(300, channels=1, size=(12, 12), seed=5)])
+    centred = features - features.mean(0)
+    shares = (centred @ (rows / rows.norm(dim=1, keepdim=True)).T).square().sum(0) / centred.square().sum()
+    assert float(shares[:8].sum()) > 0.15
+    assert float(shares[:8].min()) > 1.5 * float(shares[8:].mean())
+
+
+def test_it_is_the_same_for_everybody_and_draws_nothing_from_torchs_generator(trunk):
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one = projection(trunk, shape=SHAPE, dimension=20, principal=8)
+    assert torch.equal(before, torch.get_rng_state())
+    torch.manual_seed(2)
+    assert torch.equal(one, projection(trunk, shape=SHAPE, dimension=20, principal=8))
+
+
+@pytest.mark.parametrize("more", [0, 7])
+def test_from_as_many_numbers_as_there_are_features_on_similarities_are_exact(trunk, more):
+    rows = projection(trunk, shape=SHAPE, dimension=trunk.width + more, principal=8)
+    features = torch.randn(6, trunk.width, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close((features @ rows.T) @ (features @ rows.T).T, features @ features.T, rtol=1e-4, atol=1e-3)
+
+
+def test_an_embedding_begins_with_about_the_features_own_similarity():
+    network = create_embedding("scattering", channels=3, size=32, dimension=512)
+    model = at_features(network, shape=(3, 32, 32), dimension=512, mapped=32)
+    images = torch.cat(list(synthetic_images(40, channels=3, size=(32, 32), seed=9)))
+    with torch.no_grad():
+        features, embeddings = network.features(images), model(images)
+        exact, found = similarity(features[:20], features[20:]), similarity(embeddings[:20], embeddings[20:])
+    assert float((exact - found).abs().max()) < 0.05
+    torch.testing.assert_close(embeddings, model.begun(images))
+
+
+def test_the_map_alone_is_trained_and_the_rest_stays_one_fixed_function():
+    network = nn.Sequential()
+    network.body = nn.Sequential(nn.Flatten(), nn.Linear(144, 30), nn.BatchNorm1d(30), nn.Tanh())
+    network.head = nn.Linear(30, 16)
+    model = at_features(network, shape=SHAPE, dimension=16, mapped=6).train()
+    assert [name for name, value in model.named_parameters() if value.requires_grad] == ["map.weight", "map.bias"]
+    assert not any(module.training for module in model.backbone.modules())
+    assert torch.equal(model.map.weight, torch.eye(6))
+    images = torch.randn(3, *SHAPE)
+    with torch.no_grad():
+        model.map.weight.mul_(2)
+        begun, after = model.begun(images), model(images)
+    torch.testing.assert_close(after[:, :6], 2 * begun[:, :6])
+    torch.testing.assert_close(after[:, 6:], begun[:, 6:])
+
+
+def test_a_model_without_features_of_its_own_is_refused():
+    with pytest.raises(SfumatoError, match="not one linear layer on features of each image alone"):
+        at_features(nn.Sequential(nn.Flatten(), nn.Linear(144, 8)), shape=SHAPE, dimension=8, mapped=4)
+    network = create_embedding("lenet", channels=1, size=12, dimension=8)
+    with pytest.raises(SfumatoError, match="has 9 outputs"):
+        at_features(network, shape=SHAPE, dimension=9, mapped=4)
+
+
+def test_what_a_file_holds_is_loaded_into_an_empty_one():
+    network = create_embedding("lenet", channels=1, size=12, dimension=8)
+    model = at_features(network, shape=SHAPE, dimension=8, mapped=4)
+    other = create_embedding("lenet", channels=1, size=12, dimension=8, mapped=4)
+    assert isinstance(other, Mapped)
+    other.load_state_dict(model.state_dict())
+    images = torch.randn(2, *SHAPE)
+    assert torch.equal(model.eval()(images), other.eval()(images))
