@@ -36,11 +36,35 @@ def test_the_rate_grows_with_the_budget_and_is_rounded_to_be_read():
     assert all(float(f"{rate:.2g}") == rate for rate in rates)
 
 
-def test_the_rate_is_the_equation_of_its_docstring():
-    found = plan()
-    rate = defaults.training_rules(found, given={}, size=28, channels=1)["learning_rate"].value
-    kappa = rate * defaults.FEATURE_NORM * found.noise_multiplier * found.steps**0.5 / (found.expected_batch_size * 0.1)
-    assert kappa == pytest.approx(defaults.NOISE_ON_A_LOGIT, rel=0.06)
+@pytest.mark.parametrize("model", [defaults.SCATTERING, defaults.DICTIONARY])
+def test_the_rate_is_the_equation_of_its_docstring(model):
+    found, features = plan(), defaults.FIXED[model]
+    rate = defaults.training_rules(found, given={"model": model}, size=28, channels=1)["learning_rate"].value
+    kappa = rate * features.norm * found.noise_multiplier * found.steps**0.5 / (found.expected_batch_size * 0.1)
+    assert kappa == pytest.approx(features.noise_on_a_logit, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("given", "size", "channels", "expected"),
+    [
+        ({}, 32, 3, "dictionary"),
+        ({}, 28, 1, "dictionary"),
+        ({"flip": False}, 28, 1, "dictionary"),
+        ({"flip": False}, 32, 3, "scattering"),  # its features of colour images are those of their mirror images
+        ({}, 8, 1, "scattering"),
+        ({}, 15, 3, "scattering"),
+    ],
+)
+def test_the_model_follows_from_size_and_colour(given, size, channels, expected):
+    assert defaults.model_rule(given=given, size=size, channels=channels).value == expected
+    assert defaults.training_rules(plan(), given=given, size=size, channels=channels)["model"].value == expected
+
+
+def test_the_dictionary_takes_all_examples_in_every_step_of_more_of_them():
+    most = defaults.FIXED[defaults.DICTIONARY].full_batch_up_to
+    for examples in (50_000, most, most + 1):
+        rules = defaults.plan_rules(examples, full_batch_up_to=most)
+        assert (rules["batch_size"].value == examples) == (examples <= most)
 
 
 @pytest.mark.parametrize("given", [{}, {"model": "cnn"}, {"optimizer": "adam"}, {"views": 4}, {"momentum": 0.5}])
@@ -58,7 +82,12 @@ def test_views_bring_a_shift_and_colour_a_flip():
 
 
 def test_colour_photographs_are_mirrored_unless_that_was_ruled_out():
-    for given, expected in (({}, (2, 0, True)), ({"flip": False}, (1, 0, False)), ({"model": "cnn"}, (1, 0, False))):
+    for given, expected in (
+        ({"model": "scattering"}, (2, 0, True)),
+        ({"model": "scattering", "flip": False}, (1, 0, False)),
+        ({"model": "cnn"}, (1, 0, False)),
+        ({}, (1, 0, False)),  # the dictionary's features of a mirror image are the same
+    ):
         rules = defaults.training_rules(plan(), given=given, size=32, channels=3)
         assert tuple(rules[name].value for name in ("views", "shift", "flip")) == expected
 

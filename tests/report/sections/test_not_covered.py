@@ -37,6 +37,8 @@ EVERYTHING = Circumstances(
     figures=NoisyTable.by_rule(1.0, classes=3, records=500),
     calibrated_on_public=True,
     class_prevalence=(("normal", 0.9), ("odd", 0.1)),
+    prevalence=(("normal", 0.5), ("odd", 0.5)),
+    training_prevalence=(("normal", 0.9), ("odd", 0.1)),
 )
 SELECTED = [PrivateSelection(plan=PLAN, draws=CandidateCount(mean=3), score_noise=noise) for noise in (None, 4.0)]
 STATEMENTS = [
