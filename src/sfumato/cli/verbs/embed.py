@@ -15,9 +15,7 @@ from sfumato.observers.progress import Bars, read_source
 @spelt
 @dataclass(frozen=True, kw_only=True)
 class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds):
-    """Train an image embedding privately, with a promise for each person (DP-FedEmb, Xu et al. 2022).
-
-    With fewer people a linear map of fixed public features, or these alone, without any private data.
+    """Train an image embedding with a promise for each person: of few on fixed features, of many by DP-FedEmb.
 
     SOURCE is folder:PATH with --user-from (class for PATH/PERSON/IMAGE), csv:PATH with a column user, or npz:PATH with
     users_train. A recipe stands in for it (recipe:NAME, or a .toml file), or an unfinished run directory, which is

@@ -46,7 +46,8 @@ class WhiteningSteps:
     """
 
     def __init__(self, job: WhiteningJob, key: RunKey, progress: Progress | None = None):
-        plan, self._job = job.plan, job
+        assert isinstance(job.module, Mapped)
+        plan, self._job, self._module = job.plan, job, job.module
         noise = Noise(plan.mechanism, max_norm=plan.max_norm, key=key)
         self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise, divisor=plan.expected_batch_size)
         self._deviation = noise.standard_deviation / plan.expected_batch_size
@@ -60,7 +61,7 @@ class WhiteningSteps:
         """What leads from the identity to the map by one step of rate 1, and the noise's next state."""
         released, following = self._step(step, self._users(self._sampler.draw(step)), state)
         matrix, shift = whitening(released, deviation=self._deviation)
-        own = self._job.module.map
+        own = self._module.map
         moved = {"map.weight": own.weight.detach().cpu() - matrix, "map.bias": own.bias.detach().cpu() - shift}
         return {name: value.to(self._job.device) for name, value in moved.items()}, following
 
@@ -82,7 +83,7 @@ class WhiteningSteps:
         (`outputs_alone`).
         """
         job, records = self._job, self._job.source.train
-        begun = Begun(job.module).eval()
+        begun = Begun(self._module).eval()
         found = torch.empty(len(records), job.gradient.width)
         self._progress.begin("computing features", len(records))
         with same_throughout(begun, torch.zeros(1, *job.source.shape, device=job.device)):
