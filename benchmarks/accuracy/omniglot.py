@@ -40,16 +40,19 @@ MEAN, DEVIATION = 0.078, 0.193
 """Of the training images' intensities in 0..1: ink is rare."""
 SHARED = {"steps": ROUNDS, "batch_size": USERS, "clients": CLIENTS, "grouping": "group", "noise_multiplier": NEAR}
 SHARED |= {"max_norm": 0.2, "learning_rate": 0.6, "momentum": 0.9, "schedule": "cosine"}
-SHARED |= {"client_rate": 0.05, "head_scale": 200.0, "client_examples": 512}
+SHARED |= {"client_examples": 512}
+PROTOTYPES = {"client_rate": 0.02}
+RANDOM = {"client_head": "random", "client_rate": 0.05, "head_scale": 200.0}
 TRIPLET = {"client_loss": "triplet", "client_rate": 0.1, "client_examples": 256, "client_batch_size": 64}
-NO_CLIENTS = dict.fromkeys(("clients", "grouping", "client_rate", "head_scale", "client_examples"))
+NO_CLIENTS = dict.fromkeys(("clients", "grouping", "client_examples"))
 NO_NOISE = dict.fromkeys(("noise_multiplier", "max_norm"))
 METHODS: dict[str, dict[str, Any]] = {
     "central": {"method": "central", "batch_size": 64, "steps": 3000, "learning_rate": 0.05, **NO_CLIENTS, **NO_NOISE},
-    "fedemb": {},
+    "fedemb": PROTOTYPES,
+    "fedemb, random heads": RANDOM,
     "fedemb, triplets": TRIPLET,
     "fedavg": {"method": "fedavg", "client_rate": 0.05},
-    "fedemb, anybody together": {"grouping": "random"},
+    "fedemb, anybody together": {**PROTOTYPES, "grouping": "random"},
     "fedemb, triplets, 2,000 a round": {**TRIPLET, "noise_multiplier": FAR},
     "dpsgd": {"method": "dpsgd", "learning_rate": 1.0, "ema": 0.0, **NO_CLIENTS},
 }
@@ -62,13 +65,14 @@ def main() -> None:
     parser.add_argument("place", type=Path)
     parser.add_argument("--only", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="fewer, to try it: nothing is written then")
     parser.add_argument("--with", dest="others", nargs="*", default=[], help="NAME=VALUE, to try it")
     options = parser.parse_args()
     torch.set_num_threads(1)
     trying = options.rounds != ROUNDS or bool(options.others)
     source = people(options.data, options.place)
-    for seed in range(options.seeds):
+    for seed in range(options.first_seed, options.seeds):
         for method in options.only:
             if str(seed) in measured().get(method, {}) and not trying:
                 continue
@@ -110,11 +114,13 @@ class LeNetOnInk(nn.Module):
     def __init__(self, seed: int):
         super().__init__()
         torch.manual_seed(seed)
-        self.lenet = models.create_embedding("lenet", channels=1, size=(14, 14), dimension=128)
+        lenet = models.create_embedding("lenet", channels=1, size=(14, 14), dimension=128)
+        self.lenet = lenet.to(memory_format=torch.channels_last)  # a fifth less time on a CPU
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """(N, 1, 14, 14) to (N, 128)."""
-        return self.lenet(((images + 1) / 2 - MEAN) / DEVIATION)
+        inputs = ((images + 1) / 2 - MEAN) / DEVIATION
+        return self.lenet(inputs.contiguous(memory_format=torch.channels_last))
 
 
 def people(data: Path, place: Path) -> Source:
