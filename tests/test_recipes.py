@@ -238,6 +238,17 @@ def test_what_the_paper_draws_without_noise_is_without(name: str):
     assert ("quantile" in options) == (name[-2:] not in ("5a", "7c", "7d"))
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("xu2022/") and verb_of(name) == "embed"])
+def test_heads_of_the_paper_begin_at_random_and_give_plain_products(name: str):
+    """Algorithm 2: "randomly initialize head"; whatever the rule of this package is."""
+    for label in labels(name):
+        options = options_of((name, label))
+        known = {one.name for one in fields(EmbeddingExperiment)}
+        local = EmbeddingExperiment(**{one: value for one, value in options.items() if one in known}).local()
+        assert (local.first_head, local.temperature) == ("random", None)
+        assert local.head_scale == options.get("head_scale", 100.0)
+
+
 def test_the_command_of_the_authors_of_fedemb_counts_one_person_twice():
     options = options_of(("xu2022/emnist", None))
     plan, named = embedding_plan(options), ("batch_size", "steps", "delta", "noise_multiplier")

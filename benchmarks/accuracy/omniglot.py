@@ -5,8 +5,8 @@ pixels, LeNet with embeddings of 128 numbers; recall at a false accept rate of 1
 200 rounds of 256 users. The noise is that of a training among 1,000,000 users at epsilon 2 and delta 1e-7, one user
 counted for two, simulated at the signal to noise of 20,000 users a round (noise multiplier 2.231 -> 0.0286) and of
 2,000 (1.359 -> 0.174): see `sfumato plan --unit user --extrapolate`. What each run promises 600 users is nothing to
-speak of, and not the point. Rates were tried on the first seed, by the same recall. DATA holds omniglot.npz. Goes on
-where it stopped; writes results/omniglot.json.
+speak of, and not the point. Rates were tried on the first seed, by the same recall; those of heads that begin at
+prototypes in 30 rounds. DATA holds omniglot.npz. Goes on where it stopped; writes results/omniglot.json.
 """
 
 from __future__ import annotations
@@ -40,16 +40,19 @@ MEAN, DEVIATION = 0.078, 0.193
 """Of the training images' intensities in 0..1: ink is rare."""
 SHARED = {"steps": ROUNDS, "batch_size": USERS, "clients": CLIENTS, "grouping": "group", "noise_multiplier": NEAR}
 SHARED |= {"max_norm": 0.2, "learning_rate": 0.6, "momentum": 0.9, "schedule": "cosine"}
-SHARED |= {"client_rate": 0.05, "head_scale": 200.0, "client_examples": 512}
+SHARED |= {"client_examples": 512}
+PROTOTYPES = {"client_rate": 0.02}
+RANDOM = {"client_head": "random", "client_rate": 0.05, "head_scale": 200.0}
 TRIPLET = {"client_loss": "triplet", "client_rate": 0.1, "client_examples": 256, "client_batch_size": 64}
-NO_CLIENTS = dict.fromkeys(("clients", "grouping", "client_rate", "head_scale", "client_examples"))
+NO_CLIENTS = dict.fromkeys(("clients", "grouping", "client_examples"))
 NO_NOISE = dict.fromkeys(("noise_multiplier", "max_norm"))
 METHODS: dict[str, dict[str, Any]] = {
     "central": {"method": "central", "batch_size": 64, "steps": 3000, "learning_rate": 0.05, **NO_CLIENTS, **NO_NOISE},
-    "fedemb": {},
+    "fedemb": PROTOTYPES,
+    "fedemb, random heads": RANDOM,
     "fedemb, triplets": TRIPLET,
     "fedavg": {"method": "fedavg", "client_rate": 0.05},
-    "fedemb, anybody together": {"grouping": "random"},
+    "fedemb, anybody together": {**PROTOTYPES, "grouping": "random"},
     "fedemb, triplets, 2,000 a round": {**TRIPLET, "noise_multiplier": FAR},
     "dpsgd": {"method": "dpsgd", "learning_rate": 1.0, "ema": 0.0, **NO_CLIENTS},
 }
@@ -62,13 +65,14 @@ def main() -> None:
     parser.add_argument("place", type=Path)
     parser.add_argument("--only", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="fewer, to try it: nothing is written then")
     parser.add_argument("--with", dest="others", nargs="*", default=[], help="NAME=VALUE, to try it")
     options = parser.parse_args()
     torch.set_num_threads(1)
     trying = options.rounds != ROUNDS or bool(options.others)
     source = people(options.data, options.place)
-    for seed in range(options.seeds):
+    for seed in range(options.first_seed, options.seeds):
         for method in options.only:
             if str(seed) in measured().get(method, {}) and not trying:
                 continue
@@ -110,11 +114,13 @@ class LeNetOnInk(nn.Module):
     def __init__(self, seed: int):
         super().__init__()
         torch.manual_seed(seed)
-        self.lenet = models.create_embedding("lenet", channels=1, size=(14, 14), dimension=128)
+        lenet = models.create_embedding("lenet", channels=1, size=(14, 14), dimension=128)
+        self.lenet = lenet.to(memory_format=torch.channels_last)  # a fifth less time on a CPU
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """(N, 1, 14, 14) to (N, 128)."""
-        return self.lenet(((images + 1) / 2 - MEAN) / DEVIATION)
+        inputs = ((images + 1) / 2 - MEAN) / DEVIATION
+        return self.lenet(inputs.contiguous(memory_format=torch.channels_last))
 
 
 def people(data: Path, place: Path) -> Source:

@@ -10,6 +10,7 @@ import pytest
 
 from sfumato._checks import SfumatoError
 from sfumato.embedding import EmbeddingExperiment
+from sfumato.embedding.choices import Clients
 
 SOURCE: Any = SimpleNamespace(users=400, size=28, train=SimpleNamespace(users=np.arange(400).astype(str)))
 
@@ -45,3 +46,44 @@ def test_a_quantile_of_few_clients_is_refused_by_what_can_be_changed():
     ):
         EmbeddingExperiment(clients=4, **asked).decide(SOURCE)
     assert EmbeddingExperiment(clients=128, **asked).decide(SOURCE).plan.epsilon() <= 8
+
+
+def test_heads_begin_at_prototypes_by_rule_and_at_random_as_in_the_paper_where_that_is_asked_for():
+    def local(**asked):
+        found = EmbeddingExperiment(**asked).local()
+        return found.first_head, found.temperature, found.head_scale
+
+    assert local() == local(client_head="prototype") == local(method="fedemb-noiseless") == ("prototype", 0.125, 1.0)
+    assert local(head_scale=20.0, client_temperature=0.5) == ("prototype", 0.5, 20.0)
+    assert local(client_head="random") == ("random", None, 100.0)
+    assert local(client_head="random", client_temperature=0.1) == ("random", 0.1, 100.0)
+    for others in ({"method": "fedavg"}, {"method": "dpsgd"}, {"method": "central"}, {"client_loss": "triplet"}):
+        assert local(**others) == local(client_head="random", **others) == ("random", None, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"client_head": "zero"}, "client_head must be one of random, prototype"),
+        (
+            {"client_head": "prototype", "method": "fedavg"},
+            "client_head=prototype.*method fedavg with the loss softmax",
+        ),
+        ({"client_head": "prototype", "client_loss": "binary"}, "client_head=prototype.*with the loss binary has none"),
+        ({"client_temperature": 1.0, "method": "dpsgd"}, "client_temperature=1.0.*leave client_temperature out"),
+        ({"client_temperature": -1.0}, "client_temperature must be positive"),
+    ],
+)
+def test_what_is_asked_of_heads_that_clients_do_not_have_is_refused_by_the_option_s_name(asked, words):
+    with pytest.raises(SfumatoError, match=words):
+        EmbeddingExperiment(**asked).refuse_at_once()
+
+
+def test_a_record_from_before_prototypes_is_of_random_heads():
+    clients = EmbeddingExperiment(client_head="random").clients_of(count=3)
+    record = clients.to_dict()
+    assert not {"first_head", "temperature"} & set(record["local"])
+    assert Clients.from_dict(record) == clients
+    clients = EmbeddingExperiment().clients_of(count=3)
+    assert clients.to_dict()["local"]["first_head"] == "prototype"
+    assert Clients.from_dict(clients.to_dict()) == clients

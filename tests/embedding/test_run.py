@@ -293,6 +293,7 @@ def test_runs_with_one_seed_that_differ_in_anything_have_keys_of_their_own(sourc
 
     other = replace(source, fingerprint="0" * 64)
     keys = [key(), key(client_epochs=2), key(far=0.1), key(grouping="group"), key(learning_rate=0.3), key(other)]
+    keys += [key(client_head="random"), key(client_temperature=0.5)]
     assert key() == keys[0]
     assert len({tuple(words) for words in keys}) == len(keys)
 

@@ -81,7 +81,7 @@ class ClientChoices:
     """Learning rate of the backbone in a client."""
     client_momentum: float | None = left_out(by_default="0.9")
     """Momentum in a client."""
-    head_scale: float | None = left_out(by_default="100")
+    head_scale: float | None = left_out(by_default="1 for prototypes, 100 for random rows")
     """Learning rate of a client's head, in units of the backbone's."""
     client_epochs: int | None = left_out(by_default="1")
     """How often a client sees each of its records."""
@@ -93,6 +93,10 @@ class ClientChoices:
     """How many of a client's records wait to be drawn from."""
     client_loss: str | None = left_out("softmax|binary|triplet|triplet-hard", "softmax")
     """softmax over the classes present, or a loss of pairs or triplets within a batch, without a head."""
+    client_head: str | None = left_out("random|prototype", "prototype, where clients have heads of their own")
+    """What a client's head begins at: random rows, as in the paper; or the mean direction of each class of its own."""
+    client_temperature: float | None = left_out(by_default="0.125 for prototypes, else none")
+    """What cosines of embedding and head are divided by to give logits; without one these are plain products."""
     reconstruction_steps: int | None = left_out(by_default="0")
     """So many of a client's steps train its head alone, and the others the backbone alone."""
     quantile: float | None = left_out(by_default="the norm is fixed")
@@ -163,7 +167,7 @@ class Clients:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
-        return asdict(self)
+        return asdict(self) | {"local": self.local.to_dict()}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Clients:

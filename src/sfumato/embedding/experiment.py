@@ -13,6 +13,7 @@ from sfumato.embedding.choices import (
     DECAY,
     GROUPINGS,
     LARGEST_SMALL_IMAGE,
+    LOCAL_HEAD,
     METHODS,
     NOISELESS,
     OF_FEATURES,
@@ -40,9 +41,10 @@ if TYPE_CHECKING:
 
 
 OF_CLIENTS = {
-    **{f"client_{name}": name for name in ("momentum", "epochs", "batch_size", "examples", "loss")},
+    **{f"client_{name}": name for name in ("momentum", "epochs", "batch_size", "examples", "loss", "temperature")},
     **{name: name for name in ("head_scale", "shuffle_buffer", "reconstruction_steps")},
     "client_rate": "learning_rate",
+    "client_head": "first_head",
 }
 """What `LocalSGD` calls what may be chosen of clients."""
 
@@ -225,20 +227,39 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
 
     def local(self) -> LocalSGD:
         """How a client trains."""
-        from sfumato.embedding.clients.local import LOSSES, LocalSGD
+        from sfumato.embedding.clients.local import LOSSES, TEMPERATURE, LocalSGD
 
         given = {name: getattr(self, name) for name in OF_CLIENTS if getattr(self, name) is not None}
         for name, value in given.items():
-            if name in ("client_rate", "head_scale"):
+            if name in ("client_rate", "head_scale", "client_temperature"):
                 positive(name, value)
             if name in ("client_epochs", "client_batch_size", "client_examples"):
                 positive_integer(name, value)
             if name == "client_loss":
                 one_of(name, value, LOSSES)
-        by_rule = {"learning_rate": 0.005, "examples": 2048}
+        first = self._first_head()
+        by_rule = {"learning_rate": 0.005, "examples": 2048, "first_head": first}
+        if first == "prototype":
+            by_rule |= {"head_scale": 1.0, "temperature": TEMPERATURE}
         known = {OF_CLIENTS[name]: value for name, value in given.items()}
         head = "global" if self.method in ("fedavg", "fedavg-noiseless") else "local"
         return LocalSGD(**{**by_rule, **known}, head=head)
+
+    def _first_head(self) -> str:
+        """What a client's head begins at, if it has one of its own: prototypes by rule."""
+        from sfumato.embedding.clients.local import FIRST_HEADS
+
+        loss = self.client_loss or "softmax"
+        own = self.chosen in LOCAL_HEAD and loss == "softmax"
+        first = one_of("client_head", self.client_head or ("prototype" if own else "random"), FIRST_HEADS)
+        asked = {"client_head": None if first == "random" else first, "client_temperature": self.client_temperature}
+        for name, value in asked.items():
+            if value is not None and not own:
+                raise SfumatoError(
+                    f"`{name}={value}` is of clients' heads, and method {self.chosen} with the loss {loss} has none",
+                    f"leave {name} out, or take method {LOCAL_HEAD[0]} with the loss softmax",
+                )
+        return first
 
     def settings(self, source: Source) -> Settings:
         """Of model and server."""

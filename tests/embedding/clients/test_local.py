@@ -59,6 +59,69 @@ def test_it_is_sgd_on_backbone_and_fresh_head(backbone, settings, change):
     assert moved == (settings.reconstruction_steps < 99)
 
 
+def by_hand_from_prototypes(module, settings, inputs, labels) -> dict[str, torch.Tensor]:
+    """The weights after local training whose head begins at its classes' mean directions."""
+    generator, module = np.random.default_rng(5), copy.deepcopy(module)
+    how = {"epochs": settings.epochs, "batch_size": settings.batch_size, "examples": settings.examples}
+    order = batches(len(labels), generator, **how)
+    seen = sorted({int(row) for rows in order for row in rows})
+    present = sorted({int(labels[row]) for row in seen})
+    with torch.no_grad():
+        units = {row: module(inputs[[row]])[0] / module(inputs[[row]])[0].norm() for row in seen}
+        means = [torch.stack([units[row] for row in seen if labels[row] == one]).mean(0) for one in present]
+    head = torch.stack([mean / mean.norm() for mean in means]).requires_grad_()
+    weights = [*module.parameters(), head]
+    rates = [settings.learning_rate] * (len(weights) - 1) + [settings.learning_rate * settings.head_scale]
+    velocities = [torch.zeros_like(weight) for weight in weights]
+    for rows in order:
+        losses = []
+        for row in rows:
+            embedding = module(inputs[[int(row)]])[0]
+            cosines = [embedding @ one / (embedding.norm() * one.norm()) for one in head]
+            powers = torch.stack([torch.exp(cosine / settings.temperature) for cosine in cosines])
+            losses.append(-torch.log(powers[present.index(int(labels[row]))] / powers.sum()))
+        gradients = torch.autograd.grad(torch.stack(losses).mean(), weights)
+        for weight, rate, velocity, gradient in zip(weights, rates, velocities, gradients, strict=True):
+            velocity.mul_(settings.momentum).add_(gradient)
+            with torch.no_grad():
+                weight -= rate * velocity
+    return {name: value.detach() for name, value in module.named_parameters()}
+
+
+@pytest.mark.parametrize("change", [{}, {"examples": 7}, {"temperature": 0.5, "head_scale": 1.0}], ids=str)
+def test_a_head_of_prototypes_begins_at_each_class_s_mean_direction(backbone, settings, change):
+    settings = replace(settings, **{"first_head": "prototype", "temperature": 0.25, **change})
+    backbone, (inputs, labels) = backbone.double(), records()
+    found = LocalTraining(backbone, settings).trained(inputs.double(), labels, np.random.default_rng(5))
+    expected = by_hand_from_prototypes(backbone, settings, inputs.double(), labels)
+    for name, value in expected.items():
+        assert torch.allclose(found[name], value, atol=1e-12), name
+        assert (value != backbone.state_dict()[name]).any()
+
+
+def test_records_beyond_the_cap_are_in_no_prototype(backbone, settings):
+    """Nor is their class in the head, where none of its records is seen."""
+    local = LocalTraining(backbone, replace(settings, first_head="prototype", temperature=0.25, epochs=1, examples=5))
+    inputs, labels = records()
+    seen = np.random.default_rng(5).permutation(len(labels))[:5]
+    others = np.setdiff1d(np.arange(len(labels)), seen)
+    update = local.update(inputs, labels, np.random.default_rng(5))
+    inputs[others], labels[others] = 100.0, 12345
+    again = local.update(inputs, labels, np.random.default_rng(5))
+    assert all(value.equal(again[name]) for name, value in update.items())
+
+
+def test_a_record_has_of_a_head_only_what_older_ones_have_not(settings):
+    """A seed's key is made of the record too: a random head without a temperature has the one that it always had."""
+    names = {"learning_rate", "momentum", "head_scale", "epochs", "batch_size", "examples", "shuffle_buffer", "loss"}
+    names |= {"head", "reconstruction_steps"}
+    assert set(settings.to_dict()) == names
+    assert LocalSGD(**settings.to_dict()) == settings
+    further = replace(settings, first_head="prototype", temperature=0.25)
+    assert set(further.to_dict()) == names | {"first_head", "temperature"}
+    assert LocalSGD(**further.to_dict()) == further
+
+
 def test_an_update_is_start_less_end_of_the_backbone_alone(backbone, settings):
     local = LocalTraining(backbone, settings)
     update = local.update(*records(), np.random.default_rng(5))
@@ -76,9 +139,13 @@ def test_labels_are_names_and_no_numbers(backbone, settings):
     assert all(value.equal(again[name]) for name, value in found.items())
 
 
-@pytest.mark.parametrize("loss", ["softmax", *PAIRED])
-def test_nothing_is_carried_from_client_to_client(backbone, settings, loss):
-    local = LocalTraining(backbone, replace(settings, loss=loss))
+@pytest.mark.parametrize(
+    "change",
+    [*({"loss": loss} for loss in ("softmax", *PAIRED)), {"first_head": "prototype", "temperature": 0.2}],
+    ids=lambda change: next(iter(change.values())),
+)
+def test_nothing_is_carried_from_client_to_client(backbone, settings, change):
+    local = LocalTraining(backbone, replace(settings, **change))
     before = copy.deepcopy(backbone.state_dict())
     alone = local.update(*records(), np.random.default_rng(5))
     local.update(*(value[:7] for value in records(9)), np.random.default_rng(6))
@@ -173,6 +240,11 @@ def test_batch_norm_is_refused(settings):
         ({"loss": "arcface"}, "loss must be one of softmax, binary, triplet, triplet-hard"),
         ({"head": "global", "loss": "binary"}, "loss 'binary' has no head"),
         ({"head": "global", "reconstruction_steps": 2}, "no local head to train first"),
+        ({"first_head": "zero", "temperature": 1.0}, "first_head must be one of random, prototype"),
+        ({"first_head": "prototype"}, "there is no temperature; give a temperature such as 0.125"),
+        ({"temperature": 0.0}, "temperature must be positive"),
+        ({"temperature": 1.0, "head": "global"}, "temperature is 1.0, and clients have no head of their own"),
+        ({"first_head": "prototype", "loss": "triplet"}, "first_head is 'prototype', and clients have no head"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, change, words):

@@ -36,7 +36,7 @@ _TOPICS: dict[str, dict[str, str]] = {
         "averages": "ema ema_form aggregate aggregate_from aggregate_last aggregate_restart",
         "clients": (
             "clients grouping client_rate client_momentum client_epochs client_batch_size client_examples client_loss "
-            "shuffle_buffer reconstruction_steps"
+            "client_head client_temperature shuffle_buffer reconstruction_steps"
         ),
         "scores": "calibrate_on prevalence training_prevalence operating_point",
         "design": "epochs deviations learning_rates margin share runs",

@@ -2,13 +2,15 @@
 
 DP-FedEmb (Xu et al. 2022, arXiv 2211.10844, algorithm 2): a fresh random head over the classes present goes on the
 backbone, both are trained by SGD with momentum, the head faster, and what the client hands on is the backbone's change.
+A head may begin at its classes' prototypes instead (`prototypes`).
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,11 +20,15 @@ from torch.nn import functional
 from sfumato._checks import SfumatoError, not_negative, one_of, positive, positive_integer
 from sfumato.embedding.clients.losses import PAIRED
 from sfumato.embedding.clients.order import batches
+from sfumato.embedding.clients.prototypes import cosine_logits, prototypes
 from sfumato.gradients.checks.isolation import refuse_mixing_layers
 from sfumato.training.descent import trained_parameters
 
 LOSSES = ("softmax", *PAIRED)
 HEADS = ("local", "global")
+FIRST_HEADS = ("random", "prototype")
+TEMPERATURE = 0.125
+"""Of cosines, for a head of prototypes: of 1/32, 1/16, 1/8 and 1/4 on Omniglot (benchmarks/accuracy/omniglot.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +49,9 @@ class LocalSGD:
             for one over declared classes that belongs to the model, and so to what is summed (DP-FedAvg).
         reconstruction_steps: so many steps first train the local head alone, and the rest the backbone alone. 0: all
             steps train both.
+        first_head: what a local head begins at: "random" (`fresh_head`), or the "prototype" of each class that the
+            client sees, by the weights that it begins with.
+        temperature: logits are cosines over it; None for logits as they are, products of embedding and head.
     """
 
     learning_rate: float
@@ -55,6 +64,8 @@ class LocalSGD:
     loss: str = "softmax"
     head: str = "local"
     reconstruction_steps: int = 0
+    first_head: str = "random"
+    temperature: float | None = None
 
     def __post_init__(self) -> None:
         positive("learning_rate", self.learning_rate)
@@ -79,11 +90,38 @@ class LocalSGD:
                 f"reconstruction_steps is {self.reconstruction_steps}, and there is no local head to train first",
                 "give 0, or take a local head with the loss softmax",
             )
+        one_of("first_head", self.first_head, FIRST_HEADS)
+        if self.temperature is not None:
+            positive("temperature", self.temperature)
+        self._check_first_head()
+
+    def _check_first_head(self) -> None:
+        """Refuse prototypes without cosines, and either where a client has no head of its own."""
+        asked = {
+            "first_head": None if self.first_head == "random" else self.first_head,
+            "temperature": self.temperature,
+        }
+        for name, value in asked.items():
+            if value is not None and not self.has_local_head:
+                raise SfumatoError(
+                    f"{name} is {value!r}, and clients have no head of their own",
+                    f"leave {name} out, or take a local head with the loss softmax",
+                )
+        if self.first_head == "prototype" and self.temperature is None:
+            raise SfumatoError(
+                "first_head is 'prototype', whose rows are directions, and there is no temperature",
+                f"give a temperature such as {TEMPERATURE:g}",
+            )
 
     @property
     def has_local_head(self) -> bool:
         """Whether each client has a head of its own."""
         return self.head == "local" and self.loss == "softmax"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; without what older records lack, where it is as it was then."""
+        new = {"first_head": "random", "temperature": None}
+        return {name: value for name, value in asdict(self).items() if name not in new or value != new[name]}
 
 
 class LocalTraining:
@@ -157,10 +195,7 @@ class LocalTraining:
         self, own: nn.Module, inputs: Tensor, labels: Tensor, order: list[np.ndarray], generator: np.random.Generator
     ) -> None:
         settings = self.settings
-        classes, targets = labels.unique(return_inverse=True)
-        with torch.no_grad():
-            some = own(inputs[:1])
-        head = fresh_head(len(classes), some.shape[1], generator).to(some).requires_grad_()
+        targets, head = self._first_head(own, inputs, labels, order, generator)
         of_backbone = self._optimizer(own.parameters())
         of_head = self._optimizer([head], settings.head_scale)
         later = [of_backbone] if settings.reconstruction_steps else [of_backbone, of_head]
@@ -168,11 +203,30 @@ class LocalTraining:
             head_alone = step < settings.reconstruction_steps
             with torch.set_grad_enabled(not head_alone):
                 embeddings = own(inputs[rows])
-            functional.cross_entropy(embeddings @ head.T, targets[rows]).backward()
+            plain, temperature = embeddings @ head.T, settings.temperature
+            logits = plain if temperature is None else cosine_logits(embeddings, head, temperature)
+            functional.cross_entropy(logits, targets[rows]).backward()
             for optimizer in [of_head] if head_alone else later:
                 optimizer.step()
             of_backbone.zero_grad()
             of_head.zero_grad()
+
+    def _first_head(
+        self, own: nn.Module, inputs: Tensor, labels: Tensor, order: list[np.ndarray], generator: np.random.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Each record's row of the client's head (n,), and the head (K, D) that training begins with."""
+        if self.settings.first_head == "random":
+            classes, targets = labels.unique(return_inverse=True)
+            with torch.no_grad():
+                some = own(inputs[:1])
+            return targets, fresh_head(len(classes), some.shape[1], generator).to(some).requires_grad_()
+        seen = torch.from_numpy(np.unique(np.concatenate(order)))  # of what the cap leaves out nothing is in a head
+        classes, rows = labels[seen].unique(return_inverse=True)
+        with torch.no_grad():
+            found = torch.cat([own(inputs[some]) for some in seen.split(self.settings.batch_size)])
+        targets = torch.full_like(labels, -1)
+        targets[seen] = rows
+        return targets, prototypes(found, rows, len(classes)).requires_grad_()
 
     def _without(self, own: nn.Module, inputs: Tensor, labels: Tensor, order: list[np.ndarray]) -> None:
         optimizer = self._optimizer(own.parameters())
