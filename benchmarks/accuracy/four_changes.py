@@ -22,7 +22,7 @@ participants, first weights and numbers that the noise is made of. The sign is t
   times that release goes to SGD (Zhang et al. 2024, arXiv 2410.03883, with the gamma that leaves one gradient).
 
 None of them changes a step's sensitivity: the first changes a network, the second a function of one example, and the
-other two are functions of earlier releases. PLACE keeps features and each run, so that the command goes on where it was
+other two are functions of earlier releases. PLACE keeps each run, so that the command goes on where it was
 cut. Writes benchmarks/results/four-changes.json.
 """
 
