@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from sfumato._checks import SfumatoError
+from sfumato.gradients import ClippedGradient
 from sfumato.models import NAMES, create
 
 FITTING = [
@@ -21,6 +22,7 @@ FITTING = [
     ("scattering", 1, (130, 100)),
     ("wrn-10-1", 3, 16),
     ("wrn-16-2", 1, (28, 20)),
+    ("wrn-10-2,order=activation-first", 1, (28, 20)),
     ("lenet-300-100", 1, 28),
     ("lenet-300-100,norm=instance,norm_last=1", 3, (9, 5)),
     ("lenet5,norm=batch,norm_last=1,activation=relu", 1, 28),
@@ -83,6 +85,31 @@ def test_a_narrow_wide_resnet_may_have_fewer_groups():
 def test_impossible_wide_resnets_are_refused(name):
     with pytest.raises(SfumatoError, match=r"depth|width"):
         create(name, classes=10, channels=3, size=32)
+
+
+def test_another_order_of_a_wide_resnet_has_the_same_first_weights():
+    """Names, shapes and numbers; and another function."""
+    networks = []
+    for name in ("wrn-10-2", "wrn-10-2,order=activation-first"):
+        torch.manual_seed(5)
+        networks.append(create(name, classes=3, channels=1, size=8))
+    first, other = (network.state_dict() for network in networks)
+    assert list(first) == list(other)
+    assert all(torch.equal(first[name], other[name]) for name in first)
+    images = torch.randn(2, 1, 8, 8)
+    assert not torch.allclose(networks[0](images), networks[1](images), atol=1e-2)
+
+
+def test_clipped_sums_are_right_where_a_norm_has_two_places():
+    """Before its own activation around a block, and behind another one on the branch."""
+    model = create("wrn-10-2,order=activation-first", classes=3, channels=1, size=8)
+    ClippedGradient(model, nn.functional.cross_entropy, max_norm=0.1).self_check((1, 8, 8))
+
+
+@pytest.mark.parametrize("options", ["order=3", "order=norm-last", "norm=none,order=activation-first"])
+def test_an_order_that_says_nothing_is_refused(options):
+    with pytest.raises(SfumatoError, match="order"):
+        create(f"wrn-10-1,{options}", classes=3, channels=1, size=8)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "wrn-16", "", "LeNet5"])

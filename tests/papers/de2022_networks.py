@@ -117,6 +117,16 @@ def wide_resnet(case, **changed):
     return printed.wide_resnet(case["images"], arrays(case["module"]), depth=case["depth"], **changed)
 
 
+def a_reordered_wide_resnet(rng):
+    depth = int(rng.choice([10, 16]))
+    network = WideResNet(depth=depth, width=2, classes=3, channels=2, order="activation-first")
+    return {"depth": depth, "module": perturbed(network, rng), "images": rng.normal(size=(2, 2, 8, 8))}
+
+
+def reordered(case, **changed):
+    return printed.reordered_wide_resnet(case["images"], arrays(case["module"]), depth=case["depth"], **changed)
+
+
 def a_wide_resnet(rng):
     pairs = [(10, 1), (16, 4), (16, 1), (22, 2), (28, 10), (40, 4), (10, 3)]
     depth, width = pairs[int(rng.integers(len(pairs)))]
@@ -356,6 +366,23 @@ FORMULAS = [
             "no activation": lambda case: wide_resnet(case, before=lambda values: values),
             "eps of 1e-3": lambda case: wide_resnet(case, eps=1e-3),
             "no stride": lambda case: wide_resnet(case, stride=1),
+        },
+        cases=4,
+    ),
+    Formula(
+        where="Sander et al. 2023 (arXiv 2210.03403), order 3 of their code",
+        says="x + conv(norm(act(conv(norm(act(x)))))), around it conv(act(norm(x))); logits of a whole network",
+        code="models/networks/wide_resnet.py: WideResNet, Block",
+        draw=a_reordered_wide_resnet,
+        runs=logits,
+        formula=reordered,
+        mistakes={
+            "the order of De et al.": lambda case: reordered(
+                case, inside="act(norm(x))", last="act(norm(x))", around="act(norm(x))"
+            ),
+            "around it the branch's order": lambda case: reordered(case, around="norm(act(x))"),
+            "around it no norm": lambda case: reordered(case, around="act(x)"),
+            "act(norm(x)) before the classifier": lambda case: reordered(case, last="act(norm(x))"),
         },
         cases=4,
     ),

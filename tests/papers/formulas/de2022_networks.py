@@ -85,6 +85,34 @@ def wide_resnet(
     return features @ state["head.weight"].T + state["head.bias"]
 
 
+def reordered_wide_resnet(images, state, *, depth, around="act(norm(x))", inside="norm(act(x))", last="norm(act(x))"):
+    """Order 3 in the code of Sander et al. 2023: x + conv(norm(act(conv(norm(act(x)))))), the classifier on
+    norm(act(x)); where the shape changes, the shortcut is a 1 x 1 convolution of act(norm(x)).
+    """
+
+    def conv(name, x, pace=1):
+        weight = state[f"{name}.weight"]
+        return convolution(
+            x, weight_standardisation(weight), state[f"{name}.bias"], stride=pace, padding=weight.shape[2] // 2
+        )
+
+    def both(name, x, order):
+        gain, shift = state[f"{name}.weight"], state[f"{name}.bias"]
+        if order == "act(x)":
+            return relu(x)
+        return relu(group_norm(x, 16, gain, shift)) if order == "act(norm(x))" else group_norm(relu(x), 16, gain, shift)
+
+    x, each = conv("stem", images), (depth - 4) // 6
+    for index in range(3 * each):
+        name, pace = f"blocks.{index}", 2 if index in (each, 2 * each) else 1
+        branch = conv(f"{name}.conv1", both(f"{name}.norm1", x, inside), pace)
+        branch = conv(f"{name}.conv2", both(f"{name}.norm2", branch, inside))
+        if f"{name}.projection.weight" in state:
+            x = conv(f"{name}.projection", both(f"{name}.norm1", x, around), pace)
+        x = x + branch
+    return both("norm", x, last).mean(axis=(2, 3)) @ state["head.weight"].T + state["head.bias"]
+
+
 def wide_resnet_parameters(depth, width, classes, channels=3):
     """How many parameters WRN-depth-width has: 6n + 4 layers of which each group has n blocks of two 3 x 3's."""
     blocks = (depth - 4) // 6

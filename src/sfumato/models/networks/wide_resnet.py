@@ -2,7 +2,8 @@
 
 Pre-activation structure of Zagoruyko and Komodakis 2016 (arXiv 1605.07146): three groups of (depth - 4) / 6 blocks with
 16k, 32k and 64k channels. Batch norm is replaced by group norm of 16 groups on the residual branch; every convolution
-has its weight standardised; no dropout. Both can be left out, as in the paper's ablation (table 2).
+has its weight standardised; no dropout. Both can be left out, as in the paper's ablation (table 2). The norm can follow
+the activation in place of going before it, as Sander et al. 2023 (arXiv 2210.03403) found to do better.
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ from sfumato.models.networks.standardise import FanInConv2d, WSConv2d
 
 GROUPS = 16
 NORMS = ("group", "none")
+ORDERS = ("norm-first", "activation-first")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layers:
-    """What a network is built from: convolutions with weight standardisation or without, group norm or none."""
+    """What a network is built from: convolutions with weight standardisation or without, group norm or none, and which
+    comes first before a convolution, norm or activation.
+    """
 
     norm: str = "group"
     standardise: bool = True
     groups: int = GROUPS
+    order: str = "norm-first"
 
     def convolution(self, channels: int, width: int, kernel: int, *, stride: int = 1) -> nn.Conv2d:
         """A convolution that keeps the size, but for the stride."""
@@ -36,15 +41,22 @@ class Layers:
         """Group norm, or nothing."""
         return nn.GroupNorm(self.groups, channels) if self.norm == "group" else nn.Identity()
 
+    def activated(self, norm: nn.Module, x: Tensor) -> Tensor:
+        """act(norm(x)), or norm(act(x)): of the shape of x."""
+        return F.relu(norm(x)) if self.order == "norm-first" else norm(F.relu(x))
+
 
 class Block(nn.Module):
     """x + conv(act(norm(conv(act(norm(x)))))), with a 1 x 1 projection of act(norm(x)) where the shape changes.
+
+    Activation first it is x + conv(norm(act(conv(norm(act(x)))))), and the projection still one of act(norm(x)).
 
     Input (N, C, H, W), output (N, D, H / stride, W / stride).
     """
 
     def __init__(self, channels: int, width: int, stride: int, layers: Layers):
         super().__init__()
+        self.layers = layers
         self.norm1 = layers.normalisation(channels)
         self.conv1 = layers.convolution(channels, width, 3, stride=stride)
         self.norm2 = layers.normalisation(width)
@@ -54,9 +66,11 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) to (N, D, H / stride, W / stride)."""
-        activated = F.relu(self.norm1(x))
-        shortcut = x if self.projection is None else self.projection(activated)
-        return shortcut + self.conv2(F.relu(self.norm2(self.conv1(activated))))
+        layers, inner = self.layers, self.layers.activated(self.norm1, x)
+        around = x
+        if self.projection is not None:
+            around = self.projection(inner if layers.order == "norm-first" else F.relu(self.norm1(x)))
+        return around + self.conv2(layers.activated(self.norm2, self.conv1(inner)))
 
 
 class WideResNet(nn.Module):
@@ -71,9 +85,13 @@ class WideResNet(nn.Module):
         standardise: whether convolutions standardise their weights.
         groups: of group norm, a divisor of 16. With width 1 and the paper's 16, the first layers normalise each channel
             by itself; 4 keeps as many channels in a group as 16 do with width 4.
+        order: "norm-first", or "activation-first" for the norm behind the activation on the residual branches and
+            before the classifier, not on the projections (order 3 in the code of Sander et al. 2023). Parameters and
+            their names are the same.
 
     Raises:
-        SfumatoError: a depth that is not 6n + 4, a count below 1, an unknown norm, or groups that do not divide 16.
+        SfumatoError: a depth that is not 6n + 4, a count below 1, an unknown norm or order, another order where there
+            is no norm, or groups that do not divide 16.
     """
 
     def __init__(
@@ -86,14 +104,17 @@ class WideResNet(nn.Module):
         norm: str = "group",
         standardise: bool = True,
         groups: int = GROUPS,
+        order: str = "norm-first",
     ):
         super().__init__()
         one_of("norm", norm, NORMS)
+        if one_of("order", order, ORDERS) != "norm-first" and norm == "none":
+            raise SfumatoError(f"order={order} with norm=none, where there is no norm to order", "leave one out")
         if not isinstance(standardise, bool):
             raise SfumatoError(f"standardise must be True or False, got {standardise!r}", "give one of the two")
         if GROUPS % positive_integer("groups", groups):
             raise SfumatoError(f"groups must divide {GROUPS}, got {groups}", "give 1, 2, 4, 8 or 16")
-        layers = Layers(norm=norm, standardise=standardise, groups=groups)
+        self.layers = layers = Layers(norm=norm, standardise=standardise, groups=groups, order=order)
         positive_integer("depth", depth)
         positive_integer("width", width)
         if depth < 10 or (depth - 4) % 6:
@@ -115,5 +136,5 @@ class WideResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Float images (N, C, H, W) to logits (N, classes)."""
-        features = F.relu(self.norm(self.blocks(self.stem(images))))
+        features = self.layers.activated(self.norm, self.blocks(self.stem(images)))
         return self.head(features.mean((2, 3)))
