@@ -61,10 +61,11 @@ def test_the_model_follows_from_size_and_colour(given, size, channels, expected)
 
 
 def test_the_dictionary_takes_all_examples_in_every_step_of_more_of_them():
-    most = defaults.FIXED[defaults.DICTIONARY].full_batch_up_to
-    for examples in (50_000, most, most + 1):
-        rules = defaults.plan_rules(examples, full_batch_up_to=most)
-        assert (rules["batch_size"].value == examples) == (examples <= most)
+    features = defaults.FIXED[defaults.DICTIONARY]
+    for examples in (2000, 50_000, features.full_batch_up_to, features.full_batch_up_to + 1):
+        rules = defaults.plan_rules(examples, features=features)
+        assert (rules["batch_size"].value == examples) == (examples <= features.full_batch_up_to)
+        assert (rules["steps"].value == features.steps) == (examples <= features.full_batch_up_to)
 
 
 @pytest.mark.parametrize("given", [{}, {"model": "cnn"}, {"optimizer": "adam"}, {"views": 4}, {"momentum": 0.5}])

@@ -14,6 +14,7 @@ from sfumato.embedding.experiment import Decided, EmbeddingExperiment
 from sfumato.embedding.noiseless import Unpromised
 from sfumato.experiment import defaults
 from sfumato.experiment.settings import Settings
+from sfumato.models.networks import dictionary
 from sfumato.privacy import FullBatch, Gaussian, PrivacyPlan, User
 from sfumato.privacy.plan import default_delta
 
@@ -25,6 +26,8 @@ MAX_NORM = 0.05
 """C by rule: in photographs a user's scatter has a larger norm, so all count alike."""
 FEATURES, SMALLEST, PIXELS = "scattering", 8, "linear"
 """The features by rule; and from how many pixels a side on, below which the pixels themselves are."""
+OF_PHOTOGRAPHS = "dictionary"
+"""The features of colour images by rule where they are taken as they are. White already, they gain little by `whiten`."""
 BY_RULE = ("epsilon", "delta", "dimension", "far", "per_user", "seed")
 """What may be asked for where the method follows from the number of users. Whoever chooses a network, rounds or clients
 has chosen to train one."""
@@ -95,7 +98,7 @@ def decide_whitening(experiment: EmbeddingExperiment, source: Source) -> Decided
     plan = _plan(users, delta=delta, max_norm=norm, at_most=experiment.per_user, **given)
     if experiment.delta is None:
         reasons.append(f"by rule: delta {plan.delta:g} (at most 1e-5 and 1/(10 N), N users)")
-    settings, clients = _of_features(experiment, source, reasons)
+    settings, clients = _of_features(experiment, source, reasons, features=FEATURES)
     share = plan.noise_multiplier / users
     if share > WORTH:
         reasons.append(
@@ -109,7 +112,8 @@ def decide_untrained(experiment: EmbeddingExperiment, source: Source) -> tuple[U
     """Settings and dimension where nothing is trained; and in lines why."""
     experiment.population(source)
     reasons: list[str] = []
-    settings, clients = _of_features(experiment, source, reasons)
+    photographs = source.channels == 3 and source.size >= dictionary.SMALLEST
+    settings, clients = _of_features(experiment, source, reasons, features=OF_PHOTOGRAPHS if photographs else FEATURES)
     return Unpromised(settings=settings, clients=clients, batch_size=1, steps=0), reasons
 
 
@@ -136,11 +140,13 @@ def _plan(
     )
 
 
-def _of_features(experiment: EmbeddingExperiment, source: Source, reasons: list[str]) -> tuple[Settings, Clients]:
-    """Of an embedding that begins at fixed features."""
+def _of_features(
+    experiment: EmbeddingExperiment, source: Source, reasons: list[str], *, features: str
+) -> tuple[Settings, Clients]:
+    """Of an embedding that begins at fixed features, by rule at these."""
     model, dimension = experiment.model, experiment.dimension
     if model is None:
-        model = FEATURES if source.size >= SMALLEST else PIXELS
+        model = features if source.size >= SMALLEST else PIXELS
         reasons.append(f"by rule: model {model} (fixed public features, by a public projection)")
     if dimension is None:
         dimension = FEATURES_DIMENSION

@@ -29,8 +29,7 @@ HEAD_RATE = 0.01
 BAG = "bag"
 SMALL_NETWORKS = ("cnn", "lenet", "lenet5", "lenet-300-100", "tf-tutorial")
 BEHIND_UP_TO = 60_000
-"""Examples up to which these have stayed behind the default: Tramèr and Boneh 2021,
-benchmarks/accuracy/small_networks.py."""
+"""Examples up to which these have stayed behind the default: benchmarks/accuracy/small_networks.py."""
 NOTED_CUT = 0.1
 """The share of an image that may be left out without a word."""
 DIVIDED = "for gradients divided by the clipping norm"
@@ -52,17 +51,19 @@ class FixedFeatures(NamedTuple):
         norm: R, the Euclidean norm of a feature vector.
         noise_on_a_logit: by how much the noise of a whole run may move a logit, as a standard deviation.
         full_batch_up_to: N up to which all examples take part in every step.
+        steps: T of these.
     """
 
     norm: float = FEATURE_NORM
     noise_on_a_logit: float = 3.0
     full_batch_up_to: int = FULL_BATCH_UP_TO
+    steps: int = STEPS_FULL_BATCH
 
 
 SCATTERING, DICTIONARY = "scattering", "dictionary"
 FIXED = {
     SCATTERING: FixedFeatures(),
-    DICTIONARY: FixedFeatures(norm=dictionary.FEATURE_NORM, noise_on_a_logit=1.2, full_batch_up_to=100_000),
+    DICTIONARY: FixedFeatures(norm=dictionary.FEATURE_NORM, noise_on_a_logit=1.2, full_batch_up_to=100_000, steps=100),
     BAG: FixedFeatures(),
     HEAD: FixedFeatures(),
 }
@@ -98,23 +99,24 @@ def plan_rules(
     *,
     batch_size: int | None = None,
     steps: int | None = None,
-    full_batch_up_to: int = FULL_BATCH_UP_TO,
+    features: FixedFeatures | None = None,
 ) -> dict[str, Rule]:
     """Batch size and steps from N, the participation that was asked for, and whichever of the two is given.
 
     Args:
-        full_batch_up_to: N up to which all examples take part in every step, as `FixedFeatures` has it.
+        features: what is known of the model, where it is a linear head on fixed features.
     """
+    features = features or FixedFeatures()
     asked = None if request is None else request.participation
     if isinstance(asked, FixedOrder) and asked.assignment != "random":
         return _one_pass(examples, batch_size, steps)
     if asked is not None and asked.expected_batch_size(examples) != examples:
         return _rules_of_turns(examples, asked)
     size, steps, kind = LARGE_BATCH, STEPS_SAMPLED, "sampled"
-    why = f"large batches, Poisson-sampled, since N is above {full_batch_up_to}"
-    if examples <= full_batch_up_to:
-        size, steps, kind = examples, STEPS_FULL_BATCH, "full"
-        why = f"all {examples} examples in every step, since N is at most {full_batch_up_to}: least noise"
+    why = f"large batches, Poisson-sampled, since N is above {features.full_batch_up_to}"
+    if examples <= features.full_batch_up_to:
+        size, steps, kind = examples, features.steps, "full"
+        why = f"all {examples} examples in every step, since N is at most {features.full_batch_up_to}: least noise"
     enough = f"enough for a linear head on {kind} batches, few for a network"
     return {"batch_size": Rule(size, why), "steps": Rule(steps, enough)}
 

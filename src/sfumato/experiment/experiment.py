@@ -161,10 +161,12 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
         """Batch size and steps, in examples, for this source and the model that is asked for, or is the rule's."""
         from sfumato.experiment import defaults
 
-        features = self._features(source)
-        most = defaults.FULL_BATCH_UP_TO if features is None else features.full_batch_up_to
         return defaults.plan_rules(
-            source.examples, request, batch_size=self.batch_size, steps=self.steps, full_batch_up_to=most
+            source.examples,
+            request,
+            batch_size=self.batch_size,
+            steps=self.steps,
+            features=self._features(source),
         )
 
     def _features(self, source: Source) -> FixedFeatures | None:
