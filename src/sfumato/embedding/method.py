@@ -27,7 +27,7 @@ MAX_NORM = 0.05
 FEATURES, SMALLEST, PIXELS = "scattering", 8, "linear"
 """The features by rule; and from how many pixels a side on, below which the pixels themselves are."""
 OF_PHOTOGRAPHS = "dictionary"
-"""The features of colour images by rule where they are taken as they are: white already, they gain little by whitening."""
+"""The features of colour images by rule where they are taken as they are: white already, they gain little."""
 BY_RULE = ("epsilon", "delta", "dimension", "far", "per_user", "seed")
 """What may be asked for where the method follows from the number of users. Whoever chooses a network, rounds or clients
 has chosen to train one."""
