@@ -114,7 +114,7 @@ def test_an_order_that_says_nothing_is_refused(options):
 
 @pytest.mark.parametrize("name", ["resnet18", "wrn-16", "", "LeNet5"])
 def test_unknown_name_lists_the_names(name):
-    with pytest.raises(SfumatoError, match="model must be one of scattering, lenet5") as caught:
+    with pytest.raises(SfumatoError, match="model must be one of dictionary, scattering, lenet5") as caught:
         create(name, classes=10, channels=3, size=32)
     assert all(known in str(caught.value) for known in NAMES)
 

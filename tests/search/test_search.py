@@ -237,7 +237,7 @@ def test_options_of_a_trial_are_known_and_their_old_keywords_still_work():
     with pytest.raises(SfumatoError, match="options has 'kep', which no run knows; did you mean keep"):
         replace(PUBLIC, options={"kep": 0})
     with pytest.raises(
-        SfumatoError, match=r"options has 'epochs', which no run knows; there are .*keep.*report_epsilon"
+        SfumatoError, match=r"options has 'epochs', which no run knows; there are .*report_epsilon.*keep"
     ):
         replace(PUBLIC, options={"epochs": 3})
     with pytest.warns(DeprecationWarning, match=r"Trial\(keep=...\) is now Trial\(options={'keep': ...}\)") as warned:

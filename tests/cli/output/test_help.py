@@ -149,5 +149,5 @@ run:
 
 sfumato train --help-all: also noise and clipping, published figures, users,
 participation, time and drift, declared data, texts, heads, normalisation,
-optimizer, views, averages, calibration, run
+optimizer, views, averages, scores, run
 """

@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from sfumato import SfumatoError
 from sfumato.gradients import outputs_alone
 from sfumato.models import create, is_prior, trunk_of
 from sfumato.models.networks.dictionary import FEATURE_NORM, SMALLEST, Dictionary, responses
@@ -104,9 +105,12 @@ def test_other_dictionaries_than_the_stored_one_can_be_given():
     torch.testing.assert_close(grey.features(images(1, 28)), model(1, 28).features(images(1, 28)))  # of one length
 
 
-def test_too_small_images_are_refused_with_what_to_take(capsys):
-    from sfumato import SfumatoError
+def test_images_of_other_channels_are_refused():
+    with pytest.raises(SfumatoError, match="1 or 3 channels, got 2"):
+        create("dictionary", classes=2, channels=2, size=32)
 
+
+def test_too_small_images_are_refused_with_what_to_take():
     with pytest.raises(SfumatoError, match=f"at least {SMALLEST} pixels") as refused:
         create("dictionary", classes=2, channels=1, size=SMALLEST - 1)
     assert "scattering" in refused.value.remedy

@@ -15,12 +15,12 @@ from sfumato.observers.progress import Bars, read_source
 @spelt
 @dataclass(frozen=True, kw_only=True)
 class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds):
-    """Train an image embedding with a promise for each person: of few on fixed features, of many by DP-FedEmb.
+    """Train an image embedding privately, with a promise for each person.
 
-    SOURCE is folder:PATH with --user-from (class for PATH/PERSON/IMAGE), csv:PATH with a column user, or npz:PATH with
-    users_train. A recipe stands in for it (recipe:NAME, or a .toml file), or an unfinished run directory, which is
-    resumed. Of the budget, batch size is the number of users in a round, and steps the number of rounds. Every option
-    that is left out follows a written rule, and the choice is printed.
+    Of few people on fixed features, of many by DP-FedEmb. SOURCE is folder:PATH with --user-from (class for
+    PATH/PERSON/IMAGE), csv:PATH with a column user, or npz:PATH with users_train; or a recipe (recipe:NAME, or a .toml
+    file), or an unfinished run directory, which is resumed. Batch size is the number of users in a round, and steps
+    the number of rounds. Options that are left out follow written rules, and the choices are printed.
     """
 
     what: SourceRecipeOrRun

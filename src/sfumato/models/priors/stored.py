@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import safetensors.torch
 from safetensors import safe_open
 
+from sfumato._checks import SfumatoError
 from sfumato.models.priors.atoms import Atoms
 from sfumato.models.priors.whitening import Whitening
 
@@ -26,7 +27,15 @@ class Prior(NamedTuple):
 
 
 def prior_for(channels: int) -> Prior:
-    """The stored dictionary for images of so many channels: that for colour where there are 3, else the grey one."""
+    """The stored dictionary for images of so many channels.
+
+    Raises:
+        SfumatoError: neither 1 nor 3.
+    """
+    if channels not in (1, 3):
+        raise SfumatoError(
+            f"the dictionaries are for images of 1 or 3 channels, got {channels}", "choose another model, such as cnn"
+        )
     return _stored(COLOUR if channels == 3 else GREY)
 
 

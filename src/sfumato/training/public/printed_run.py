@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -164,7 +164,7 @@ def train(
     )
     if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in job.module.modules()):
         raise SfumatoError(f"the model {settings.model} has no batch norm", "give one such as lenet5,norm=batch")
-    given: dict[str, Any] = {name: getattr(job, name) for name in job.__dataclass_fields__}
+    given: dict[str, Any] = {one.name: getattr(job, one.name) for one in fields(job)}
     printed = PrintedJob(plan=plan, beside=beside, **{**given, "settings": settings, "kind": PRINTED})
     if not run.exists:
         for line in reasons:
