@@ -84,6 +84,7 @@ def test_what_was_predicted_is_compared_with_what_was_found(tmp_path):
     assert found.cost.runs == 8
 
 
+@pytest.mark.slow
 def test_settings_that_learn_are_told_from_those_that_do_not(tmp_path):
     trial = replace(TRIAL, experiment=replace(EXPERIMENT, noise_multiplier=8.0, learning_rate=0.5))
     space = {"steps": Choice(values=(1, 4, 40))}
@@ -145,6 +146,7 @@ def test_what_is_no_simulation_is_refused_before_anything_is_spent(tmp_path, cha
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.slow
 def test_full_batches_are_noted_and_what_varies_in_the_plan_has_its_own_simulation(tmp_path):
     trial = replace(TRIAL, experiment=replace(EXPERIMENT, noise_multiplier=None, batch_size=None, learning_rate=0.1))
     space = {"epsilon": Choice(values=(1.0, 8.0))}

@@ -48,6 +48,7 @@ def test_the_json_has_the_simulation_the_full_size_and_the_next_command(call, ca
     assert f"at full size   epsilon {full['epsilon']:.4g}, batch 256, noise 16, 10 steps at delta 1e-05" in shown
 
 
+@pytest.mark.slow
 def test_the_command_names_the_epsilon_that_is_asked_for_and_that_data_are_public(call, workplace):
     generator = np.random.default_rng(0)
     images, labels = generator.integers(0, 255, (120, 8, 8), dtype=np.uint8), np.arange(120) % 3
