@@ -237,7 +237,9 @@ def features(
             images = torch.from_numpy(records.take(slice(start, start + BATCH))).to(job.device)
             shown = job.transform(images.flip(2) if mirrored else images)
             filled = F.pad(shown, (0, 0) * (shown.dim() - 1) + (0, BATCH - len(shown)))
-            result[start : start + BATCH] = outputs_alone(job.trunk, filled)[: len(shown)]
+            pieces = filled.split((job.device.type == "cpu" and job.trunk.at_once) or BATCH)
+            found = torch.cat([outputs_alone(job.trunk, piece) for piece in pieces])
+            result[start : start + BATCH] = found[: len(shown)]
             progress.advance(min(start + BATCH, len(records)))
     return result
 

@@ -23,8 +23,8 @@ SMALLEST = 16
 """Pixels: the coarser scale has patches of twice their side."""
 LARGEST_WORKING_SIDE = 40
 WORKING_SIDE = 32
-AT_ONCE = 16
-"""Images: of more of them the responses no longer lie near a processor."""
+AT_ONCE = 8
+"""Images: of more of them the responses no longer lie near a processor, and their memory is fetched anew each time."""
 
 
 class Dictionary(nn.Module):

@@ -30,6 +30,11 @@ class Trunk(nn.Module):
         assert isinstance(head, nn.Linear)
         return head.in_features
 
+    @property
+    def at_once(self) -> int | None:
+        """How many images its features are best computed of at once; None where the model does not say."""
+        return getattr(self.model, "images_at_once", None)
+
     @functools.cached_property
     def mirror_order(self) -> Tensor | None:
         """Which feature of an image each feature of its mirror image is, int64 (D,); None where the model can't say."""
