@@ -78,7 +78,7 @@ def model_rule(
         return Rule(BAG, "a linear model of which words a text has: little to put noise on")
     if cached is not None:
         return Rule(HEAD, "one linear layer on features of one norm")
-    if size < dictionary.SMALLEST or (channels == 3 and given.get("flip") is False):
+    if channels != 3 or size < dictionary.SMALLEST or given.get("flip") is False:
         return Rule(SCATTERING, "fixed public wavelet features, a linear head: little to put noise on")
     return Rule(DICTIONARY, "fixed features learnt on synthetic images, a linear head: little to put noise on")
 
