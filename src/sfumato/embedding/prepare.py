@@ -123,7 +123,7 @@ def _private(
     check_epsilon(plan)
     facts = circumstances(source, plan, settings, known["key"], start.context)
     known |= {"beginning": weights_kept(known["module"]), "clients": clients, "input_shape": source.shape}
-    unused = {"examples"} if clients.method == "fedavg" else {"examples", "classes"}
+    unused = {"classes"} if whitens else {"examples"} if clients.method == "fedavg" else {"examples", "classes"}
     read = [fact for fact in facts.read if fact not in unused]
     facts = replace(facts, read=(*read, *(["groups"] if clients.grouping == "fixed" else [])))
     known |= {"plan": plan, "circumstances": facts}
