@@ -7,6 +7,8 @@ arXiv 2106.05963). No photograph was looked at for them.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from joblib import Parallel, delayed
 from scipy.ndimage import gaussian_filter
@@ -32,8 +34,8 @@ def leaves(count: int, *, seed: int = 0, side: int = 32, processes: int = -1) ->
         rng = np.random.default_rng((seed, group))
         return np.stack([_leaves(rng, side) for _ in range(TOGETHER)])
 
-    groups = Parallel(processes)(delayed(drawn)(group) for group in range(-(-count // TOGETHER)))
-    return np.concatenate([*groups])[:count]
+    groups: Any = Parallel(processes)(delayed(drawn)(group) for group in range(-(-count // TOGETHER)))
+    return np.concatenate(groups)[:count]
 
 
 def grey(images: np.ndarray) -> np.ndarray:
