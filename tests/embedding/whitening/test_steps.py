@@ -234,3 +234,11 @@ def test_a_user_whose_images_are_one_of_each_class_leaves_the_identity(source):
     job, _ = job_of(EmbeddingExperiment(**WHITEN), other, start=Start(**HOW))
     vectors = torch.randn(6, WIDTH)
     assert job.gradient(vectors, torch.arange(6)).gradients[SCATTER].abs().max() == 0
+
+
+def test_the_statement_names_the_number_of_images_that_the_rule_read(source):
+    """The rule looks at the number of images for each person: where nobody declared it, it is a fact of the data."""
+    job, _ = job_of(EmbeddingExperiment(epsilon=200.0), source, start=Start(**HOW))
+    assert type(job).__name__ == "WhiteningJob"
+    assert {"examples", "users"} <= set(job.circumstances.read)
+    assert "classes" not in job.circumstances.read
