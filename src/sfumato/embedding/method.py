@@ -14,7 +14,6 @@ from sfumato.embedding.experiment import Decided, EmbeddingExperiment
 from sfumato.embedding.noiseless import Unpromised
 from sfumato.experiment import defaults
 from sfumato.experiment.settings import Settings
-from sfumato.models.networks import dictionary
 from sfumato.privacy import FullBatch, Gaussian, PrivacyPlan, User
 from sfumato.privacy.plan import default_delta
 
@@ -25,9 +24,8 @@ FEDEMB_FROM = 100_000
 MAX_NORM = 0.05
 """C by rule: in photographs a user's scatter has a larger norm, so all count alike."""
 FEATURES, SMALLEST, PIXELS = "scattering", 8, "linear"
-"""The features by rule; and from how many pixels a side on, below which the pixels themselves are."""
-OF_PHOTOGRAPHS = "dictionary"
-"""The features of colour images by rule where they are taken as they are: white already, they gain little."""
+"""The features that are whitened, by rule; where nothing is trained, those that a classifier would begin with. And from
+how many pixels a side on, below which the pixels themselves are."""
 BY_RULE = ("epsilon", "delta", "dimension", "far", "per_user", "seed")
 """What may be asked for where the method follows from the number of users. Whoever chooses a network, rounds or clients
 has chosen to train one."""
@@ -112,8 +110,8 @@ def decide_untrained(experiment: EmbeddingExperiment, source: Source) -> tuple[U
     """Settings and dimension where nothing is trained; and in lines why."""
     experiment.population(source)
     reasons: list[str] = []
-    photographs = source.channels == 3 and source.size >= dictionary.SMALLEST
-    settings, clients = _of_features(experiment, source, reasons, features=OF_PHOTOGRAPHS if photographs else FEATURES)
+    features = defaults.model_rule(given={}, size=source.size, channels=source.channels).value
+    settings, clients = _of_features(experiment, source, reasons, features=features)
     return Unpromised(settings=settings, clients=clients, batch_size=1, steps=0), reasons
 
 

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sfumato.models.networks.dictionary import AT_ONCE, responses
 from sfumato.models.priors.atoms import Atoms, learn
 from sfumato.models.priors.leaves import grey, leaves
 from sfumato.models.priors.stored import COLOUR, GREY, Prior, write
@@ -24,7 +25,6 @@ ATOMS = (800, 400)
 """Of each scale, the finest first."""
 THRESHOLDS = (0.25, 0.25)
 IMAGES = 12_000
-_AT_ONCE = 16
 
 
 def make(
@@ -43,8 +43,6 @@ def make(
         atoms, thresholds: of each scale, the finest first.
         seed: of the images, and of the search for atoms.
     """
-    from sfumato.models.networks.dictionary import responses
-
     drawn = leaves(images, seed=seed)
     if kind == GREY:
         drawn = grey(drawn)
@@ -57,7 +55,7 @@ def make(
         learnt = learn(shown, count, threshold=threshold, seed=seed)
         stored = Atoms(learnt.filters.half().float(), learnt.offsets)
         scales.append(stored)
-        found.append(torch.cat([responses(some, *stored, mirrored=kind == COLOUR) for some in shown.split(_AT_ONCE)]))
+        found.append(torch.cat([responses(some, *stored, mirrored=kind == COLOUR) for some in shown.split(AT_ONCE)]))
     return Prior(tuple(scales), whitening(torch.cat(found, 1)))
 
 
