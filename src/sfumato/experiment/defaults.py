@@ -33,8 +33,8 @@ BEHIND_UP_TO = 60_000
 NOTED_CUT = 0.1
 """The share of an image that may be left out without a word."""
 DIVIDED = "for gradients divided by the clipping norm"
-MIRRORED = "colour images are taken for photographs, which may be mirrored; of digits or letters give flip False"
-MIRRORED_ALREADY = "a colour image and its mirror image have the same features; of digits or letters give flip False"
+MIRRORED = "colour images are taken for photographs, which may be mirrored; for digits or letters give flip False"
+MIRRORED_ALREADY = "a colour image and its mirror image have the same features; for digits or letters give flip False: scattering then"
 
 
 class Rule(NamedTuple):

@@ -75,13 +75,13 @@ def several_of_one(source: Source, plan: PrivacyPlan) -> str | None:
         images, epsilon = of_person(plan, most)
         return (
             f"the promise is for single {what}: for the person with the most to train on, {images} of them, epsilon is "
-            f"{rounded_up(epsilon)} (a private figure); unit user promises for each person as a whole"
+            f"{rounded_up(epsilon)} (a private figure); --unit user promises for each person as a whole"
         )
     would = [of_person(plan, images) for images in SEVERAL if images <= plan.population]
     listed = ", ".join(f"{rounded_up(epsilon)} for {images}" for images, epsilon in would)
     return (
         f"the promise is for single {what}: a person who has several of them has a larger epsilon ({listed}); where "
-        "the data say whose each one is, unit user promises for each person as a whole"
+        "the data say whose each one is, --unit user promises for each person as a whole"
     )
 
 

@@ -16,8 +16,8 @@ class Network:
     """A model, and where its first weights come from."""
 
     model: str = choice(metavar="NAME")
-    """scattering, lenet5, lenet, cnn, linear, mobilenet-v2, resnet-50, wrn-DEPTH-WIDTH, nf-resnet-DEPTH, timm:NAME, or
-    package:function; head for features; options follow after commas, as in wrn-16-4,norm=none."""
+    """dictionary, scattering, lenet5, lenet, cnn, linear, mobilenet-v2, resnet-50, wrn-DEPTH-WIDTH, nf-resnet-DEPTH,
+    timm:NAME, or package:function; head for features; options follow after commas, as in wrn-16-4,norm=none."""
     pretrained: str | None = choice(None, "PATH", "")
     """Initial weights, from public data: a run directory, a safetensors file, or the word timm."""
     pretrained_weights: str | None = choice(None, "ema|last", "those that the run has released", always_recorded=False)

@@ -135,9 +135,10 @@ data:
   --public              The data are public.
 
 model:
-  --model NAME          scattering, lenet5, lenet, cnn, linear, mobilenet-v2,
-                        resnet-50, wrn-DEPTH-WIDTH, nf-resnet-DEPTH,
-                        timm:NAME, or package:function. (default: by rule)
+  --model NAME          dictionary, scattering, lenet5, lenet, cnn, linear,
+                        mobilenet-v2, resnet-50, wrn-DEPTH-WIDTH,
+                        nf-resnet-DEPTH, timm:NAME, or package:function.
+                        (default: by rule)
   --pretrained PATH     Initial weights, from public data.
 
 run:

@@ -48,7 +48,7 @@ def test_forecasts_are_what_the_trials_on_little_data_have_learnt():
     for row in remarks.LEARNT:
         shares = [share for which, share in trials if which == row]
         assert len(shares) == row.trials
-        told = (row.lowest, row.middle, row.highest)
+        told = (row.lowest, row.median, row.highest)
         assert told == pytest.approx((min(shares), statistics.median(shares), max(shares)), abs=0.006)
 
 

@@ -67,6 +67,8 @@ def show(run: Run, *, json: bool) -> None:
         )
     show_uses(run)
     console.note(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")
+    if not public:
+        console.note(f"sfumato report {path} --public   the page that may be published")
     if run.kind == "digits":
         console.note(f"sfumato evaluate {path} digits   measures it again")
     else:

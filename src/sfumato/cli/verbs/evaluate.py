@@ -39,7 +39,7 @@ class Evaluate(OfModel, Loading):
     """Which part of the source: test, train, or all of it."""
     public: bool = False
     """The data are public: figures measured on them are no secret. Published ones (digits, torchvision), and those that
-    the run was told are public, are anyway."""
+    the run declares public, are anyway."""
     label_sets: spellings.Path = None
     """A JSON file with several right labels for an image, as ImageNet-ReaL has them: counts the first choice as right
     where it is one of them."""

@@ -14,14 +14,14 @@ ENOUGH_SIGNAL = 10.0
 
 class Learnt(NamedTuple):
     """What trials learnt at such a signal, over what the same model learnt of the same images without privacy, both
-    counted from chance: the lowest, the middle and the highest share of some trials.
+    counted from chance: the lowest, the median and the highest share of some trials.
     """
 
     least_signal: float
     words: str
     trials: int
     lowest: float
-    middle: float
+    median: float
     highest: float
 
 
@@ -121,9 +121,9 @@ def forecast(plan: PrivacyPlan, classes: int, rarest: float | None = None) -> st
     if rarest is not None:
         of, whose = f"the rarest class, by its declared share of {rarest:g}", "images teach of the rarest class"
     forecast = (
-        f"will probably learn {found.words} of what {whose} without privacy (a signal of {figure} over the noise for "
-        f"{of}, at which {found.trials} trials learnt {found.lowest:.0%} to {found.highest:.0%} of it, in the middle "
-        f"{found.middle:.0%})"
+        f"will probably learn {found.words} of what {whose} without privacy: at a signal of {figure} over the noise "
+        f"for {of}, {found.trials} trials learnt {found.lowest:.0%} to {found.highest:.0%} of it, median "
+        f"{found.median:.0%}"
     )
     return forecast if rarest is not None else f"{forecast}; of a class that is rare it may learn nothing"
 
