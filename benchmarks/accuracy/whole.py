@@ -17,7 +17,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `benchmarks`
@@ -88,5 +87,4 @@ if __name__ == "__main__":
     options.add_argument("names", nargs="*", default=list(SETS))
     options.add_argument("--seeds", type=int, default=5)
     chosen = options.parse_args()
-    torch.set_num_threads(os.cpu_count() or 1)
     main(chosen.data, chosen.names, chosen.seeds)

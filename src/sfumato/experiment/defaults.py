@@ -6,27 +6,32 @@ never look at an image.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from sfumato.averaging.averages import LAST
+from sfumato.experiment.fixed_features import (
+    BAG,
+    DICTIONARY,
+    FIXED,
+    FULL_BATCH_UP_TO,
+    HEAD,
+    SCATTERING,
+    STEPS_FULL_BATCH,
+    FixedFeatures,
+    Rule,
+    fixed_features,
+    model_rule,
+)
 from sfumato.models.losses import MULTILABEL
-from sfumato.models.networks import dictionary
-from sfumato.models.networks.scattering import FEATURE_NORM
 from sfumato.privacy import FixedOrder, Participation, PrivacyPlan, unit
 from sfumato.privacy.planning.requested import Request
 
 EPSILON = 3.0
-FULL_BATCH_UP_TO = 20_000
 LARGE_BATCH = 4096
-STEPS_FULL_BATCH = 60
 STEPS_SAMPLED = 500
 PUBLIC_BATCH = 128
 PUBLIC_EPOCHS = 30
-HEAD = f"head,norm={FEATURE_NORM}"
-HEAD_RATE = 0.01
-BAG = "bag"
 SMALL_NETWORKS = ("cnn", "lenet", "lenet5", "lenet-300-100", "tf-tutorial")
 BEHIND_UP_TO = 60_000
 """Examples up to which these have stayed behind the default: benchmarks/accuracy/small_networks.py."""
@@ -34,63 +39,10 @@ NOTED_CUT = 0.1
 """The share of an image that may be left out without a word."""
 DIVIDED = "for gradients divided by the clipping norm"
 MIRRORED = "colour images are taken for photographs, which may be mirrored; for digits or letters give flip False"
-MIRRORED_ALREADY = "a colour image and its mirror image have the same features; for digits or letters give flip False: scattering then"
-
-
-class Rule(NamedTuple):
-    """One choice and its reason."""
-
-    value: Any
-    reason: str
-
-
-class FixedFeatures(NamedTuple):
-    """What the rules know of a linear head on fixed features.
-
-    Args:
-        norm: R, the Euclidean norm of a feature vector.
-        noise_on_a_logit: by how much the noise of a whole run may move a logit, as a standard deviation.
-        full_batch_up_to: N up to which all examples take part in every step.
-        steps: T of these.
-    """
-
-    norm: float = FEATURE_NORM
-    noise_on_a_logit: float = 3.0
-    full_batch_up_to: int = FULL_BATCH_UP_TO
-    steps: int = STEPS_FULL_BATCH
-
-
-SCATTERING, DICTIONARY = "scattering", "dictionary"
-FIXED = {
-    SCATTERING: FixedFeatures(),
-    DICTIONARY: FixedFeatures(norm=dictionary.FEATURE_NORM, noise_on_a_logit=1.2, full_batch_up_to=100_000, steps=100),
-    BAG: FixedFeatures(),
-    HEAD: FixedFeatures(),
-}
-"""By model."""
-
-
-def model_rule(
-    *, given: Mapping[str, Any], size: int, channels: int, cached: int | None = None, texts: bool = False
-) -> Rule:
-    """The model for these records; the arguments are those of `training_rules`."""
-    if texts:
-        return Rule(BAG, "a linear model of which words a text has: little to put noise on")
-    if cached is not None:
-        return Rule(HEAD, "one linear layer on features of one norm")
-    if channels != 3 or size < dictionary.SMALLEST or given.get("flip") is False:
-        return Rule(SCATTERING, "fixed public wavelet features, a linear head: little to put noise on")
-    return Rule(DICTIONARY, "fixed features learnt on synthetic images, a linear head: little to put noise on")
-
-
-def fixed_features(given: Mapping[str, Any], rule: Rule) -> FixedFeatures | None:
-    """What is known of the chosen model where it is a linear head on fixed features; else None."""
-    return FIXED.get(rule.value if given.get("model") is None else given["model"])
-
-
-def public_head_rate(features: FixedFeatures) -> float:
-    """The rate of training without privacy: below 2 (1 + 0.9) over the curvature, which grows with R^2."""
-    return HEAD_RATE * (FEATURE_NORM / features.norm) ** 2
+MIRRORED_ALREADY = (
+    "a colour image and its mirror image have the same features; for digits or letters give flip False, which takes "
+    "scattering"
+)
 
 
 def plan_rules(
@@ -221,7 +173,7 @@ def training_rules(
         mirrored = chosen == DICTIONARY and channels == 3
         rules["views"] = Rule(1, MIRRORED_ALREADY if mirrored else "the features stand small shifts by themselves")
     if fixed is not None and given.get("optimizer") in (None, "momentum"):
-        rate = _linear_rate(plan, momentum, fixed)
+        rate = fixed.rate(plan, momentum)
         reason = f"keeps the run's noise on a logit near {fixed.noise_on_a_logit:g}"
     else:
         chosen = given.get("optimizer") or "momentum"
@@ -300,7 +252,7 @@ def public_rules(
     alone = Rule(HEAD, "one linear layer on features of one norm")
     return rules | {
         "model": Rule(BAG, "a linear model of which words a text has") if texts else alone,
-        "learning_rate": Rule(public_head_rate(FIXED[HEAD]), "below 2 (1 + 0.9) over the curvature, for this norm"),
+        "learning_rate": Rule(FIXED[HEAD].public_rate, "below 2 (1 + 0.9) over the curvature, for this norm"),
         "schedule": Rule("cosine", "ends still"),
         "views": Rule(cached or 1, "as many as the cache holds of each example"),
         "shift": Rule(0, "no images"),
@@ -323,22 +275,6 @@ def aggregate_rules(given: Mapping[str, Any]) -> dict[str, Rule]:
         "ema": Rule(0.0, "the mean of the last weights is released"),
         "aggregate_last": Rule(LAST, "as few copies of the weights as still average the noise of steps"),
     }
-
-
-def _linear_rate(plan: PrivacyPlan, momentum: float, fixed: FixedFeatures) -> float:
-    """The rate eta for which the noise of T steps moves a logit by kappa.
-
-    One step moves a weight by eta sigma / B / (1 - momentum) in the end; T steps by sqrt(T) times that; a logit is the
-    product with features of norm R. So kappa = eta R sigma sqrt(T) / (B (1 - momentum)). Of noise that hangs together
-    over the steps, what is left in the last weights stands in place of sqrt(T) / (1 - momentum). Two digits are kept.
-    """
-    if plan.mechanism.independent:
-        in_a_weight = math.sqrt(plan.steps) / (1 - momentum)
-    else:
-        in_a_weight = plan.noise_in_weights(momentum).final
-    noise = plan.noise_multiplier * in_a_weight / plan.expected_batch_size
-    rate = fixed.noise_on_a_logit / (noise * fixed.norm)
-    return float(f"{rate:.2g}")
 
 
 def reasons(rules: Mapping[str, Rule], given: Mapping[str, Any]) -> list[str]:

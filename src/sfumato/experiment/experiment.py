@@ -16,7 +16,7 @@ from sfumato.optim.descent import Descent
 
 if TYPE_CHECKING:
     from sfumato.data import Clock, Source
-    from sfumato.experiment.defaults import FixedFeatures, Rule
+    from sfumato.experiment.fixed_features import FixedFeatures, Rule
     from sfumato.experiment.settings import Settings
     from sfumato.privacy import Example, PrivacyPlan, User
     from sfumato.privacy.planning.requested import Request
@@ -171,17 +171,17 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
 
     def _features(self, source: Source) -> FixedFeatures | None:
         """What the rules know of the model, where it is a linear head on fixed features."""
-        from sfumato.experiment import defaults
+        from sfumato.experiment import fixed_features
 
         given = {"model": self.model, "flip": self.flip}
-        rule = defaults.model_rule(
+        rule = fixed_features.model_rule(
             given=given,
             size=source.size,
             channels=source.channels,
             cached=source.cached_views,
             texts=source.tokens is not None,
         )
-        return defaults.fixed_features(given, rule)
+        return fixed_features.fixed_features(given, rule)
 
     def _sized(self, source: Source) -> Experiment:
         """With the number of examples in a drift's second group, counted where nothing was declared."""

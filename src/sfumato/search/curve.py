@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from sfumato._checks import SfumatoError, positive
 from sfumato._files import write
-from sfumato.experiment.defaults import DICTIONARY, FIXED, SCATTERING, public_head_rate
+from sfumato.experiment.fixed_features import DICTIONARY, FIXED, SCATTERING
 from sfumato.observers.notebook import shown
 from sfumato.observers.progress import Progress
 from sfumato.privacy.statements.statement import rounded_up
@@ -240,7 +240,7 @@ def _without_privacy(trial: Trial, private: Run, place: Path, progress: Progress
         given = {name: getattr(trial.experiment, name) for name in OF_THE_MODEL}
         given["model"] = RunDirectory(private.directory).read_json(SETTINGS)["settings"]["model"]
         if given["model"] in (SCATTERING, DICTIONARY):  # a head on fixed features, as on those of a cache
-            rate = public_head_rate(FIXED[given["model"]])
+            rate = FIXED[given["model"]].public_rate
             given |= {"learning_rate": rate, "schedule": "cosine", "shift": 0, "flip": False}
         machine = replace(trial.machine, micro_batch=None)
         job = pretraining.job_of(spec, given, run, machine, notes=trial.notes, progress=progress)

@@ -6,6 +6,7 @@ from sfumato import SfumatoError
 from sfumato.gradients import outputs_alone
 from sfumato.models import create, is_prior, trunk_of
 from sfumato.models.networks.dictionary import FEATURE_NORM, SMALLEST, Dictionary, responses
+from sfumato.models.networks.scattering import Scattering
 from sfumato.models.priors.atoms import EVENNESS, WIDTH
 from sfumato.models.priors.stored import prior_for
 
@@ -103,6 +104,30 @@ def test_other_dictionaries_than_the_stored_one_can_be_given():
     fewer = prior._replace(whitening=prior.whitening._replace(scales=2 * prior.whitening.scales))
     grey = Dictionary(classes=2, channels=1, size=(28, 28), prior=fewer)
     torch.testing.assert_close(grey.features(images(1, 28)), model(1, 28).features(images(1, 28)))  # of one length
+
+
+@pytest.mark.parametrize(("channels", "size"), [(1, 28), (3, 32), (3, 64)])
+def test_wavelets_stand_beside_the_dictionary_with_their_share_of_the_length(channels, size):
+    both = create("dictionary,wavelets=0.75", classes=2, channels=channels, size=size)
+    some, alone = images(channels, size), model(channels, size)
+    found, width = both.features(some), alone.head.in_features
+    torch.testing.assert_close(found[:, :width], alone.features(some) * 0.5)
+    waves = Scattering(classes=2, channels=channels, size=(size, size))
+    expected = waves.features(some) + (waves.features(some.flip(3)) if channels == 3 else 0)
+    torch.testing.assert_close(found[:, width:], functional.normalize(expected) * FEATURE_NORM * 0.75**0.5)
+    torch.testing.assert_close(found.norm(dim=1), torch.full((3,), FEATURE_NORM))
+    assert both.head.in_features == found.shape[1]
+
+
+@pytest.mark.parametrize("share", ["0", "1", "-0.5", "nan", "half"])
+def test_a_share_of_wavelets_that_is_none_is_refused(share):
+    with pytest.raises(SfumatoError, match="wavelets"):
+        create(f"dictionary,wavelets={share}", classes=2, channels=1, size=28)
+
+
+def test_a_dictionary_is_no_option_of_a_spelling():
+    with pytest.raises(SfumatoError, match="no option prior"):
+        create("dictionary,prior=3", classes=2, channels=1, size=28)
 
 
 def test_images_of_other_channels_are_refused():

@@ -8,10 +8,14 @@ linear head trains well under noise, since no direction of its inputs is much we
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sfumato._checks import fraction
+from sfumato.models.networks.scattering import Wavelets
 from sfumato.models.priors.atoms import WIDTH, even
 from sfumato.models.priors.stored import Prior, prior_for
 from sfumato.models.priors.whitening import Whitening
@@ -31,12 +35,17 @@ class Dictionary(nn.Module):
     """Whitened responses to atoms, brought to one length, and a linear head from zero.
 
     Args:
+        prior: another dictionary than the stored one.
         classes: number of classes.
         channels: colour channels C of the images. Colour images and their mirror images have the same features, the
             mean over both; of grey ones, which may be letters, the features are the image's own.
         size: height and width (H, W) of the images, at least `SMALLEST` pixels each. Those of more than
             `LARGEST_WORKING_SIDE` are averaged down to `WORKING_SIDE`.
-        prior: another dictionary than the stored one.
+        wavelets: the share of a feature vector's squared length that wavelet features have, beside the dictionary's;
+            None for the dictionary's alone.
+
+    Raises:
+        SfumatoError: wavelets does not lie between 0 and 1, or no dictionary is for so many channels.
     """
 
     center: Tensor
@@ -44,8 +53,18 @@ class Dictionary(nn.Module):
     vectors: Tensor
     scales: Tensor
 
-    def __init__(self, *, classes: int, channels: int, size: tuple[int, int], prior: Prior | None = None):
+    def __init__(
+        self,
+        prior: Prior | None = None,
+        *,
+        classes: int,
+        channels: int,
+        size: tuple[int, int],
+        wavelets: float | None = None,
+    ):
         super().__init__()
+        self.share = 0.0 if wavelets is None else fraction("wavelets", wavelets)
+        self.wavelets = Wavelets(channels=channels, size=size) if self.share else None
         prior = prior_for(channels) if prior is None else prior
         self.mirrored = channels == 3
         self.working: tuple[int, int] | None = None
@@ -59,7 +78,8 @@ class Dictionary(nn.Module):
         self.count = len(prior.scales)
         for name, value in prior.whitening._asdict().items():
             self.register_buffer(name, value)
-        self.head = nn.Linear(prior.whitening.scales.numel(), classes)
+        beside = 0 if self.wavelets is None else self.wavelets.count
+        self.head = nn.Linear(prior.whitening.scales.numel() + beside, classes)
         zero_classifier(self)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -74,6 +94,16 @@ class Dictionary(nn.Module):
         return torch.cat([self._features(some) for some in images.split(AT_ONCE)])
 
     def _features(self, images: Tensor) -> Tensor:
+        white = F.normalize(self._white(images))
+        if self.wavelets is None:
+            return white * FEATURE_NORM
+        waves = self.wavelets.features(images)
+        if self.mirrored:
+            waves = waves + self.wavelets.features(images.flip(3))
+        beside = F.normalize(waves) * math.sqrt(self.share)
+        return torch.cat([white * math.sqrt(1 - self.share), beside], 1) * FEATURE_NORM
+
+    def _white(self, images: Tensor) -> Tensor:
         if self.working is not None:
             images = F.adaptive_avg_pool2d(images, self.working)
         scales = []
@@ -81,8 +111,7 @@ class Dictionary(nn.Module):
             filters, offsets = self.get_buffer(f"filters_{place}"), self.get_buffer(f"offsets_{place}")
             scales.append(responses(images, filters, offsets, mirrored=self.mirrored))
             images = F.avg_pool2d(images, 2)
-        white = Whitening(self.center, self.deviation, self.vectors, self.scales)
-        return F.normalize(white(torch.cat(scales, 1))) * FEATURE_NORM
+        return Whitening(self.center, self.deviation, self.vectors, self.scales)(torch.cat(scales, 1))
 
 
 def responses(images: Tensor, filters: Tensor, offsets: Tensor, *, mirrored: bool) -> Tensor:

@@ -53,31 +53,24 @@ def morlet_filters(orientations: int, *, radius: int = _RADIUS, width: float = 0
     return torch.cat([stacked.real, stacked.imag]).unsqueeze(1)
 
 
-class Scattering(nn.Module):
-    """Pooled moduli of wavelet coefficients, each order normalised within its image, and a linear head from zero.
+class Wavelets(nn.Module):
+    """Pooled moduli of wavelet coefficients, each order normalised within its image.
 
     Args:
-        classes: number of classes.
         channels: colour channels C of the images.
         size: height and width (H, W) of the images, at least 8 pixels each.
     """
 
     filters: Tensor
 
-    def __init__(self, *, classes: int, channels: int, size: tuple[int, int]):
+    def __init__(self, *, channels: int, size: tuple[int, int]):
         super().__init__()
         self.shape = channels, *size
         self.shrink = max(1, round(min(size) / _WORKING_SIDE))
         self.two_layers = min(size) >= _TWO_LAYERS_FROM
         self.register_buffer("filters", morlet_filters(_ORIENTATIONS), persistent=False)
         with torch.no_grad():
-            count = self.features(torch.zeros(1, channels, *size)).shape[1]
-        self.head = nn.Linear(count, classes)
-        zero_classifier(self)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Float images (N, C, H, W) to logits (N, classes)."""
-        return self.head(self.features(images))
+            self.count = self.features(torch.zeros(1, channels, *size)).shape[1]
 
     def features(self, images: Tensor) -> Tensor:
         """Float images (N, C, H, W) to features (N, D) of norm at most `FEATURE_NORM`; free of parameters.
@@ -133,6 +126,24 @@ class Scattering(nn.Module):
         real, imaginary = F.conv2d(framed, self.filters).chunk(2, dim=1)
         moduli = torch.sqrt(real.square() + imaginary.square() + 1e-10)
         return moduli.reshape(count, channels * _ORIENTATIONS, height, width)
+
+
+class Scattering(Wavelets):
+    """Wavelet features and a linear head from zero.
+
+    Args:
+        classes: number of classes.
+        channels, size: as for `Wavelets`.
+    """
+
+    def __init__(self, *, classes: int, channels: int, size: tuple[int, int]):
+        super().__init__(channels=channels, size=size)
+        self.head = nn.Linear(self.count, classes)
+        zero_classifier(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Float images (N, C, H, W) to logits (N, classes)."""
+        return self.head(self.features(images))
 
 
 def _pool(maps: Tensor, stride: int) -> Tensor:

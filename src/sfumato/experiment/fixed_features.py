@@ -1,0 +1,91 @@
+"""Which fixed features stand under a linear head by rule, and how such a head is trained: from public facts alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from sfumato.models.networks import dictionary
+from sfumato.models.networks.scattering import FEATURE_NORM
+from sfumato.privacy import PrivacyPlan
+
+FULL_BATCH_UP_TO = 20_000
+STEPS_FULL_BATCH = 60
+SCATTERING, DICTIONARY = "scattering", "dictionary"
+BAG = "bag"
+HEAD = f"head,norm={FEATURE_NORM}"
+HEAD_RATE = 0.01
+
+
+class Rule(NamedTuple):
+    """One choice and its reason."""
+
+    value: Any
+    reason: str
+
+
+class FixedFeatures(NamedTuple):
+    """What the rules know of a linear head on fixed features.
+
+    Args:
+        norm: R, the Euclidean norm of a feature vector.
+        noise_on_a_logit: by how much the noise of a whole run may move a logit, as a standard deviation.
+        full_batch_up_to: N up to which all examples take part in every step.
+        steps: T of these.
+    """
+
+    norm: float = FEATURE_NORM
+    noise_on_a_logit: float = 3.0
+    full_batch_up_to: int = FULL_BATCH_UP_TO
+    steps: int = STEPS_FULL_BATCH
+
+    def rate(self, plan: PrivacyPlan, momentum: float) -> float:
+        """The rate eta for which the noise of T steps moves a logit by kappa, in two digits.
+
+        One step moves a weight by eta sigma / B / (1 - momentum) in the end; T steps by sqrt(T) times that; a logit is
+        the product with features of norm R. So kappa = eta R sigma sqrt(T) / (B (1 - momentum)). Of noise that hangs
+        together over the steps, what is left in the last weights stands in place of sqrt(T) / (1 - momentum).
+        """
+        if plan.mechanism.independent:
+            in_a_weight = math.sqrt(plan.steps) / (1 - momentum)
+        else:
+            in_a_weight = plan.noise_in_weights(momentum).final
+        noise = plan.noise_multiplier * in_a_weight / plan.expected_batch_size
+        return float(f"{self.noise_on_a_logit / (noise * self.norm):.2g}")
+
+    @property
+    def public_rate(self) -> float:
+        """The rate of training without privacy: below 2 (1 + 0.9) over the curvature, which grows with R^2."""
+        return HEAD_RATE * (FEATURE_NORM / self.norm) ** 2
+
+
+FIXED = {
+    SCATTERING: FixedFeatures(),
+    DICTIONARY: FixedFeatures(norm=dictionary.FEATURE_NORM, noise_on_a_logit=1.2, full_batch_up_to=100_000, steps=100),
+    BAG: FixedFeatures(),
+    HEAD: FixedFeatures(),
+}
+"""By model."""
+
+
+def model_rule(
+    *, given: Mapping[str, Any], size: int, channels: int, cached: int | None = None, texts: bool = False
+) -> Rule:
+    """The model for these records; the arguments are those of `defaults.training_rules`."""
+    if texts:
+        return Rule(BAG, "a linear model of which words a text has: little to put noise on")
+    if cached is not None:
+        return Rule(HEAD, "one linear layer on features of one norm")
+    if channels != 3 or size < dictionary.SMALLEST or given.get("flip") is False:
+        return Rule(SCATTERING, "fixed public wavelet features, a linear head: little to put noise on")
+    smaller = ""
+    if size > dictionary.LARGEST_WORKING_SIDE:
+        smaller = f"; of images averaged down to {dictionary.WORKING_SIDE} pixels"
+    what = f"fixed features learnt on synthetic images{smaller}"
+    return Rule(DICTIONARY, f"{what}, a linear head: little to put noise on")
+
+
+def fixed_features(given: Mapping[str, Any], rule: Rule) -> FixedFeatures | None:
+    """What is known of the chosen model where it is a linear head on fixed features; else None."""
+    return FIXED.get(rule.value if given.get("model") is None else given["model"])
