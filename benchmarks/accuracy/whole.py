@@ -1,8 +1,8 @@
 """The default on whole data sets, by several seeds: python benchmarks/accuracy/whole.py DATA [NAME ...] [--seeds 5]
 
 No option but epsilon: all of CIFAR-10 and MNIST (DATA holds cifar10.npz and mnist.npz) at delta 1e-5, in one process.
-Fixed features are no function of the seed, so they are computed once for each data set and kept; `seconds` is what a run
-took without them, `features` what they took. Goes on where it stopped; writes results/whole.json.
+Fixed features are no function of the seed, so they are computed once for each data set and kept; `seconds` is what a
+run took without them, `features` what they took. Goes on where it stopped; writes results/whole.json.
 """
 
 from __future__ import annotations

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 
 import pytest
+import torch
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from sfumato import PrivacyPlan
-from sfumato.experiment import defaults
+from sfumato.experiment import defaults, fixed_features
 from sfumato.experiment.settings import Settings
+from sfumato.models import create
 from sfumato.privacy.planning.requested import requested
 
 
@@ -48,7 +50,7 @@ def test_the_rate_is_the_equation_of_its_docstring(model):
     ("given", "size", "channels", "expected"),
     [
         ({}, 32, 3, "dictionary"),
-        ({}, 28, 1, "scattering"),  # better with few grey drawings, docs/defaults.md
+        ({}, 28, 1, "dictionary,wavelets=0.85"),  # of drawings wavelets tell more, docs/defaults.md
         ({"flip": False}, 32, 3, "scattering"),  # its features of colour images are those of their mirror images
         ({}, 8, 1, "scattering"),
         ({}, 15, 3, "scattering"),
@@ -57,6 +59,26 @@ def test_the_rate_is_the_equation_of_its_docstring(model):
 def test_the_model_follows_from_size_and_colour(given, size, channels, expected):
     assert defaults.model_rule(given=given, size=size, channels=channels).value == expected
     assert defaults.training_rules(plan(), given=given, size=size, channels=channels)["model"].value == expected
+
+
+@pytest.mark.parametrize(("size", "said"), [(40, False), (41, True)])
+def test_the_rule_says_where_images_are_averaged_down(size, said):
+    for channels in (1, 3):
+        reason = fixed_features.model_rule(given={}, size=size, channels=channels).reason
+        assert ("averaged down to 32 pixels" in reason) == said
+
+
+@pytest.mark.parametrize("model", [fixed_features.SCATTERING, fixed_features.DICTIONARY, fixed_features.BOTH])
+def test_the_norm_that_the_rules_know_is_that_of_the_features(model):
+    some = torch.rand(4, 1, 28, 28, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    network = create(model, classes=2, channels=1, size=28)
+    norms = network.features(some).norm(dim=1)
+    torch.testing.assert_close(norms, torch.full((4,), fixed_features.FIXED[model].norm), rtol=0.02, atol=0)
+
+
+def test_any_share_of_wavelets_has_the_rules_of_both():
+    assert fixed_features.fixed_features("dictionary,wavelets=0.3") == fixed_features.FIXED[fixed_features.BOTH]
+    assert fixed_features.fixed_features("cnn") is None
 
 
 def test_the_dictionary_takes_all_examples_in_every_step_of_more_of_them():

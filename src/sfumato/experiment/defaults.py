@@ -145,7 +145,8 @@ def training_rules(
     """
     momentum = 0.9 if given.get("momentum") is None else given["momentum"]
     model = model_rule(given=given, size=size, channels=channels, cached=cached, texts=texts)
-    fixed, chosen = fixed_features(given, model), given.get("model") or model.value
+    chosen = given.get("model") or model.value
+    fixed = fixed_features(chosen)
     rules = (
         {
             "model": model,
@@ -170,7 +171,7 @@ def training_rules(
             rules["shift"] = Rule(max(1, size // 8), "an eighth of the side, as 4 of 32 pixels in De et al. 2022")
         rules["flip"] = Rule(channels == 3, MIRRORED)
     elif fixed is not None:
-        mirrored = chosen == DICTIONARY and channels == 3
+        mirrored = chosen.startswith(DICTIONARY) and channels == 3
         rules["views"] = Rule(1, MIRRORED_ALREADY if mirrored else "the features stand small shifts by themselves")
     if fixed is not None and given.get("optimizer") in (None, "momentum"):
         rate = fixed.rate(plan, momentum)

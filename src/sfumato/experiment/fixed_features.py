@@ -12,7 +12,7 @@ from sfumato.privacy import PrivacyPlan
 
 FULL_BATCH_UP_TO = 20_000
 STEPS_FULL_BATCH = 60
-SCATTERING, DICTIONARY = "scattering", "dictionary"
+SCATTERING, DICTIONARY, BOTH = "scattering", "dictionary", "dictionary,wavelets=0.85"
 BAG = "bag"
 HEAD = f"head,norm={FEATURE_NORM}"
 HEAD_RATE = 0.01
@@ -63,10 +63,11 @@ class FixedFeatures(NamedTuple):
 FIXED = {
     SCATTERING: FixedFeatures(),
     DICTIONARY: FixedFeatures(norm=dictionary.FEATURE_NORM, noise_on_a_logit=1.2, full_batch_up_to=100_000, steps=100),
+    BOTH: FixedFeatures(full_batch_up_to=100_000, steps=100),
     BAG: FixedFeatures(),
     HEAD: FixedFeatures(),
 }
-"""By model."""
+"""By model; wavelets beside a dictionary may have any share."""
 
 
 def model_rule(
@@ -77,15 +78,17 @@ def model_rule(
         return Rule(BAG, "a linear model of which words a text has: little to put noise on")
     if cached is not None:
         return Rule(HEAD, "one linear layer on features of one norm")
-    if channels != 3 or size < dictionary.SMALLEST or given.get("flip") is False:
-        return Rule(SCATTERING, "fixed public wavelet features, a linear head: little to put noise on")
+    model, what = DICTIONARY, "fixed features learnt on synthetic images"
+    if size < dictionary.SMALLEST or (channels == 3 and given.get("flip") is False):
+        model, what = SCATTERING, "fixed public wavelet features"
+    elif channels == 1:
+        model, what = BOTH, "fixed public wavelet features, and others learnt on synthetic images beside them"
     smaller = ""
     if size > dictionary.LARGEST_WORKING_SIDE:
-        smaller = f"; of images averaged down to {dictionary.WORKING_SIDE} pixels"
-    what = f"fixed features learnt on synthetic images{smaller}"
-    return Rule(DICTIONARY, f"{what}, a linear head: little to put noise on")
+        smaller = f" of images averaged down to {dictionary.WORKING_SIDE} pixels"
+    return Rule(model, f"{what}{smaller}, a linear head: little to put noise on")
 
 
-def fixed_features(given: Mapping[str, Any], rule: Rule) -> FixedFeatures | None:
-    """What is known of the chosen model where it is a linear head on fixed features; else None."""
-    return FIXED.get(rule.value if given.get("model") is None else given["model"])
+def fixed_features(model: str) -> FixedFeatures | None:
+    """What is known of a model that is a linear head on fixed features; None of others."""
+    return FIXED.get(BOTH if model.startswith(f"{DICTIONARY},") else model)

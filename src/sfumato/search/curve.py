@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from sfumato._checks import SfumatoError, positive
 from sfumato._files import write
-from sfumato.experiment.fixed_features import DICTIONARY, FIXED, SCATTERING
+from sfumato.experiment.fixed_features import fixed_features
 from sfumato.observers.notebook import shown
 from sfumato.observers.progress import Progress
 from sfumato.privacy.statements.statement import rounded_up
@@ -239,9 +239,8 @@ def _without_privacy(trial: Trial, private: Run, place: Path, progress: Progress
         spec = replace(trial.spec, examples=None, zoom=None)
         given = {name: getattr(trial.experiment, name) for name in OF_THE_MODEL}
         given["model"] = RunDirectory(private.directory).read_json(SETTINGS)["settings"]["model"]
-        if given["model"] in (SCATTERING, DICTIONARY):  # a head on fixed features, as on those of a cache
-            rate = FIXED[given["model"]].public_rate
-            given |= {"learning_rate": rate, "schedule": "cosine", "shift": 0, "flip": False}
+        if (fixed := fixed_features(given["model"])) is not None:  # a head on fixed features, as on those of a cache
+            given |= {"learning_rate": fixed.public_rate, "schedule": "cosine", "shift": 0, "flip": False}
         machine = replace(trial.machine, micro_batch=None)
         job = pretraining.job_of(spec, given, run, machine, notes=trial.notes, progress=progress)
         execute(job, run, progress=progress)

@@ -14,7 +14,8 @@ def test_a_stored_dictionary_is_what_its_own_record_says(kind, channels):
     assert prior.whitening.vectors.shape == (4, count, count)
     assert prior.whitening.vectors.dtype == torch.int8
     assert record["images"] >= 2 * count
-    assert set(record) == {"kind", "images", "seed", "atoms", "thresholds"}
+    assert set(record) == {"kind", "images", "seed", "atoms", "thresholds", "power"}
+    assert record["power"] == making.POWERS[kind]
 
 
 def test_a_dictionary_is_read_as_it_was_written(tmp_path):

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfumato._checks import fraction
-from sfumato.models.networks.scattering import Wavelets
+from sfumato.models.networks import scattering
 from sfumato.models.priors.atoms import WIDTH, even
 from sfumato.models.priors.stored import Prior, prior_for
 from sfumato.models.priors.whitening import Whitening
@@ -23,6 +23,8 @@ from sfumato.models.weights.pretrained import zero_classifier
 
 FEATURE_NORM = 2.0
 """The Euclidean norm of a feature vector. At clipping norm 1 the surer half of the examples is not clipped."""
+NORM_BESIDE = scattering.FEATURE_NORM
+"""Where wavelets stand beside: at clipping norm 1 every example then counts alike, as those of drawings have to."""
 SMALLEST = 16
 """Pixels: the coarser scale has patches of twice their side."""
 LARGEST_WORKING_SIDE = 40
@@ -64,7 +66,8 @@ class Dictionary(nn.Module):
     ):
         super().__init__()
         self.share = 0.0 if wavelets is None else fraction("wavelets", wavelets)
-        self.wavelets = Wavelets(channels=channels, size=size) if self.share else None
+        self.wavelets = scattering.Wavelets(channels=channels, size=size) if self.share else None
+        self.norm = NORM_BESIDE if self.share else FEATURE_NORM
         prior = prior_for(channels) if prior is None else prior
         self.mirrored = channels == 3
         self.working: tuple[int, int] | None = None
@@ -87,7 +90,7 @@ class Dictionary(nn.Module):
         return self.head(self.features(images))
 
     def features(self, images: Tensor) -> Tensor:
-        """Float images (N, C, H, W) to features (N, D) of norm `FEATURE_NORM`; free of trained parameters.
+        """Float images (N, C, H, W) to features (N, D), by public constants, of norm `FEATURE_NORM` or `NORM_BESIDE`.
 
         **Guarantee.** Each image's features are a function of that image and of public constants alone.
         """
@@ -96,12 +99,12 @@ class Dictionary(nn.Module):
     def _features(self, images: Tensor) -> Tensor:
         white = F.normalize(self._white(images))
         if self.wavelets is None:
-            return white * FEATURE_NORM
+            return white * self.norm
         waves = self.wavelets.features(images)
         if self.mirrored:
             waves = waves + self.wavelets.features(images.flip(3))
         beside = F.normalize(waves) * math.sqrt(self.share)
-        return torch.cat([white * math.sqrt(1 - self.share), beside], 1) * FEATURE_NORM
+        return torch.cat([white * math.sqrt(1 - self.share), beside], 1) * self.norm
 
     def _white(self, images: Tensor) -> Tensor:
         if self.working is not None:

@@ -19,11 +19,13 @@ from sfumato.models.networks.dictionary import AT_ONCE, responses
 from sfumato.models.priors.atoms import Atoms, learn
 from sfumato.models.priors.leaves import grey, leaves
 from sfumato.models.priors.stored import COLOUR, GREY, Prior, write
-from sfumato.models.priors.whitening import whitening
+from sfumato.models.priors.whitening import POWER, whitening
 
 ATOMS = (800, 400)
 """Of each scale, the finest first."""
 THRESHOLDS = (0.25, 0.25)
+POWERS = {COLOUR: POWER, GREY: 0.5}
+"""How far each kind is whitened: drawings differ more from synthetic images than photographs do."""
 IMAGES = 12_000
 
 
@@ -33,6 +35,7 @@ def make(
     images: int = IMAGES,
     atoms: tuple[int, ...] = ATOMS,
     thresholds: tuple[float, ...] = THRESHOLDS,
+    power: float | None = None,
     seed: int = 0,
 ) -> Prior:
     """A dictionary of this kind.
@@ -41,6 +44,7 @@ def make(
         kind: "colour", whose features are means over an image and its mirror image, or "grey".
         images: synthetic ones to learn from.
         atoms, thresholds: of each scale, the finest first.
+        power: how far to whiten; None for that of the kind.
         seed: of the images, and of the search for atoms.
     """
     drawn = leaves(images, seed=seed)
@@ -56,7 +60,7 @@ def make(
         stored = Atoms(learnt.filters.half().float(), learnt.offsets)
         scales.append(stored)
         found.append(torch.cat([responses(some, *stored, mirrored=kind == COLOUR) for some in shown.split(AT_ONCE)]))
-    return Prior(tuple(scales), whitening(torch.cat(found, 1)))
+    return Prior(tuple(scales), whitening(torch.cat(found, 1), POWERS[kind] if power is None else power))
 
 
 def main() -> None:
@@ -68,6 +72,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     made_of = {"images": asked.images, "atoms": ATOMS, "thresholds": THRESHOLDS, "seed": asked.seed}
+    made_of |= {"power": POWERS[asked.kind]}
     write(make(asked.kind, **made_of), asked.out, made_of={"kind": asked.kind, **made_of})
     print(f"{asked.out}: {asked.out.stat().st_size / 1e6:.1f} MB")
 

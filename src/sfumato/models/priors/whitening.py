@@ -16,7 +16,7 @@ from torch import Tensor
 QUARTERS = 4
 _LEAST = 0.03
 """Added to each eigenvalue, of their mean: directions that hardly occur are not blown up."""
-_POWER = 0.75
+POWER = 0.75
 """1 whitens wholly, 0 not at all. A little less than wholly, and noise falls where there is less to be known."""
 _LEVELS = 127
 
@@ -48,13 +48,17 @@ def haar(features: Tensor) -> Tensor:
     return features @ torch.tensor(signs, dtype=features.dtype, device=features.device).T.div(2)
 
 
-def whitening(features: Tensor) -> Whitening:
-    """The whitening of public features (N, n, 4), by their mean and covariance over the N images."""
+def whitening(features: Tensor, power: float = POWER) -> Whitening:
+    """The whitening of public features (N, n, 4), by their mean and covariance over the N images.
+
+    Args:
+        power: 1 for directions of one variance, 0 for the variances that they have.
+    """
     center, deviation = features.mean((0, 2)), features.transpose(1, 2).flatten(0, 1).std(0) + 1e-4
     parts = haar((features - center[:, None]) / deviation[:, None])
     found = [torch.linalg.eigh(part.T @ part / len(part)) for part in parts.unbind(2)]
     values = torch.stack([one.eigenvalues.clamp(min=0) for one in found])
     vectors = torch.stack([one.eigenvectors for one in found])
     step = vectors.abs().amax(1, keepdim=True) / _LEVELS
-    scales = step.squeeze(1) * (values + _LEAST * values.mean()).clamp(min=1e-12) ** (-_POWER / 2)
+    scales = step.squeeze(1) * (values + _LEAST * values.mean()).clamp(min=1e-12) ** (-power / 2)
     return Whitening(center, deviation, (vectors / step).round().to(torch.int8), scales)
