@@ -1,9 +1,9 @@
 """Which fixed features for which images: python benchmarks/accuracy/priors.py DATA [--seeds 1]
 
-`dictionary` and `scattering`, with no other option, on six kinds of images at epsilon 1, 3 and 8: 4,000 images to train
-of (fewer where there are fewer) and 1,000 to test. DATA holds mnist.npz, cifar10.npz, cifar100.npz, omniglot.npz and
-sign_language_digits.zip; letters are drawn in the fonts that come with matplotlib. Goes on where it stopped; writes
-results/priors.json.
+`dictionary` and `scattering`, and of grey images both side by side, with no other option, on seven kinds of images at
+epsilon 1, 3 and 8: 4,000 images to train on (fewer where there are fewer) and 1,000 to test. DATA holds mnist.npz,
+cifar10.npz, cifar100.npz, omniglot.npz and sign_language_digits.zip; letters are drawn in the fonts that come with
+matplotlib. Goes on where it stopped; writes results/priors.json.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from benchmarks.shared.runs import sfumato
 
 TRAIN, TEST = 4000, 1000
 EPSILONS = (1, 3, 8)
-MODELS = ("scattering", "dictionary")
+COLOUR = ("scattering", "dictionary")
+GREY = (*COLOUR, "dictionary,wavelets=0.85")
 RESULT = RESULTS / "priors.json"
 Arrays = dict[str, np.ndarray]
 
@@ -39,9 +40,9 @@ def main(data: Path, seeds: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         os.environ["SFUMATO_HOME"] = str(place / "home")
-        for name, arrays in KINDS.items():
+        for name, (arrays, models) in KINDS.items():
             source = place / f"{name}.npz"
-            for model in MODELS:
+            for model in models:
                 for epsilon in EPSILONS:
                     for seed in range(seeds):
                         key = f"{name}, {model}, epsilon {epsilon}, seed {seed}"
@@ -116,13 +117,20 @@ def letters(data: Path) -> Arrays:
     return shuffled(np.stack(x), np.array(y))
 
 
-KINDS: dict[str, Callable[[Path], Arrays]] = {
-    "CIFAR-10": of_archive("cifar10"),
-    "CIFAR-100, 20 classes": of_archive("cifar100", 20),
-    "hands": hands,
-    "MNIST": of_archive("mnist"),
-    "letters in many fonts": letters,
-    "Omniglot, 40 characters": characters,
+def in_grey(data: Path) -> Arrays:
+    """CIFAR-10 without colours."""
+    found = of_archive("cifar10")(data)
+    return {name: part if part.ndim == 1 else part.mean(3).round().astype(np.uint8) for name, part in found.items()}
+
+
+KINDS: dict[str, tuple[Callable[[Path], Arrays], tuple[str, ...]]] = {
+    "CIFAR-10": (of_archive("cifar10"), COLOUR),
+    "CIFAR-100, 20 classes": (of_archive("cifar100", 20), COLOUR),
+    "hands": (hands, COLOUR),
+    "CIFAR-10 in grey": (in_grey, GREY),
+    "MNIST": (of_archive("mnist"), GREY),
+    "letters in many fonts": (letters, GREY),
+    "Omniglot, 40 characters": (characters, GREY),
 }
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def test_the_norm_that_the_rules_know_is_that_of_the_features(model):
     some = torch.rand(4, 1, 28, 28, generator=torch.Generator().manual_seed(0)) * 2 - 1
     network = create(model, classes=2, channels=1, size=28)
     norms = network.features(some).norm(dim=1)
-    torch.testing.assert_close(norms, torch.full((4,), fixed_features.FIXED[model].norm), rtol=0.02, atol=0)
+    torch.testing.assert_close(norms, torch.full((4,), fixed_features.FIXED[model].norm), rtol=0.1, atol=0)
 
 
 def test_any_share_of_wavelets_has_the_rules_of_both():

@@ -63,7 +63,7 @@ class FixedFeatures(NamedTuple):
 FIXED = {
     SCATTERING: FixedFeatures(),
     DICTIONARY: FixedFeatures(norm=dictionary.FEATURE_NORM, noise_on_a_logit=1.2, full_batch_up_to=100_000, steps=100),
-    BOTH: FixedFeatures(full_batch_up_to=100_000, steps=100),
+    BOTH: FixedFeatures(),
     BAG: FixedFeatures(),
     HEAD: FixedFeatures(),
 }
