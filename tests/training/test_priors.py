@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import sfumato
+from sfumato import search
+from sfumato.data import SourceSpec
+from sfumato.experiment import Experiment
+from sfumato.models import is_prior
 from sfumato.models.networks import dictionary
 from sfumato.models.priors.stored import prior_for
+from sfumato.privacy import CandidateCount
 from sfumato.privacy.statements.circumstances import ORIGINS
+from sfumato.randomness import Choice
+from sfumato.training import loop
 
 SYNTHETIC = ORIGINS["synthetic images"]
+SPELLINGS = ("dictionary", "dictionary,wavelets=0.85")
+HOW = {"device": "cpu", "threads": 1}
 
 
 def photographs(count=24, size=16):
@@ -19,6 +32,26 @@ def photographs(count=24, size=16):
     images = rng.integers(0, 120, (count, size, size, 3), dtype=np.uint8) + 100 * labels[:, None, None, None]
     images[labels == 1, ::3] = 0
     return images.astype(np.uint8), labels
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory) -> str:
+    images, labels = photographs()
+    place = tmp_path_factory.mktemp("few") / "few.npz"
+    np.savez(place, x_train=images, y_train=labels, x_test=images[:8], y_test=labels[:8])
+    return f"npz:{place}"
+
+
+def says_so(directory) -> bool:
+    """Whether the statement of a run, its model file and its page say it."""
+    statement = json.loads(Path(directory, "statement.json").read_text())
+    origins = statement.get("circumstances", statement)["origins"]
+    held = sfumato.load(directory).statement
+    return (
+        "synthetic images" in origins
+        and all(any(SYNTHETIC in line for line in one["not_covered"]) for one in (statement, held))
+        and "into which no real image has gone" in Path(directory, "report.html").read_text("utf-8")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -49,3 +82,54 @@ def test_other_models_say_nothing_of_it(tmp_path):
     np.savez(tmp_path / "few.npz", x_train=images, y_train=labels, x_test=images[:8], y_test=labels[:8])
     run = sfumato.train("scattering", f"npz:{tmp_path / 'few.npz'}", epsilon=8.0, steps=3, directory=tmp_path / "run")
     assert not any(SYNTHETIC in line for line in run.statement.not_covered)
+
+
+@pytest.mark.parametrize("model", SPELLINGS)
+def test_every_spelling_says_it(model, few, tmp_path):
+    assert is_prior(model)
+    sfumato.train(model, few, epsilon=8.0, steps=2, directory=tmp_path / "run", **HOW)
+    assert says_so(tmp_path / "run")
+
+
+@pytest.mark.parametrize("model", SPELLINGS)
+def test_training_without_privacy_says_it_too(model, few, tmp_path):
+    source = sfumato.open_source(few, owner_key=bytes(32), public=True)
+    sfumato.pretrain(model, source, directory=tmp_path / "run", steps=2, batch_size=8, learning_rate=0.01, **HOW)
+    assert says_so(tmp_path / "run")
+
+
+class StopError(Exception):
+    """In place of a kill."""
+
+
+def test_a_run_that_is_resumed_says_it(few, tmp_path, monkeypatch):
+    given = {"epsilon": 8.0, "steps": 2, "directory": tmp_path / "run", **HOW}
+
+    def stop(*given):
+        raise StopError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "descend", stop)
+        with pytest.raises(StopError):
+            sfumato.train(SPELLINGS[1], few, **given)
+    sfumato.train(SPELLINGS[1], few, **given)
+    assert says_so(tmp_path / "run")
+
+
+def test_each_run_of_a_search_says_it_and_so_does_a_winner(few, tmp_path):
+    asked = search.Trial(
+        experiment=Experiment(noise_multiplier=4.0, batch_size=12, steps=2, delta=1e-3, model="linear", seed=1),
+        source=SourceSpec(spec=few),
+        **HOW,
+    )
+    space = {"model": Choice(values=("linear", SPELLINGS[1]))}
+    place = tmp_path / "public"
+    search.open(replace(asked, source=SourceSpec(spec=few, public=True)), space, directory=place)
+    found = {
+        json.loads((one / "settings.json").read_text())["settings"]["model"]: says_so(one)
+        for one in (place / "1", place / "2")
+    }
+    assert found == {"linear": False, SPELLINGS[1]: True}
+    draws = CandidateCount(mean=2, shape=1)
+    search.private(asked, space, draws=draws, directory=tmp_path / "won", score_noise=3.0)
+    assert says_so(tmp_path / "won"), "the choice depends on every candidate"

@@ -12,7 +12,7 @@ from sfumato import RunKey, SfumatoError, Source, embed, load, open_source, veri
 from sfumato.embedding import EmbeddingExperiment
 from sfumato.embedding.run import begin, job_of, recorded
 from sfumato.embedding.whitening import steps as whitening_steps
-from sfumato.embedding.whitening.query import SCATTER
+from sfumato.embedding.whitening.query import MEAN, SCATTER
 from sfumato.embedding.whitening.steps import WhiteningSteps
 from sfumato.observers.progress import Silence
 from sfumato.randomness import NoiseState
@@ -95,6 +95,35 @@ def test_the_noise_is_that_of_the_plan(source, monkeypatch):
     drawn = torch.cat([(noisy[name] - hardly[name]).flatten() for name in noisy])
     assert len(drawn) == WIDTH * (WIDTH + 1) // 2 + WIDTH
     assert 0.7 * deviation < float(drawn.std()) < 1.3 * deviation
+
+
+def test_the_map_is_a_function_of_what_was_released_alone(source, monkeypatch):
+    """Of other images, and of other users, the same release leads to the same map."""
+    drawn = torch.Generator().manual_seed(0)
+    fixed = {SCATTER: torch.rand(WIDTH * (WIDTH + 1) // 2, generator=drawn), MEAN: torch.rand(WIDTH, generator=drawn)}
+
+    def moved_by(train) -> dict[str, torch.Tensor]:
+        job, _ = job_of(EmbeddingExperiment(**WHITEN), replace(source, train=train), start=Start(**HOW))
+        steps = WhiteningSteps(job, RunKey.from_seed(0))
+        monkeypatch.setattr(steps, "_step", lambda step, users, state: (len(list(users)) and fixed, state))
+        return steps(0, NoiseState(step=0))[0]
+
+    own = moved_by(source.train)
+    inverted = replace(source.train, images=255 - source.train.images)
+    for other in (inverted, source.train.chosen(source.train.users != "p003")):
+        assert all(torch.equal(value, own[name]) for name, value in moved_by(other).items())
+
+
+def test_features_are_computed_with_as_many_others_whatever_their_number_is(source, monkeypatch):
+    """Else their rounding, and so every user's vector, would tell how many records there are."""
+    job, _ = job_of(EmbeddingExperiment(**WHITEN), source, start=Start(**HOW))
+    seen, alone = [], whitening_steps.outputs_alone
+    monkeypatch.setattr(
+        whitening_steps, "outputs_alone", lambda module, images: (seen.append(len(images)), alone(module, images))[1]
+    )
+    WhiteningSteps(job, RunKey.from_seed(0))._vectors()
+    assert len(source.train) % whitening_steps.BATCH, "the last ones are fewer"
+    assert set(seen) == {whitening_steps.BATCH}
 
 
 def test_the_plan_is_one_step_of_all_users_whose_sensitivity_is_the_norm(source):

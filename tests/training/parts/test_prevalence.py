@@ -20,6 +20,7 @@ from sfumato.runs import aggregated
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory, file_hash
+from sfumato.runs.figures import choice
 from sfumato.runs.figures import published as records
 from sfumato.training.conclusion import finish
 from sfumato.training.conclusion.run_page import report
@@ -94,6 +95,12 @@ def test_by_rule_the_table_moves_the_model_and_every_figure_speaks_of_it(finishe
     before = (plain.argmax(1).numpy() == source.test.labels)[source.test.labels == 0].mean()
     assert (named == source.test.labels)[source.test.labels == 0].mean() > before + 0.05  # specificity
     assert loaded.shares["pneumonia"] == pytest.approx(0.62, abs=0.05)
+
+
+def test_the_shares_that_scores_hold_for_are_those_of_the_noisy_table_and_not_exact(finished, source):
+    noisy, exact = choice.shares_of(finished.published), float((source.test.labels == 1).mean())
+    assert finished.load().shares == pytest.approx(noisy, rel=1e-12)
+    assert noisy["pneumonia"] != pytest.approx(exact, rel=1e-9)
 
 
 def test_the_pages_and_the_verdict_know_it(finished, tmp_path):

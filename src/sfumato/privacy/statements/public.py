@@ -49,6 +49,8 @@ class NoPromise:
                 "The data, or those behind the weights that this training began with, were filtered by looking at "
                 "private data. What was left out tells of those, without noise."
             )
+        if "synthetic images" in self.origins:
+            lines.append(f"The data behind the weights of the features ({ORIGINS['synthetic images']}.")
         return {
             "sentence": self.sentence,
             "plain": [
