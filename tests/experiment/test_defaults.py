@@ -77,8 +77,17 @@ def test_the_norm_that_the_rules_know_is_that_of_the_features(model):
 
 
 def test_any_share_of_wavelets_has_the_rules_of_both():
-    assert fixed_features.fixed_features("dictionary,wavelets=0.3") == fixed_features.FIXED[fixed_features.BOTH]
-    assert fixed_features.fixed_features("cnn") is None
+    both = fixed_features.FIXED[fixed_features.BOTH]
+    assert all(fixed_features.fixed_features("dictionary,wavelets=0.3", channels) == both for channels in (1, 3))
+    assert fixed_features.fixed_features("cnn", 3) is None
+
+
+def test_the_rate_of_a_grey_dictionary_alone_has_a_bound():
+    """At 60,000 digits and rate 9.6 every step overshot what they have in common, and nothing was learnt."""
+    many = PrivacyPlan.calibrate(examples=20_000, epsilon=8, delta=1e-5, batch_size=20_000, steps=100)
+    given = {"model": "dictionary"}
+    assert defaults.training_rules(many, given=given, size=28, channels=1)["learning_rate"].value == 6
+    assert defaults.training_rules(many, given=given, size=28, channels=3)["learning_rate"].value > 6
 
 
 def test_the_dictionary_takes_all_examples_in_every_step_of_more_of_them():

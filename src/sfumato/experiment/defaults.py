@@ -146,7 +146,7 @@ def training_rules(
     momentum = 0.9 if given.get("momentum") is None else given["momentum"]
     model = model_rule(given=given, size=size, channels=channels, cached=cached, texts=texts)
     chosen = given.get("model") or model.value
-    fixed = fixed_features(chosen)
+    fixed = fixed_features(chosen, channels)
     rules = (
         {
             "model": model,

@@ -181,7 +181,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
             cached=source.cached_views,
             texts=source.tokens is not None,
         )
-        return fixed_features.fixed_features(self.model or rule.value)
+        return fixed_features.fixed_features(self.model or rule.value, source.channels)
 
     def _sized(self, source: Source) -> Experiment:
         """With the number of examples in a drift's second group, counted where nothing was declared."""

@@ -33,12 +33,14 @@ class FixedFeatures(NamedTuple):
         noise_on_a_logit: by how much the noise of a whole run may move a logit, as a standard deviation.
         full_batch_up_to: N up to which all examples take part in every step.
         steps: T of these.
+        largest_rate: above it steps overshoot where all features have much in common, as those of drawings.
     """
 
     norm: float = FEATURE_NORM
     noise_on_a_logit: float = 3.0
     full_batch_up_to: int = FULL_BATCH_UP_TO
     steps: int = STEPS_FULL_BATCH
+    largest_rate: float = math.inf
 
     def rate(self, plan: PrivacyPlan, momentum: float) -> float:
         """The rate eta for which the noise of T steps moves a logit by kappa, in two digits.
@@ -52,7 +54,7 @@ class FixedFeatures(NamedTuple):
         else:
             in_a_weight = plan.noise_in_weights(momentum).final
         noise = plan.noise_multiplier * in_a_weight / plan.expected_batch_size
-        return float(f"{self.noise_on_a_logit / (noise * self.norm):.2g}")
+        return float(f"{min(self.largest_rate, self.noise_on_a_logit / (noise * self.norm)):.2g}")
 
     @property
     def public_rate(self) -> float:
@@ -68,6 +70,8 @@ FIXED = {
     HEAD: FixedFeatures(),
 }
 """By model; wavelets beside a dictionary may have any share."""
+GREY_ALONE = FixedFeatures(norm=dictionary.FEATURE_NORM, noise_on_a_logit=1.2, steps=100, largest_rate=6.0)
+"""Of the dictionary for grey images without wavelets."""
 
 
 def model_rule(
@@ -89,6 +93,8 @@ def model_rule(
     return Rule(model, f"{what}{smaller}, a linear head: little to put noise on")
 
 
-def fixed_features(model: str) -> FixedFeatures | None:
+def fixed_features(model: str, channels: int = 3) -> FixedFeatures | None:
     """What is known of a model that is a linear head on fixed features; None of others."""
+    if model == DICTIONARY and channels == 1:
+        return GREY_ALONE
     return FIXED.get(BOTH if model.startswith(f"{DICTIONARY},") else model)
