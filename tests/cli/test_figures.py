@@ -98,7 +98,7 @@ def test_accuracy_stands_beside_that_of_the_most_frequent_class(quick, call, tmp
     assert 0.1 < told["majority"] < 0.12
     for part, warned in (("all", True), ("test", False)):
         assert main(["evaluate", f"{tmp_path}/a", "digits", "--part", part]) == 0
-        assert ("the run was trained on this source" in capsys.readouterr().err) == warned
+        assert ("if the run was trained on this source" in capsys.readouterr().err) == warned
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,10 @@ BEHIND_UP_TO = 60_000
 NOTED_CUT = 0.1
 """The share of an image that may be left out without a word."""
 DIVIDED = "for gradients divided by the clipping norm"
-MIRRORED = "colour images are taken for photographs, which may be mirrored; for digits or letters give flip False"
+MIRRORED = "colour images are taken for photographs, which may be mirrored; where that changes a class give flip False"
 MIRRORED_ALREADY = (
-    "a colour image and its mirror image have the same features; for digits or letters give flip False, which takes "
-    "scattering"
+    "a colour image and its mirror image have the same features; where mirroring changes a class, as of digits, "
+    "--flip False takes scattering"
 )
 
 
@@ -175,7 +175,7 @@ def training_rules(
         rules["views"] = Rule(1, MIRRORED_ALREADY if mirrored else "the features stand small shifts by themselves")
     if fixed is not None and given.get("optimizer") in (None, "momentum"):
         rate = fixed.rate(plan, momentum)
-        reason = f"keeps the run's noise on a logit near {fixed.noise_on_a_logit:g}"
+        reason = f"so that the noise of the whole run moves a logit by about {fixed.noise_on_a_logit:g}"
     else:
         chosen = given.get("optimizer") or "momentum"
         rate = {"sgd": 2.0, "momentum": 0.5, "adam": 2e-3, "adamw": 2e-3, "lamb": 0.03}.get(chosen, 0.5)

@@ -93,8 +93,9 @@ class Reading:
             return replace(self, shares=known, prevalence=used, operating_point=None)
         if self.shares is None:
             raise SfumatoError(
-                "`prevalence` is given, and for which shares of the classes the model's scores hold is not known",
-                "declare those of the training data, such as `training_prevalence` pneumonia=0.74 normal=0.26",
+                "`prevalence` also needs the classes' shares in the training data, which this model file does not hold",
+                f"declare them too: `training_prevalence` {' '.join(f'{name}=SHARE' for name in self.classes[:3])}"
+                + (" ..." if len(self.classes) > 3 else ""),
             )
         found = self.operating_point
         return replace(self, prevalence=used, operating_point=found if found and found.rule == SHARES else None)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sfumato.runs.reading import Reading
 
 PARTS = {"test": "test part", "train": "training part", "all": "both parts"}
-TRAINED_ON = "note: the run was trained on this source, and these figures include its training images"
+TRAINED_ON = "note: if the run was trained on this source, these figures include its training images"
 PRIVATE = "note: measured on private data without noise; these figures are not covered by any promise"
 
 
@@ -25,9 +25,10 @@ class Measured(NamedTuple):
     notes: tuple[str, ...] = ()
 
     def moved(self, reading: Reading) -> Measured:
-        """With what is done to the scores, where they are moved."""
+        """With what is done to the scores, where they are moved; to declared shares, no advice to do that is left."""
         notes = tuple(f"note: {words}" for words in reading.words)
-        return self._replace(data=self.data | reading.as_data, notes=(*self.notes, *notes))
+        kept = self.notes if reading.prevalence is None else ()
+        return self._replace(data=self.data | reading.as_data, notes=(*kept, *notes))
 
     def tested(self, positive: str | None, test: Diagnostic | None) -> Measured:
         """With the figures of a test for one class, where they were requested."""

@@ -87,8 +87,8 @@ def _show_larger(larger: LargerRuns, simulate: int) -> None:
     correlation, chance = larger.rank_correlation, f"one standard error of {larger.scored_on:,} records"
     ranks = "" if correlation is None else f"; rank correlation {correlation:.2f} (Spearman's)"
     console.paragraph(
-        f"found less predicted: {100 * larger.difference:+.2f} points on average, at most "
-        f"{100 * larger.largest_difference:.2f} either way, where {chance} is {100 * larger.standard_error:.2f}{ranks}"
+        f"found minus predicted: {100 * larger.difference:+.2f} points on average, at most "
+        f"{100 * larger.largest_difference:.2f} in size; {chance} is {100 * larger.standard_error:.2f}{ranks}"
     )
 
 
