@@ -64,7 +64,7 @@ def test_what_a_user_declares_is_in_place_of_what_was_kept():
 
 
 def test_shares_that_are_not_known_are_not_guessed():
-    with pytest.raises(SfumatoError, match="is not known; declare those of the training data"):
+    with pytest.raises(SfumatoError, match="does not hold; declare them too: training_prevalence normal=SHARE"):
         PLAIN.used_at(USED)
     assert PLAIN.used_at(USED, TRAINED).offsets == correction((0.26, 0.74), (0.62, 0.38), loss="softmax")
     with pytest.raises(SfumatoError, match="training_prevalence is given, and no prevalence"):
