@@ -67,8 +67,9 @@ def test_a_colour_image_and_its_mirror_image_have_the_same_features():
     assert (grey.features(letters) - grey.features(letters.flip(3))).norm() > 0.1  # d is no b
 
 
-def test_features_are_those_of_each_image_alone():
-    colour, some = model(3, 32), images(3, 32, 20)
+@pytest.mark.parametrize(("spelling", "channels"), [("dictionary", 3), ("dictionary,wavelets=0.85", 1)])
+def test_features_are_those_of_each_image_alone(spelling, channels):
+    colour, some = create(spelling, classes=3, channels=channels, size=32), images(channels, 32, 20)
     together = colour.features(some)
     assert (
         torch.equal(together[:4], colour.features(some[:4])) or (together[:4] - colour.features(some[:4])).norm() < 1e-4
