@@ -38,6 +38,14 @@ def test_a_line_now_and_then_says_how_far_it_is_and_how_long_it_will_take(clock,
     assert capsys.readouterr().err == ""
 
 
+def test_less_than_a_second_is_not_shown(clock, capsys):
+    with Bars() as bars:
+        bars.begin("steps", 100)
+        clock.now += 40
+        bars.advance(99)
+        assert capsys.readouterr().err == "steps: 99 of 100\n"
+
+
 def test_what_was_done_before_does_not_count_as_quick(clock, capsys):
     with Bars() as bars:
         bars.begin("steps", 100, done=80)

@@ -119,8 +119,8 @@ class Bars:
         """How long it will still take, if it goes on as it went; nothing while nothing is done."""
         if done <= self._before:
             return ""
-        each = (time.monotonic() - self._began) / (done - self._before)
-        return f", about {duration(each * (self._total - done))} left"
+        left = (time.monotonic() - self._began) / (done - self._before) * (self._total - done)
+        return f", about {duration(left)} left" if left >= 1 else ""
 
     def report(self, line: str) -> None:
         """Print a line above the bar."""

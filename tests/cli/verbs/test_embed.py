@@ -259,6 +259,8 @@ def test_few_people_get_features_and_no_epsilon_is_claimed(people, capsys):
     assert "method untrained (14 people; no private data are used; at epsilon 8 a linear map is worth" in said
     assert "from 41 people on, a network from 100,000" in said
     assert "no private data are used" in printed
+    assert "none is trained" in printed
+    assert not any(word in printed for word in ("mapped", "averaged weights"))
     assert main(shlex.split(f"embed {people} --epsilon 8 --device cpu --threads 1 --output run")) == 0
     printed, _ = capsys.readouterr()
     assert "This model has used no private data" in printed

@@ -109,8 +109,11 @@ def show_dry_run(job: AnyJob, run: RunDirectory, *, json: bool) -> None:
     rows |= others
     rows |= {f"client {name.replace('_', ' ')}": value for name, value in local.items()}
     rows = {name: value for name, value in rows.items() if value is not None}
-    rows |= {"memory": f"{average_bytes(job) / (1 << 20):.1f} MiB for averaged weights"}
-    rows["parameters"] = f"{parameters:,}"
+    if isinstance(job, PublicJob) and not job.uses_data:
+        rows = {name: value for name, value in rows.items() if name != "mapped"} | {"parameters": "none is trained"}
+    else:
+        rows |= {"memory": f"{average_bytes(job) / (1 << 20):.1f} MiB for averaged weights"}
+        rows["parameters"] = f"{parameters:,}"
     if expected is not None:
         rows["time"] = f"about {duration(expected)} on {job.performance.device}"
     spelt = ((name, f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in rows.items())
