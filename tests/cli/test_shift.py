@@ -66,7 +66,7 @@ def test_declared_shares_move_what_is_measured_and_predicted(rays, call, capsys)
     assert moved / (1 - moved) == pytest.approx(own / (1 - own) * 0.26 / 0.74, rel=1e-4)
     call(f"evaluate run {rays} {shares}")
     assert call("predict run a.png " + shares)
-    assert "is not known" in call("predict run a.png --prevalence pneumonia=0.5 normal=0.5", status=1)
+    assert "does not hold; declare" in call("predict run a.png --prevalence pneumonia=0.5 normal=0.5", status=1)
     assert "says nothing of the class 'normal'" in call(
         "predict run a.png --prevalence pneumonia=0.999 --training-prevalence pneumonia=0.5 normal=0.5", status=1
     )

@@ -635,6 +635,7 @@ def test_the_winner_s_statement_names_what_stood_behind_all_candidates(call, spo
         "others.npz", **{key: 255 - value if key[0] == "x" else value for key, value in np.load("spots.npz").items()}
     )
     monkeypatch.setattr(randomness, "settings_of", lambda number, rules, key: {"pretrained": "shown"})
+    monkeypatch.setattr(randomness, "number_of_candidates", lambda *_: 2)  # of 3 on average, it may be none
     selected = "--search private --candidates 3 --shape inf --vary pretrained=shown,seen --output won"
     call(f"sweep npz:others.npz {QUICK} --trainable all {selected}")
     statement = json.loads(Path("won/statement.json").read_text())
