@@ -101,3 +101,29 @@ def test_half_precision_is_summed_in_float32():
 
 def test_no_elements():
     assert clipping.squared_norms(torch.ones(2, 0)).tolist() == [0, 0]
+
+
+def test_whether_factors_are_plain_is_asked_once_and_again_after_they_were_written_to(monkeypatch):
+    asked = []
+    amin = torch.Tensor.amin
+    monkeypatch.setattr(torch.Tensor, "amin", lambda values: asked.append(1) or amin(values))
+    factors = torch.tensor([0.5, 1.0], dtype=torch.float64)
+    assert clipping.are_plain(factors)
+    assert clipping.are_plain(factors)
+    assert len(asked) == 1
+    factors[1] = 0
+    assert not clipping.are_plain(factors)
+    factors[1] = 1e-31
+    assert not clipping.are_plain(factors)
+    assert clipping.are_plain(factors[:1])
+    before = len(clipping._answers)
+    del factors
+    assert len(clipping._answers) < before  # nothing is kept of factors that are gone
+
+
+def test_factors_of_inference_mode_are_asked_each_time():
+    with torch.inference_mode():
+        factors = torch.ones(2, dtype=torch.float64)
+        assert clipping.are_plain(factors)
+        factors[0] = 0
+        assert not clipping.are_plain(factors)

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from sfumato.gradients import grid
 
@@ -26,6 +27,8 @@ _PIECE = 64
 _BLOCK = 1 << 17
 # Below this a float32 product of factor and gradient could lose digits to gradual underflow.
 _SMALLEST_SAFE_FACTOR = 1e-30
+# Of factors that are still in use: the version of the tensor that was asked about, and whether they are plain.
+_answers: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -146,12 +149,13 @@ def without_excluded(values: Tensor, factors: Tensor) -> Tensor:
     return torch.where((factors != 0).reshape(-1, *[1] * (values.dim() - 1)), values, values.new_zeros(()))
 
 
-def weighted_sum(values: Tensor, factors: Tensor) -> Tensor:
+def weighted_sum(values: Tensor, factors: Tensor, *, plain: bool = False) -> Tensor:
     """``sum_b factors_b values_b``, with the values of excluded examples never multiplied.
 
     Args:
         values: (B, ...).
         factors: (B,) float64, from `clip_factors`.
+        plain: whether it is known already that they are (`are_plain`), as those of a part are where all are.
 
     Returns:
         (...), in float32 or the values' own type if that is wider.
@@ -162,7 +166,7 @@ def weighted_sum(values: Tensor, factors: Tensor) -> Tensor:
     dtype = accumulation_dtype(values.dtype)
     examples, shape = values.shape[0], values.shape[1:]
     rows = values.reshape(examples, math.prod(shape))
-    plain = are_plain(factors)
+    plain = plain or are_plain(factors)
     rows = rows if plain else without_excluded(rows, factors)
     if plain or not needs_float64(factors, dtype):
         return torch.mv(rows.to(dtype).t(), factors.to(dtype)).reshape(shape)
@@ -175,8 +179,17 @@ def weighted_sum(values: Tensor, factors: Tensor) -> Tensor:
 
 
 def are_plain(factors: Tensor) -> bool:
-    """Whether no factor excludes its example or is too small for float32: the usual case, by one question."""
-    return factors.numel() == 0 or float(factors.amin()) >= _SMALLEST_SAFE_FACTOR
+    """Whether no factor excludes its example or is too small for float32: the usual case, by one question.
+
+    Every use of every parameter asks of the same factors, and each answer would be a stop on a device, where the host
+    waits; so it is kept with the tensor, for as long as nothing writes to it.
+    """
+    now = -1 if factors.is_inference() else factors._version  # those of inference mode do not say when they change
+    version, plain = _answers.get(factors, (-1, False))
+    if now == -1 or version != now:
+        plain = factors.numel() == 0 or float(factors.amin()) >= _SMALLEST_SAFE_FACTOR
+        _answers[factors] = now, plain
+    return plain
 
 
 def needs_float64(factors: Tensor, dtype: torch.dtype) -> bool:

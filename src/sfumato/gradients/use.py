@@ -117,10 +117,13 @@ class Instantiated:
         return self._squares
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
-        parts = factors.split([tile.shape[0] for tile in self._tiles])
-        total = clipping.weighted_sum(self._tiles[0], parts[0])
-        for tile, part in zip(self._tiles[1:], parts[1:], strict=True):
-            total += clipping.weighted_sum(tile, part)
+        first, *others = self._tiles
+        if not others:
+            return clipping.weighted_sum(first, factors)
+        parts, plain = factors.split([tile.shape[0] for tile in self._tiles]), clipping.are_plain(factors)
+        total = clipping.weighted_sum(first, parts[0], plain=plain)
+        for tile, part in zip(others, parts[1:], strict=True):
+            total += clipping.weighted_sum(tile, part, plain=plain)
         return total
 
     def instantiate(self, rows: Tensor | None = None) -> Tensor:
