@@ -112,8 +112,10 @@ def counted() -> Iterator[Counts]:
 
 @contextlib.contextmanager
 def counting_device() -> Iterator[None]:
-    """Within, `counting:0` is a device. Enter it once before a process's first backward pass, when autograd makes a queue
-    for each device that there is."""
+    """Within, `counting:0` is a device.
+
+    Enter it once before a process's first backward pass, when autograd makes a queue for each device that there is.
+    """
     if not _kept:
         _register()
     before = torch.__future__.get_swap_module_params_on_conversion()
