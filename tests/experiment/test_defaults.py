@@ -38,7 +38,7 @@ def test_the_rate_grows_with_the_budget_and_is_rounded_to_be_read():
     assert all(float(f"{rate:.2g}") == rate for rate in rates)
 
 
-@pytest.mark.parametrize("model", [defaults.SCATTERING, defaults.DICTIONARY])
+@pytest.mark.parametrize("model", [defaults.SCATTERING, fixed_features.DICTIONARY])
 def test_the_rate_is_the_equation_of_its_docstring(model):
     found, features = plan(), defaults.FIXED[model]
     rate = defaults.training_rules(found, given={"model": model}, size=28, channels=1)["learning_rate"].value
@@ -66,6 +66,8 @@ def test_the_rule_says_where_images_are_averaged_down(size, said):
     for channels in (1, 3):
         reason = fixed_features.model_rule(given={}, size=size, channels=channels).reason
         assert ("averaged down to 32 pixels" in reason) == said
+    wavelets = fixed_features.model_rule(given={"flip": False}, size=size, channels=3)  # have sides of their own
+    assert "averaged" not in wavelets.reason
 
 
 @pytest.mark.parametrize("model", [fixed_features.SCATTERING, fixed_features.DICTIONARY, fixed_features.BOTH])
@@ -91,7 +93,7 @@ def test_the_rate_of_a_grey_dictionary_alone_has_a_bound():
 
 
 def test_the_dictionary_takes_all_examples_in_every_step_of_more_of_them():
-    features = defaults.FIXED[defaults.DICTIONARY]
+    features = defaults.FIXED[fixed_features.DICTIONARY]
     for examples in (2000, 50_000, features.full_batch_up_to, features.full_batch_up_to + 1):
         rules = defaults.plan_rules(examples, features=features)
         assert (rules["batch_size"].value == examples) == (examples <= features.full_batch_up_to)

@@ -55,11 +55,8 @@ def says_so(directory) -> bool:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    images, labels = photographs()
-    place = tmp_path_factory.mktemp("photographs")
-    np.savez(place / "few.npz", x_train=images, y_train=labels, x_test=images[:8], y_test=labels[:8])
-    return sfumato.train(None, f"npz:{place / 'few.npz'}", epsilon=8.0, steps=3, directory=place / "run")
+def run(few, tmp_path_factory):
+    return sfumato.train(None, few, epsilon=8.0, steps=3, directory=tmp_path_factory.mktemp("photographs") / "run")
 
 
 def test_the_statement_says_that_no_real_image_stands_behind_the_features(run):
@@ -77,10 +74,8 @@ def test_a_model_is_what_its_own_file_holds_whatever_dictionary_is_stored(run, m
     np.testing.assert_allclose(sfumato.load(run.directory).logits(list(images[:4])), before, atol=1e-6)
 
 
-def test_other_models_say_nothing_of_it(tmp_path):
-    images, labels = photographs()
-    np.savez(tmp_path / "few.npz", x_train=images, y_train=labels, x_test=images[:8], y_test=labels[:8])
-    run = sfumato.train("scattering", f"npz:{tmp_path / 'few.npz'}", epsilon=8.0, steps=3, directory=tmp_path / "run")
+def test_other_models_say_nothing_of_it(few, tmp_path):
+    run = sfumato.train("scattering", few, epsilon=8.0, steps=3, directory=tmp_path / "run")
     assert not any(SYNTHETIC in line for line in run.statement.not_covered)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from sfumato.averaging.averages import LAST
 from sfumato.experiment.fixed_features import (
     BAG,
-    DICTIONARY,
     FIXED,
     FULL_BATCH_UP_TO,
     HEAD,
@@ -23,6 +22,7 @@ from sfumato.experiment.fixed_features import (
     fixed_features,
     model_rule,
 )
+from sfumato.models import is_prior
 from sfumato.models.losses import MULTILABEL
 from sfumato.privacy import FixedOrder, Participation, PrivacyPlan, unit
 from sfumato.privacy.planning.requested import Request
@@ -171,7 +171,7 @@ def training_rules(
             rules["shift"] = Rule(max(1, size // 8), "an eighth of the side, as 4 of 32 pixels in De et al. 2022")
         rules["flip"] = Rule(channels == 3, MIRRORED)
     elif fixed is not None:
-        mirrored = chosen.startswith(DICTIONARY) and channels == 3
+        mirrored = is_prior(chosen) and channels == 3
         rules["views"] = Rule(1, MIRRORED_ALREADY if mirrored else "the features stand small shifts by themselves")
     if fixed is not None and given.get("optimizer") in (None, "momentum"):
         rate = fixed.rate(plan, momentum)

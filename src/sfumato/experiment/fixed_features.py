@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from sfumato.models import is_prior
 from sfumato.models.networks import dictionary
 from sfumato.models.networks.scattering import FEATURE_NORM
 from sfumato.privacy import PrivacyPlan
@@ -82,19 +83,18 @@ def model_rule(
         return Rule(BAG, "a linear model of which words a text has: little to put noise on")
     if cached is not None:
         return Rule(HEAD, "one linear layer on features of one norm")
-    model, what = DICTIONARY, "fixed features learnt on synthetic images"
     if size < dictionary.SMALLEST or (channels == 3 and given.get("flip") is False):
-        model, what = SCATTERING, "fixed public wavelet features"
-    elif channels == 1:
+        return Rule(SCATTERING, "fixed public wavelet features, a linear head: little to put noise on")
+    model, what = DICTIONARY, "fixed features learnt on synthetic images"
+    if channels == 1:
         model, what = BOTH, "fixed public wavelet features, and others learnt on synthetic images beside them"
-    smaller = ""
     if size > dictionary.LARGEST_WORKING_SIDE:
-        smaller = f" of images averaged down to {dictionary.WORKING_SIDE} pixels"
-    return Rule(model, f"{what}{smaller}, a linear head: little to put noise on")
+        what += f" of images averaged down to {dictionary.WORKING_SIDE} pixels"
+    return Rule(model, f"{what}, a linear head: little to put noise on")
 
 
 def fixed_features(model: str, channels: int = 3) -> FixedFeatures | None:
     """What is known of a model that is a linear head on fixed features; None of others."""
     if model == DICTIONARY and channels == 1:
         return GREY_ALONE
-    return FIXED.get(BOTH if model.startswith(f"{DICTIONARY},") else model)
+    return FIXED.get(BOTH if is_prior(model) and model != DICTIONARY else model)

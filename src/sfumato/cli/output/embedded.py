@@ -77,7 +77,8 @@ def show_dry_run(job: AnyJob, run: RunDirectory, *, json: bool) -> None:
     from sfumato.training.preparation.estimate import average_bytes
 
     state, expected = "resume" if run.exists else "begin", seconds(job)
-    if isinstance(job, PublicJob) and not job.uses_data:
+    untrained = isinstance(job, PublicJob) and not job.uses_data
+    if untrained:
         plan = {"privacy": "no private data are used", "epsilon": None}
     elif isinstance(job, PublicJob):  # there is no plan, and so no epsilon
         plan = {"privacy": "none: it promises nothing", "epsilon": None, "steps": job.steps}
@@ -109,7 +110,7 @@ def show_dry_run(job: AnyJob, run: RunDirectory, *, json: bool) -> None:
     rows |= others
     rows |= {f"client {name.replace('_', ' ')}": value for name, value in local.items()}
     rows = {name: value for name, value in rows.items() if value is not None}
-    if isinstance(job, PublicJob) and not job.uses_data:
+    if untrained:
         rows = {name: value for name, value in rows.items() if name != "mapped"} | {"parameters": "none is trained"}
     else:
         rows |= {"memory": f"{average_bytes(job) / (1 << 20):.1f} MiB for averaged weights"}

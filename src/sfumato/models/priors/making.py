@@ -71,8 +71,8 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=IMAGES)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
-    made_of = {"images": asked.images, "atoms": ATOMS, "thresholds": THRESHOLDS, "seed": asked.seed}
-    made_of |= {"power": POWERS[asked.kind]}
+    made_of = {"images": asked.images, "atoms": ATOMS, "thresholds": THRESHOLDS, "power": POWERS[asked.kind]}
+    made_of |= {"seed": asked.seed}
     write(make(asked.kind, **made_of), asked.out, made_of={"kind": asked.kind, **made_of})
     print(f"{asked.out}: {asked.out.stat().st_size / 1e6:.1f} MB")
 
