@@ -185,7 +185,7 @@ def are_plain(factors: Tensor) -> bool:
     waits; so it is kept with the tensor, for as long as nothing writes to it.
     """
     now = -1 if factors.is_inference() else factors._version  # those of inference mode do not say when they change
-    version, plain = _answers.get(factors, (-1, False))
+    version, plain = _answers.get(factors) or (-1, False)
     if now == -1 or version != now:
         plain = factors.numel() == 0 or float(factors.amin()) >= _SMALLEST_SAFE_FACTOR
         _answers[factors] = now, plain
