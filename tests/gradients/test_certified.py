@@ -18,8 +18,9 @@ WAYS = ["keep grouped", "keep loop", "drop loop", "keep unfold", "drop unfold", 
 
 def clipped(use):
     """The norm of the example's term after clipping to 1."""
-    factors = torch.where(use.squared_norms() > 1, use.squared_norms().rsqrt(), 1.0)
-    return use.weighted_sum(factors).double().norm()
+    squares = use.squared_norms()
+    factors = torch.where(squares > 1, squares.rsqrt(), 1.0)
+    return use.weighted_sum(torch.where(torch.isfinite(squares), factors, 0.0)).double().norm()
 
 
 def test_the_textbook_failure_of_ghost_norms_in_float32():
@@ -71,8 +72,8 @@ def test_linear_norms_are_never_too_small(seed, positions, inputs, outputs, offs
     if 1e-30 < reach < 1e30:
         # Never smaller than the exact norm, but for what the gradient's own computation rounds away.
         assert use.squared_norms().sqrt().item() >= exact.item() * (1 - 1e-6) - 1e-6 * reach
-        if exact > 0.1 * reach:
-            assert use.squared_norms().sqrt().item() <= exact.item() * (1 + 1e-4)
+        if exact > 0.1 * reach and (method == "keep" or max(map(abs, exponents)) < 8):
+            assert use.squared_norms().sqrt().item() <= exact.item() * (1 + 1e-4) + 1e-15
 
 
 def _wide(dtype):
@@ -92,8 +93,12 @@ def test_convolution_norms_are_never_too_small(method, scale, offset):
     verb, _, name = method.partition(" ")
     use = Kept(kernel, x, g, name, None) if verb == "keep" else Held(kernel, x, g, name or "gram")
     assert clipped(use) <= 1 + 1e-6
-    exact = kernel.instantiate(x.double(), g.double(), "loop").norm()
-    assert use.squared_norms().sqrt() == pytest.approx(exact.item(), rel=1e-4 if offset == 0 else 1e-2)
+    exact, found = kernel.instantiate(x.double(), g.double(), "loop").norm(), use.squared_norms().sqrt()
+    kept, small = verb == "keep", scale <= 1e10
+    if torch.isinf(found):  # not vouched for, so it is computed again
+        assert not (small and (kept or (offset == 0 and scale >= 1e-10)))
+    else:
+        assert found == pytest.approx(exact.item(), rel=1e-4 if offset == 0 else 1e-2)
 
 
 @pytest.mark.parametrize("mutant", ["allowance", "Gram factor"])
@@ -116,13 +121,15 @@ def test_without_a_part_of_the_certificate_a_bound_breaks(monkeypatch, mutant):
     assert worst > 1 + 1e-6
 
 
-def test_hard_examples_are_instantiated_because_the_allowance_would_be_felt(monkeypatch):
+def test_hard_examples_are_not_vouched_for_because_the_allowance_would_be_felt(monkeypatch):
     x, g = torch.randn(3, 64, 32), torch.randn(3, 64, 16)
     x[1] += 1000
     g -= g.mean(dim=1, keepdim=True)
     exact = torch.einsum("btp,btd->bdp", x.double(), g.double()).norm(dim=(1, 2))
     kernel = LinearKernel(16, 32)
-    torch.testing.assert_close(Held(kernel, x, g, "gram").squared_norms().sqrt(), exact, rtol=1e-4, atol=0)
+    norms = Held(kernel, x, g, "gram").squared_norms().sqrt()
+    assert torch.isinf(norms).tolist() == [False, True, False]
+    torch.testing.assert_close(norms[[0, 2]], exact[[0, 2]], rtol=1e-4, atol=0)
     monkeypatch.setattr(forms, "tolerance", lambda dtype: float("inf"))
     norms = Held(kernel, x, g, "gram").squared_norms().sqrt()
     assert norms[1] > 1.001 * exact[1]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sfumato.gradients import clipping
 
 
-def factors_of(values, max_norm=1.0):
-    squares = clipping.squared_norms(values)
+def factors_of(values, max_norm=1.0, squares=None):
+    squares = clipping.squared_norms(values) if squares is None else squares
     losses = torch.zeros(values.shape[0])
     return clipping.clip_factors(squares, losses, max_norm=max_norm, of=[values[0]])
 
@@ -28,9 +28,20 @@ def test_one_clipped_example_obeys_the_bound(exponent, bound_exponent, offset, s
     generator = torch.Generator().manual_seed(seed)
     values = (torch.randn(1, size, generator=generator) + offset) * 10.0**exponent
     bound = 10.0**bound_exponent
-    total = clipping.weighted_sum(values, factors_of(values, bound)).double().norm()
+    norm, exact = values.double().norm(), clipping.exact_squared_norms(values)
+    factors = factors_of(values, bound, exact)
+    total = clipping.exact_weighted_sum(values, factors).double().norm()
     assert total <= bound * (1 + 1e-6)
-    assert total >= min(bound, values.double().norm()) * (1 - 1e-5)
+    assert total >= min(bound, norm) * (1 - 1e-5)
+    bound = max(bound, 1e-12)  # the least that a gradient takes
+    squares = clipping.squared_norms(values)
+    factors = factors_of(values, bound, squares)
+    doubtful = clipping.doubtful(factors, squares, torch.zeros(1))
+    assert doubtful.item() == (norm > 10**18 or factors.item() < 1e-30) or 1e16 < norm < 1e24
+    if not doubtful:
+        total = clipping.weighted_sum(values, factors, excluding=False).double().norm()
+        assert total <= bound * (1 + 1e-6)
+        assert total >= min(bound, norm) * (1 - 1e-5)
 
 
 def test_norm_of_many_elements_is_not_too_small():
@@ -41,9 +52,10 @@ def test_norm_of_many_elements_is_not_too_small():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("size", [1, 7, 64, 65, 1000])
-def test_no_norm_is_too_small_by_a_single_digit(dtype, size):
+@pytest.mark.parametrize("norms", [clipping.squared_norms, clipping.exact_squared_norms])
+def test_no_norm_is_too_small_by_a_single_digit(dtype, size, norms):
     values = torch.randn(50, size, dtype=torch.float64).to(dtype)
-    for found, row in zip(clipping.squared_norms(values).tolist(), values.tolist(), strict=True):
+    for found, row in zip(norms(values).tolist(), values.tolist(), strict=True):
         exact = sum(Fraction(value) ** 2 for value in row)
         assert exact <= Fraction(found) <= exact * (1 + Fraction(1, 10**5))
 
@@ -64,15 +76,32 @@ def test_no_term_exceeds_the_bound_by_a_single_digit(dtype):
 def test_a_factor_that_float32_cannot_hold_loses_no_digits(bound):
     values = torch.randn(20, 1, 5) * 1e36
     for row in values:
-        total = clipping.weighted_sum(row, factors_of(row, bound)).double().norm()
+        squares = clipping.exact_squared_norms(row)
+        factors = factors_of(row, bound, squares)
+        assert clipping.doubtful(factors, squares, torch.zeros(1)).all()
+        total = clipping.exact_weighted_sum(row, factors).double().norm()
         assert bound * (1 - 1e-5) <= total <= bound * (1 + 1e-6)
 
 
 def test_norm_beyond_float32_is_finite():
     values = torch.full((1, 100), 3e38)
-    norm = clipping.squared_norms(values).sqrt().item()
-    assert values.double().norm() <= norm <= values.double().norm() * (1 + 1e-5)
-    assert clipping.weighted_sum(values, factors_of(values)).double().norm() == pytest.approx(1, rel=1e-5)
+    assert clipping.squared_norms(values).tolist() == [float("inf")]
+    squares = clipping.exact_squared_norms(values)
+    assert values.double().norm() <= squares.sqrt().item() <= values.double().norm() * (1 + 1e-5)
+    total = clipping.exact_weighted_sum(values, factors_of(values, squares=squares))
+    assert total.double().norm() == pytest.approx(1, rel=1e-5)
+
+
+@pytest.mark.parametrize("exponent", [-19, -21, -25, -40])
+def test_squares_that_vanish_are_allowed_for(exponent):
+    values = torch.full((1, 1000), 10.0**exponent)
+    exact = sum(Fraction(value) ** 2 for value in values[0].tolist())
+    assert exact <= Fraction(clipping.squared_norms(values).item()) <= exact + Fraction(1, 10**34)
+    assert exact <= Fraction(clipping.exact_squared_norms(values).item()) <= exact * (1 + Fraction(1, 10**9))
+
+
+def test_an_exact_norm_of_nothing_is_zero():
+    assert clipping.exact_squared_norms(torch.zeros(2, 1000)).tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
@@ -103,27 +132,11 @@ def test_no_elements():
     assert clipping.squared_norms(torch.ones(2, 0)).tolist() == [0, 0]
 
 
-def test_whether_factors_are_plain_is_asked_once_and_again_after_they_were_written_to(monkeypatch):
-    asked = []
-    amin = torch.Tensor.amin
-    monkeypatch.setattr(torch.Tensor, "amin", lambda values: asked.append(1) or amin(values))
-    factors = torch.tensor([0.5, 1.0], dtype=torch.float64)
-    assert clipping.are_plain(factors)
-    assert clipping.are_plain(factors)
-    assert len(asked) == 1
-    factors[1] = 0
-    assert not clipping.are_plain(factors)
-    factors[1] = 1e-31
-    assert not clipping.are_plain(factors)
-    assert clipping.are_plain(factors[:1])
-    before = len(clipping._answers)
-    del factors
-    assert len(clipping._answers) < before  # nothing is kept of factors that are gone
-
-
-def test_factors_of_inference_mode_are_asked_each_time():
-    with torch.inference_mode():
-        factors = torch.ones(2, dtype=torch.float64)
-        assert clipping.are_plain(factors)
-        factors[0] = 0
-        assert not clipping.are_plain(factors)
+def test_what_is_computed_again():
+    """What is not finite, and a factor too small for float32; not one who is left out for their weight."""
+    squares = torch.tensor([1.0, float("inf"), float("nan"), 1.0, 1e62, 1.0]).double()
+    losses = torch.tensor([1.0, 1.0, 1.0, float("inf"), 1.0, 1.0])
+    weights = torch.tensor([1, 1, 1, 1, 1, 0]).double()
+    factors = clipping.clip_factors(squares, losses, max_norm=1.0, of=[torch.ones(1)], weights=weights)
+    assert clipping.doubtful(factors, squares, losses).tolist() == [False, True, True, True, True, False]
+    assert factors[5] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
 from itertools import pairwise, starmap
@@ -19,10 +20,11 @@ from sfumato.gradients.conditions import DependsOnExample, Disagreement, agreein
 from sfumato.gradients.examples import each, signature, tensors
 from sfumato.gradients.methods import sequential
 from sfumato.gradients.methods.expanded import trainable_parameters
-from sfumato.gradients.methods.vectorised import Objective, RunPath
+from sfumato.gradients.methods.vectorised import Objective, Run, RunPath
 from sfumato.gradients.sites.dropout import fresh_keys
-from sfumato.gradients.sums import ClippedSum, clipped_sum
+from sfumato.gradients.sums import ClippedSum, QueuedSum, exact_sum, first_sum
 from sfumato.gradients.tuner import Tuner
+from sfumato.gradients.use import slices
 
 
 class Batches:
@@ -88,25 +90,33 @@ class Batches:
 
     def _fast(self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None) -> ClippedSum:
         """A piece of the batch: at once, or in parts whose examples take the same branches of the model."""
-        examples, path = len(tensors(batch)[0]), self.paths[key]
-        if keys is None and path.conditional and path.draws:
-            keys = fresh_keys(examples)  # a run that was given up is to be repeated with the same masks
+        examples = len(tensors(batch)[0])
+        if keys is None and self.paths[key].draws:
+            keys = fresh_keys(examples)  # what is run again is to be run with the same masks
 
         def part(rows: Any) -> ClippedSum:
-            return self._at_once(each(itemgetter(rows), batch), key, *_at(rows, (keys, weights)))
+            asking = self.paths[key].conditional or not self._runs_behind(batch)
+            return self._at_once(each(itemgetter(rows), batch), key, *_at(rows, (keys, weights)), asking=asking)
 
         parts = agreeing(part, examples)
         places, total = next(parts)
+        if len(places) == examples:
+            return total
         for rows, found in parts:
             places, total = torch.cat([places, rows]), total.followed_by(found)
         return total.in_order(places)
 
-    def _at_once(self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None) -> ClippedSum:
-        known, objective = self.paths[key], self._objective
-        if known.conditional:  # which branches private examples take, and thus which sites they meet, is not remembered
-            objective = replace(objective, tuner=Tuner(objective.tuner.methods))
+    def _runs_behind(self, batch: Examples) -> bool:
+        """Whether the host would have to wait for the answer to a question about numbers."""
+        return tensors(batch)[0].device.type != "cpu"
+
+    def _at_once(
+        self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None, *, asking: bool = True
+    ) -> ClippedSum:
+        """Examples that take the same branches; without asking, a sum that a device may still compute."""
+        known, parameters = self.paths[key], trainable_parameters(self._objective.model)
         try:
-            found, path = run_expanding(objective, batch, known, keys=keys, weights=weights)
+            found = self._run(batch, key, keys, weights)
         except DependsOnExample:
             self.paths[key] = replace(known, conditional=True)
             return self._at_once(batch, key, keys, weights)
@@ -116,9 +126,53 @@ class Batches:
             if not known.conditional:
                 raise
             return self.one_at_a_time(batch, weights)  # a branch that no made-up example took may not be for vmap
+        total, others, some = first_sum(found, parameters, self._max_norm, weights, asking=asking)
+        if isinstance(some, Tensor):
+            return QueuedSum(self._settling(total, some, (batch, key, keys, weights)))
+        if not some:
+            return total
+        del found
+        rows = others.nonzero()[:, 0]
+        pieces = slices(len(rows), sum(parameter.numel() for parameter in parameters.values()))
+        exact = (self._exactly(rows[piece], batch, key, keys, weights) for piece in pieces)
+        return total.completed(rows, reduce(ClippedSum.followed_by, exact))
+
+    def _exactly(
+        self, rows: Tensor, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None
+    ) -> ClippedSum:
+        """The examples at these places, with every gradient formed."""
+        keys, weights = _at(rows, (keys, weights))
+        found = self._run(each(itemgetter(rows), batch), key, keys, weights, exact=True)
+        return exact_sum(found, trainable_parameters(self._objective.model), self._max_norm, weights)
+
+    def _run(
+        self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None, *, exact: bool = False
+    ) -> Run:
+        known, objective = self.paths[key], self._objective
+        if known.conditional:  # which branches private examples take, and thus which sites they meet, is not remembered
+            objective = replace(objective, tuner=Tuner(objective.tuner.methods))
+        found, path = run_expanding(objective, batch, known, keys=keys, weights=weights, exact=exact)
         if not known.conditional:
             self.paths[key] = self.latest = path.having(found)
-        return clipped_sum(found, trainable_parameters(objective.model), self._max_norm, weights)
+        return found
+
+    def _settling(self, total: ClippedSum, spoiled: Tensor, call: tuple) -> Callable[[], ClippedSum]:
+        """What gives the sum once a device is done: as it is, or computed again where it is void."""
+        parameters = trainable_parameters(self._objective.model)
+        versions = [parameter._version for parameter in parameters.values()]
+
+        def settle() -> ClippedSum:
+            if not bool(spoiled):
+                return total
+            if versions != [parameter._version for parameter in parameters.values()]:
+                raise SfumatoError(
+                    "the model was changed before its clipped sum was read, of which a part must be computed again",
+                    "read `gradients` before the optimizer's step",
+                )
+            with torch.enable_grad():
+                return self._at_once(*call)
+
+        return settle
 
     def one_at_a_time(self, batch: Examples, weights: Tensor | None) -> ClippedSum:
         """The same by the slow path."""

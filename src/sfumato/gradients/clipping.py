@@ -8,6 +8,9 @@ For per-example gradients ``G_b`` and a bound ``C`` the clipped sum is ``sum_b m
   of the products that come after;
 - an example with anything that is not finite has the factor zero, and its rows are replaced by zeros before any product
   (``0 * NaN`` would be ``NaN``).
+
+Nothing here looks at a value to decide what to do, so a device is never waited for. What the fast arithmetic can't
+vouch for has the norm infinity, and is `doubtful`: such examples are computed again by the functions named exact.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from sfumato.gradients import grid
 
@@ -27,8 +29,6 @@ _PIECE = 64
 _BLOCK = 1 << 17
 # Below this a float32 product of factor and gradient could lose digits to gradual underflow.
 _SMALLEST_SAFE_FACTOR = 1e-30
-# Of factors that are still in use: the version of the tensor that was asked about, and whether they are plain.
-_answers: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -55,16 +55,15 @@ def squared_norms(values: Tensor) -> Tensor:
     Returns:
         (B,) float64.
     """
-    return squared_lengths(values.reshape(values.shape[0], math.prod(values.shape[1:])))
+    return squared_lengths(_rows(values))
 
 
 def squared_lengths(values: Tensor) -> Tensor:
-    """Squared L2 norms along the last axis, never too small.
+    """Squared L2 norms along the last axis, never too small; not finite where squares overflow.
 
     Pieces of 64 numbers are summed in the values' own type, which is as fast as memory; the pieces in float64. However
-    a piece is summed, its relative error is below 65 roundings, since no term is negative; that much is added. Where
-    squares overflow or vanish, all is done in float64: for each norm by itself, so that no example changes how another
-    one's rounds.
+    a piece is summed, its relative error is below 65 roundings, since no term is negative; that much is added, and what
+    the squares of tiny numbers may have lost altogether, 1e-38 for each in float32.
 
     Args:
         values: (..., n), any real floating type.
@@ -76,7 +75,7 @@ def squared_lengths(values: Tensor) -> Tensor:
     5.0
     """
     values = values.to(accumulation_dtype(values.dtype))
-    width, limits = values.shape[-1], torch.finfo(values.dtype)
+    width = values.shape[-1]
     if values.numel() == 0:
         return torch.zeros(values.shape[:-1], dtype=torch.float64, device=values.device)
     whole = width // _PIECE * _PIECE
@@ -87,19 +86,33 @@ def squared_lengths(values: Tensor) -> Tensor:
     total = lengths[0] if lengths[0].dim() < values.dim() else lengths[0].sum(dim=-1)
     for more in lengths[1:]:
         total += more
-    total *= 1 + margin(values.dtype)
-    floor = width * limits.tiny / limits.eps
-    low, high = torch.aminmax(total)
-    if not bool((low > floor) & (high < math.inf)):
-        imprecise = ~((total > floor) & (total < math.inf))
-        total[imprecise] = _squared_lengths_in_float64(values[imprecise])
-    return total
+    return total.mul_(1 + margin(values.dtype)).add_(2 * width * torch.finfo(values.dtype).tiny)
 
 
-def _squared_lengths_in_float64(rows: Tensor) -> Tensor:
-    """(n, width) to (n,)."""
-    width = max(1, _BLOCK // len(rows))
-    return sum(torch.linalg.vector_norm(block.double(), dim=1).square() for block in rows.split(width, dim=1))  # type: ignore
+def exact_squared_norms(values: Tensor) -> Tensor:
+    """The same in float64, which holds the squares of all numbers of float32; zero where all numbers are zero.
+
+    Args:
+        values: (B, ...), any real floating type.
+
+    Returns:
+        (B,) float64.
+    """
+    return exact_squared_lengths(_rows(values))
+
+
+def exact_squared_lengths(values: Tensor) -> Tensor:
+    """Squared L2 norms along the last axis (..., n) as `exact_squared_norms`."""
+    if values.numel() == 0:
+        return squared_lengths(values)
+    width = max(1, _BLOCK // math.prod(values.shape[:-1]) // _PIECE) * _PIECE
+    blocks = [torch.linalg.vector_norm(block.double(), dim=-1).square_() for block in values.split(width, dim=-1)]
+    total = blocks[0] if len(blocks) == 1 else torch.stack(blocks).sum(dim=0)
+    return total.mul_(1 + 2.0**-52 * min(width, values.shape[-1]))
+
+
+def _rows(values: Tensor) -> Tensor:
+    return values.reshape(values.shape[0], math.prod(values.shape[1:]))
 
 
 def clip_factors(
@@ -118,9 +131,7 @@ def clip_factors(
         max_norm: the bound ``C``.
         of: tensors of the shapes and types of the gradients of an example, all of them: how many numbers they have says
             how sums round on the grid (`grid`), and the coarsest type how weighted sums do.
-        weights: (B,) float64 from 0 to 1. Padding has 0, and so is its factor. Where its gradients are zero already, as
-            those of padding are but for a backward hook or something not finite, its factor is one as anybody's: to
-            leave examples out takes time, which would tell that there are such.
+        weights: (B,) float64 from 0 to 1; padding has 0, and so is its factor.
 
     Returns:
         (B,) float64. A factor of exactly zero means: leave this example out.
@@ -137,25 +148,32 @@ def clip_factors(
     factors = torch.where(norms > bound, bound / norms, 1.0)
     taking_part = torch.isfinite(squares) & torch.isfinite(losses)
     if weights is not None:
-        taking_part &= (weights > 0) | (squares == 0)
-        factors = torch.where(weights > 0, factors * weights, factors)
+        factors = factors * weights
     return torch.where(taking_part, factors, 0.0)
+
+
+def doubtful(factors: Tensor, squares: Tensor, losses: Tensor) -> Tensor:
+    """(B,) bool: which examples the fast arithmetic can't vouch for, so that they are to be computed again exactly.
+
+    Those of which something is not finite, a norm that it would not give included, and those whose factor is so small
+    that its product with a gradient must be formed in float64.
+    """
+    small = (factors > 0) & (factors < _SMALLEST_SAFE_FACTOR)
+    return small | ~(torch.isfinite(squares) & torch.isfinite(losses))
 
 
 def without_excluded(values: Tensor, factors: Tensor) -> Tensor:
     """The values (B, ...) with zeros in place of examples whose factor is zero."""
-    if are_plain(factors):
-        return values
     return torch.where((factors != 0).reshape(-1, *[1] * (values.dim() - 1)), values, values.new_zeros(()))
 
 
-def weighted_sum(values: Tensor, factors: Tensor, *, plain: bool = False) -> Tensor:
+def weighted_sum(values: Tensor, factors: Tensor, *, excluding: bool = True) -> Tensor:
     """``sum_b factors_b values_b``, with the values of excluded examples never multiplied.
 
     Args:
         values: (B, ...).
-        factors: (B,) float64, from `clip_factors`.
-        plain: whether it is known already that they are (`are_plain`), as those of a part are where all are.
+        factors: (B,) float64, from `clip_factors`; zero, or not too small (`doubtful`).
+        excluding: whether there may be examples whose factor is zero and whose values are not finite.
 
     Returns:
         (...), in float32 or the values' own type if that is wider.
@@ -164,34 +182,17 @@ def weighted_sum(values: Tensor, factors: Tensor, *, plain: bool = False) -> Ten
     tensor([0.5000, 1.0000])
     """
     dtype = accumulation_dtype(values.dtype)
-    examples, shape = values.shape[0], values.shape[1:]
-    rows = values.reshape(examples, math.prod(shape))
-    plain = plain or are_plain(factors)
-    rows = rows if plain else without_excluded(rows, factors)
-    if plain or not needs_float64(factors, dtype):
-        return torch.mv(rows.to(dtype).t(), factors.to(dtype)).reshape(shape)
+    rows = _rows(without_excluded(values, factors) if excluding else values)
+    return torch.mv(rows.to(dtype).t(), factors.to(dtype)).reshape(values.shape[1:])
+
+
+def exact_weighted_sum(values: Tensor, factors: Tensor) -> Tensor:
+    """The same with products and sums in float64, for factors of any size."""
+    dtype = accumulation_dtype(values.dtype)
+    rows = _rows(without_excluded(values, factors))
     total = torch.empty(rows.shape[1], dtype=dtype, device=values.device)
-    width = max(1, _BLOCK // max(1, examples))
+    width = max(1, _BLOCK // max(1, len(rows)))
     for start in range(0, rows.shape[1], width):
         block = rows[:, start : start + width]
         total[start : start + width] = torch.mv(block.double().t(), factors)
-    return total.reshape(shape)
-
-
-def are_plain(factors: Tensor) -> bool:
-    """Whether no factor excludes its example or is too small for float32: the usual case, by one question.
-
-    Every use of every parameter asks of the same factors, and each answer would be a stop on a device, where the host
-    waits; so it is kept with the tensor, for as long as nothing writes to it.
-    """
-    now = -1 if factors.is_inference() else factors._version  # those of inference mode do not say when they change
-    version, plain = _answers.get(factors) or (-1, False)
-    if now == -1 or version != now:
-        plain = factors.numel() == 0 or float(factors.amin()) >= _SMALLEST_SAFE_FACTOR
-        _answers[factors] = now, plain
-    return plain
-
-
-def needs_float64(factors: Tensor, dtype: torch.dtype) -> bool:
-    """Whether some factor is so small that its product with a gradient must be formed in float64."""
-    return dtype != torch.float64 and bool(((factors > 0) & (factors < _SMALLEST_SAFE_FACTOR)).any())
+    return total.reshape(values.shape[1:])

@@ -106,7 +106,7 @@ def explain(objective: Objective, examples: int, path: RunPath) -> Explanation:
                 while found.parts:
                     part = found.parts.pop()
                     size, start = part.bytes(), time.perf_counter()
-                    part.weighted_sums(factors)
+                    part.weighted_sums(factors, excluding=False)
                     sums.append((part.names, time.perf_counter() - start, size))
                     del part
             wait_for(found.losses.device)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -41,34 +44,108 @@ class ClippedSum:
         order = rows.argsort().to(self.norms.device)
         return ClippedSum(gradients=self.gradients, norms=self.norms[order], losses=self.losses[order])
 
+    def completed(self, rows: Tensor, others: ClippedSum) -> ClippedSum:
+        """With the sum of examples at these places that are not in it yet; this one's gradients are added to."""
+        for name, value in self.gradients.items():
+            value += others.gradients[name]
+        norms, losses = self.norms.index_copy(0, rows, others.norms), self.losses.index_copy(0, rows, others.losses)
+        return replace(self, norms=norms, losses=losses)
+
     def of_weights(self, weights: Tensor) -> ClippedSum:
         """The same where nothing is said of padding: the examples whose weights (B,) are zero."""
         norms, losses = (torch.where(weights > 0, values, torch.nan) for values in (self.norms, self.losses))
         return replace(self, norms=norms, losses=losses)
 
 
-def clipped_sum(found: Run, trainable: dict[str, Tensor], max_norm: float, weights: Tensor | None = None) -> ClippedSum:
-    """The clipped sum of the examples of a run, whose parts are taken from it; never in half precision, whatever the
-    model ran in.
+class QueuedSum(ClippedSum):
+    """A clipped sum that a device still computes, on the assumption that the fast arithmetic will do for all examples.
+
+    Whoever asks for one of its values waits for the device; where the assumption was wrong, all is computed again.
+
+    Args:
+        settle: waits for the device, and gives the sum; called at most once.
+    """
+
+    def __init__(self, settle: Callable[[], ClippedSum]):
+        self.__dict__["_settle"] = settle
+
+    @cached_property
+    def settled(self) -> ClippedSum:
+        """The sum, once the device is done."""
+        return self.__dict__.pop("_settle")()
+
+    @property
+    def gradients(self) -> dict[str, Tensor]:  # type: ignore[override]
+        return self.settled.gradients
+
+    @property
+    def norms(self) -> Tensor:  # type: ignore[override]
+        return self.settled.norms
+
+    @property
+    def losses(self) -> Tensor:  # type: ignore[override]
+        return self.settled.losses
+
+    def of_weights(self, weights: Tensor) -> ClippedSum:
+        return QueuedSum(lambda: self.settled.of_weights(weights))
+
+
+def first_sum(
+    found: Run, trainable: dict[str, Tensor], max_norm: float, weights: Tensor | None = None, *, asking: bool = True
+) -> tuple[ClippedSum, Tensor, bool | Tensor]:
+    """The clipped sum of those examples of a run that the fast arithmetic can vouch for; its parts are taken from it.
 
     Args:
         trainable: the parameters, by name.
         max_norm: the bound ``C``.
         weights: (B,) from 0, for padding, to 1.
+        asking: whether to look if there are others, and leave them out. To look is to wait for a device; if there are
+            some and nobody looks, the sum is void.
+
+    Returns:
+        the sum; (B,) bool, the others (`clipping.doubtful`); and whether there are any, which is () if nobody looked.
     """
-    sums: dict[str, Tensor] = {}
+    with _in_full(found):
+        squares, factors = _squares_and_factors(found, trainable, max_norm, weights)
+        others = clipping.doubtful(factors, squares, found.losses)
+        some = bool(others.any()) if asking else others.any()
+        factors = torch.where(others, 0.0, factors)
+        return _total(found, trainable, squares, factors, excluding=some is True), others, some
+
+
+def exact_sum(found: Run, trainable: dict[str, Tensor], max_norm: float, weights: Tensor | None = None) -> ClippedSum:
+    """The clipped sum of an exact run (`contributions`): norms and factors of any size; arguments as of `first_sum`."""
+    with _in_full(found):
+        squares, factors = _squares_and_factors(found, trainable, max_norm, weights)
+        return _total(found, trainable, squares, factors, excluding=True)
+
+
+@contextmanager
+def _in_full(found: Run) -> Iterator[None]:
+    """No graph, and no half precision."""
     with torch.no_grad(), torch.autocast(found.losses.device.type, enabled=False):
-        squares = found.squared_norms()
-        own = trainable.values()
-        factors = clipping.clip_factors(squares, found.losses, max_norm=max_norm, of=own, weights=weights)
-        while found.parts:  # one at a time, so that what a part holds is freed with it
-            sums |= found.parts.pop().weighted_sums(factors)
-        gradients = {
-            name: sums[name].detach().to(clipping.accumulation_dtype(parameter.dtype))
-            if name in sums
-            else clipping.zeros(parameter)
-            for name, parameter in trainable.items()
-        }
+        yield
+
+
+def _squares_and_factors(
+    found: Run, trainable: dict[str, Tensor], max_norm: float, weights: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    squares, own = found.squared_norms(), trainable.values()
+    return squares, clipping.clip_factors(squares, found.losses, max_norm=max_norm, of=own, weights=weights)
+
+
+def _total(
+    found: Run, trainable: dict[str, Tensor], squares: Tensor, factors: Tensor, *, excluding: bool
+) -> ClippedSum:
+    sums: dict[str, Tensor] = {}
+    while found.parts:  # one at a time, so that what a part holds is freed with it
+        sums |= found.parts.pop().weighted_sums(factors, excluding=excluding)
+    gradients = {
+        name: sums[name].detach().to(clipping.accumulation_dtype(parameter.dtype))
+        if name in sums
+        else clipping.zeros(parameter)
+        for name, parameter in trainable.items()
+    }
     return ClippedSum(gradients=gradients, norms=squares.sqrt(), losses=found.losses)
 
 
@@ -86,8 +163,8 @@ def sum_of_one(
     """
     squares = loss.new_zeros(1).double()
     for gradient in found.values():
-        squares += clipping.squared_norms(gradient.unsqueeze(0))
+        squares += clipping.exact_squared_norms(gradient.unsqueeze(0))
     factor = clipping.clip_factors(squares, loss, max_norm=max_norm, of=total.values(), weights=weight)
     for name, gradient in found.items():
-        total[name] += clipping.weighted_sum(gradient.unsqueeze(0), factor).to(total[name].dtype)
+        total[name] += clipping.exact_weighted_sum(gradient.unsqueeze(0), factor).to(total[name].dtype)
     return ClippedSum(gradients=total, norms=squares.sqrt(), losses=loss)

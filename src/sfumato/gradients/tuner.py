@@ -97,10 +97,10 @@ def _fastest(kernel: Kernel, x: Tensor, g: Tensor) -> str:
     factors = torch.ones(examples, dtype=torch.float64, device=x.device)
 
     def keeping(method: str) -> Callable[[], object]:
-        return lambda: Kept(kernel, x, g, method, None).weighted_sum(factors)
+        return lambda: Kept(kernel, x, g, method, None).weighted_sum(factors, excluding=False)
 
     def holding(method: str) -> Callable[[], object]:
-        return lambda: Held(kernel, x, g, method).weighted_sum(factors)
+        return lambda: Held(kernel, x, g, method).weighted_sum(factors, excluding=False)
 
     kept: dict[str, float] = {}
     for method in kernel.methods():

@@ -55,17 +55,17 @@ class Use(Protocol):
 
     Methods:
         squared_norms: (B,) float64, never smaller than the square of what `weighted_sum` adds for the example with
-            factor 1.
-        weighted_sum: ``sum_b factors_b G_b``, of the tensor's shape, float32 at least; factors (B,), zero means
-            excluded.
-        instantiate: (B, *shape), the per-example gradients themselves, or those of the examples `rows` alone.
+            factor 1; not finite where that can't be vouched for.
+        weighted_sum: ``sum_b factors_b G_b``, of the tensor's shape, float32 at least; factors (B,), and whether some
+            are zero because their examples must not be multiplied (`clipping.weighted_sum`).
+        instantiate: (B, *shape), the per-example gradients themselves.
         row_statistics: for a tensor that is itself a function of parameters.
         bytes: memory held.
     """
 
     def squared_norms(self) -> Tensor: ...
-    def weighted_sum(self, factors: Tensor) -> Tensor: ...
-    def instantiate(self, rows: Tensor | None = None) -> Tensor: ...
+    def weighted_sum(self, factors: Tensor, *, excluding: bool = True) -> Tensor: ...
+    def instantiate(self) -> Tensor: ...
     def row_statistics(self, rows: RowMap) -> RowStatistics: ...
     def bytes(self) -> int: ...
 
@@ -84,7 +84,7 @@ def unit_roundoff(tensor: Tensor) -> float:
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """The largest allowance for rounding, relative to the norm: beyond it an example is instantiated."""
+    """The largest allowance for rounding, relative to the norm: beyond it an example is computed again."""
     return 3e-10 if dtype == torch.float64 else 5e-5
 
 
@@ -116,29 +116,35 @@ class Instantiated:
     def squared_norms(self) -> Tensor:
         return self._squares
 
-    def weighted_sum(self, factors: Tensor) -> Tensor:
+    def weighted_sum(self, factors: Tensor, *, excluding: bool = True) -> Tensor:
         first, *others = self._tiles
         if not others:
-            return clipping.weighted_sum(first, factors)
-        parts, plain = factors.split([tile.shape[0] for tile in self._tiles]), clipping.are_plain(factors)
-        total = clipping.weighted_sum(first, parts[0], plain=plain)
+            return clipping.weighted_sum(first, factors, excluding=excluding)
+        parts = factors.split([tile.shape[0] for tile in self._tiles])
+        total = clipping.weighted_sum(first, parts[0], excluding=excluding)
         for tile, part in zip(others, parts[1:], strict=True):
-            total += clipping.weighted_sum(tile, part, plain=plain)
+            total += clipping.weighted_sum(tile, part, excluding=excluding)
         return total
 
-    def instantiate(self, rows: Tensor | None = None) -> Tensor:
-        if len(self._tiles) == 1:
-            return self._tiles[0] if rows is None else self._tiles[0][rows]
-        if rows is None:
-            return torch.cat(self._tiles)
-        size = self._tiles[0].shape[0]
-        return torch.stack([self._tiles[row // size][row % size] for row in rows.tolist()])
+    def instantiate(self) -> Tensor:
+        return self._tiles[0] if len(self._tiles) == 1 else torch.cat(self._tiles)
 
     def row_statistics(self, rows: RowMap) -> RowStatistics:
         return of_all([row_statistics_of(tile, rows) for tile in self._tiles])
 
     def bytes(self) -> int:
         return sum(tile.nbytes for tile in self._tiles)
+
+
+class Exact(Instantiated):
+    """Per-example gradients (B, *shape) whose norms and sums are formed in float64, whatever their size."""
+
+    @cached_property
+    def _squares(self) -> Tensor:
+        return torch.cat([clipping.exact_squared_norms(tile) for tile in self._tiles])
+
+    def weighted_sum(self, factors: Tensor, *, excluding: bool = True) -> Tensor:
+        return clipping.exact_weighted_sum(self.instantiate(), factors)
 
 
 def row_statistics_of(gradients: Tensor, rows: RowMap) -> RowStatistics:

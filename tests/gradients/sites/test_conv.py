@@ -140,7 +140,6 @@ def test_every_form_has_the_same_norm_and_sum(options):
     for form in forms:
         torch.testing.assert_close(form.squared_norms(), exact.flatten(1).square().sum(1))
         torch.testing.assert_close(form.weighted_sum(factors), torch.einsum("b...,b->...", exact, factors))
-        torch.testing.assert_close(form.instantiate(torch.tensor([2, 0])), exact[[2, 0]])
         torch.testing.assert_close(form.instantiate(), exact)
         found = form.row_statistics(RowMap(weight, scales, scales))
         rows = exact.flatten(2)
@@ -157,7 +156,7 @@ def test_tiles_change_nothing(monkeypatch):
     for form in (Kept(kernel, x, g, "unfold", None), Held(kernel, x, g, "grouped"), Held(kernel, x, g, "gram")):
         torch.testing.assert_close(form.squared_norms(), exact.flatten(1).square().sum(1))
         torch.testing.assert_close(form.weighted_sum(torch.ones(4).double()), exact.sum(0))
-        torch.testing.assert_close(form.instantiate(torch.tensor([3, 1])), exact[[3, 1]])
+        torch.testing.assert_close(form.instantiate(), exact)
 
 
 @pytest.mark.parametrize("method", ["keep", "grouped", "gram"])

@@ -9,7 +9,7 @@ from torch import nn
 
 from sfumato.gradients.sites.forms import Held, Kept, together
 from sfumato.gradients.sites.linear import LinearKernel, OuterProduct
-from sfumato.gradients.use import Instantiated, RowMap
+from sfumato.gradients.use import Exact, Instantiated, RowMap
 
 quick = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -65,7 +65,7 @@ def test_every_form_has_the_same_norm_and_sum(positions):
     for form in forms:
         torch.testing.assert_close(form.squared_norms(), exact.square().sum((1, 2)))
         torch.testing.assert_close(form.weighted_sum(factors), torch.einsum("bdp,b->dp", exact, factors))
-        torch.testing.assert_close(form.instantiate(torch.tensor([2, 0])), exact[[2, 0]])
+        torch.testing.assert_close(form.instantiate(), exact)
         found = form.row_statistics(RowMap(weight, scales, scales))
         torch.testing.assert_close(found.squares, ((exact * scales[:, None]) ** 2).sum((1, 2)))
         torch.testing.assert_close(found.own, (exact * weight).sum(2))
@@ -96,9 +96,13 @@ def test_several_uses_of_one_weight_are_joined():
 def test_outer_product_never_exceeds_its_norm(scale, bound):
     use = OuterProduct(torch.randn(1, 7) * scale, torch.randn(1, 5))
     norm = use.squared_norms().sqrt()
-    clipped = use.weighted_sum(bound / norm).double().norm()
-    assert clipped <= bound * (1 + 1e-6)
-    assert clipped >= bound * (1 - 1e-5)
+    assert torch.isinf(norm) == (scale > 1e15)  # the product with a factor could lose digits, so it is not vouched for
+    exact = Exact(use.instantiate())
+    for form in [exact] if torch.isinf(norm) else [use, exact]:
+        norm, size = form.squared_norms().sqrt(), use.instantiate().double().norm()
+        clipped = form.weighted_sum((bound / norm).clamp_max(1)).double().norm()
+        assert clipped <= bound * (1 + 1e-6)
+        assert clipped >= min(bound, size) * (1 - 1e-5)
 
 
 def test_views_are_not_the_product_of_means(compare):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sfumato._checks import one_of, positive
 from sfumato.embedding.clients.local import LocalTraining
-from sfumato.gradients.clipping import accumulation_dtype, clip_factors, squared_norms, weighted_sum
+from sfumato.gradients.clipping import accumulation_dtype, clip_factors, exact_squared_norms, exact_weighted_sum
 
 ADJACENCIES = ("add-or-remove", "zero-out", "replace-one")
 
@@ -84,12 +84,12 @@ class ClippedUpdates:
         if len(labels) == 0:
             return ClippedUpdateSum(gradients=self.zeros(), within=0.0)
         update = self.local.update(inputs, labels, generator)
-        squares = sum(squared_norms(value[None]) for value in update.values())
+        squares = sum(exact_squared_norms(value[None]) for value in update.values())
         assert isinstance(squares, Tensor)
         factors = clip_factors(squares, torch.zeros_like(squares), max_norm=self.max_norm, of=update.values())
         finite = bool(squares.isfinite())
         fits = not finite or bool(squares.sqrt() <= self.max_norm)
         return ClippedUpdateSum(
-            gradients={name: weighted_sum(value[None], factors) for name, value in update.items()},
+            gradients={name: exact_weighted_sum(value[None], factors) for name, value in update.items()},
             within=0.5 if fits else -0.5,
         )

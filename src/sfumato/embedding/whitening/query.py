@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sfumato._checks import one_of, positive, positive_integer
-from sfumato.gradients.clipping import clip_factors, squared_norms, weighted_sum
+from sfumato.gradients.clipping import clip_factors, exact_squared_norms, exact_weighted_sum
 
 ADJACENCIES = ("add-or-remove", "zero-out")
 SCATTER, MEAN = "scatter", "mean"
@@ -86,10 +86,10 @@ class ClippedScatters:
         centres = torch.zeros(len(counts), self.width).index_add_(0, codes, vectors) / counts[:, None]
         within = vectors - centres[codes]
         own = {SCATTER: triangle(within.T @ within / len(labels)), MEAN: MEAN_SHARE * vectors.mean(0)}
-        squares = sum(squared_norms(value[None]) for value in own.values())
+        squares = sum(exact_squared_norms(value[None]) for value in own.values())
         assert isinstance(squares, Tensor)
         factors = clip_factors(squares, torch.zeros_like(squares), max_norm=self.max_norm, of=own.values())
-        return ScatterSum(gradients={name: weighted_sum(value[None], factors) for name, value in own.items()})
+        return ScatterSum(gradients={name: exact_weighted_sum(value[None], factors) for name, value in own.items()})
 
 
 def triangle(matrix: Tensor) -> Tensor:

@@ -35,8 +35,8 @@ _SHARP, _LOOSE = 1e-6, 5e-2
 _ROUNDING = 30.0
 # Share of the whole gradient that counts as a parameter's size when it has hardly any of its own.
 _NEGLIGIBLE = 1e-2
-# Norms whose squares are not numbers of float64 any more.
-_VANISHING = 1e-150
+# Norms so small are given as larger ones, for what their squares lose in float32; no bound is as small.
+_VANISHING = 1e-12
 _REMEDY = (
     "do not train with this model as it is: a layer computes something else when examples are run one at a time, or "
     "the loss is not a mean over views; report it if neither holds"

@@ -8,7 +8,7 @@ from torch import Tensor
 from sfumato.gradients import clipping
 from sfumato.gradients.methods.derived import Operand, Operands
 from sfumato.gradients.sites.forms import together
-from sfumato.gradients.use import Instantiated, Use, slices, tolerance
+from sfumato.gradients.use import Exact, Instantiated, Use, tolerance
 
 # What the numbers s, a, c may be wrong by, relative to the norm that they give.
 _FORM_ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-5}
@@ -25,9 +25,9 @@ class Direct:
         """(B,) float64: never smaller than the square of what `weighted_sums` adds with factor 1."""
         return self._use.squared_norms()
 
-    def weighted_sums(self, factors: Tensor) -> dict[str, Tensor]:
-        """By parameter name, the clipped sum."""
-        total = self._use.weighted_sum(factors)
+    def weighted_sums(self, factors: Tensor, *, excluding: bool) -> dict[str, Tensor]:
+        """By parameter name, the clipped sum; arguments as `Use.weighted_sum` takes them."""
+        total = self._use.weighted_sum(factors, excluding=excluding)
         return {self.names[0]: total if self._operand is None else self._moved_back(total)}
 
     def _moved_back(self, values: Tensor) -> Tensor:
@@ -56,13 +56,12 @@ class OfRows:
     **Guarantee.** Norm and sum are those of one linear map, the form's own (`RowForm.pulled`), so that the bound holds
     whether or not that map is the function's derivative; that it is, is what the proof by probes is for. As in
     `uses.Held` the norm adds an allowance for the rounding of dots, sum and map, and an example for which that would
-    be felt (its gradient lies almost wholly in the directions that the function takes away) is pulled back by itself.
+    be felt (its gradient lies almost wholly in the directions that the function takes away) has the norm infinity.
     """
 
     def __init__(self, operand: Operand, use: Use, operands: Operands):
         self.names = operand.names
         self._operand, self._use, self._operands = operand, use, operands
-        self._hard: tuple[Tensor, dict[str, Use]] | None = None
         self._squares: Tensor | None = None
 
     def squared_norms(self) -> Tensor:
@@ -86,34 +85,20 @@ class OfRows:
         # Without what the norms of rows were given for their rounding, which counts for more where terms cancel.
         least = (squares - clipping.margin(tensor.dtype) * found.squares).clamp_min(0)
         hard = ~(bound <= (1 + 1.8 * tolerance(tensor.dtype)) * least.sqrt()) & (found.rounding != 0)
-        bound = bound.square()
-        if bool(hard.any()):
-            rows = hard.nonzero()[:, 0]
-            pieces = [self._pulled(rows[part]) for part in slices(len(rows), tensor.numel())]
-            self._hard = rows, {name: Instantiated(torch.cat([piece[name] for piece in pieces])) for name in self.names}
-            bound[rows] = sum(use.squared_norms() for use in self._hard[1].values())  # type: ignore[assignment]
-        return bound
+        return torch.where(hard, torch.inf, bound.square())
 
-    def weighted_sums(self, factors: Tensor) -> dict[str, Tensor]:
+    def weighted_sums(self, factors: Tensor, *, excluding: bool) -> dict[str, Tensor]:
         """As `Direct.weighted_sums`."""
-        easy = factors if self._hard is None else factors.index_fill(0, self._hard[0], 0)
-        form = self._operand.form
-        assert form is not None
-        totals = self._shaped(form.pulled(self._operand.tensor.detach(), self._use.weighted_sum(easy)))
-        if self._hard is not None:
-            rows, exact = self._hard
-            totals = {name: totals[name] + use.weighted_sum(factors[rows]) for name, use in exact.items()}
-        return totals
+        return self._shaped(self._pulled(self._use.weighted_sum(factors, excluding=excluding)))
 
     def by_name(self) -> dict[str, Use]:
         """As `Direct.by_name`."""
-        return {name: Instantiated(values) for name, values in self._pulled(None).items()}
+        values = self._use.instantiate()
+        return {name: Instantiated(own) for name, own in self._shaped(self._pulled(values), len(values)).items()}
 
-    def _pulled(self, rows: Tensor | None) -> dict[str, Tensor]:
-        """(b, *shape) by parameter name: per-example gradients, of the examples `rows` alone if given."""
+    def _pulled(self, values: Tensor) -> dict[str, Tensor]:
         assert self._operand.form is not None
-        values = self._use.instantiate(rows)
-        return self._shaped(self._operand.form.pulled(self._operand.tensor.detach(), values), len(values))
+        return self._operand.form.pulled(self._operand.tensor.detach(), values)
 
     def _shaped(self, found: dict[str, Tensor], *lead: int) -> dict[str, Tensor]:
         return {name: value.reshape(*lead, *self._operands.shape(name)) for name, value in found.items()}
@@ -126,12 +111,15 @@ class OfRows:
 Contribution = Direct | OfRows
 
 
-def contributions(found: list[tuple[Operand, Use]], mains: dict[str, Use], operands: Operands) -> list[Contribution]:
+def contributions(
+    found: list[tuple[Operand, Use]], mains: dict[str, Use], operands: Operands, *, exact: bool
+) -> list[Contribution]:
     """What reached each parameter, all uses of it added up before any norm is taken.
 
     Args:
         found: of each tapped use, its operand.
         mains: of expanded parameters, by name.
+        exact: form every per-example gradient, and the norms of these in float64: for a few examples.
     """
     by_operand: dict[int, tuple[Operand, list[Use]]] = {}
     for operand, use in found:
@@ -144,12 +132,16 @@ def contributions(found: list[tuple[Operand, Use]], mains: dict[str, Use], opera
             parts.append(Direct(operand.names[0], use, operands))
         elif operand.moved:
             parts.append(Direct(operand.names[0], use, operands, operand))
-        elif operand.form is not None:
+        elif operand.form is not None and not exact:
             parts.append(OfRows(operand, use, operands))
         else:
             pulled = operands.pull_back(operand, use.instantiate())
             parts.extend(Direct(name, gradient, operands) for name, gradient in pulled.items())
-    return _added(parts, operands)
+    parts = _added(parts, operands)
+    if not exact:
+        return parts
+    own = [pair for part in parts for pair in part.by_name().items()]
+    return [Direct(name, Exact(use.instantiate()), operands) for name, use in own]
 
 
 def _added(parts: list[Contribution], operands: Operands) -> list[Contribution]:

@@ -114,6 +114,7 @@ def run(
     keys: Tensor | None = None,
     weights: Tensor | None = None,
     own_copies: bool = False,
+    exact: bool = False,
 ) -> Run:
     """Per-example gradients of a batch.
 
@@ -124,6 +125,7 @@ def run(
         keys: (B, 4) int64, for dropout; by default drawn from torch's global generator, if any are needed.
         weights: (B,), 0 for padding, of which no gradient is taken.
         own_copies: let the model work on copies of its parameters and buffers, and of inputs and targets.
+        exact: as `contributions` takes it.
 
     Raises:
         DependsOnExample: the model asks about its example, and the path does not say so.
@@ -162,7 +164,7 @@ def run(
     parts: list[Contribution] = []
     if not missed:
         found = [pair for site in tape.sites for pair in site.hand_over()]
-        parts = contributions(found, mains, operands)
+        parts = contributions(found, mains, operands, exact=exact)
     return Run(
         losses=losses.detach(),
         parts=parts,

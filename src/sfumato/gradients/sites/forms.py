@@ -11,7 +11,7 @@ Held           certified: of Gram matrices, or of tiles that are dropped   the o
 
 `Held` computes the sum anew, so the norm must pay for the rounding of another computation: it adds an allowance
 relative to the *reach* of an example, a bound on the sum of the absolute terms of its gradient. An example whose
-terms cancel so much that the allowance would be felt is instantiated instead.
+terms cancel so much that the allowance would be felt has the norm infinity here, and is computed again by itself.
 """
 
 from __future__ import annotations
@@ -85,8 +85,7 @@ class Held:
 
     **Guarantee.** `squared_norms` bounds the square of the norm of the example's term in `weighted_sum`, if a weight
     gradient of float32 (or float64) is wrong by at most `rounding`, which is relative to the sum of its absolute terms.
-    Examples for which that is more than `tolerance` of the norm are instantiated, and then their bound holds without a
-    condition.
+    Where that is more than `tolerance` of the norm it is infinity, so that no factor but zero goes with the example.
     """
 
     def __init__(
@@ -104,7 +103,6 @@ class Held:
         self.kernel, self.x, self.g = kernel, x, g
         self._method, self._y, self._bias = method, y, bias
         self._dtype = clipping.accumulation_dtype(x.dtype)
-        self._hard: tuple[Tensor, Tensor] | None = None
         self._statistics: RowStatistics | None = None
         if not later:
             _ = self.squared_norms() if derived is None else self.row_statistics(derived)
@@ -127,14 +125,10 @@ class Held:
         for images in slices(self._examples, each, self.kernel.views):
             yield self.x[images].to(self._dtype), self.g[images].to(self._dtype)
 
-    def _of(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        x, g = (t.unflatten(0, (self._examples, -1))[rows].flatten(0, 1) for t in (self.x, self.g))
-        return x.to(self._dtype), g.to(self._dtype)
-
     @cached_property
     def _sizes(self) -> tuple[Tensor, Tensor]:
         """(B,) and (B,): norms of each example's inputs and output gradients."""
-        x, g = (clipping.squared_norms(t.reshape(self._examples, -1)).sqrt() for t in (self.x, self.g))
+        x, g = (clipping.exact_squared_norms(t.reshape(self._examples, -1)).sqrt() for t in (self.x, self.g))
         return x, g
 
     @cached_property
@@ -168,41 +162,24 @@ class Held:
 
     @cached_property
     def _squares(self) -> Tensor:
-        """(B,): certified, with the hard examples instantiated."""
+        """(B,): certified, or infinity."""
         squares = self._sums_of_squares().clamp_min(0) + _GRAM_ROUNDING * self._reach.square()
         bound = squares.sqrt() + self._rounding(self._reach)
-        plain = (bound <= (1 + tolerance(self._dtype)) * squares.sqrt()) & self._in_range
-        bound = bound.square()
-        if bool(plain.all()):
-            return bound
-        rows = (~plain).nonzero()[:, 0]
-        gradients = self._instantiated(rows)
-        self._hard = (rows, gradients)
-        bound[rows] = clipping.squared_norms(gradients)
-        return bound
-
-    def _instantiated(self, rows: Tensor) -> Tensor:
-        x, g = self._of(rows)
-        method = "any" if self._method == "gram" else self._method
-        parts = slices(len(rows), self.kernel.gradient_elements(), self.kernel.views)
-        return torch.cat([self.kernel.instantiate(x[images], g[images], method) for images in parts])
+        certain = (bound <= (1 + tolerance(self._dtype)) * squares.sqrt()) & self._in_range
+        return torch.where(certain, bound.square(), torch.inf)
 
     def squared_norms(self) -> Tensor:
         return self._squares
 
-    def weighted_sum(self, factors: Tensor) -> Tensor:
-        easy = factors if self._hard is None else factors.index_fill(0, self._hard[0], 0)
-        images = easy.repeat_interleave(self.kernel.views)
-        x = clipping.without_excluded(self.x, images).to(self._dtype)
-        g = clipping.without_excluded(self.g, images).to(self._dtype)
-        total = self.kernel.total(x, g * images.to(self._dtype).reshape(-1, *[1] * (g.dim() - 1)))
-        if self._hard is not None:
-            rows, gradients = self._hard
-            total += clipping.weighted_sum(gradients, factors[rows])
-        return total
+    def weighted_sum(self, factors: Tensor, *, excluding: bool = True) -> Tensor:
+        images = factors.repeat_interleave(self.kernel.views) if self.kernel.views > 1 else factors
+        x, g = ((clipping.without_excluded(t, images) if excluding else t).to(self._dtype) for t in (self.x, self.g))
+        return self.kernel.total(x, g * images.to(self._dtype).reshape(-1, *[1] * (g.dim() - 1)))
 
-    def instantiate(self, rows: Tensor | None = None) -> Tensor:
-        return self._instantiated(torch.arange(self._examples, device=self.x.device) if rows is None else rows)
+    def instantiate(self) -> Tensor:
+        method = "any" if self._method == "gram" else self._method
+        parts = self._parts(self.kernel.gradient_elements())
+        return torch.cat([self.kernel.instantiate(x, g, method) for x, g in parts])
 
     def row_statistics(self, rows: RowMap) -> RowStatistics:
         if self._statistics is None:
@@ -221,7 +198,8 @@ class Held:
             return found._replace(rounding=self._rounding(reach))
         if y is not None and bias is not None:
             shares = bias.double().abs() / rows.values.flatten(1).double().norm(dim=1)
-            if bool((shares <= 1).all()):  # what the outputs lost when the bias was added, and the dots since
+            # What the outputs lost when the bias was added, and the dots since; a device is not asked.
+            if y.device.type == "cpu" and bool((shares <= 1).all()):
                 reach = reach + shares.max() * kernel.positions(self.g) ** 0.5 * pulled
             else:
                 y = None

@@ -15,7 +15,7 @@ from sfumato.gradients.sites import Site
 from sfumato.gradients.sites.forms import MOST_GRAM_PRODUCTS
 from sfumato.gradients.use import Instantiated, RowMap, RowStatistics, rounding, unit_roundoff
 
-# Activations above this are normalised before the product, so that no factor becomes a denormal number.
+# Activations above this would want so small a factor that it could become a denormal number.
 _LARGEST_PLAIN_NORM = 1e15
 
 
@@ -39,24 +39,17 @@ class OuterProduct:
 
     def squared_norms(self) -> Tensor:
         squares = self._activation_squares * clipping.squared_norms(self._output_gradients)
-        return squares * (1 + 3 * unit_roundoff(self._output_gradients)) ** 2
+        squares *= (1 + 3 * unit_roundoff(self._output_gradients)) ** 2
+        return torch.where(self._activation_squares <= _LARGEST_PLAIN_NORM**2, squares, torch.inf)
 
-    def weighted_sum(self, factors: Tensor) -> Tensor:
+    def weighted_sum(self, factors: Tensor, *, excluding: bool = True) -> Tensor:
         activations, gradients = self._activations, self._output_gradients
-        if clipping.are_plain(factors) and float(self._activation_squares.amax()) <= _LARGEST_PLAIN_NORM**2:
-            return (gradients * factors.to(gradients.dtype)[:, None]).t() @ activations
-        activations, gradients = (clipping.without_excluded(t, factors) for t in (activations, gradients))
-        norms = clipping.squared_norms(activations).sqrt()
-        if bool((norms > _LARGEST_PLAIN_NORM).any()):
-            norms = norms.clamp_min(torch.finfo(torch.float64).tiny)
-            activations = (activations.double() / norms[:, None]).to(activations.dtype)
-            factors = factors * norms
-        return (gradients.double() * factors[:, None]).to(gradients.dtype).t() @ activations
+        if excluding:
+            activations, gradients = (clipping.without_excluded(t, factors) for t in (activations, gradients))
+        return (gradients * factors.to(gradients.dtype)[:, None]).t() @ activations
 
-    def instantiate(self, rows: Tensor | None = None) -> Tensor:
-        a, g = self._activations, self._output_gradients
-        a, g = (a, g) if rows is None else (a[rows], g[rows])
-        return g[:, :, None] * a[:, None, :]
+    def instantiate(self) -> Tensor:
+        return self._output_gradients[:, :, None] * self._activations[:, None, :]
 
     def row_statistics(self, rows: RowMap) -> RowStatistics:
         a, g = self._activations.double(), self._output_gradients.double()
