@@ -116,7 +116,7 @@ class Batches:
         """Examples that take the same branches; without asking, a sum that a device may still compute."""
         known, parameters = self.paths[key], trainable_parameters(self._objective.model)
         try:
-            found = self._run(batch, key, keys, weights)
+            found = self._run(batch, key, keys, weights, asking=asking)
         except DependsOnExample:
             self.paths[key] = replace(known, conditional=True)
             return self._at_once(batch, key, keys, weights)
@@ -145,13 +145,11 @@ class Batches:
         found = self._run(each(itemgetter(rows), batch), key, keys, weights, exact=True)
         return exact_sum(found, trainable_parameters(self._objective.model), self._max_norm, weights)
 
-    def _run(
-        self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None, *, exact: bool = False
-    ) -> Run:
+    def _run(self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None, **options: bool) -> Run:
         known, objective = self.paths[key], self._objective
         if known.conditional:  # which branches private examples take, and thus which sites they meet, is not remembered
             objective = replace(objective, tuner=Tuner(objective.tuner.methods))
-        found, path = run_expanding(objective, batch, known, keys=keys, weights=weights, exact=exact)
+        found, path = run_expanding(objective, batch, known, keys=keys, weights=weights, **options)
         if not known.conditional:
             self.paths[key] = self.latest = path.having(found)
         return found

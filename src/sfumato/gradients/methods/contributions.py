@@ -85,6 +85,8 @@ class OfRows:
         # Without what the norms of rows were given for their rounding, which counts for more where terms cancel.
         least = (squares - clipping.margin(tensor.dtype) * found.squares).clamp_min(0)
         hard = ~(bound <= (1 + 1.8 * tolerance(tensor.dtype)) * least.sqrt()) & (found.rounding != 0)
+        if form.proven is not None:
+            hard |= ~form.proven
         return torch.where(hard, torch.inf, bound.square())
 
     def weighted_sums(self, factors: Tensor, *, excluding: bool) -> dict[str, Tensor]:

@@ -19,9 +19,9 @@ values have changed. The clipped sum then goes through the form too, so that its
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -53,6 +53,7 @@ class RowForm:
         lengths: |V_i|.
         overlap: u_i . e.
         gains: by name of a parameter with one entry for each row, its m_i in ``dV_i / dgain_i = m_i V_i``.
+        proven: () bool, whether these are the numbers, where a device has not been asked yet.
     """
 
     weight: str
@@ -63,6 +64,7 @@ class RowForm:
     lengths: Tensor
     overlap: Tensor
     gains: dict[str, Tensor]
+    proven: Tensor | None = None
 
     @cached_property
     def quadratic(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -140,12 +142,26 @@ class Operand:
         return None if self.form is None else RowMap(self.tensor.detach(), self.form.scales, self.form.sizes)
 
 
+class KnownForm(NamedTuple):
+    """What was found out about a function at some values of its parameters.
+
+    Attributes:
+        marks: random dots of these, by which they are known again.
+        versions: how often each had been written to.
+        form: the numbers.
+    """
+
+    marks: Tensor
+    versions: tuple[int, ...]
+    form: RowForm
+
+
 @dataclass(eq=False)
 class Forms:
     """What has been found out about a model's functions of parameters; lives as long as its `ClippedGradient`."""
 
     without: set[tuple] = field(default_factory=set)
-    known: dict[tuple, tuple[Tensor, RowForm]] = field(default_factory=dict)
+    known: dict[tuple, KnownForm] = field(default_factory=dict)
     probes: dict[tuple, Tensor] = field(default_factory=dict)
 
     def probe(self, like: Tensor, number: int) -> Tensor:
@@ -165,10 +181,12 @@ class Operands:
         shared: the tensors that stand for the parameters, by name.
         originals: the model's own, which no graph may reach, by name.
         forms: what earlier runs found out.
+        asking: whether to look at numbers, for which a device would be waited for; if not, what they would have said
+            goes with the form (`RowForm.proven`).
     """
 
-    def __init__(self, shared: dict[str, Tensor], originals: dict[str, Tensor], forms: Forms):
-        self._shared, self._originals, self._forms = shared, originals, forms
+    def __init__(self, shared: dict[str, Tensor], originals: dict[str, Tensor], forms: Forms, *, asking: bool = True):
+        self._shared, self._originals, self._forms, self._asking = shared, originals, forms, asking
         self._names = {id(leaf): name for name, leaf in shared.items()}
         self._bypassed = {id(leaf): name for name, leaf in originals.items()}
         self._found: dict[int, Operand] = {}
@@ -239,14 +257,27 @@ class Operands:
         # The same values have the same form, in all micro-batches of a step; they are known again by random dots.
         tensors = [t.detach().reshape(len(tensor), -1) for t in (tensor, *(self._shared[name] for name in names))]
         marks = torch.stack([torch.mv(t, self._forms.probe(t[:1], 2)[0]) for t in tensors])
-        if key in self._forms.known and torch.equal(self._forms.known[key][0], marks):
-            return self._forms.known[key][1]
-        form = self._measured(tensor, names, *parts)
-        if form is None or not self._predicts(tensor, names, form):
-            self._forms.without.add(key)
-            return None
-        self._forms.known[key] = marks, form
+        if self._asking:
+            if key in self._forms.known and torch.equal(self._forms.known[key].marks, marks):
+                return self._forms.known[key].form
+            form, proven = self._measured(tensor, names, *parts)
+            if form is None or proven is None or not bool(proven):
+                self._forms.without.add(key)
+                return None
+            self._forms.known[key] = KnownForm(marks, self._versions(names), form)
+            return form
+        known = self._forms.known.get(key)
+        if known is not None and known.versions == self._versions(names):
+            same = (known.marks == marks).all()  # but for writes that torch does not count
+            return replace(known.form, proven=same if known.form.proven is None else same & known.form.proven)
+        form, proven = self._measured(tensor, names, *parts)
+        if form is not None and proven is not None:
+            form = replace(form, proven=proven)
+            self._forms.known[key] = KnownForm(marks, self._versions(names), form)
         return form
+
+    def _versions(self, names: tuple[str, ...]) -> tuple[int, ...]:
+        return tuple(self._originals[name]._version for name in names if name in self._originals)
 
     def _weight_and_gains(self, tensor: Tensor, names: tuple[str, ...]) -> tuple[str, list[str]] | None:
         rows = len(tensor)
@@ -256,15 +287,20 @@ class Operands:
             return None
         return weights[0], gains
 
-    def _measured(self, tensor: Tensor, names: tuple[str, ...], weight: str, gains: list[str]) -> RowForm | None:
-        """One probe ``v = z + 3 e + 3 u``, z across e and u, gives ``J^T v = s v + alpha e + beta u``."""
+    def _measured(
+        self, tensor: Tensor, names: tuple[str, ...], weight: str, gains: list[str]
+    ) -> tuple[RowForm | None, Tensor | None]:
+        """One probe ``v = z + 3 e + 3 u``, z across e and u, gives ``J^T v = s v + alpha e + beta u``.
+
+        Returns:
+            the numbers, and () bool whether they are right; None where the names alone say that they can't be.
+        """
         own = tensor.detach().flatten(1)
         rows, width = own.shape
         lengths, overlap = torch.linalg.vector_norm(own.double(), dim=1), _sums(own) / width**0.5
-        if not bool(((lengths > _LENGTHS[0]) & (lengths < _LENGTHS[1])).all()):
-            return None
-        if not bool((overlap.abs() < 0.9 * lengths).all()):
-            return None
+        usable = (lengths > _LENGTHS[0]) & (lengths < _LENGTHS[1]) & (overlap.abs() < 0.9 * lengths)
+        if self._asking and not bool(usable.all()):
+            return None, None
         overlap = overlap / lengths
         even, along = torch.full_like(own, width**-0.5), own / lengths.to(own.dtype)[:, None]
         drawn = self._forms.probe(own, 0)
@@ -274,13 +310,14 @@ class Operands:
         probe = drawn + 3 * even + 3 * along
         found = self.gradients(tensor, names, probe.reshape(tensor.shape))
         if set(found) != set(names):
-            return None
+            return None, None
         pulled = found[weight].reshape(rows, width)
         ve, vu = _sums(probe) / width**0.5, _dots(probe, along)
         one = torch.ones_like(ve)
         basis = torch.stack([_dots(probe, probe), ve, vu, ve, one, overlap, vu, overlap, one], -1).reshape(-1, 3, 3)
         right = torch.stack([_dots(pulled, probe), _sums(pulled) / width**0.5, _dots(pulled, along)], -1)
-        scales, alpha, beta = torch.linalg.solve(basis, right).unbind(-1)
+        solution, failed = torch.linalg.solve_ex(basis, right.unsqueeze(-1))
+        scales, alpha, beta = solution.squeeze(-1).unbind(-1)
         form = RowForm(
             weight=weight,
             width=width,
@@ -292,20 +329,21 @@ class Operands:
             gains={name: found[name].reshape(rows).double() / (vu * lengths) for name in gains},
         )
         numbers = torch.stack([form.scales, form.ones, form.own, lengths, form.overlap, *form.gains.values()])
-        return form if bool(torch.isfinite(numbers).all()) else None
+        good = usable & (failed == 0) & torch.isfinite(numbers).all(dim=0)
+        return form, good.all() & self._predicts(tensor, names, form)
 
-    def _predicts(self, tensor: Tensor, names: tuple[str, ...], form: RowForm) -> bool:
-        """Whether the form gives ``J^T z`` for another random z, entry by entry."""
+    def _predicts(self, tensor: Tensor, names: tuple[str, ...], form: RowForm) -> Tensor:
+        """() bool: whether the form gives ``J^T z`` for another random z, entry by entry."""
         probe = self._forms.probe(tensor.detach().flatten(1), 1)
         found = self.gradients(tensor, names, probe.reshape(tensor.shape))
         expected = form.pulled(tensor.detach(), probe.reshape(tensor.shape))
         near, width = _PROOF[tensor.dtype], probe.shape[1]
         sizes = {form.weight: form.scales, **{n: m * form.lengths * width**0.5 for n, m in form.gains.items()}}
+        near_enough = []
         for name, value in found.items():
             differences = (expected[name].reshape(value.shape) - value).reshape(len(probe), -1).abs().amax(1)
-            if not bool((differences <= near * sizes[name].abs()).all()):
-                return False
-        return True
+            near_enough.append((differences <= near * sizes[name].abs()).all())
+        return torch.stack(near_enough).all()
 
 
 def _dots(first: Tensor, second: Tensor) -> Tensor:

@@ -115,6 +115,7 @@ def run(
     weights: Tensor | None = None,
     own_copies: bool = False,
     exact: bool = False,
+    asking: bool = True,
 ) -> Run:
     """Per-example gradients of a batch.
 
@@ -126,6 +127,7 @@ def run(
         weights: (B,), 0 for padding, of which no gradient is taken.
         own_copies: let the model work on copies of its parameters and buffers, and of inputs and targets.
         exact: as `contributions` takes it.
+        asking: as `Operands` takes it.
 
     Raises:
         DependsOnExample: the model asks about its example, and the path does not say so.
@@ -139,7 +141,7 @@ def run(
     versions = [tensor._version for tensor in given]
     device, examples = given[0].device, given[0].shape[0]
     leaves = make_leaves(model, examples, path.expanded, own_copies=own_copies)
-    operands = Operands(leaves.shared, leaves.originals, objective.forms)
+    operands = Operands(leaves.shared, leaves.originals, objective.forms, asking=asking)
     draws = None if WithoutRandomness.active else ExampleDraws(examples, keys)
     conditions = Conditions(answered=path.conditional, device=device)
     tape = Tape(device, operands, objective.tuner, draws, conditions)
