@@ -133,7 +133,7 @@ class Batches:
             return total
         del found
         rows = others.nonzero()[:, 0]
-        pieces = slices(len(rows), sum(parameter.numel() for parameter in parameters.values()))
+        pieces = slices(len(rows), sum(parameter.numel() for parameter in parameters.values()), on=rows.device)
         exact = (self._exactly(rows[piece], batch, key, keys, weights) for piece in pieces)
         return total.completed(rows, reduce(ClippedSum.followed_by, exact))
 

@@ -111,6 +111,14 @@ def exact_squared_lengths(values: Tensor) -> Tensor:
     return total.mul_(1 + 2.0**-52 * min(width, values.shape[-1]))
 
 
+def exact_norms(values: Tensor) -> Tensor:
+    """L2 norms of each example's values (B, ...), summed in float64 without a word about its rounding: (B,) float64."""
+    rows = _rows(values)
+    width = _BLOCK // max(1, len(rows)) + 1 if values.device.type == "cpu" else max(1, rows.shape[1])
+    norms = [torch.linalg.vector_norm(block.double(), dim=1) for block in rows.split(width, dim=1)]
+    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms), dim=0)
+
+
 def _rows(values: Tensor) -> Tensor:
     return values.reshape(values.shape[0], math.prod(values.shape[1:]))
 

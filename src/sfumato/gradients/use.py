@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
-from typing import ClassVar, NamedTuple, Protocol
+from functools import cached_property, lru_cache
+from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,9 +13,14 @@ from sfumato.gradients import clipping
 
 # Numbers in one tile of per-example gradients: a few megabytes, which stay in a core's cache.
 TILE = 1 << 20
+# The same on a device, where a few large kernels are better than many: half a gigabyte.
+DEVICE_TILE = 1 << 27
 # Rounding of a weight gradient, in units of the type's rounding, relative to the sum of its absolute terms: so much,
 # and one more for so many positions. With 65,536 positions errors of 71 units were seen, with a million of 3,200.
 _ALLOWED_ROUNDINGS, _POSITIONS_PER_ROUNDING = 4, 256
+
+
+Reach = TypeVar("Reach", Tensor, float)
 
 
 class RowMap(NamedTuple):
@@ -70,6 +75,12 @@ class Use(Protocol):
     def bytes(self) -> int: ...
 
 
+@lru_cache(maxsize=256)
+def constants(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """These numbers in float64, copied to a device once."""
+    return torch.tensor(values, dtype=torch.float64, device=device)
+
+
 def unit_roundoff(tensor: Tensor) -> float:
     """The rounding unit of matrix products of such tensors, which may be coarser than the type's."""
     if tensor.dtype == torch.float64:
@@ -88,7 +99,7 @@ def tolerance(dtype: torch.dtype) -> float:
     return 3e-10 if dtype == torch.float64 else 5e-5
 
 
-def rounding(reach: Tensor, like: Tensor, positions: int) -> Tensor:
+def rounding(reach: Reach, like: Tensor, positions: int) -> Reach:
     """By how much a computed weight gradient may differ from the exact one in norm.
 
     Args:
@@ -217,12 +228,13 @@ class Kernel(Protocol):
     def input_sums(self, x: Tensor, g: Tensor) -> Tensor: ...
 
 
-def slices(examples: int, each: int, views: int = 1) -> Iterator[slice]:
+def slices(examples: int, each: int, views: int = 1, *, on: torch.device) -> Iterator[slice]:
     """Slices of the examples' images, K = views of each, so that `each` numbers per example stay within a tile.
 
     Tiles are of like sizes, and hold as many examples for one thread as for another.
     """
-    step, threads = max(1, TILE // max(1, each)), torch.get_num_threads()
+    tile, threads = (TILE, torch.get_num_threads()) if on.type == "cpu" else (DEVICE_TILE, 1)
+    step = max(1, tile // max(1, each))
     step = round(step / threads) * threads or step
     count = max(1, -(-examples // step))
     step = -(-examples // (count * threads)) * threads if step >= threads else -(-examples // count)

@@ -13,7 +13,7 @@ from sfumato.gradients import ClippedGradient
 from sfumato.gradients.batches import Batches
 from sfumato.gradients.checks import oracle
 from sfumato.gradients.checks.randomless import WithoutRandomness
-from sfumato.gradients.methods import derived
+from sfumato.gradients.methods import contributions, derived
 from sfumato.gradients.methods.contributions import OfRows
 from sfumato.gradients.methods.derived import Forms, Operands
 from sfumato.gradients.use import Instantiated
@@ -121,16 +121,17 @@ def test_an_offset_in_the_input_is_taken_away_exactly(compare, monkeypatch):
 
 @pytest.mark.parametrize("change", ["scales", "own", "gains"])
 def test_a_wrong_form_gives_a_wrong_norm(compare, monkeypatch, change):
-    right = OfRows._bound
+    right = contributions.bounds
 
-    def wrong(self):
-        form = self._operand.form
-        value = getattr(form, change)
-        value = {k: v * 1.05 for k, v in value.items()} if change == "gains" else value * 1.05
-        self._operand.form = replace(form, **{change: value})
-        return right(self)
+    def wrong(parts):
+        for part in parts:
+            form = part.operand.form
+            value = getattr(form, change)
+            value = {k: v * 1.05 for k, v in value.items()} if change == "gains" else value * 1.05
+            part.operand.form = replace(form, **{change: value})
+        return right(parts)
 
-    monkeypatch.setattr(OfRows, "_bound", wrong)
+    monkeypatch.setattr(contributions, "bounds", wrong)
     with pytest.raises(AssertionError):
         compare(net(standardised).double(), torch.randn(3, 2, 8, 8).double(), torch.arange(3))
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
 from sfumato.gradients import clipping
 from sfumato.gradients.methods.derived import Operand, Operands
-from sfumato.gradients.sites.forms import together
-from sfumato.gradients.use import Exact, Instantiated, Use, tolerance
+from sfumato.gradients.methods.row_forms import RowForm
+from sfumato.gradients.sites.forms import Held, certified, together
+from sfumato.gradients.use import Exact, Instantiated, RowStatistics, Use, constants, tolerance
 
+# Numbers per example up to which gradients are put beside those of other parameters.
+_SMALL = 1 << 12
 # What the numbers s, a, c may be wrong by, relative to the norm that they give.
 _FORM_ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-5}
 
@@ -19,15 +24,15 @@ class Direct:
 
     def __init__(self, name: str, use: Use, operands: Operands, operand: Operand | None = None):
         self.names = (name,)
-        self._use, self._operands, self._operand = use, operands, operand
+        self.use, self._operands, self._operand = use, operands, operand
 
     def squared_norms(self) -> Tensor:
         """(B,) float64: never smaller than the square of what `weighted_sums` adds with factor 1."""
-        return self._use.squared_norms()
+        return self.use.squared_norms()
 
     def weighted_sums(self, factors: Tensor, *, excluding: bool) -> dict[str, Tensor]:
         """By parameter name, the clipped sum; arguments as `Use.weighted_sum` takes them."""
-        total = self._use.weighted_sum(factors, excluding=excluding)
+        total = self.use.weighted_sum(factors, excluding=excluding)
         return {self.names[0]: total if self._operand is None else self._moved_back(total)}
 
     def _moved_back(self, values: Tensor) -> Tensor:
@@ -39,11 +44,47 @@ class Direct:
         moved.as_strided(values.shape, (*strides, *tensor.stride())).copy_(values)
         return moved.reshape(*lead, *self._operands.shape(self.names[0]))
 
+    def is_small(self) -> bool:
+        """Whether it could as well stand in a tensor with others."""
+        whole = type(self.use) is Instantiated and self._operand is None
+        return whole and self.use.instantiate()[0].numel() <= _SMALL
+
     def by_name(self) -> dict[str, Use]:
         """By parameter name, per-example gradients in a form that can be added to others."""
         if self._operand is None:
-            return {self.names[0]: self._use}
-        return {self.names[0]: Instantiated(self._moved_back(self._use.instantiate()))}
+            return {self.names[0]: self.use}
+        return {self.names[0]: Instantiated(self._moved_back(self.use.instantiate()))}
+
+    def bytes(self) -> int:
+        """Memory held."""
+        return self.use.bytes()
+
+
+class Beside:
+    """What several parameters got, where that is little for each: in one tensor, so that one kernel does for all."""
+
+    def __init__(self, parts: list[Direct]):
+        self.names = tuple(part.names[0] for part in parts)
+        values = [part.use.instantiate() for part in parts]
+        self._shapes = [value.shape[1:] for value in values]
+        self._use = Instantiated(torch.cat([value.reshape(len(value), -1) for value in values], dim=1))
+
+    def squared_norms(self) -> Tensor:
+        """As `Direct.squared_norms`."""
+        return self._use.squared_norms()
+
+    def weighted_sums(self, factors: Tensor, *, excluding: bool) -> dict[str, Tensor]:
+        """As `Direct.weighted_sums`."""
+        return self._by_name(self._use.weighted_sum(factors, excluding=excluding))
+
+    def by_name(self) -> dict[str, Use]:
+        """As `Direct.by_name`."""
+        return {name: Instantiated(own) for name, own in self._by_name(self._use.instantiate()).items()}
+
+    def _by_name(self, values: Tensor) -> dict[str, Tensor]:
+        pieces = values.split([shape.numel() for shape in self._shapes], dim=-1)
+        shapes = [(*values.shape[:-1], *shape) for shape in self._shapes]
+        return {name: own.reshape(shape) for name, own, shape in zip(self.names, pieces, shapes, strict=True)}
 
     def bytes(self) -> int:
         """Memory held."""
@@ -61,33 +102,11 @@ class OfRows:
 
     def __init__(self, operand: Operand, use: Use, operands: Operands):
         self.names = operand.names
-        self._operand, self._use, self._operands = operand, use, operands
-        self._squares: Tensor | None = None
+        self.operand, self._use, self._operands = operand, use, operands
 
     def squared_norms(self) -> Tensor:
         """As `Direct.squared_norms`."""
-        if self._squares is None:
-            self._squares = self._bound()
-        return self._squares
-
-    def _bound(self) -> Tensor:
-        form, tensor, known = self._operand.form, self._operand.tensor, self._operand.rows
-        assert form is not None
-        assert known is not None
-        found = self._use.row_statistics(known)
-        of_ones, of_own, of_both = form.quadratic
-        change = found.ones.square() @ of_ones + found.own.square() @ of_own + (found.ones * found.own) @ of_both
-        squares, felt = (found.squares + change).clamp_min(0), found.rounding
-        doubt = found.own_rounding
-        slope = (2 * of_own * found.own).abs() + (of_both * found.ones).abs() + of_own.abs() * doubt
-        upper = squares + 4 * felt * (torch.maximum(found.squares, squares).sqrt() + felt) + (slope * doubt).sum(dim=1)
-        bound = upper.sqrt() * (1 + _FORM_ROUNDING[tensor.dtype]) + felt
-        # Without what the norms of rows were given for their rounding, which counts for more where terms cancel.
-        least = (squares - clipping.margin(tensor.dtype) * found.squares).clamp_min(0)
-        hard = ~(bound <= (1 + 1.8 * tolerance(tensor.dtype)) * least.sqrt()) & (found.rounding != 0)
-        if form.proven is not None:
-            hard |= ~form.proven
-        return torch.where(hard, torch.inf, bound.square())
+        return bounds([self])[0]
 
     def weighted_sums(self, factors: Tensor, *, excluding: bool) -> dict[str, Tensor]:
         """As `Direct.weighted_sums`."""
@@ -99,8 +118,18 @@ class OfRows:
         return {name: Instantiated(own) for name, own in self._shaped(self._pulled(values), len(values)).items()}
 
     def _pulled(self, values: Tensor) -> dict[str, Tensor]:
-        assert self._operand.form is not None
-        return self._operand.form.pulled(self._operand.tensor.detach(), values)
+        return self.form.pulled(self.operand.tensor.detach(), values)
+
+    @property
+    def form(self) -> RowForm:
+        """The numbers of the function."""
+        assert self.operand.form is not None
+        return self.operand.form
+
+    def statistics(self) -> RowStatistics:
+        """What the norm is made of."""
+        assert self.operand.rows is not None
+        return self._use.row_statistics(self.operand.rows)
 
     def _shaped(self, found: dict[str, Tensor], *lead: int) -> dict[str, Tensor]:
         return {name: value.reshape(*lead, *self._operands.shape(name)) for name, value in found.items()}
@@ -110,7 +139,48 @@ class OfRows:
         return self._use.bytes()
 
 
-Contribution = Direct | OfRows
+Contribution = Direct | Beside | OfRows
+
+
+def squared_norms(parts: list[Contribution]) -> Tensor:
+    """(B,) float64: of the gradients of all parameters together, never too small; there is at least one part."""
+    held = [part.use for part in parts if isinstance(part, Direct) and isinstance(part.use, Held)]
+    rows = [part for part in parts if isinstance(part, OfRows)]
+    others = [part for part in parts if not isinstance(part, OfRows) and getattr(part, "use", None) not in held]
+    found = [torch.stack([part.squared_norms() for part in others])] if others else []
+    found += [certified(held)] if held else []
+    found += [bounds(rows)] if rows else []
+    return torch.cat(found).sum(dim=0)
+
+
+def bounds(parts: list[OfRows]) -> Tensor:
+    """(S, B) float64: the squared norms of S functions of rows, as `OfRows` promises, by the same kernels for all."""
+    found, forms = [part.statistics() for part in parts], [part.form for part in parts]
+    ones, own, doubt = (torch.cat([getattr(one, name) for one in found], 1) for name in ("ones", "own", "own_rounding"))
+    of_ones, of_own, of_both = (torch.cat(numbers) for numbers in zip(*(form.quadratic for form in forms), strict=True))
+    change = ones.square() * of_ones + own.square() * of_own + ones * own * of_both
+    slope = (2 * of_own * own).abs() + (of_both * ones).abs() + of_own.abs() * doubt
+    members = _members(tuple(len(form.scales) for form in forms), ones.device)
+    change, unsure = (torch.stack([change, slope * doubt]) @ members).unbind()
+    direct, felt = (torch.stack([getattr(one, name) for one in found], 1) for name in ("squares", "rounding"))
+    dtypes = [part.operand.tensor.dtype for part in parts]
+    squares = (direct + change).clamp_min(0)
+    upper = squares + 4 * felt * (torch.maximum(direct, squares).sqrt() + felt) + unsure
+    bound = upper.sqrt() * constants(tuple(1 + _FORM_ROUNDING[dtype] for dtype in dtypes), ones.device) + felt
+    # Without what the norms of rows were given for their rounding, which counts for more where terms cancel.
+    least = (squares - constants(tuple(map(clipping.margin, dtypes)), ones.device) * direct).clamp_min(0)
+    most = constants(tuple(1 + 1.8 * tolerance(dtype) for dtype in dtypes), ones.device)
+    certain = (bound <= most * least.sqrt()) | (felt == 0)
+    unproven = [part.operand.proven for part in parts if part.operand.proven is not None]
+    if unproven:
+        certain &= torch.stack(unproven).all()
+    return torch.where(certain, bound.square(), torch.inf).t()
+
+
+@lru_cache(maxsize=64)
+def _members(sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    """(sum of sizes, S) float64: 1 where a row belongs to a function, or 0."""
+    return torch.block_diag(*(torch.ones(size, 1, dtype=torch.float64) for size in sizes)).to(device)
 
 
 def contributions(
@@ -141,7 +211,7 @@ def contributions(
             parts.extend(Direct(name, gradient, operands) for name, gradient in pulled.items())
     parts = _added(parts, operands)
     if not exact:
-        return parts
+        return _beside(parts)
     own = [pair for part in parts for pair in part.by_name().items()]
     return [Direct(name, Exact(use.instantiate()), operands) for name, use in own]
 
@@ -160,3 +230,14 @@ def _added(parts: list[Contribution], operands: Operands) -> list[Contribution]:
             for name, use in part.by_name().items():
                 shared.setdefault(name, []).append(use)
     return [*single, *(Direct(name, together(uses), operands) for name, uses in shared.items())]
+
+
+def _beside(parts: list[Contribution]) -> list[Contribution]:
+    """The same with small ones beside each other."""
+    small: dict[torch.dtype, list[Direct]] = {}
+    for part in parts:
+        if isinstance(part, Direct) and part.is_small():
+            small.setdefault(part.use.instantiate().dtype, []).append(part)
+    several = [own for own in small.values() if len(own) > 1]
+    done = {id(part) for own in several for part in own}
+    return [*(part for part in parts if id(part) not in done), *map(Beside, several)]

@@ -19,15 +19,14 @@ values have changed. The clipped sum then goes through the form too, so that its
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import NamedTuple, NoReturn
+from dataclasses import dataclass
+from typing import NoReturn
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
+from sfumato.gradients.methods.row_forms import Forms, KnownForm, RowForm
 from sfumato.gradients.use import Instantiated, RowMap, Use
 
 # Backward steps of views that hold every entry once.
@@ -36,73 +35,8 @@ _MOVES = ("T", "Transpose", "Permute", "View", "ReshapeAlias", "Squeeze", "Unsqu
 _SHORTEST_ROW = 8
 # Lengths of rows outside of this range have squares that float32 cannot hold.
 _LENGTHS = (1e-15, 1e15)
-# Not a seed that people give: weights drawn from the same numbers would be no test.
-_PROBE_SEED = 0x5F3759DF
 # Relative differences, entry by entry, between a function of rows and its closed form.
 _PROOF = {torch.float64: 1e-10, torch.float32: 1e-4}
-
-
-@dataclass(frozen=True, eq=False)
-class RowForm:
-    """The numbers of a function of rows, each (rows,) float64.
-
-    Attributes:
-        weight: name of the parameter with the rows.
-        width: n, of a row.
-        scales, ones, own: s, a, c of the module's docstring.
-        lengths: |V_i|.
-        overlap: u_i . e.
-        gains: by name of a parameter with one entry for each row, its m_i in ``dV_i / dgain_i = m_i V_i``.
-        proven: () bool, whether these are the numbers, where a device has not been asked yet.
-    """
-
-    weight: str
-    width: int
-    scales: Tensor
-    ones: Tensor
-    own: Tensor
-    lengths: Tensor
-    overlap: Tensor
-    gains: dict[str, Tensor]
-    proven: Tensor | None = None
-
-    @cached_property
-    def quadratic(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(rows,) each: what ``(d.1)^2``, ``(d.V)^2`` and ``(d.1) (d.V)`` add to ``s^2 |d|^2``, gains included."""
-        a, c, square = self.ones, self.own, self.scales.square()
-        even, along = self.width**-0.5, 1 / self.lengths
-        of_own = (c * c - 2 * c) * square * along.square()
-        for gain in self.gains.values():
-            of_own = of_own + gain.square()
-        return (a * a - 2 * a) * square * even**2, of_own, 2 * a * c * self.overlap * square * even * along
-
-    @cached_property
-    def sizes(self) -> Tensor:
-        """(rows,): at least the norm of `pulled` for each row, and half as much again for its own rounding."""
-        a, c = self.ones, self.own
-        most = torch.stack([torch.ones_like(a), (1 - a).abs(), (1 - c).abs(), (1 - a - c).abs()]).amax(dim=0)
-        squares = (self.scales * most).square()
-        for gain in self.gains.values():
-            squares = squares + (gain * self.lengths).square()
-        return 1.5 * squares.sqrt()
-
-    def pulled(self, operand: Tensor, values: Tensor) -> dict[str, Tensor]:
-        """``J^T values`` by parameter name, in the shapes (..., rows, width) and (..., rows).
-
-        Args:
-            operand: V, (rows, ...).
-            values: (rows, ...), or (B, rows, ...) of examples.
-        """
-        own = operand.flatten(1).to(values.dtype)
-        rows = values.reshape(*values.shape[: values.dim() - operand.dim()], *own.shape)
-        dots, sums = (rows * own).sum(-1), rows.sum(-1)
-        scales = self.scales.to(values.dtype)
-        ones = (self.scales * self.ones / self.width).to(values.dtype)
-        along = (self.scales * self.own / self.lengths**2).to(values.dtype)
-        weight = rows * scales[:, None]
-        weight -= (ones * sums).unsqueeze(-1)
-        weight.addcmul_(own, (along * dots).unsqueeze(-1), value=-1)
-        return {self.weight: weight, **{name: gain.to(values.dtype) * dots for name, gain in self.gains.items()}}
 
 
 @dataclass(eq=False)
@@ -115,6 +49,7 @@ class Operand:
         derived: whether gradients must be pulled back; a parameter itself is not derived.
         moved: derived, but only by moving entries.
         form: of a function of rows, or None.
+        proven: () bool, whether the form is right, where a device has not been asked yet.
         uses: how often sites use it.
     """
 
@@ -123,6 +58,7 @@ class Operand:
     derived: bool = True
     moved: bool = False
     form: RowForm | None = None
+    proven: Tensor | None = None
     uses: int = 0
 
     def __post_init__(self):
@@ -140,38 +76,6 @@ class Operand:
     def rows(self) -> RowMap | None:
         """What a use must know of a function of rows."""
         return None if self.form is None else RowMap(self.tensor.detach(), self.form.scales, self.form.sizes)
-
-
-class KnownForm(NamedTuple):
-    """What was found out about a function at some values of its parameters.
-
-    Attributes:
-        marks: random dots of these, by which they are known again.
-        versions: how often each had been written to.
-        form: the numbers.
-    """
-
-    marks: Tensor
-    versions: tuple[int, ...]
-    form: RowForm
-
-
-@dataclass(eq=False)
-class Forms:
-    """What has been found out about a model's functions of parameters; lives as long as its `ClippedGradient`."""
-
-    without: set[tuple] = field(default_factory=set)
-    known: dict[tuple, KnownForm] = field(default_factory=dict)
-    probes: dict[tuple, Tensor] = field(default_factory=dict)
-
-    def probe(self, like: Tensor, number: int) -> Tensor:
-        """The same made-up numbers each time, in the shape of `like`: the first of a row that all shapes share."""
-        key = (like.dtype, like.device, number)
-        if key not in self.probes or self.probes[key].numel() < like.numel():
-            # From NumPy: modes around the model may replace what torch's random functions return.
-            drawn = np.random.default_rng([_PROBE_SEED, number]).standard_normal(like.numel())
-            self.probes[key] = torch.from_numpy(drawn).to(like)
-        return self.probes[key][: like.numel()].reshape(like.shape)
 
 
 class Operands:
@@ -207,7 +111,7 @@ class Operands:
             return Operand(tensor, (self._names[id(leaf)],), moved=True)
         operand = Operand(tensor, self._parameters(tensor))
         if tensor.dim() >= 2 and tensor.numel() >= _SHORTEST_ROW * len(tensor):
-            operand.form = self._form(tensor, operand.names)
+            operand.form, operand.proven = self._form(tensor, operand.names)
         return operand
 
     def shape(self, name: str) -> torch.Size:
@@ -248,33 +152,28 @@ class Operands:
             found = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
         return {name: Instantiated(gradient) for name, gradient in found.items()}
 
-    def _form(self, tensor: Tensor, names: tuple[str, ...]) -> RowForm | None:
-        """The numbers of a function of rows, or None if it is none."""
+    def _form(self, tensor: Tensor, names: tuple[str, ...]) -> tuple[RowForm | None, Tensor | None]:
+        """The numbers of a function of rows, or None if it is none; and whether they are right, if nobody looked."""
         key = (names, tuple(tensor.shape), tensor.dtype)
         parts = self._weight_and_gains(tensor, names)
         if key in self._forms.without or parts is None or tensor.dtype not in _PROOF:
-            return None
+            return None, None
         # The same values have the same form, in all micro-batches of a step; they are known again by random dots.
         tensors = [t.detach().reshape(len(tensor), -1) for t in (tensor, *(self._shared[name] for name in names))]
         marks = torch.stack([torch.mv(t, self._forms.probe(t[:1], 2)[0]) for t in tensors])
-        if self._asking:
-            if key in self._forms.known and torch.equal(self._forms.known[key].marks, marks):
-                return self._forms.known[key].form
-            form, proven = self._measured(tensor, names, *parts)
-            if form is None or proven is None or not bool(proven):
-                self._forms.without.add(key)
-                return None
-            self._forms.known[key] = KnownForm(marks, self._versions(names), form)
-            return form
-        known = self._forms.known.get(key)
-        if known is not None and known.versions == self._versions(names):
-            same = (known.marks == marks).all()  # but for writes that torch does not count
-            return replace(known.form, proven=same if known.form.proven is None else same & known.form.proven)
+        known, versions = self._forms.known.get(key), self._versions(names)
+        if known is not None and (self._asking or known.versions == versions):
+            same = (known.marks == marks).all()  # without a question: but for writes that torch does not count
+            if not self._asking:
+                return known.form, same if known.proven is None else same & known.proven
+            if known.proven is None and bool(same):
+                return known.form, None
         form, proven = self._measured(tensor, names, *parts)
-        if form is not None and proven is not None:
-            form = replace(form, proven=proven)
-            self._forms.known[key] = KnownForm(marks, self._versions(names), form)
-        return form
+        if form is None or proven is None or (self._asking and not bool(proven)):
+            self._forms.without.add(key)
+            return None, None
+        self._forms.known[key] = KnownForm(marks, versions, form, None if self._asking else proven)
+        return form, self._forms.known[key].proven
 
     def _versions(self, names: tuple[str, ...]) -> tuple[int, ...]:
         return tuple(self._originals[name]._version for name in names if name in self._originals)

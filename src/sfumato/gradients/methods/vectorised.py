@@ -15,7 +15,7 @@ from sfumato.gradients.checks.isolation import nothing_kept
 from sfumato.gradients.checks.randomless import WithoutRandomness
 from sfumato.gradients.conditions import Conditions
 from sfumato.gradients.examples import Tree, each, loss_of_one, tensors
-from sfumato.gradients.methods.contributions import Contribution, contributions
+from sfumato.gradients.methods.contributions import Contribution, contributions, squared_norms
 from sfumato.gradients.methods.derived import Forms, Operands
 from sfumato.gradients.methods.expanded import make_leaves
 from sfumato.gradients.sites import Site
@@ -99,10 +99,9 @@ class Run:
 
     def squared_norms(self) -> Tensor:
         """(B,) float64: of the gradients of all parameters together, never too small."""
-        total = torch.zeros(self.losses.shape, dtype=torch.float64, device=self.losses.device)
-        for part in self.parts:
-            total += part.squared_norms()
-        return total
+        if not self.parts:
+            return torch.zeros(self.losses.shape, dtype=torch.float64, device=self.losses.device)
+        return squared_norms(self.parts)
 
 
 def run(

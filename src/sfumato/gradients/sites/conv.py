@@ -104,7 +104,7 @@ class ConvKernel:
     def _unfolded(self, x: Tensor, g: Tensor, examples: int) -> Tensor:
         groups, width, positions = self.geometry.groups, math.prod(self.shape[1:]), math.prod(g.shape[2:])
         found = x.new_empty(examples, groups, self.shape[0] // groups, width)
-        for images in slices(examples, self.views * groups * width * positions, self.views):
+        for images in slices(examples, self.views * groups * width * positions, self.views, on=x.device):
             rows = self._patches(x[images]).reshape(-1, self.views, groups, width, positions)
             gradients = g[images].reshape(-1, self.views, groups, self.shape[0] // groups, positions)
             part = found[images.start // self.views : images.stop // self.views]

@@ -26,9 +26,11 @@ from sfumato.gradients import clipping
 from sfumato.gradients.use import (
     Instantiated,
     Kernel,
+    Reach,
     RowMap,
     RowStatistics,
     Use,
+    constants,
     of_all,
     rounding,
     row_statistics_of,
@@ -56,7 +58,7 @@ class Kept(Instantiated):
 
     def __init__(self, kernel: Kernel, x: Tensor, g: Tensor, method: str, derived: RowMap | None):
         tiles, squares, statistics = [], [], []
-        for images in slices(x.shape[0] // kernel.views, kernel.gradient_elements(), kernel.views):
+        for images in slices(x.shape[0] // kernel.views, kernel.gradient_elements(), kernel.views, on=x.device):
             tiles.append(kernel.instantiate(x[images], g[images], method))
             if derived is None:
                 squares.append(clipping.squared_norms(tiles[-1]))
@@ -105,7 +107,7 @@ class Held:
         self._dtype = clipping.accumulation_dtype(x.dtype)
         self._statistics: RowStatistics | None = None
         if not later:
-            _ = self.squared_norms() if derived is None else self.row_statistics(derived)
+            _ = (self._squares, self._sizes) if derived is None else self.row_statistics(derived)
 
     @staticmethod
     def joined(uses: list[Held]) -> Held | None:
@@ -122,28 +124,17 @@ class Held:
 
     def _parts(self, each: int) -> Iterator[tuple[Tensor, Tensor]]:
         """(x, g) of a few examples at a time, in float32 at least, so that `each` numbers per example make a tile."""
-        for images in slices(self._examples, each, self.kernel.views):
+        for images in slices(self._examples, each, self.kernel.views, on=self.x.device):
             yield self.x[images].to(self._dtype), self.g[images].to(self._dtype)
 
     @cached_property
     def _sizes(self) -> tuple[Tensor, Tensor]:
         """(B,) and (B,): norms of each example's inputs and output gradients."""
-        x, g = (clipping.exact_squared_norms(t.reshape(self._examples, -1)).sqrt() for t in (self.x, self.g))
+        x, g = (clipping.exact_norms(t.reshape(self._examples, -1)) for t in (self.x, self.g))
         return x, g
 
-    @cached_property
-    def _reach(self) -> Tensor:
-        """(B,): at least the sum of the absolute terms of each gradient."""
-        return self.kernel.spread() * self._sizes[0] * self._sizes[1]
-
-    @cached_property
-    def _in_range(self) -> Tensor:
-        """(B,): whether products with clip factors neither overflow nor vanish; nothing else is vouched for."""
-        inside = [(size > _PLAIN_RANGE[0]) & (size < _PLAIN_RANGE[1]) for size in self._sizes]
-        return inside[0] & inside[1] | (self._reach == 0)
-
-    def _rounding(self, reach: Tensor) -> Tensor:
-        return rounding(reach, self.g.new_empty(0, dtype=self._dtype), self.kernel.positions(self.g))
+    def _rounding(self, reach: Reach) -> Reach:
+        return rounding(reach, self.g[:0].to(self._dtype), self.kernel.positions(self.g))
 
     def _sums_of_squares(self, scales: Tensor | None = None) -> Tensor:
         """(B,) float64, of the exact gradients or of gradients with scaled rows, up to float64's rounding."""
@@ -162,14 +153,11 @@ class Held:
 
     @cached_property
     def _squares(self) -> Tensor:
-        """(B,): certified, or infinity."""
-        squares = self._sums_of_squares().clamp_min(0) + _GRAM_ROUNDING * self._reach.square()
-        bound = squares.sqrt() + self._rounding(self._reach)
-        certain = (bound <= (1 + tolerance(self._dtype)) * squares.sqrt()) & self._in_range
-        return torch.where(certain, bound.square(), torch.inf)
+        """(B,), not certified."""
+        return self._sums_of_squares()
 
     def squared_norms(self) -> Tensor:
-        return self._squares
+        return certified([self])[0]
 
     def weighted_sum(self, factors: Tensor, *, excluding: bool = True) -> Tensor:
         images = factors.repeat_interleave(self.kernel.views) if self.kernel.views > 1 else factors
@@ -191,7 +179,8 @@ class Held:
         x, g = self.x.to(self._dtype), self.g.to(self._dtype)
         by_row = kernel.row_squares(g)
         pulled = (by_row @ rows.sizes.square()).sqrt()
-        reach = torch.where(self._in_range, kernel.spread() * self._sizes[0] * pulled, torch.inf)
+        sure = in_range(*self._sizes)
+        reach = torch.where(sure, kernel.spread() * self._sizes[0] * pulled, torch.inf)
         if self._method != "gram":
             tiles = (kernel.instantiate(x, g, self._method) for x, g in self._parts(kernel.gradient_elements()))
             found = of_all([row_statistics_of(tile, rows) for tile in tiles])
@@ -219,6 +208,25 @@ class Held:
 
     def bytes(self) -> int:
         return sum(t.nbytes for t in (self.x, self.g))
+
+
+def in_range(x: Tensor, g: Tensor) -> Tensor:
+    """Whether products with clip factors neither overflow nor vanish, by the norms of inputs and output gradients."""
+    inside = (torch.minimum(x, g) > _PLAIN_RANGE[0]) & (torch.maximum(x, g) < _PLAIN_RANGE[1])
+    return inside | (x * g == 0)
+
+
+def certified(uses: list[Held]) -> Tensor:
+    """(S, B) float64: the squared norms of S uses, each as `Held` promises it, by the same few kernels for all."""
+    squares, x, g = (torch.stack(found) for found in zip(*((use._squares, *use._sizes) for use in uses), strict=True))
+    on = squares.device
+    spread = constants(tuple(use.kernel.spread() * (1 + 1e-9) for use in uses), on)[:, None]
+    felt = constants(tuple(use._rounding(1.0) for use in uses), on)[:, None]
+    most = constants(tuple(1 + tolerance(use._dtype) for use in uses), on)[:, None]
+    reach = spread * x * g
+    norms = (squares.clamp_min_(0) + _GRAM_ROUNDING * reach.square()).sqrt_()
+    bound = norms + felt * reach
+    return torch.where((bound <= most * norms) & in_range(x, g), bound.square(), torch.inf)
 
 
 def together(uses: list[Use]) -> Use:
