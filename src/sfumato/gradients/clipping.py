@@ -78,8 +78,9 @@ def squared_lengths(values: Tensor) -> Tensor:
     width = values.shape[-1]
     if values.numel() == 0:
         return torch.zeros(values.shape[:-1], dtype=torch.float64, device=values.device)
-    whole = width // _PIECE * _PIECE
-    parts = [values] if whole == 0 or width == _PIECE else [values[..., :whole].unflatten(-1, (-1, _PIECE))]
+    piece = next((size for size in range(_PIECE, _PIECE // 2, -1) if width % size == 0), _PIECE)
+    whole = width // piece * piece
+    parts = [values] if width <= _PIECE else [values[..., :whole].unflatten(-1, (-1, piece))]
     if 0 < whole < width:
         parts.append(values[..., whole:])
     lengths = [torch.linalg.vector_norm(part, dim=-1).double().square_() for part in parts]
@@ -129,9 +130,8 @@ def clip_factors(
     *,
     max_norm: float,
     of: Iterable[Tensor],
-    weights: Tensor | None = None,
 ) -> Tensor:
-    """``min(1, C / norm)`` for each example, rounded down, times its weight; zero for one that is not finite.
+    """``min(1, C / norm)`` for each example, rounded down; zero for one that is not finite.
 
     Args:
         squares: (B,) float64, squared norms of the whole per-example gradients.
@@ -139,7 +139,6 @@ def clip_factors(
         max_norm: the bound ``C``.
         of: tensors of the shapes and types of the gradients of an example, all of them: how many numbers they have says
             how sums round on the grid (`grid`), and the coarsest type how weighted sums do.
-        weights: (B,) float64 from 0 to 1; padding has 0, and so is its factor.
 
     Returns:
         (B,) float64. A factor of exactly zero means: leave this example out.
@@ -152,22 +151,23 @@ def clip_factors(
     elements = sum(tensor.numel() for tensor in like)
     dtype = max((accumulation_dtype(tensor.dtype) for tensor in like), key=lambda kind: torch.finfo(kind).eps)
     bound = max_norm * (1 - 4 * torch.finfo(dtype).eps - grid.allowance(elements))
-    norms = squares.sqrt()
-    factors = torch.where(norms > bound, bound / norms, 1.0)
-    taking_part = torch.isfinite(squares) & torch.isfinite(losses)
-    if weights is not None:
-        factors = factors * weights
-    return torch.where(taking_part, factors, 0.0)
+    factors = squares.sqrt().reciprocal_().mul_(bound).clamp_max_(1.0)
+    finite = (squares + losses).abs() < math.inf  # no sum of numbers is finite of which one is not
+    return factors.masked_fill_(~finite, 0.0)
 
 
-def doubtful(factors: Tensor, squares: Tensor, losses: Tensor) -> Tensor:
+def doubtful(factors: Tensor, weights: Tensor | None = None) -> Tensor:
     """(B,) bool: which examples the fast arithmetic can't vouch for, so that they are to be computed again exactly.
 
     Those of which something is not finite, a norm that it would not give included, and those whose factor is so small
     that its product with a gradient must be formed in float64.
+
+    Args:
+        factors: (B,) float64, from `clip_factors`.
+        weights: (B,) float64, by which they will be multiplied; 0 for padding.
     """
-    small = (factors > 0) & (factors < _SMALLEST_SAFE_FACTOR)
-    return small | ~(torch.isfinite(squares) & torch.isfinite(losses))
+    unsure = factors < _SMALLEST_SAFE_FACTOR
+    return unsure if weights is None else unsure | ((weights > 0) & (factors * weights < _SMALLEST_SAFE_FACTOR))
 
 
 def without_excluded(values: Tensor, factors: Tensor) -> Tensor:

@@ -106,18 +106,20 @@ def first_sum(
         the sum; (B,) bool, the others (`clipping.doubtful`); and whether there are any, which is () if nobody looked.
     """
     with _in_full(found):
-        squares, factors = _squares_and_factors(found, trainable, max_norm, weights)
-        others = clipping.doubtful(factors, squares, found.losses)
+        squares = found.squared_norms()
+        factors = clipping.clip_factors(squares, found.losses, max_norm=max_norm, of=trainable.values())
+        others = clipping.doubtful(factors, weights)
         some = bool(others.any()) if asking else others.any()
-        factors = torch.where(others, 0.0, factors)
+        factors = _times(factors, weights).masked_fill(others, 0.0)
         return _total(found, trainable, squares, factors, excluding=some is True), others, some
 
 
 def exact_sum(found: Run, trainable: dict[str, Tensor], max_norm: float, weights: Tensor | None = None) -> ClippedSum:
     """The clipped sum of an exact run (`contributions`): norms and factors of any size; arguments as of `first_sum`."""
     with _in_full(found):
-        squares, factors = _squares_and_factors(found, trainable, max_norm, weights)
-        return _total(found, trainable, squares, factors, excluding=True)
+        squares = found.squared_norms()
+        factors = clipping.clip_factors(squares, found.losses, max_norm=max_norm, of=trainable.values())
+        return _total(found, trainable, squares, _times(factors, weights), excluding=True)
 
 
 @contextmanager
@@ -127,11 +129,8 @@ def _in_full(found: Run) -> Iterator[None]:
         yield
 
 
-def _squares_and_factors(
-    found: Run, trainable: dict[str, Tensor], max_norm: float, weights: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    squares, own = found.squared_norms(), trainable.values()
-    return squares, clipping.clip_factors(squares, found.losses, max_norm=max_norm, of=own, weights=weights)
+def _times(factors: Tensor, weights: Tensor | None) -> Tensor:
+    return factors if weights is None else factors * weights
 
 
 def _total(
@@ -164,7 +163,7 @@ def sum_of_one(
     squares = loss.new_zeros(1).double()
     for gradient in found.values():
         squares += clipping.exact_squared_norms(gradient.unsqueeze(0))
-    factor = clipping.clip_factors(squares, loss, max_norm=max_norm, of=total.values(), weights=weight)
+    factor = _times(clipping.clip_factors(squares, loss, max_norm=max_norm, of=total.values()), weight)
     for name, gradient in found.items():
         total[name] += clipping.exact_weighted_sum(gradient.unsqueeze(0), factor).to(total[name].dtype)
     return ClippedSum(gradients=total, norms=squares.sqrt(), losses=loss)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
@@ -110,6 +110,11 @@ def rounding(reach: Reach, like: Tensor, positions: int) -> Reach:
     return (_ALLOWED_ROUNDINGS + positions / _POSITIONS_PER_ROUNDING) * unit_roundoff(like) * reach
 
 
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Those of all examples, (B, ...), from those of some at a time."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
 class Instantiated:
     """Per-example gradients (B, *shape) as they are: the plain way, and the common form of all others.
 
@@ -122,7 +127,7 @@ class Instantiated:
 
     @cached_property
     def _squares(self) -> Tensor:
-        return torch.cat([clipping.squared_norms(tile) for tile in self._tiles])
+        return joined([clipping.squared_norms(tile) for tile in self._tiles])
 
     def squared_norms(self) -> Tensor:
         return self._squares
@@ -138,7 +143,7 @@ class Instantiated:
         return total
 
     def instantiate(self) -> Tensor:
-        return self._tiles[0] if len(self._tiles) == 1 else torch.cat(self._tiles)
+        return joined(self._tiles)
 
     def row_statistics(self, rows: RowMap) -> RowStatistics:
         return of_all([row_statistics_of(tile, rows) for tile in self._tiles])
@@ -152,7 +157,7 @@ class Exact(Instantiated):
 
     @cached_property
     def _squares(self) -> Tensor:
-        return torch.cat([clipping.exact_squared_norms(tile) for tile in self._tiles])
+        return joined([clipping.exact_squared_norms(tile) for tile in self._tiles])
 
     def weighted_sum(self, factors: Tensor, *, excluding: bool = True) -> Tensor:
         return clipping.exact_weighted_sum(self.instantiate(), factors)
@@ -173,7 +178,7 @@ def row_statistics_of(gradients: Tensor, rows: RowMap) -> RowStatistics:
 
 def of_all(parts: list[RowStatistics]) -> RowStatistics:
     """Of all examples, from those of the tiles."""
-    return RowStatistics(*map(torch.cat, zip(*parts, strict=True)))
+    return parts[0] if len(parts) == 1 else RowStatistics(*map(torch.cat, zip(*parts, strict=True)))
 
 
 class Kernel(Protocol):

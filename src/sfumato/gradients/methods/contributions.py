@@ -174,7 +174,7 @@ def bounds(parts: list[OfRows]) -> Tensor:
     unproven = [part.operand.proven for part in parts if part.operand.proven is not None]
     if unproven:
         certain &= torch.stack(unproven).all()
-    return torch.where(certain, bound.square(), torch.inf).t()
+    return bound.square_().masked_fill_(~certain, torch.inf).t()
 
 
 @lru_cache(maxsize=64)

@@ -66,13 +66,16 @@ class RowForm:
         own = operand.flatten(1).to(values.dtype)
         rows = values.reshape(*values.shape[: values.dim() - operand.dim()], *own.shape)
         dots, sums = (rows * own).sum(-1), rows.sum(-1)
-        scales = self.scales.to(values.dtype)
-        ones = (self.scales * self.ones / self.width).to(values.dtype)
-        along = (self.scales * self.own / self.lengths**2).to(values.dtype)
-        weight = rows * scales[:, None]
-        weight -= (ones * sums).unsqueeze(-1)
+        scales, ones, along, *gains = self._coefficients.to(values.dtype)
+        weight = (rows * scales[:, None]).sub_((ones * sums).unsqueeze(-1))
         weight.addcmul_(own, (along * dots).unsqueeze(-1), value=-1)
-        return {self.weight: weight, **{name: gain.to(values.dtype) * dots for name, gain in self.gains.items()}}
+        return {self.weight: weight, **{name: gain * dots for name, gain in zip(self.gains, gains, strict=True)}}
+
+    @cached_property
+    def _coefficients(self) -> Tensor:
+        """(3 + gains, rows): of a row itself, of its sum, of its dot with V, and of that dot in each gain."""
+        ones, along = self.scales * self.ones / self.width, self.scales * self.own / self.lengths**2
+        return torch.stack([self.scales, ones, along, *self.gains.values()])
 
 
 class KnownForm(NamedTuple):

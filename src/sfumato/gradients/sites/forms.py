@@ -31,6 +31,7 @@ from sfumato.gradients.use import (
     RowStatistics,
     Use,
     constants,
+    joined,
     of_all,
     rounding,
     row_statistics_of,
@@ -67,7 +68,7 @@ class Kept(Instantiated):
         super().__init__(*tiles)
         self._statistics = of_all(statistics) if statistics else None
         if squares:
-            self._squares = torch.cat(squares)
+            self._squares = joined(squares)
 
     def row_statistics(self, rows: RowMap) -> RowStatistics:
         return super().row_statistics(rows) if self._statistics is None else self._statistics
@@ -140,7 +141,7 @@ class Held:
         """(B,) float64, of the exact gradients or of gradients with scaled rows, up to float64's rounding."""
         kernel = self.kernel
         if self._method == "gram":
-            return torch.cat(
+            return joined(
                 [
                     kernel.squares_by_gram(x, g if scales is None else kernel.scaled(g.double(), scales))
                     for x, g in self._parts(kernel.gram_elements(self.x, self.g))
@@ -148,8 +149,8 @@ class Held:
             )
         tiles = (kernel.instantiate(x, g, self._method) for x, g in self._parts(kernel.gradient_elements()))
         if scales is None:
-            return torch.cat([clipping.squared_norms(tile) for tile in tiles])
-        return torch.cat([(clipping.squared_lengths(tile.flatten(2)) * scales.square()).sum(1) for tile in tiles])
+            return joined([clipping.squared_norms(tile) for tile in tiles])
+        return joined([(clipping.squared_lengths(tile.flatten(2)) * scales.square()).sum(1) for tile in tiles])
 
     @cached_property
     def _squares(self) -> Tensor:
@@ -167,7 +168,7 @@ class Held:
     def instantiate(self) -> Tensor:
         method = "any" if self._method == "gram" else self._method
         parts = self._parts(self.kernel.gradient_elements())
-        return torch.cat([self.kernel.instantiate(x, g, method) for x, g in parts])
+        return joined([self.kernel.instantiate(x, g, method) for x, g in parts])
 
     def row_statistics(self, rows: RowMap) -> RowStatistics:
         if self._statistics is None:
@@ -180,7 +181,7 @@ class Held:
         by_row = kernel.row_squares(g)
         pulled = (by_row @ rows.sizes.square()).sqrt()
         sure = in_range(*self._sizes)
-        reach = torch.where(sure, kernel.spread() * self._sizes[0] * pulled, torch.inf)
+        reach = (kernel.spread() * self._sizes[0] * pulled).masked_fill_(~sure, torch.inf)
         if self._method != "gram":
             tiles = (kernel.instantiate(x, g, self._method) for x, g in self._parts(kernel.gradient_elements()))
             found = of_all([row_statistics_of(tile, rows) for tile in tiles])
@@ -226,7 +227,8 @@ def certified(uses: list[Held]) -> Tensor:
     reach = spread * x * g
     norms = (squares.clamp_min_(0) + _GRAM_ROUNDING * reach.square()).sqrt_()
     bound = norms + felt * reach
-    return torch.where((bound <= most * norms) & in_range(x, g), bound.square(), torch.inf)
+    certain = (bound <= most * norms) & in_range(x, g)
+    return bound.square_().masked_fill_(~certain, torch.inf)
 
 
 def together(uses: list[Use]) -> Use:

@@ -40,7 +40,7 @@ class OuterProduct:
     def squared_norms(self) -> Tensor:
         squares = self._activation_squares * clipping.squared_norms(self._output_gradients)
         squares *= (1 + 3 * unit_roundoff(self._output_gradients)) ** 2
-        return torch.where(self._activation_squares <= _LARGEST_PLAIN_NORM**2, squares, torch.inf)
+        return squares.masked_fill_(self._activation_squares > _LARGEST_PLAIN_NORM**2, torch.inf)
 
     def weighted_sum(self, factors: Tensor, *, excluding: bool = True) -> Tensor:
         activations, gradients = self._activations, self._output_gradients
