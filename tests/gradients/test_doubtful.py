@@ -188,3 +188,46 @@ class TestQueued(Waiting):
         assert plain.gradients["1.weight"].isfinite().all()
         with pytest.raises(SfumatoError, match="was changed before its clipped sum was read"):
             found.gradients  # noqa: B018
+
+    def test_a_function_of_rows_is_measured_again_when_its_weight_was_written_to(self, exactly):
+        torch.manual_seed(0)
+        model, (x, y) = MODELS["standardised"](), batch()
+        gradient = ClippedGradient(model, F.cross_entropy, max_norm=0.05)
+        for change in ("none", "counted", "uncounted", "none"):
+            with torch.no_grad():
+                if change == "counted":
+                    model[0].weight += 0.1 * torch.randn_like(model[0].weight)
+                if change == "uncounted":  # which torch does not count
+                    model[0].weight.data.mul_(3)
+            found = gradient(x, y)
+            void = bool(found.__dict__["_spoiled"])
+            assert void == (change == "uncounted")
+            expected = sequential.clipped_sum(
+                Objective(model=model, loss=F.cross_entropy, views=1), x, y, max_norm=0.05
+            )
+            for name, value in expected.gradients.items():
+                torch.testing.assert_close(found.gradients[name], value, rtol=2e-4, atol=1e-7)
+        assert exactly == []
+
+    def test_what_only_looks_like_a_function_of_rows_is_not_trusted(self):
+        """Of the kind at the first weights, and not at others."""
+
+        class Turning(nn.Linear):
+            def forward(self, x):
+                norms = self.weight.norm(dim=1, keepdim=True)
+                return F.linear(x, self.weight / norms * torch.where(norms > 100, self.weight.sum(), 1.0), self.bias)
+
+        torch.manual_seed(0)
+        model, (x, y) = nn.Sequential(nn.Flatten(), Turning(128, 3)), batch()
+        gradient = ClippedGradient(model, F.cross_entropy, max_norm=0.05)
+        gradient(x, y).gradients  # noqa: B018
+        with torch.no_grad():
+            model[1].weight *= 1000
+        for void in (True, False):  # then it is known to be none
+            found = gradient(x, y)
+            assert bool(found.__dict__["_spoiled"]) == void
+            expected = sequential.clipped_sum(
+                Objective(model=model, loss=F.cross_entropy, views=1), x, y, max_norm=0.05
+            )
+            for name, value in expected.gradients.items():
+                torch.testing.assert_close(found.gradients[name], value, rtol=2e-4, atol=1e-7)

@@ -128,7 +128,7 @@ class Batches:
             return self.one_at_a_time(batch, weights)  # a branch that no made-up example took may not be for vmap
         total, others, some = first_sum(found, parameters, self._max_norm, weights, asking=asking)
         if isinstance(some, Tensor):
-            return QueuedSum(self._settling(total, some, (batch, key, keys, weights)))
+            return QueuedSum(total, some, self._again(batch, key, keys, weights))
         if not some:
             return total
         del found
@@ -154,23 +154,21 @@ class Batches:
             self.paths[key] = self.latest = path.having(found)
         return found
 
-    def _settling(self, total: ClippedSum, spoiled: Tensor, call: tuple) -> Callable[[], ClippedSum]:
-        """What gives the sum once a device is done: as it is, or computed again where it is void."""
+    def _again(self, batch: Examples, key: tuple, *own: Tensor | None) -> Callable[[], ClippedSum]:
+        """What computes a sum of a device again, where it turned out to be void."""
         parameters = trainable_parameters(self._objective.model)
         versions = [parameter._version for parameter in parameters.values()]
 
-        def settle() -> ClippedSum:
-            if not bool(spoiled):
-                return total
+        def again() -> ClippedSum:
             if versions != [parameter._version for parameter in parameters.values()]:
                 raise SfumatoError(
                     "the model was changed before its clipped sum was read, of which a part must be computed again",
                     "read `gradients` before the optimizer's step",
                 )
             with torch.enable_grad():
-                return self._at_once(*call)
+                return self._at_once(batch, key, *own)
 
-        return settle
+        return again
 
     def one_at_a_time(self, batch: Examples, weights: Tensor | None) -> ClippedSum:
         """The same by the slow path."""

@@ -63,16 +63,19 @@ class QueuedSum(ClippedSum):
     Whoever asks for one of its values waits for the device; where the assumption was wrong, all is computed again.
 
     Args:
-        settle: waits for the device, and gives the sum; called at most once.
+        total: what came out, or will.
+        spoiled: () bool, whether the assumption was wrong.
+        again: the sum without it; called at most once.
     """
 
-    def __init__(self, settle: Callable[[], ClippedSum]):
-        self.__dict__["_settle"] = settle
+    def __init__(self, total: ClippedSum, spoiled: Tensor, again: Callable[[], ClippedSum]):
+        self.__dict__.update(_total=total, _spoiled=spoiled, _again=again)
 
     @cached_property
     def settled(self) -> ClippedSum:
         """The sum, once the device is done."""
-        return self.__dict__.pop("_settle")()
+        total, again = self.__dict__.pop("_total"), self.__dict__.pop("_again")
+        return again() if bool(self.__dict__["_spoiled"]) else total
 
     @property
     def gradients(self) -> dict[str, Tensor]:  # type: ignore[override]
@@ -87,7 +90,8 @@ class QueuedSum(ClippedSum):
         return self.settled.losses
 
     def of_weights(self, weights: Tensor) -> ClippedSum:
-        return QueuedSum(lambda: self.settled.of_weights(weights))
+        total, spoiled, again = (self.__dict__[name] for name in ("_total", "_spoiled", "_again"))
+        return QueuedSum(total.of_weights(weights), spoiled, lambda: again().of_weights(weights))
 
 
 def first_sum(
