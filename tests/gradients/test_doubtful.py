@@ -112,6 +112,23 @@ def test_odd_padding_adds_nothing(odd, exactly):
         torch.testing.assert_close(found.gradients[name], value, rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.parametrize("kind", ["standardised", "tokens"])
+def test_finite_padding_is_never_computed_again(kind, exactly):
+    """Else the time would tell that there is some."""
+    torch.manual_seed(0)
+    model, (x, y) = MODELS[kind]().double(), batch()
+    x = x.double()
+    gradient = ClippedGradient(model, F.cross_entropy, max_norm=0.05)
+    for odd, again in (("cancelling", True), ("nothing", False), ("tiny", False)):
+        held = x.clone()
+        ODD[odd](held[1])
+        gradient(held, y)
+        assert exactly == ([1] if again and kind == "standardised" else [])
+        exactly.clear()
+        gradient(held, y, weights=torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0]))
+        assert exactly == []
+
+
 @pytest.mark.parametrize("kind", MODELS)
 def test_what_plain_examples_give_is_the_same_bits_whoever_is_odd_beside_them(kind, exactly):
     torch.manual_seed(0)
