@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato import _devices
+from sfumato._checks import SfumatoError, positive_integer
 from sfumato._choices import OfParts, recorded
 from sfumato._renamed import OldName
 from sfumato.averaging.averages import Averages
@@ -72,7 +73,7 @@ class Performance:
     they are pinned for the life of a run.
 
     Args:
-        device: "cpu", "cuda" or "cuda:N".
+        device: "cpu", or an accelerator as torch names it: "cuda", "cuda:N", "xpu".
         threads: CPU threads of torch.
         micro_batch: the most examples that are in memory at once.
         ways: how each site's gradient norms are computed (`ClippedGradient.methods`), as measured when the run began.
@@ -88,7 +89,7 @@ class Performance:
             raise SfumatoError(f"ways must be a mapping, got {self.ways!r}", "give those of a ClippedGradient")
         positive_integer("threads", self.threads)
         positive_integer("micro_batch", self.micro_batch)
-        one_of("device", self.device.split(":")[0], ("cpu", "cuda"), remedy="give cpu, cuda or cuda:0")
+        _devices.checked(self.device)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""

@@ -19,6 +19,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import Tensor
 
+from sfumato._devices import random_states
 from sfumato.gradients.methods.lowered import hides_examples, values_of
 
 Result = TypeVar("Result")
@@ -87,8 +88,7 @@ class Conditions:
         raise failure()
 
     def _random_state(self) -> list[Tensor]:
-        cuda = [torch.cuda.get_rng_state(self._device)] if self._device.type == "cuda" else []
-        return [torch.get_rng_state(), *cuda]
+        return random_states(self._device)
 
 
 def agreeing(run: Callable[[Any], Result], examples: int) -> Iterator[tuple[Tensor, Result]]:

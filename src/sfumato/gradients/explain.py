@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from sfumato._devices import wait_for
 from sfumato.gradients import clipping
 from sfumato.gradients.checks.discovery import undisturbed_random
 from sfumato.gradients.checks.synthetic import repeated
 from sfumato.gradients.methods.vectorised import Objective, RunPath, run
 from sfumato.gradients.sites.dropout import WORDS
-from sfumato.gradients.tuner import wait_for
 
 
 @dataclass(frozen=True, kw_only=True)

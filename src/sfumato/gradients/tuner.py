@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
+from sfumato._devices import wait_for
 from sfumato._renamed import warn_renamed
 from sfumato.gradients.sites.forms import Held, Kept
 from sfumato.gradients.use import Kernel
@@ -133,9 +134,3 @@ def with_old_name(methods: Mapping[str, str] | None, ways: Mapping[str, str] | N
     if ways is not None:
         warn_renamed("the argument `ways` of a gradient", "`methods`", stacklevel=4)
     return ways if methods is None else methods
-
-
-def wait_for(device: torch.device) -> None:
-    """Returns when the device has done what it was given, so that a clock may be read."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sfumato import _devices
 from sfumato._checks import SfumatoError, differing, shortened
 from sfumato.models import forget_moments
 
@@ -38,8 +39,9 @@ def environment() -> dict[str, str]:
     pins["processor"] = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
     pins[PROCESSOR] = processor_model()
     pins |= {f"variable {name}": os.environ[name] for name in VARIABLES if name in os.environ}
-    if torch.cuda.is_available():
-        pins["accelerator"] = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
+    if (device := _devices.chosen(None)) != "cpu":
+        runtime = f"CUDA {torch.version.cuda}" if device == "cuda" else device
+        pins["accelerator"] = f"{_devices.of(device)}, {runtime}"
     return pins
 
 

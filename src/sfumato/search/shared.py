@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sfumato import _devices
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import Clock, Part, Source, SourceSpec, hold_out, known_again, own_codes
 from sfumato.experiment import users
@@ -26,7 +27,7 @@ from sfumato.training.job import PrivateJob
 from sfumato.training.parts.clock import steps_by_time
 from sfumato.training.preparation.building import build
 from sfumato.training.preparation.origins import origins, trained_on
-from sfumato.training.preparation.prepare import check_machine, choose_device, default_threads, prepare
+from sfumato.training.preparation.prepare import check_machine, default_threads, prepare
 from sfumato.training.preparation.start import Start, recorded_performance
 
 EXPERIMENT = {one.name for one in fields(Experiment)}
@@ -257,4 +258,6 @@ def check_trainable(source: Source, plan: PrivacyPlan, settings: Settings, clock
 def check_trial(trial: Trial, run: RunDirectory | None = None) -> None:
     """Refuse what is wrong with the machine, so that it is not taken for a candidate that cannot be trained."""
     recorded = recorded_performance(run) if run is not None else None
-    check_machine(replace(trial.machine, device=trial.device or (recorded.device if recorded else choose_device(None))))
+    check_machine(
+        replace(trial.machine, device=trial.device or (recorded.device if recorded else _devices.chosen(None)))
+    )

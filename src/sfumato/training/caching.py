@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato import models
+from sfumato import _devices, models
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato.data import (
     PARTS,
@@ -30,7 +30,6 @@ from sfumato.runs.checkpoint import stored_materials
 from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.training.computing import compute, transform_of
 from sfumato.training.preparation.origins import origins_of_backbone
-from sfumato.training.preparation.prepare import choose_device
 
 CROPS = ("central", "inception")
 
@@ -58,7 +57,7 @@ def features(
         directory: the cache's; `sfumato.train("head,norm=12.5", "features:DIRECTORY", ...)` trains on it.
         dtype: "float32", "float16" or "bfloat16": how features are stored.
         batch: images at a time.
-        device: where to compute; None for cuda where there is one.
+        device: where to compute; None for an accelerator where there is one.
         progress: where to report to.
         choices: how images are shown, fields of `Showing` (`views` None for one, or with `flip` for the image and its
             mirror image), and
@@ -96,7 +95,7 @@ def features(
     )
     cache, progress = Cache(directory), shown(progress)
     begin(cache, contents, progress)
-    how = {"owner_key": own_key(), "device": choose_device(device), "batch": batch, "progress": progress}
+    how = {"owner_key": own_key(), "device": _devices.chosen(device), "batch": batch, "progress": progress}
     compute(cache, contents, source, network, **how)
     return cache
 

@@ -29,7 +29,7 @@ from sfumato.observers.progress import Progress, Silence
 from sfumato.runs.checkpoint import to_bytes
 from sfumato.training.inputs import ahead
 
-CUDA_BATCH = 256
+DEVICE_BATCH = 256
 CPU_BATCHES, CPU_PIXELS = (4, 128), 4 * 224**2
 """Bounds of a batch on the CPU, and its pixels for each thread: larger activations are slower to have than to fill."""
 
@@ -51,8 +51,8 @@ def transform_of(source: Source, expects: Expects) -> Transform:
 
 def default_batch(device: torch.device, side: int) -> int:
     """Images of this side at a time, by rule."""
-    if device.type == "cuda":
-        return CUDA_BATCH
+    if device.type != "cpu":
+        return DEVICE_BATCH
     fewest, most = CPU_BATCHES
     return max(fewest, min(most, torch.get_num_threads() * CPU_PIXELS // side**2))
 

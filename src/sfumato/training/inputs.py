@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sfumato import _devices
 from sfumato.data import CachedRecords, Part, Preparation, Source, Tokens, Transform, ViewDraws, Views
 from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.models import Trunk, evaluating
@@ -204,8 +205,7 @@ def _fits(job: Job) -> bool:
     assert job.source.cache is not None
     contents = job.source.cache.contents
     needed = 4 * contents.views * contents.width * len(job.source.train)
-    on_cuda = job.device.type == "cuda"
-    return needed <= (DEVICE_SHARE * torch.cuda.mem_get_info(job.device)[0] if on_cuda else CPU_KEPT)
+    return needed <= (CPU_KEPT if job.device.type == "cpu" else DEVICE_SHARE * _devices.free_memory(job.device))
 
 
 def variants_kept(views: Views, trunk: Trunk) -> tuple[bool, ...]:

@@ -13,10 +13,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
-from sfumato import models, optim
+from sfumato import _devices, models, optim
 from sfumato._files import writing
 from sfumato.averaging import Average
 from sfumato.observers.observer import Observer
@@ -88,7 +87,7 @@ def take_steps(
     due = evaluation_steps(job.steps)
     for observer in observers:
         observer.begin(checkpoint.step, job.steps)
-    with torch.random.fork_rng(devices=[job.device] if job.device.type == "cuda" else []):
+    with _devices.own_randomness(job.device):
         for step in range(checkpoint.step, job.steps):
             if ledger is not None and step >= paid:
                 ledger.append("release", {"step": step, "plan": ledger.entries[0].body["plan_fingerprint"]})

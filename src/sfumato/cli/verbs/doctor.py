@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.cli.options.choices import PrintsJson
 from sfumato.cli.output import console
@@ -74,14 +75,12 @@ def _machine() -> Iterator[Finding]:
     from sfumato.data.readers.files import memory
 
     try:
-        import torch
-
-        from sfumato.training.preparation.prepare import choose_device, default_threads
+        from sfumato.training.preparation.prepare import default_threads
     except Exception as error:
         yield Finding("device", f"torch cannot be imported ({error})", remedy="install torch again")
     else:
-        device = choose_device(None)
-        yield Finding("device", f"{device}: {torch.cuda.get_device_name()}" if device == "cuda" else device)
+        device = _devices.chosen(None)
+        yield Finding("device", device if device == "cpu" else f"{device}: {_devices.of(device)}")
         yield Finding("threads", f"{default_threads()}")
     yield Finding("memory", f"{memory() / GIBIBYTE:.1f} GiB")
 

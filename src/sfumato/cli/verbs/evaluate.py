@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sfumato import _devices
 from sfumato._checks import SfumatoError, fraction, one_of
 from sfumato._choices import choices_of
 from sfumato._files import write
@@ -78,11 +79,10 @@ class Evaluate(OfModel, Loading):
         import torch
 
         from sfumato.runs import load
-        from sfumato.training.preparation.prepare import choose_device
 
         one_of("--part", self.part, PARTS)
         loaded = load(self.run_directory, model=self.model)
-        device = torch.device(choose_device(self.device))
+        device = torch.device(_devices.chosen(self.device))
         measure = self._classifier if loaded.embedding is None else self._embedding
         found = measure(loaded, device)
         console.figures(found.data, found.rows, *found.remarks(), json=self.json)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from sfumato import _devices
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import EndsWithJson, SourceChoices, source_spec, stem_of
@@ -72,7 +73,7 @@ class Features(EndsWithJson, SourceChoices):
         import torch
 
         from sfumato.data import Cache
-        from sfumato.training.preparation.prepare import choose_device, default_threads
+        from sfumato.training.preparation.prepare import default_threads
 
         if self.what.startswith("features:"):
             raise SfumatoError(f"{self.what} holds features already", "give a source of images")
@@ -80,7 +81,7 @@ class Features(EndsWithJson, SourceChoices):
         for name in ("threads", "batch"):
             if getattr(self, name) is not None:
                 positive_integer(name, getattr(self, name))
-        device = choose_device(self.device)
+        device = _devices.chosen(self.device)
         torch.set_num_threads(self.threads or default_threads())
         cache = Cache(self.output or f"caches/{stem_of(self.what)}")
         with Bars() as progress:

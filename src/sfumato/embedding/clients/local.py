@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sfumato._checks import SfumatoError, not_negative, one_of, positive, positive_integer
+from sfumato._devices import own_randomness
 from sfumato.embedding.clients.losses import PAIRED
 from sfumato.embedding.clients.order import batches
 from sfumato.embedding.clients.prototypes import cosine_logits, prototypes
@@ -182,8 +183,7 @@ class LocalTraining:
             shuffle_buffer=settings.shuffle_buffer,
         )
         own = copy.deepcopy(self.module)
-        devices = [inputs.device] if inputs.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices), torch.enable_grad():
+        with own_randomness(inputs.device), torch.enable_grad():
             torch.manual_seed(int(generator.integers(1 << 63)))
             if settings.has_local_head:
                 self._with_local_head(own, inputs, labels, order, generator)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
+from sfumato._devices import own_randomness
 from sfumato.gradients.checks.isolation import nothing_kept, refuse_mixing_layers
 from sfumato.gradients.examples import call
 
@@ -81,8 +82,7 @@ def _one_by_one(model: nn.Module, example: Tensor) -> Tensor:
     """One example with copies of parameters and buffers of its own, so that nothing written reaches the next one, and
     with the same randomness as every other one, where the model draws some."""
     own = {name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
-    devices = [example.device] if example.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), nothing_kept(model, None, own.items(), strict=True):
+    with own_randomness(example.device), nothing_kept(model, None, own.items(), strict=True):
         torch.manual_seed(0)
         return call(model, own, example.clone().unsqueeze(0)).squeeze(0)
 

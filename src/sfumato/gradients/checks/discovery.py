@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from sfumato._checks import SfumatoError
+from sfumato._devices import all_begun, own_randomness
 from sfumato.gradients.checks.synthetic import Examples, candidates
 from sfumato.gradients.conditions import DependsOnExample, agreeing
 from sfumato.gradients.examples import each, tensors
@@ -24,9 +25,8 @@ from sfumato.gradients.sites.dropout import WORDS
 def undisturbed_random():
     """Puts back torch's and Python's global random states, so that a question costs a run no draws."""
     state = random.getstate()
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     try:
-        with torch.random.fork_rng(devices=devices):
+        with own_randomness(*all_begun()):
             yield
     finally:
         random.setstate(state)

@@ -8,6 +8,7 @@ import functools
 import torch
 from torch import Tensor, nn
 
+from sfumato._devices import own_randomness
 from sfumato.models.weights.pretrained import classifier_names
 
 
@@ -92,7 +93,7 @@ def _tried(model: nn.Module, name: str, shape: tuple[int, int, int], *, mode: bo
     device = next(head.parameters()).device
     images = torch.linspace(-1, 1, 2 * shape[0] * shape[1] * shape[2], device=device).mul(scale).reshape(2, *shape)
     seen: list[Tensor] = []
-    with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with torch.no_grad(), own_randomness(device):
         for pace in (1.0, 2.5):
             for parameter in head.parameters():
                 waves = torch.linspace(pace, pace * parameter.numel(), parameter.numel(), device=device)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from sfumato import _devices
 from sfumato.randomness import Noise, RunKey
 from sfumato.training.descent import average_for, trained_bytes, training_over
 from sfumato.training.inputs import features_alone, kept_bytes, variants_kept
@@ -97,7 +98,6 @@ def seconds_of(job: Job, action: Callable[[], object]) -> float:
     for _ in range(2):
         began = time.monotonic()
         action()
-        if job.device.type == "cuda":
-            torch.cuda.synchronize(job.device)
+        _devices.wait_for(job.device)
         tries.append(time.monotonic() - began)
     return min(tries)

@@ -13,7 +13,7 @@ import joblib
 import torch
 from torch import nn
 
-from sfumato import models
+from sfumato import _devices, models
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import Images, Source
 from sfumato.experiment import users
@@ -37,7 +37,7 @@ from sfumato.training.steps import PRIVATE
 
 CPU_MEMORY = 512 << 20
 CPU_COMFORT = 64 << 20
-CUDA_SHARE = 0.5
+DEVICE_SHARE = 0.5
 MOST_AT_ONCE = 8192
 MOST_IMAGES_ON_CPU = 128
 FEATURE_MEMORY = 2 << 30
@@ -200,7 +200,7 @@ def _gradient(
 def _checked(gradient: ClippedGradient | UserGradient, shape: Shape, source: Source, start: Start, device: str) -> int:
     """Check the gradient against the oracle on synthetic examples; and how many of them fit into memory at once."""
     targets, micro_batch = synthetic_targets(source, device), start.machine.micro_batch
-    with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):
+    with _devices.own_randomness(device):
         torch.manual_seed(0)
         if source.tokens is not None and isinstance(gradient, ClippedGradient):
             gradient.self_check()  # on the template
@@ -224,7 +224,7 @@ def refuse_printed(normalisation: str | None) -> None:
 def check_machine(machine: Machine) -> None:
     """Refuse what no run on this machine could have."""
     if machine.device is not None:
-        choose_device(machine.device)
+        _devices.chosen(machine.device)
     for name, value in (("threads", machine.threads), ("micro_batch", machine.micro_batch)):
         if value is not None:
             positive_integer(name, value)
@@ -273,25 +273,11 @@ def settled_on(start: Start) -> tuple[str, int]:
     """The device and torch's threads, which are set: as asked for, else as recorded, else by rule."""
     machine, recorded = start.machine, start.unfinished.recorded
     check_machine(machine)
-    device, threads = choose_device(machine.device or (recorded.device if recorded else None)), machine.threads
+    device, threads = _devices.chosen(machine.device or (recorded.device if recorded else None)), machine.threads
     if threads is None:
         threads = recorded.threads if recorded else default_threads()
     torch.set_num_threads(threads)
     return device, threads
-
-
-def choose_device(name: str | None) -> str:
-    """The device asked for, or CUDA where there is one, else the CPU."""
-    if name is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    kind, _, number = name.partition(":")
-    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()) or (kind == "cpu" and number):
-        raise SfumatoError(f"device must be cpu, cuda or cuda:N, got {name!r}", "give one of these")
-    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
-        raise SfumatoError(
-            f"device {name} is not there: torch sees {torch.cuda.device_count()} CUDA devices", "give `device=cpu`"
-        )
-    return name
 
 
 @contextmanager
@@ -314,8 +300,8 @@ def size_micro_batch(
 ) -> int:
     """How many examples fit into the memory budget at once, by a measurement on one synthetic example."""
     each = max(1, gradient.bytes_per_example(shape, targets=targets))
-    if device.startswith("cuda"):
-        most = int(CUDA_SHARE * torch.cuda.mem_get_info(device)[0]) // each
+    if device != "cpu":
+        most = int(DEVICE_SHARE * _devices.free_memory(device)) // each
     elif isinstance(shape, torch.Tensor):  # steps through a text are as many however few texts are at it
         most = CPU_MEMORY // each
     elif len(shape) == 3:  # pieces that stay near the caches, but sixteen examples at once where memory allows

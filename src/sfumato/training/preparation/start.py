@@ -20,7 +20,7 @@ class Machine:
     """Where a run is computed. None takes what is recorded, else a rule's choice.
 
     Args:
-        device: "cpu", "cuda" or "cuda:N".
+        device: "cpu", or an accelerator as torch names it: "cuda", "cuda:N", "xpu".
         threads: CPU threads of torch.
         micro_batch: the most examples in memory at once.
     """

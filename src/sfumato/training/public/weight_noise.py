@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from sfumato import optim
+from sfumato import _devices, optim
 from sfumato.data import Part
 from sfumato.models import evaluating
 from sfumato.observers.progress import Progress, Silence
@@ -79,7 +79,7 @@ def course(job: PublicJob, deviation: float, *, progress: Progress | None = None
     means, state, points = noisy_parameters(module), NoiseState(step=0), []
     per_epoch = len(job.source.train) // job.batch_size
     due = measured_after(per_epoch, job.steps)
-    with torch.random.fork_rng(devices=[job.device] if job.device.type == "cuda" else []):
+    with _devices.own_randomness(job.device):
         for step in range(job.steps):
             try:
                 with drawn(means, deviation, _generator(job, "weights", step)):

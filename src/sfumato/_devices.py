@@ -1,0 +1,124 @@
+"""Questions to the device that computes, put so that CUDA, Intel's XPU and any other accelerator take one road.
+
+Torch is imported within the functions, so that files which only name a device don't wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
+
+from sfumato._checks import SfumatoError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def checked(name: str) -> str:
+    """A device's name, after checking its form: "cpu", or an accelerator's, with a number or without.
+
+    >>> checked("cuda:1")
+    'cuda:1'
+    """
+    kind, _, number = name.partition(":")
+    if not kind.isalpha() or (":" in name and not number.isdecimal()) or (kind == "cpu" and number):
+        refuse(name)
+    return name
+
+
+def refuse(name: str) -> NoReturn:
+    """Refuses what is no device's name."""
+    raise SfumatoError(f"device must be cpu, cuda or cuda:N, or as torch names it, got {name!r}", "give one of these")
+
+
+def chosen(name: str | None) -> str:
+    """The device asked for, or the accelerator that torch sees, else the CPU.
+
+    Errors: `SfumatoError` for one that is not there, or that cannot compute in float64.
+    """
+    import torch
+
+    there = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if name is None:
+        return there.type if there is not None and _has_float64(there.type) else "cpu"
+    kind, _, number = checked(name).partition(":")
+    try:
+        torch.device(name)
+    except RuntimeError:
+        refuse(name)
+    if kind == "cpu":
+        return name
+    count = torch.accelerator.device_count() if there is not None and there.type == kind else 0
+    if int(number or 0) >= count:
+        raise SfumatoError(f"device {name} is not there: torch sees {count} {_SPOKEN.get(kind, kind)} devices", _ON_CPU)
+    if not _has_float64(kind):
+        raise SfumatoError(
+            f"device {name} computes nothing in float64, in which norms, sums and noise are formed", _ON_CPU
+        )
+    return name
+
+
+_ON_CPU = "give `device=cpu`"
+_SPOKEN = {"cuda": "CUDA", "xpu": "XPU", "mps": "MPS"}
+
+
+def _has_float64(kind: str) -> bool:
+    import torch
+
+    try:
+        return bool(torch.ones(1, dtype=torch.float64, device=kind).add(1).cpu() == 2)
+    except (RuntimeError, TypeError):
+        return False
+
+
+def of(device: torch.device | str) -> str:
+    """An accelerator's name in words."""
+    import torch
+
+    return torch.get_device_module(device).get_device_name()
+
+
+def wait_for(device: torch.device) -> None:
+    """Returns when the device has done what it was given, so that a clock may be read."""
+    import torch
+
+    if device.type != "cpu":
+        torch.get_device_module(device).synchronize(device)
+
+
+def free_memory(device: torch.device | str) -> int:
+    """Bytes that an accelerator has free."""
+    import torch
+
+    return torch.get_device_module(device).mem_get_info(device)[0]
+
+
+def random_states(device: torch.device) -> list[torch.Tensor]:
+    """Those of torch's global generators, on the CPU and on this device."""
+    import torch
+
+    own = [] if device.type == "cpu" else [torch.get_device_module(device).get_rng_state(device)]
+    return [torch.get_rng_state(), *own]
+
+
+@contextmanager
+def own_randomness(*devices: torch.device | str) -> Iterator[None]:
+    """What is drawn within, on the CPU or on these devices, leaves torch's global generators as they were."""
+    import torch
+
+    others = [device for device in map(torch.device, devices) if device.type != "cpu"]
+    kind = {"device_type": others[0].type} if others else {}
+    with torch.random.fork_rng(devices=others, **kind):
+        yield
+
+
+def all_begun() -> Iterable[torch.device]:
+    """The accelerators that this process has used, as far as torch tells."""
+    import torch
+
+    if not torch.accelerator.is_available():
+        return []
+    kind = torch.accelerator.current_accelerator().type  # type: ignore[union-attr]
+    begun = getattr(torch.get_device_module(kind), "is_initialized", lambda: True)()
+    return [torch.device(kind, number) for number in range(torch.accelerator.device_count())] if begun else []

@@ -1,0 +1,76 @@
+"""Questions to a device, on a machine that has none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sfumato import _devices
+from sfumato._checks import SfumatoError
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda", "cuda:1", "xpu"])
+def test_names_of_devices(name):
+    assert _devices.checked(name) == name
+
+
+@pytest.mark.parametrize("name", ["", "gpu 0", "cuda:", "cuda:x", "cpu:0", "0"])
+def test_what_is_no_name_is_refused(name):
+    with pytest.raises(SfumatoError, match=r"device must be cpu, cuda or cuda:N, or as torch names it, got"):
+        _devices.checked(name)
+
+
+def test_a_device_that_torch_does_not_know_is_refused():
+    with pytest.raises(SfumatoError, match=r"device must be cpu, cuda or cuda:N, or as torch names it, got 'tpu'"):
+        _devices.chosen("tpu")
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Torch sees two accelerators of a kind, which compute in float64 or not."""
+
+    def sees(kind: str, *, float64: bool) -> None:
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(kind))
+        monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+        monkeypatch.setattr(_devices, "_has_float64", lambda name: float64)
+
+    return sees
+
+
+def test_without_an_accelerator_the_cpu_is_chosen(monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    assert _devices.chosen(None) == "cpu"
+    with pytest.raises(SfumatoError, match=r"device cuda is not there: torch sees 0 CUDA devices"):
+        _devices.chosen("cuda")
+
+
+def test_any_accelerator_that_computes_in_float64_is_chosen(seen):
+    seen("xpu", float64=True)
+    assert _devices.chosen(None) == "xpu"
+    assert _devices.chosen("xpu:1") == "xpu:1"
+    assert _devices.chosen("cpu") == "cpu"
+    with pytest.raises(SfumatoError, match=r"device xpu:2 is not there: torch sees 2 XPU devices"):
+        _devices.chosen("xpu:2")
+    with pytest.raises(SfumatoError, match=r"device cuda is not there: torch sees 0 CUDA devices"):
+        _devices.chosen("cuda")
+
+
+def test_a_device_without_float64_is_refused_with_the_reason(seen):
+    seen("mps", float64=False)
+    assert _devices.chosen(None) == "cpu"
+    with pytest.raises(SfumatoError, match=r"device mps computes nothing in float64, in which norms, sums and noise"):
+        _devices.chosen("mps")
+
+
+def test_whether_a_device_has_float64_is_tried():
+    assert _devices._has_float64("cpu")
+    assert not _devices._has_float64("meta")  # gives no number back
+
+
+def test_global_randomness_is_as_it_was():
+    before = torch.get_rng_state()
+    with _devices.own_randomness("cpu", torch.device("cpu")):
+        torch.rand(3)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert len(_devices.random_states(torch.device("cpu"))) == 1
