@@ -175,7 +175,8 @@ REFUSED = {
     "train digits --bit-depth 12 --window 0,4095": "--bit-depth 12 and --window 0,4095 are both given; give the one "
     "that fits the data",
     "train digits QUICK --seed three": "--seed must be a whole number, got 'three'; see sfumato train --help",
-    "train digits QUICK --device tpu": "--device must be cpu, cuda or cuda:N, or as torch names it, got 'tpu'; give one of these",
+    "train digits QUICK --device tpu": "--device must be cpu, cuda or cuda:N, or as torch names it, got 'tpu'; give "
+    "one of these",
     "train digits QUICK --device cuda:99": "device cuda:99 is not there: torch sees ... CUDA devices; give --device "
     "cpu",
     "train digits QUICK --threads 0": "--threads must be at least 1, got 0; give a whole number of at least 1",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +11,10 @@ import torch
 from scipy import stats
 
 from sfumato import Gaussian, Noise, RunKey, SfumatoError
+from sfumato.privacy.mechanism import Tree
+from sfumato.randomness import noise as noises
 from sfumato.randomness.noise import blocks
+from sfumato.randomness.noise.blocks import DrawnAhead, GaussianNoise
 
 SIZE = 40_000
 LIMIT = 5.5
@@ -148,3 +152,48 @@ def test_a_state_knows_its_step():
     for wrong in (0, 1, 3):
         with pytest.raises(SfumatoError, match="the noise's state is that of step 2"):
             noise.add(total, wrong, state)
+
+
+@pytest.mark.parametrize("mechanism", [Gaussian(noise_multiplier=2.0), Tree(noise_multiplier=2.0)])
+def test_noise_that_is_drawn_ahead_for_a_device_is_the_same(mechanism, monkeypatch):
+    """Several blocks, an empty parameter, a number alone; and the state goes on as it would."""
+    monkeypatch.setattr(blocks, "BLOCK", 7)
+    monkeypatch.setattr(blocks, "PIECE", 3)
+    total = {"a": torch.arange(20.0).reshape(4, 5).double(), "none": torch.zeros(0), "b": torch.tensor(3.0)}
+    noise = Noise(mechanism, max_norm=0.5, key=RunKey.from_seed(1))
+    here, there = noise.begin(), noise.begin()
+    for step in range(3):
+        expected, here = noise.add(total, step, here)
+        with monkeypatch.context() as on_a_device:
+            shapes = {name: value.shape for name, value in total.items()}
+            ahead = partial(DrawnAhead, shapes=shapes, device=torch.device("cpu"))
+            on_a_device.setattr(noises, "OnTheCPU", ahead)
+            coming = noise.ahead(total, step, there)
+            found, there = coming.added_to(total)
+        assert isinstance(coming.coming, DrawnAhead)
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            assert found[name].dtype == torch.float32
+            assert torch.equal(found[name], value)
+        for name, value in here.tensors.items():
+            assert torch.equal(there.tensors[name], value)
+    assert here.step == there.step == 3
+
+
+def test_an_error_in_another_thread_is_raised_where_the_noise_is_wanted(monkeypatch):
+    def fails(*_):
+        raise ValueError("no generator")
+
+    monkeypatch.setattr(RunKey, "generator", fails)
+    drawing = partial(
+        blocks.draw,
+        GaussianNoise(Gaussian(noise_multiplier=1.0)),
+        {"a": torch.Size([3])},
+        {"a": torch.zeros(0, 3, dtype=torch.float64)},
+        0,
+        RunKey.from_seed(0),
+        1.0,
+    )
+    ahead = DrawnAhead(drawing, {"a": torch.Size([3])}, torch.device("cpu"))
+    with pytest.raises(ValueError, match="no generator"):
+        ahead.added_to({"a": torch.zeros(3)})

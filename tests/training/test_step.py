@@ -14,9 +14,10 @@ from torch.nn import functional
 
 from sfumato import ClippedGradient, Gaussian, Noise, Poisson, PrivacyPlan, PrivateStep, RunKey, Sampler, SfumatoError
 from sfumato.gradients.grid import MOST_EXAMPLES, STEP
+from sfumato.gradients.sums import QueuedSum
 from sfumato.privacy import Fixed, Quantile, User
 from sfumato.randomness import NoiseState
-from sfumato.training.step import descend
+from sfumato.training.step import descend, one_behind
 
 PLAN = PrivacyPlan(
     population=200,
@@ -290,3 +291,23 @@ def test_poisson_steps_with_a_sampler_of_the_plan_have_random_sizes():
     sampler = Sampler(PLAN, RunKey.from_seed(0), records=200)
     sizes = {len(sampler.draw(step)) for step in range(30)}
     assert len(sizes) > 5
+
+
+def test_a_sum_that_a_device_still_computes_is_read_when_the_next_has_been_asked_for():
+    log = []
+
+    class Noted(QueuedSum):
+        def __init__(self, number):
+            self.__dict__["number"] = number
+
+    def sums():
+        for number in range(3):
+            log.append(f"asked {number}")
+            yield Noted(number)
+        log.append("plain")
+        yield "plain"
+
+    for found in one_behind(sums()):
+        log.append(f"read {getattr(found, 'number', found)}")
+    assert log == ["asked 0", "asked 1", "read 0", "asked 2", "read 1", "plain", "read plain", "read 2"]
+    assert list(one_behind([])) == []

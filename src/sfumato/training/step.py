@@ -6,7 +6,7 @@ where the plan, the clipped gradient and the noise meet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, overload
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from sfumato._checks import SfumatoError, positive
 from sfumato.gradients import GridSum
 from sfumato.gradients.grid import MOST_EXAMPLES
+from sfumato.gradients.sums import QueuedSum
 from sfumato.privacy import PrivacyPlan, Quantile
 from sfumato.privacy.unit import Drawn
 from sfumato.randomness import Noise, NoiseState
@@ -138,13 +139,15 @@ class PrivateStep:
             state: of the noise, as `Noise.add` takes it.
         """
         self._refuse_beyond(step)
-        total = GridSum(self.gradient.zeros(), max_norm=self.plan.max_norm)
-        for micro_batch in micro_batches:
-            total.add(self.gradient(*micro_batch).gradients)
+        zeros = self.gradient.zeros()
+        noise = None if state is None else self.noise.ahead(zeros, step, state)
+        total = GridSum(zeros, max_norm=self.plan.max_norm)
+        for found in one_behind(self.gradient(*micro_batch) for micro_batch in micro_batches):
+            total.add(found.gradients)
         divisor = self.divisor or self.plan.expected_batch_size * self.plan.max_norm
-        if state is None:
+        if noise is None:
             return {name: value / divisor for name, value in self.noise.add(total.value(), step).items()}
-        noisy, following = self.noise.add(total.value(), step, state)
+        noisy, following = noise.added_to(total.value())
         return {name: value / divisor for name, value in noisy.items()}, following
 
     def _refuse_beyond(self, step: int) -> None:
@@ -152,6 +155,20 @@ class PrivateStep:
             raise SfumatoError(
                 f"step must lie in 0..{self.plan.steps - 1}, got {step}", "plan more steps before the run begins"
             )
+
+
+def one_behind(sums: Iterable[Any]) -> Iterator[Any]:
+    """The same sums; one that a device still computes comes when the next has been asked for, since to read it is to
+    wait for the device, which should have work meanwhile."""
+    before: list[Any] = []
+    for found in sums:
+        if isinstance(found, QueuedSum):
+            before.append(found)
+            if len(before) > 1:
+                yield before.pop(0)
+        else:
+            yield found
+    yield from before
 
 
 def descend(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, overload
 
 import torch
@@ -13,7 +14,7 @@ from sfumato._checks import SfumatoError, positive
 from sfumato.privacy.mechanism import BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
 from sfumato.randomness.keys import RunKey
 from sfumato.randomness.noise import blocks
-from sfumato.randomness.noise.blocks import GaussianNoise, StepNoise
+from sfumato.randomness.noise.blocks import DrawnAhead, GaussianNoise, OnTheCPU, StepNoise
 from sfumato.randomness.noise.toeplitz import BandedToeplitzNoise, BufferedToeplitzNoise
 from sfumato.randomness.noise.tree import TreeNoise
 
@@ -42,6 +43,23 @@ class NoiseState:
 
     step: int
     tensors: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ComingNoise:
+    """A step's noise, for one sum.
+
+    Args:
+        coming: what draws it, or is drawing.
+        following: the noise's next state.
+    """
+
+    coming: OnTheCPU | DrawnAhead
+    following: NoiseState
+
+    def added_to(self, total: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], NoiseState]:
+        """The noisy sum, {name: float32 tensor}, and the noise's next state."""
+        return self.coming.added_to(total), self.following
 
 
 class Noise:
@@ -108,14 +126,27 @@ class Noise:
                     "begin with `noise.begin()`, and give each step the state that the step before has returned",
                 )
             return self.add(total, step, NoiseState(step=step))[0]
+        return self.ahead(total, step, state).added_to(total)
+
+    def ahead(self, like: Mapping[str, Tensor], step: int, state: NoiseState) -> ComingNoise:
+        """A step's noise before its sum is there: on a device it is drawn on the CPU while the device computes.
+
+        Args:
+            like: tensors of the sum's shapes, on its devices.
+            step, state: as of `add`; the state is used up here.
+        """
         if state.step != step:
             raise SfumatoError(
                 f"the noise's state is that of step {state.step}, and step {step} is asked for",
                 "give the state that the step before has returned, or that of the checkpoint",
             )
-        kept = self._kept(total, state)
-        noisy = blocks.add(self._rule, total, kept, step, self._key, self.standard_deviation)
-        return noisy, NoiseState(step=step + 1, tensors={name: value for name, value in kept.items() if len(value)})
+        kept, shapes = self._kept(like, state), {name: value.shape for name, value in like.items()}
+        drawing = partial(blocks.draw, self._rule, shapes, kept, step, self._key, self.standard_deviation)
+        devices = {value.device for value in like.values()}
+        coming = OnTheCPU(drawing) if devices <= {torch.device("cpu")} else DrawnAhead(drawing, shapes, *devices)
+        return ComingNoise(
+            coming, NoiseState(step=step + 1, tensors={n: value for n, value in kept.items() if len(value)})
+        )
 
     def _kept(self, total: Mapping[str, Tensor], state: NoiseState) -> dict[str, Tensor]:
         """The state's memory, taken out of it, with room for what this step adds."""

@@ -1,4 +1,4 @@
-"""Numbers drawn by (step, parameter, block), made into a step's noise and added to its sum, in threads."""
+"""Numbers drawn by (step, parameter, block), made into a step's noise in threads, and added to its sum."""
 
 from __future__ import annotations
 
@@ -44,33 +44,37 @@ class GaussianNoise:
         return fresh("noise")
 
 
-def add(
+Take = Callable[[str, slice, np.ndarray], None]
+"""Takes the noise of these coordinates of a parameter, flat, in the units of the sum: float64 (n,)."""
+
+
+def draw(
     rule: StepNoise,
-    total: Mapping[str, Tensor],
+    shapes: Mapping[str, torch.Size],
     kept: Mapping[str, Tensor],
     step: int,
     key: RunKey,
     standard_deviation: float,
-) -> dict[str, Tensor]:
-    """The sum plus the step's noise: {name: float32 tensor} of the same shapes, on the same devices.
+    take: Take,
+) -> None:
+    """The step's noise for parameters of these shapes, by name, handed over block by block, from several threads.
 
     Args:
         kept: what is remembered, {name: float64 (buffers, *its shape)} on the CPU; brought up to date in place.
 
     **Guarantee.** Numbers of different steps, parameters and blocks come from generators of their own, float64 by the
-    ziggurat; the noise is made of them in float64 and rounded once, to float32, together with the sum.
+    ziggurat; the noise is made of them in float64.
 
     The bits that a key draws are the same everywhere. The numbers are too, but for those beyond 3.65 standard
     deviations, one of 3,900: these are logarithms of the C library, whose last bit in float64 is its own.
     """
-    noisy = {name: torch.empty(value.shape, dtype=torch.float32, device=value.device) for name, value in total.items()}
+    sizes = {name: shape.numel() for name, shape in shapes.items()}
 
     def work(place: tuple[str, int]) -> None:
         name, block = place
-        columns = slice(block * BLOCK, (block + 1) * BLOCK)
-        numbers = total[name].reshape(-1)[columns]
-        remembered = kept[name].view(len(kept[name]), total[name].numel())[:, columns].numpy()
-        drawn = np.empty(len(numbers))
+        columns = slice(block * BLOCK, min((block + 1) * BLOCK, sizes[name]))
+        remembered = kept[name].view(len(kept[name]), sizes[name])[:, columns].numpy()
+        drawn = np.empty(columns.stop - columns.start)
         generators: dict[str, np.random.Generator] = {}
         for start in range(0, len(drawn), PIECE):
             piece = drawn[start : start + PIECE]
@@ -83,13 +87,64 @@ def add(
 
             noise = rule.noise(step, fresh, remembered[:, start : start + PIECE])
             np.multiply(noise, standard_deviation, out=piece)
-        noisy[name].view(-1)[columns] = torch.from_numpy(drawn).to(numbers.device) + numbers
+        take(name, columns, drawn)
 
-    places = [(name, block) for name, value in total.items() for block in range(-(-value.numel() // BLOCK))]
-    if sum(value.numel() for value in total.values()) < BLOCK:
+    places = [(name, block) for name, size in sizes.items() for block in range(-(-size // BLOCK))]
+    if sum(sizes.values()) < BLOCK:
         for place in places:
             work(place)
     else:
         with ThreadPoolExecutor(max_workers=torch.get_num_threads()) as pool:
             list(pool.map(work, places))
-    return noisy
+
+
+class OnTheCPU:
+    """Noise that is drawn when the sum is there, and added to it block by block, while a block is near the processor.
+
+    Args:
+        drawing: `draw` but for its last argument.
+    """
+
+    def __init__(self, drawing: Callable[[Take], None]):
+        self._drawing = drawing
+
+    def added_to(self, total: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The sum plus the noise, {name: float32 tensor}, rounded once, together."""
+        noisy = {name: torch.empty(value.shape, dtype=torch.float32) for name, value in total.items()}
+
+        def take(name: str, columns: slice, drawn: np.ndarray) -> None:
+            noisy[name].view(-1)[columns] = torch.from_numpy(drawn) + total[name].reshape(-1)[columns]
+
+        self._drawing(take)
+        return noisy
+
+
+class DrawnAhead:
+    """Noise for a sum that a device computes: drawn on the CPU meanwhile, and copied to the device once.
+
+    Args:
+        drawing: `draw` but for its last argument; it begins at once, in a thread of its own.
+        shapes: of the parameters, by name.
+        device: of the sum.
+    """
+
+    def __init__(self, drawing: Callable[[Take], None], shapes: Mapping[str, torch.Size], device: torch.device):
+        self._shapes, self._device = shapes, device
+        sizes = [shape.numel() for shape in shapes.values()]
+        starts = dict(zip(shapes, np.cumsum([0, *sizes]).tolist(), strict=False))
+        self._host = torch.empty(sum(sizes), dtype=torch.float64, pin_memory=device.type == "cuda")
+        flat = self._host.numpy()
+
+        def take(name: str, columns: slice, drawn: np.ndarray) -> None:
+            flat[starts[name] + columns.start : starts[name] + columns.stop] = drawn
+
+        self._pool = ThreadPoolExecutor(max_workers=1)
+        self._done = self._pool.submit(drawing, take)
+
+    def added_to(self, total: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The sum plus the noise, {name: float32 tensor} on the device, rounded once, together."""
+        self._done.result()
+        self._pool.shutdown()
+        there = self._host.to(self._device, non_blocking=True).split([shape.numel() for shape in self._shapes.values()])
+        own = zip(self._shapes.items(), there, strict=True)
+        return {name: (noise.view(shape) + total[name]).to(torch.float32) for (name, shape), noise in own}
