@@ -14,6 +14,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 from unittest import mock
 
@@ -108,6 +109,31 @@ def counted() -> Iterator[Counts]:
         yield counts
     finally:
         _open.remove(counts)
+
+
+def of_a_step(command: str) -> dict[str, int]:
+    """What a whole step of a training command asks: draw, inputs, sum, noise, optimizer and ledger.
+
+    Args:
+        command: as a shell has it after `sfumato`, of a run that doesn't look at the test part in every step. The least
+            of each count between two steps is given, so what comes with some steps only is left out.
+    """
+    from sfumato.cli import main
+    from sfumato.training import loop
+
+    seen: list[dict[str, int]] = []
+    descend = loop.descend
+    with counting_device(), counted() as counts:
+
+        def noted(*arguments: Any) -> Any:
+            seen.append(counts.to_dict())
+            return descend(*arguments)
+
+        with mock.patch.object(loop, "descend", noted):
+            if main(command.split()):
+                raise RuntimeError(f"the command failed: sfumato {command}")
+    between = [{name: after[name] - before[name] for name in after} for before, after in pairwise(seen)]
+    return {name: min(counts[name] for counts in between) for name in between[0]}
 
 
 @contextlib.contextmanager
