@@ -1,7 +1,8 @@
 """What a GPU would be asked by a clipped sum: python benchmarks/speed/device.py [--models lenet5 ...] [--lines 6]
 
 Kernels, and stops where the host waits for the device, of one clipped sum after two others of the same shape, beside a
-plain gradient step and `vmap` of the same model and batch; counted on a device that computes on the CPU
+plain gradient step and `vmap` of the same model and batch; and of a whole step of a training command, with the draw, the
+inputs, the noise, the optimizer and the ledger. Counted on a device that computes on the CPU
 (`benchmarks/shared/counting.py`), so no time means anything and no GPU is needed. Which way a layer takes is chosen by
 the CPU's clock, so counts of networks vary by some percent. Writes results/device.json.
 """
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import tyro
 
@@ -20,11 +22,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 
 from benchmarks import RESULTS
 from benchmarks.shared import methods, problems
-from benchmarks.shared.counting import NAME, Counts, counted, counting_device
+from benchmarks.shared.counting import NAME, Counts, counted, counting_device, of_a_step
 from benchmarks.shared.problems import Row
 
 RESULT = RESULTS / "device.json"
 WAYS = ("plain", "vmap", "sfumato")
+STEP = "train digits --model cnn --batch-size 256 --micro-batch 1024 --steps 60"
 BEFORE = 2
 """Steps before the one that is counted: the first finds out about the model."""
 ROWS = {
@@ -52,6 +55,10 @@ def main(models: Sequence[str] = tuple(ROWS), lines: int = 6) -> None:
             for (operation, *places), times in counts.stops.most_common(lines):
                 print(f"{times:>25} at {' <- '.join(reversed(places))} ({operation})")
         RESULT.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+    with TemporaryDirectory() as place:
+        found["step"] = {"command": STEP, **of_a_step(f"{STEP} --device {NAME} --output {place}/run")}
+    print(json.dumps(found["step"]))
+    RESULT.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
 
 
 def of_one_step(row: Row, way: str) -> Counts:

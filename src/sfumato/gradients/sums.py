@@ -110,7 +110,7 @@ def first_sum(
         the sum; (B,) bool, the others (`clipping.doubtful`); and whether there are any, which is () if nobody looked.
     """
     with _in_full(found):
-        squares = found.squared_norms()
+        squares = found.squared_norms(asking=asking)
         factors = clipping.clip_factors(squares, found.losses, max_norm=max_norm, of=trainable.values())
         others = clipping.doubtful(factors, weights)
         some = bool(others.any()) if asking else others.any()

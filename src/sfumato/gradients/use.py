@@ -63,14 +63,14 @@ class Use(Protocol):
             factor 1; not finite where that can't be vouched for.
         weighted_sum: ``sum_b factors_b G_b``, of the tensor's shape, float32 at least; factors (B,), and whether some
             are zero because their examples must not be multiplied (`clipping.weighted_sum`).
-        instantiate: (B, *shape), the per-example gradients themselves.
+        instantiate: (B, *shape), the per-example gradients themselves, or those of the examples `rows` alone.
         row_statistics: for a tensor that is itself a function of parameters.
         bytes: memory held.
     """
 
     def squared_norms(self) -> Tensor: ...
     def weighted_sum(self, factors: Tensor, *, excluding: bool = True) -> Tensor: ...
-    def instantiate(self) -> Tensor: ...
+    def instantiate(self, rows: Tensor | None = None) -> Tensor: ...
     def row_statistics(self, rows: RowMap) -> RowStatistics: ...
     def bytes(self) -> int: ...
 
@@ -142,8 +142,13 @@ class Instantiated:
             total += clipping.weighted_sum(tile, part, excluding=excluding)
         return total
 
-    def instantiate(self) -> Tensor:
-        return joined(self._tiles)
+    def instantiate(self, rows: Tensor | None = None) -> Tensor:
+        if rows is None:
+            return joined(self._tiles)
+        size = self._tiles[0].shape[0]
+        if len(self._tiles) == 1:
+            return self._tiles[0][rows]
+        return torch.stack([self._tiles[row // size][row % size] for row in rows.tolist()])
 
     def row_statistics(self, rows: RowMap) -> RowStatistics:
         return of_all([row_statistics_of(tile, rows) for tile in self._tiles])

@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 from sfumato.gradients import ClippedGradient
-from sfumato.gradients.batches import Batches
 from sfumato.gradients.checks import oracle
 from sfumato.gradients.checks.randomless import WithoutRandomness
 from sfumato.gradients.methods import contributions, derived
@@ -123,13 +122,13 @@ def test_an_offset_in_the_input_is_taken_away_exactly(compare, monkeypatch):
 def test_a_wrong_form_gives_a_wrong_norm(compare, monkeypatch, change):
     right = contributions.bounds
 
-    def wrong(parts):
+    def wrong(parts, **options):
         for part in parts:
             form = part.operand.form
             value = getattr(form, change)
             value = {k: v * 1.05 for k, v in value.items()} if change == "gains" else value * 1.05
             part.operand.form = replace(form, **{change: value})
-        return right(parts)
+        return right(parts, **options)
 
     monkeypatch.setattr(contributions, "bounds", wrong)
     with pytest.raises(AssertionError):
@@ -267,8 +266,8 @@ def test_a_product_with_a_transposed_weight_is_a_site():
 def test_hard_examples_are_pulled_back_by_themselves(monkeypatch):
     """Where nearly all of a gradient is taken away, the closed form is a difference of large terms."""
     calls = []
-    right = Batches._exactly
-    monkeypatch.setattr(Batches, "_exactly", lambda self, rows, *a: calls.append(rows) or right(self, rows, *a))
+    right = OfRows.keep_hard
+    monkeypatch.setattr(OfRows, "keep_hard", lambda self, rows: calls.append(rows) or right(self, rows))
     model = nn.Sequential(Conv(standardised, 2, 4), nn.Flatten(), nn.Linear(4 * 36, 3))
     x = torch.randn(4, 2, 8, 8)
     x[1] = 1000 + 1e-4 * x[1]

@@ -10,8 +10,8 @@ from torch import Tensor
 from sfumato.gradients import clipping
 from sfumato.gradients.methods.derived import Operand, Operands
 from sfumato.gradients.methods.row_forms import RowForm
-from sfumato.gradients.sites.forms import Held, certified, together
-from sfumato.gradients.use import Exact, Instantiated, RowStatistics, Use, constants, tolerance
+from sfumato.gradients.sites.forms import Held, certified, together, with_hard_kept
+from sfumato.gradients.use import Exact, Instantiated, RowStatistics, Use, constants, slices, tolerance
 
 # Numbers per example up to which gradients are put beside those of other parameters.
 _SMALL = 1 << 12
@@ -97,25 +97,44 @@ class OfRows:
     **Guarantee.** Norm and sum are those of one linear map, the form's own (`RowForm.pulled`), so that the bound holds
     whether or not that map is the function's derivative; that it is, is what the proof by probes is for. As in
     `uses.Held` the norm adds an allowance for the rounding of dots, sum and map, and an example for which that would
-    be felt (its gradient lies almost wholly in the directions that the function takes away) has the norm infinity.
+    be felt (its gradient lies almost wholly in the directions that the function takes away) has the norm infinity, or
+    is pulled back by itself and kept.
     """
 
     def __init__(self, operand: Operand, use: Use, operands: Operands):
         self.names = operand.names
         self.operand, self._use, self._operands = operand, use, operands
+        self._hard: tuple[Tensor, dict[str, Use]] | None = None
 
     def squared_norms(self) -> Tensor:
         """As `Direct.squared_norms`."""
         return bounds([self])[0]
 
+    def keep_hard(self, rows: Tensor) -> Tensor:
+        """As `Held.keep_hard`."""
+        pieces = [self._each(rows[part]) for part in slices(len(rows), self.operand.tensor.numel(), on=rows.device)]
+        own = {name: Instantiated(*(piece[name] for piece in pieces)) for name in self.names}
+        self._hard = rows, own
+        return torch.stack([use.squared_norms() for use in own.values()]).sum(dim=0)
+
     def weighted_sums(self, factors: Tensor, *, excluding: bool) -> dict[str, Tensor]:
         """As `Direct.weighted_sums`."""
-        return self._shaped(self._pulled(self._use.weighted_sum(factors, excluding=excluding)))
+        easy = factors if self._hard is None else factors.index_fill(0, self._hard[0], 0)
+        totals = self._shaped(self._pulled(self._use.weighted_sum(easy, excluding=excluding)))
+        if self._hard is not None:
+            rows, exact = self._hard
+            for name, use in exact.items():
+                totals[name] = totals[name] + use.weighted_sum(factors[rows], excluding=excluding)
+        return totals
 
     def by_name(self) -> dict[str, Use]:
         """As `Direct.by_name`."""
-        values = self._use.instantiate()
-        return {name: Instantiated(own) for name, own in self._shaped(self._pulled(values), len(values)).items()}
+        return {name: Instantiated(own) for name, own in self._each(None).items()}
+
+    def _each(self, rows: Tensor | None) -> dict[str, Tensor]:
+        """(b, *shape) by parameter name."""
+        values = self._use.instantiate(rows)
+        return self._shaped(self._pulled(values), len(values))
 
     def _pulled(self, values: Tensor) -> dict[str, Tensor]:
         return self.form.pulled(self.operand.tensor.detach(), values)
@@ -142,18 +161,22 @@ class OfRows:
 Contribution = Direct | Beside | OfRows
 
 
-def squared_norms(parts: list[Contribution]) -> Tensor:
-    """(B,) float64: of the gradients of all parameters together, never too small; there is at least one part."""
+def squared_norms(parts: list[Contribution], *, asking: bool) -> Tensor:
+    """(B,) float64: of the gradients of all parameters together, never too small; there is at least one part.
+
+    Args:
+        asking: look which examples are hard (`Held`), and keep their gradients for what they are hard for.
+    """
     held = [part.use for part in parts if isinstance(part, Direct) and isinstance(part.use, Held)]
     rows = [part for part in parts if isinstance(part, OfRows)]
     others = [part for part in parts if not isinstance(part, OfRows) and getattr(part, "use", None) not in held]
     found = [torch.stack([part.squared_norms() for part in others])] if others else []
-    found += [certified(held)] if held else []
-    found += [bounds(rows)] if rows else []
+    found += [certified(held, asking=asking)] if held else []
+    found += [bounds(rows, asking=asking)] if rows else []
     return torch.cat(found).sum(dim=0)
 
 
-def bounds(parts: list[OfRows]) -> Tensor:
+def bounds(parts: list[OfRows], *, asking: bool = False) -> Tensor:
     """(S, B) float64: the squared norms of S functions of rows, as `OfRows` promises, by the same kernels for all."""
     found, forms = [part.statistics() for part in parts], [part.form for part in parts]
     ones, own, doubt = (torch.cat([getattr(one, name) for one in found], 1) for name in ("ones", "own", "own_rounding"))
@@ -171,10 +194,12 @@ def bounds(parts: list[OfRows]) -> Tensor:
     least = (squares - constants(tuple(map(clipping.margin, dtypes)), ones.device) * direct).clamp_min(0)
     most = constants(tuple(1 + 1.8 * tolerance(dtype) for dtype in dtypes), ones.device)
     certain = (bound <= most * least.sqrt()) | (felt == 0)
+    hard = ~certain.t()
     unproven = [part.operand.proven for part in parts if part.operand.proven is not None]
     if unproven:
-        certain &= torch.stack(unproven).all()
-    return bound.square_().masked_fill_(~certain, torch.inf).t()
+        hard |= ~torch.stack(unproven).all()
+    squares = bound.square_().t().masked_fill(hard, torch.inf)
+    return with_hard_kept(squares, hard, parts) if asking else squares
 
 
 @lru_cache(maxsize=64)

@@ -97,11 +97,11 @@ class Run:
         """Names of the parameters that have a gradient."""
         return frozenset(name for part in self.parts for name in part.names)
 
-    def squared_norms(self) -> Tensor:
-        """(B,) float64: of the gradients of all parameters together, never too small."""
+    def squared_norms(self, *, asking: bool = True) -> Tensor:
+        """(B,) float64: of the gradients of all parameters together, never too small: see `certified`."""
         if not self.parts:
             return torch.zeros(self.losses.shape, dtype=torch.float64, device=self.losses.device)
-        return squared_norms(self.parts)
+        return squared_norms(self.parts, asking=asking)
 
 
 def run(

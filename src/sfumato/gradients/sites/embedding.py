@@ -62,8 +62,8 @@ class RowsUse:
         scaled = values * factors.to(values.dtype)[:, None, None]
         return _add_up(scaled.flatten(0, 1), self._indices.reshape(-1), self._shape[0])
 
-    def instantiate(self) -> Tensor:
-        indices, values = self._indices, self._values
+    def instantiate(self, rows: Tensor | None = None) -> Tensor:
+        indices, values = (t if rows is None else t[rows] for t in (self._indices, self._values))
         places = indices + self._shape[0] * torch.arange(len(indices), device=indices.device).unsqueeze(1)
         whole = _add_up(values.flatten(0, 1), places.reshape(-1), len(indices) * self._shape[0])
         return whole.reshape(-1, *self._shape)

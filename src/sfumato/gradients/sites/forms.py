@@ -11,13 +11,14 @@ Held           certified: of Gram matrices, or of tiles that are dropped   the o
 
 `Held` computes the sum anew, so the norm must pay for the rounding of another computation: it adds an allowance
 relative to the *reach* of an example, a bound on the sum of the absolute terms of its gradient. An example whose
-terms cancel so much that the allowance would be felt has the norm infinity here, and is computed again by itself.
+terms cancel so much that the allowance would be felt is *hard*: it has the norm infinity, or is instantiated by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -45,6 +46,12 @@ _GRAM_ROUNDING = 1e-12
 MOST_GRAM_PRODUCTS = 2
 # Norms of inputs or output gradients outside of this range could overflow or vanish in a product with a clip factor.
 _PLAIN_RANGE = (1e-12, 1e12)
+
+
+class KeepsHard(Protocol):
+    """What can keep the gradients of some examples."""
+
+    def keep_hard(self, rows: Tensor) -> Tensor: ...
 
 
 class Kept(Instantiated):
@@ -88,7 +95,8 @@ class Held:
 
     **Guarantee.** `squared_norms` bounds the square of the norm of the example's term in `weighted_sum`, if a weight
     gradient of float32 (or float64) is wrong by at most `rounding`, which is relative to the sum of its absolute terms.
-    Where that is more than `tolerance` of the norm it is infinity, so that no factor but zero goes with the example.
+    Where that is more than `tolerance` of the norm it is infinity, so that no factor but zero goes with the example;
+    or the example's gradient is kept (`keep_hard`), and then its bound holds without a condition.
     """
 
     def __init__(
@@ -107,6 +115,7 @@ class Held:
         self._method, self._y, self._bias = method, y, bias
         self._dtype = clipping.accumulation_dtype(x.dtype)
         self._statistics: RowStatistics | None = None
+        self._hard: tuple[Tensor, Tensor] | None = None
         if not later:
             _ = (self._squares, self._sizes) if derived is None else self.row_statistics(derived)
 
@@ -160,15 +169,28 @@ class Held:
     def squared_norms(self) -> Tensor:
         return certified([self])[0]
 
-    def weighted_sum(self, factors: Tensor, *, excluding: bool = True) -> Tensor:
-        images = factors.repeat_interleave(self.kernel.views) if self.kernel.views > 1 else factors
-        x, g = ((clipping.without_excluded(t, images) if excluding else t).to(self._dtype) for t in (self.x, self.g))
-        return self.kernel.total(x, g * images.to(self._dtype).reshape(-1, *[1] * (g.dim() - 1)))
+    def keep_hard(self, rows: Tensor) -> Tensor:
+        """The squared norms of these examples (b,) int64, whose gradients are kept and summed as they are."""
+        self._hard = rows, self.instantiate(rows)
+        return clipping.squared_norms(self._hard[1])
 
-    def instantiate(self) -> Tensor:
+    def weighted_sum(self, factors: Tensor, *, excluding: bool = True) -> Tensor:
+        easy = factors if self._hard is None else factors.index_fill(0, self._hard[0], 0)
+        images = easy.repeat_interleave(self.kernel.views) if self.kernel.views > 1 else easy
+        x, g = ((clipping.without_excluded(t, images) if excluding else t).to(self._dtype) for t in (self.x, self.g))
+        total = self.kernel.total(x, g * images.to(self._dtype).reshape(-1, *[1] * (g.dim() - 1)))
+        if self._hard is not None:
+            rows, gradients = self._hard
+            total += clipping.weighted_sum(gradients, factors[rows], excluding=excluding)
+        return total
+
+    def instantiate(self, rows: Tensor | None = None) -> Tensor:
+        x, g, kernel = self.x, self.g, self.kernel
+        if rows is not None:
+            x, g = (t.unflatten(0, (self._examples, -1))[rows].flatten(0, 1) for t in (x, g))
         method = "any" if self._method == "gram" else self._method
-        parts = self._parts(self.kernel.gradient_elements())
-        return joined([self.kernel.instantiate(x, g, method) for x, g in parts])
+        parts = slices(len(x) // kernel.views, kernel.gradient_elements(), kernel.views, on=x.device)
+        return joined([kernel.instantiate(x[i].to(self._dtype), g[i].to(self._dtype), method) for i in parts])
 
     def row_statistics(self, rows: RowMap) -> RowStatistics:
         if self._statistics is None:
@@ -217,8 +239,12 @@ def in_range(x: Tensor, g: Tensor) -> Tensor:
     return inside | (x * g == 0)
 
 
-def certified(uses: list[Held]) -> Tensor:
-    """(S, B) float64: the squared norms of S uses, each as `Held` promises it, by the same few kernels for all."""
+def certified(uses: list[Held], *, asking: bool = False) -> Tensor:
+    """(S, B) float64: the squared norms of S uses, each as `Held` promises it, by the same few kernels for all.
+
+    Args:
+        asking: look which examples are hard, and keep their gradients.
+    """
     squares, x, g = (torch.stack(found) for found in zip(*((use._squares, *use._sizes) for use in uses), strict=True))
     on = squares.device
     spread = constants(tuple(use.kernel.spread() * (1 + 1e-9) for use in uses), on)[:, None]
@@ -227,8 +253,18 @@ def certified(uses: list[Held]) -> Tensor:
     reach = spread * x * g
     norms = (squares.clamp_min_(0) + _GRAM_ROUNDING * reach.square()).sqrt_()
     bound = norms + felt * reach
-    certain = (bound <= most * norms) & in_range(x, g)
-    return bound.square_().masked_fill_(~certain, torch.inf)
+    hard = ~((bound <= most * norms) & in_range(x, g))
+    found = bound.square_().masked_fill_(hard, torch.inf)
+    return with_hard_kept(found, hard, uses) if asking else found
+
+
+def with_hard_kept(found: Tensor, hard: Tensor, uses: Sequence[KeepsHard]) -> Tensor:
+    """The squared norms (S, B) with those of hard examples in their places, as many as there are."""
+    for place, row in enumerate(hard.any(dim=1).tolist() if bool(hard.any()) else []):
+        if row:
+            rows = hard[place].nonzero()[:, 0]
+            found[place, rows] = uses[place].keep_hard(rows)
+    return found
 
 
 def together(uses: list[Use]) -> Use:

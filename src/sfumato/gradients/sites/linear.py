@@ -48,8 +48,10 @@ class OuterProduct:
             activations, gradients = (clipping.without_excluded(t, factors) for t in (activations, gradients))
         return (gradients * factors.to(gradients.dtype)[:, None]).t() @ activations
 
-    def instantiate(self) -> Tensor:
-        return self._output_gradients[:, :, None] * self._activations[:, None, :]
+    def instantiate(self, rows: Tensor | None = None) -> Tensor:
+        a, g = self._activations, self._output_gradients
+        a, g = (a, g) if rows is None else (a[rows], g[rows])
+        return g[:, :, None] * a[:, None, :]
 
     def row_statistics(self, rows: RowMap) -> RowStatistics:
         a, g = self._activations.double(), self._output_gradients.double()
