@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 from pathlib import Path
 
 import numpy as np
@@ -108,7 +109,8 @@ def raw_sum(source: Source, plan: PrivacyPlan, present: np.ndarray, **how) -> to
     job = prepare(None, source, plan, SETTINGS, device="cpu", threads=1, **how)
     whole = steps.PrivateSteps(job, job.key)
     found = []
-    whole._step.noise.add = lambda total, step, state: (found.append(total) or total, state)  # type: ignore[method-assign]
+    noiseless = lambda state: SimpleNamespace(added_to=lambda total: (found.append(total) or total, state))  # noqa: E731
+    whole._step.noise.ahead = lambda like, step, state: noiseless(state)  # type: ignore[method-assign]
     whole._sampler.draw = lambda step: present  # type: ignore[method-assign]
     whole(0, whole._step.noise.begin())
     return torch.cat([value.double().flatten() for value in found[0].values()])

@@ -220,14 +220,14 @@ def test_records_take_part_with_the_declared_probability(spots, tmp_path, monkey
 
 
 def test_what_the_noise_remembers_goes_from_step_to_step_and_through_a_checkpoint(spots, plan, tmp_path, monkeypatch):
-    add, told = Noise.add, []
+    ahead, told = Noise.ahead, []
 
-    def adding(self, total, step, state):
+    def coming(self, like, step, state):
         told.append((step, {name: value.tolist() for name, value in state.tensors.items()}))
-        noisy, following = add(self, total, step, replace(state, tensors={}))
-        return noisy, replace(following, tensors={"carried": torch.tensor([float(step)])})
+        found = ahead(self, like, step, replace(state, tensors={}))
+        return replace(found, following=replace(found.following, tensors={"carried": torch.tensor([float(step)])}))
 
-    monkeypatch.setattr(Noise, "add", adding)
+    monkeypatch.setattr(Noise, "ahead", coming)
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
     descend, taken = loop.descend, []
 
