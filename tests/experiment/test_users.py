@@ -6,8 +6,8 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
-from types import SimpleNamespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
