@@ -123,6 +123,27 @@ def test_without_a_part_of_the_certificate_a_bound_breaks(monkeypatch, mutant):
     assert worst > 1 + 1e-6
 
 
+def test_a_hard_example_is_kept_where_it_can_be_asked_which():
+    x, g = torch.randn(3, 64, 32), torch.randn(3, 64, 16)
+    x[1] += 1000
+    g -= g.mean(dim=1, keepdim=True)
+    easy, hard = (
+        Held(LinearKernel(16, 32), x[[0, 2, 2]], g[[0, 2, 2]], "gram"),
+        Held(LinearKernel(16, 32), x, g, "gram"),
+    )
+    squares = forms.certified([easy, hard], asking=True)
+    assert easy._hard is None
+    assert hard._hard is not None
+    assert hard._hard[0].tolist() == [1]
+    exact = torch.einsum("btp,btd->bdp", x.double(), g.double())
+    torch.testing.assert_close(squares[1].sqrt(), exact.norm(dim=(1, 2)), rtol=1e-3, atol=0)
+    assert squares[1, 1].sqrt() >= hard.instantiate()[1].double().norm()
+    for factors in (torch.tensor([0.5, 1.0, 0.25]), torch.tensor([0.0, 1.0, 0.0])):
+        total = torch.einsum("b,bdp->dp", factors.double(), exact)
+        scale = total.norm().item()
+        torch.testing.assert_close(hard.weighted_sum(factors.double()).double(), total, rtol=0, atol=1e-3 * scale)
+
+
 def test_hard_examples_are_not_vouched_for_because_the_allowance_would_be_felt(monkeypatch):
     x, g = torch.randn(3, 64, 32), torch.randn(3, 64, 16)
     x[1] += 1000

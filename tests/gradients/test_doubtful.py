@@ -206,8 +206,18 @@ class TestQueued(Waiting):
         with torch.no_grad():
             model[1].weight += 1
         assert plain.gradients["1.weight"].isfinite().all()
-        with pytest.raises(SfumatoError, match="was changed before its clipped sum was read"):
+        with pytest.raises(SfumatoError, match="were written to before the clipped sum was read"):
             found.gradients  # noqa: B018
+
+    def test_a_batch_whose_memory_was_used_again_is_refused(self):
+        model, (x, y) = MODELS["linear"](), batch()
+        gradient = ClippedGradient(model, F.cross_entropy)
+        for given in (x, y):
+            x[2] = torch.nan
+            found = gradient(x, y)
+            given.zero_()
+            with pytest.raises(SfumatoError, match="were written to before the clipped sum was read"):
+                found.gradients  # noqa: B018
 
     def test_a_function_of_rows_is_measured_again_when_its_weight_was_written_to(self, exactly):
         torch.manual_seed(0)

@@ -156,14 +156,16 @@ class Batches:
 
     def _again(self, batch: Examples, key: tuple, *own: Tensor | None) -> Callable[[], ClippedSum]:
         """What computes a sum of a device again, where it turned out to be void."""
-        parameters = trainable_parameters(self._objective.model)
-        versions = [parameter._version for parameter in parameters.values()]
+        model = self._objective.model
+        given = [*model.parameters(), *model.buffers(), *tensors(batch)]
+        versions = [tensor._version for tensor in given]
 
         def again() -> ClippedSum:
-            if versions != [parameter._version for parameter in parameters.values()]:
+            if versions != [tensor._version for tensor in given]:
                 raise SfumatoError(
-                    "the model was changed before its clipped sum was read, of which a part must be computed again",
-                    "read `gradients` before the optimizer's step",
+                    "the model, the inputs or the targets were written to before the clipped sum was read, of which a "
+                    "part must be computed again",
+                    "read `gradients` before the optimizer's step, and before a batch's memory is used again",
                 )
             with torch.enable_grad():
                 return self._at_once(batch, key, *own)
