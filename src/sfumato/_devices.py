@@ -108,8 +108,7 @@ def own_randomness(*devices: torch.device | str) -> Iterator[None]:
     import torch
 
     others = [device for device in map(torch.device, devices) if device.type != "cpu"]
-    kind = {"device_type": others[0].type} if others else {}
-    with torch.random.fork_rng(devices=others, **kind):
+    with torch.random.fork_rng(devices=others, device_type=others[0].type if others else "cuda"):
         yield
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
@@ -110,7 +110,7 @@ def rounding(reach: Reach, like: Tensor, positions: int) -> Reach:
     return (_ALLOWED_ROUNDINGS + positions / _POSITIONS_PER_ROUNDING) * unit_roundoff(like) * reach
 
 
-def joined(parts: Sequence[Tensor]) -> Tensor:
+def joined(parts: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
     """Those of all examples, (B, ...), from those of some at a time."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 

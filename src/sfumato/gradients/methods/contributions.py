@@ -113,7 +113,7 @@ class OfRows:
     def keep_hard(self, rows: Tensor) -> Tensor:
         """As `Held.keep_hard`."""
         pieces = [self._each(rows[part]) for part in slices(len(rows), self.operand.tensor.numel(), on=rows.device)]
-        own = {name: Instantiated(*(piece[name] for piece in pieces)) for name in self.names}
+        own: dict[str, Use] = {name: Instantiated(*(piece[name] for piece in pieces)) for name in self.names}
         self._hard = rows, own
         return torch.stack([use.squared_norms() for use in own.values()]).sum(dim=0)
 
