@@ -164,7 +164,8 @@ class LinearSite(Site):
             else:
                 self.add_weight(LinearKernel(outputs, width), activations, gradients)
         if self.trained("bias"):
-            self.add("bias", Instantiated(gradients.sum(dim=1, dtype=dtype)))
+            alone = gradients.shape[1] == 1  # nothing to add up, and nothing to copy
+            self.add("bias", Instantiated(gradients[:, 0].to(dtype) if alone else gradients.sum(dim=1, dtype=dtype)))
         return output_gradients @ self.constant("weight", output_gradients) if wanted else None  # type: ignore[operator]
 
 
