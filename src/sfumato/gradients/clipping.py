@@ -91,25 +91,9 @@ def squared_lengths(values: Tensor) -> Tensor:
 
 
 def exact_squared_norms(values: Tensor) -> Tensor:
-    """The same in float64, which holds the squares of all numbers of float32; zero where all numbers are zero.
-
-    Args:
-        values: (B, ...), any real floating type.
-
-    Returns:
-        (B,) float64.
-    """
-    return exact_squared_lengths(_rows(values))
-
-
-def exact_squared_lengths(values: Tensor) -> Tensor:
-    """Squared L2 norms along the last axis (..., n) as `exact_squared_norms`."""
-    if values.numel() == 0:
-        return squared_lengths(values)
-    width = max(1, _BLOCK // math.prod(values.shape[:-1]) // _PIECE) * _PIECE
-    blocks = [torch.linalg.vector_norm(block.double(), dim=-1).square_() for block in values.split(width, dim=-1)]
-    total = blocks[0] if len(blocks) == 1 else torch.stack(blocks).sum(dim=0)
-    return total.mul_(1 + 2.0**-52 * min(width, values.shape[-1]))
+    """`squared_norms` in float64, which holds the squares of all of float32; zero where all numbers are zero."""
+    elements = math.prod(values.shape[1:])
+    return exact_norms(values).square_().mul_(1 + 2.0**-52 * (elements + 4))
 
 
 def exact_norms(values: Tensor) -> Tensor:

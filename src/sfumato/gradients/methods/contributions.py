@@ -167,9 +167,16 @@ def squared_norms(parts: list[Contribution], *, asking: bool) -> Tensor:
     Args:
         asking: look which examples are hard (`Held`), and keep their gradients for what they are hard for.
     """
-    held = [part.use for part in parts if isinstance(part, Direct) and isinstance(part.use, Held)]
-    rows = [part for part in parts if isinstance(part, OfRows)]
-    others = [part for part in parts if not isinstance(part, OfRows) and getattr(part, "use", None) not in held]
+    held: list[Held] = []
+    rows: list[OfRows] = []
+    others: list[Contribution] = []
+    for part in parts:
+        if isinstance(part, OfRows):
+            rows.append(part)
+        elif isinstance(part, Direct) and isinstance(part.use, Held):
+            held.append(part.use)
+        else:
+            others.append(part)
     found = [torch.stack([part.squared_norms() for part in others])] if others else []
     found += [certified(held, asking=asking)] if held else []
     found += [bounds(rows, asking=asking)] if rows else []

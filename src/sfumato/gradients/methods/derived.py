@@ -86,7 +86,7 @@ class Operands:
         originals: the model's own, which no graph may reach, by name.
         forms: what earlier runs found out.
         asking: whether to look at numbers, for which a device would be waited for; if not, what they would have said
-            goes with the form (`RowForm.proven`).
+            goes with the operand (`Operand.proven`).
     """
 
     def __init__(self, shared: dict[str, Tensor], originals: dict[str, Tensor], forms: Forms, *, asking: bool = True):
