@@ -97,7 +97,7 @@ from benchmarks.shared.counting import counting_device, of_a_step
 numbers = np.random.default_rng(0)
 images = lambda count: numbers.integers(0, 255, (count, 16, 16, 1), dtype=np.uint8)
 np.savez("spots.npz", x_train=images(60), y_train=np.arange(60) % 3, x_test=images(30), y_test=np.arange(30) % 3)
-np.savez("people.npz", x=images(80), y=np.arange(80) % 20)
+np.savez("people.npz", x_train=images(80), y_train=np.arange(80) % 20, x_test=images(20), y_test=20 + np.arange(20) % 5)
 with counting_device():
     pass  # before the first backward pass
 from sfumato.cli import main
