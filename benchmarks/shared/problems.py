@@ -21,7 +21,7 @@ class Row:
     """One model at one size.
 
     Attributes:
-        model: a name of `sfumato.models`, or "" for one linear layer on cached features.
+        model: a name of `sfumato.models`, "bert-tiny", or "" for one linear layer on cached features.
         batch, views: B examples of K views each.
         size: side of the images in pixels, or the number of features, or of words of each text.
         vocabulary: the numbers that words of texts have; 0 for images and features.
@@ -51,7 +51,10 @@ CPU = {
         model="timm:vit_tiny_patch16_224", batch=16, size=224, classes=1000, frozen=("cls_token", "pos_embed")
     ),
     "nf-resnet-26": Row(model="timm:nf_resnet26", batch=8, size=224, classes=1000),
+    "resnet-18-gn": Row(model="resnet-18,norm=group", batch=16, size=64),
     "last-layer": Row(model="", batch=4096, size=2048, classes=1000, bare=True),
+    "bert-tiny": Row(model="bert-tiny", batch=16, size=128, classes=4, vocabulary=8192),
+    "bilstm-32": Row(model="bilstm,embedding=64,hidden=64", batch=32, size=80, classes=4, vocabulary=8192),
     "bilstm": Row(model="bilstm,embedding=64,hidden=64", batch=256, size=64, classes=4, vocabulary=8192),
     "bilstm-ln": Row(model="bilstm,embedding=64,hidden=64,norm=layer", batch=256, size=64, classes=4, vocabulary=8192),
 }
@@ -61,6 +64,21 @@ CUDA = {
     "nf-resnet-50": Row(model="timm:nf_resnet50", batch=64, size=224, classes=1000),
     "last-layer": Row(model="", batch=32768, size=2048, classes=1000, bare=True),
 }
+
+
+class BertTiny(nn.Module):
+    """The encoder of Turc et al. 2019 with two layers of 128 numbers, two heads, and a mask of the padding."""
+
+    def __init__(self, *, classes: int, vocabulary: int, length: int):
+        super().__init__()
+        self.words, self.places = nn.Embedding(vocabulary, 128), nn.Parameter(torch.zeros(length, 128))
+        layer = nn.TransformerEncoderLayer(128, 2, 512, dropout=0.0, activation="gelu", batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(128, classes)
+
+    def forward(self, words: Tensor) -> Tensor:
+        encoded = self.encoder(self.words(words) + self.places, src_key_padding_mask=words == 0)
+        return self.head(encoded[:, 0])
 
 
 def rows(device: str) -> dict[str, Row]:
@@ -126,7 +144,9 @@ def build(row: Row, device: str) -> Problem:
     """Random weights and examples, the same ones in every process."""
     torch.manual_seed(0)
     shape: tuple[int, ...] = (row.size,)
-    if row.vocabulary:
+    if row.model == "bert-tiny":
+        model: nn.Module = BertTiny(classes=row.classes, vocabulary=row.vocabulary, length=row.size)
+    elif row.vocabulary:
         model = models.create_for_texts(row.model, classes=row.classes, vocabulary=row.vocabulary, length=row.size)
     elif row.model:
         model = models.create(row.model, classes=row.classes, channels=row.channels, size=row.size)

@@ -125,9 +125,8 @@ def test_a_wrong_form_gives_a_wrong_norm(compare, monkeypatch, change):
     def wrong(parts, **options):
         for part in parts:
             form = part.operand.form
-            value = getattr(form, change)
-            value = {k: v * 1.05 for k, v in value.items()} if change == "gains" else value * 1.05
-            part.operand.form = replace(form, **{change: value})
+            numbers = replace(form.numbers, **{change: 1.05 * getattr(form.numbers, change)})
+            part.operand.found(replace(form, numbers=numbers), None)
         return right(parts, **options)
 
     monkeypatch.setattr(contributions, "bounds", wrong)

@@ -187,7 +187,7 @@ def bounds(parts: list[OfRows], *, asking: bool = False) -> Tensor:
     """(S, B) float64: the squared norms of S functions of rows, as `OfRows` promises, by the same kernels for all."""
     found, forms = [part.statistics() for part in parts], [part.form for part in parts]
     ones, own, doubt = (torch.cat([getattr(one, name) for one in found], 1) for name in ("ones", "own", "own_rounding"))
-    of_ones, of_own, of_both = (torch.cat(numbers) for numbers in zip(*(form.quadratic for form in forms), strict=True))
+    of_ones, of_own, of_both = torch.cat([form.quadratic for form in forms], dim=1)
     change = ones.square() * of_ones + own.square() * of_own + ones * own * of_both
     slope = (2 * of_own * own).abs() + (of_both * ones).abs() + of_own.abs() * doubt
     members = _members(tuple(len(form.scales) for form in forms), ones.device)
@@ -236,7 +236,7 @@ def contributions(
             parts.append(Direct(operand.names[0], use, operands))
         elif operand.moved:
             parts.append(Direct(operand.names[0], use, operands, operand))
-        elif operand.form is not None and not exact:
+        elif not exact and operand.form is not None:
             parts.append(OfRows(operand, use, operands))
         else:
             pulled = operands.pull_back(operand, use.instantiate())

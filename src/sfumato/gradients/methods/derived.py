@@ -19,24 +19,23 @@ values have changed. The clipped sum then goes through the form too, so that its
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients.methods.row_forms import Forms, KnownForm, RowForm
+from sfumato.gradients.methods.row_forms import PROOF, Candidate, Forms, KnownForm, RowForm, measured
 from sfumato.gradients.use import Instantiated, RowMap, Use
 
 # Backward steps of views that hold every entry once.
 _MOVES = ("T", "Transpose", "Permute", "View", "ReshapeAlias", "Squeeze", "Unsqueeze", "Alias")
 # Rows shorter than this don't determine the three numbers of their form.
 _SHORTEST_ROW = 8
-# Lengths of rows outside of this range have squares that float32 cannot hold.
-_LENGTHS = (1e-15, 1e15)
-# Relative differences, entry by entry, between a function of rows and its closed form.
-_PROOF = {torch.float64: 1e-10, torch.float32: 1e-4}
 
 
 @dataclass(eq=False)
@@ -48,21 +47,41 @@ class Operand:
         names: of the parameters it depends on.
         derived: whether gradients must be pulled back; a parameter itself is not derived.
         moved: derived, but only by moving entries.
-        form: of a function of rows, or None.
-        proven: () bool, whether the form is right, where a device has not been asked yet.
         uses: how often sites use it.
+        ask: finds its form, with those of all others that were met; None where that is done, or where there is none.
     """
 
     tensor: Tensor
     names: tuple[str, ...]
     derived: bool = True
     moved: bool = False
-    form: RowForm | None = None
-    proven: Tensor | None = None
     uses: int = 0
+    ask: Callable[[], None] | None = None
 
     def __post_init__(self):
         self._version = self.tensor._version
+        self._form: tuple[RowForm | None, Tensor | None] = None, None
+
+    def found(self, form: RowForm | None, proven: Tensor | None) -> None:
+        """Notes what it is."""
+        self.ask, self._form = None, (form, proven)
+
+    @property
+    def may_have_form(self) -> bool:
+        """Whether it has one, or nobody has looked yet."""
+        return self.ask is not None or self._form[0] is not None
+
+    @property
+    def form(self) -> RowForm | None:
+        """Of a function of rows, or None; when it is first asked for, those of all operands are found."""
+        if self.ask is not None:
+            self.ask()
+        return self._form[0]
+
+    @property
+    def proven(self) -> Tensor | None:
+        """() bool, whether the form is right, where a device has not been asked yet."""
+        return None if self.form is None else self._form[1]
 
     def refuse_changed(self) -> None:
         """Refuses a model that writes to a weight after it was used: what was noted would belong to other numbers."""
@@ -94,6 +113,7 @@ class Operands:
         self._names = {id(leaf): name for name, leaf in shared.items()}
         self._bypassed = {id(leaf): name for name, leaf in originals.items()}
         self._found: dict[int, Operand] = {}
+        self._waiting: list[tuple[Operand, str, tuple[str, ...]]] = []
 
     def of(self, tensor: Tensor) -> Operand:
         """What this tensor is; the same answer for the same tensor."""
@@ -110,8 +130,10 @@ class Operands:
         if leaf is not None and id(leaf) in self._names:
             return Operand(tensor, (self._names[id(leaf)],), moved=True)
         operand = Operand(tensor, self._parameters(tensor))
-        if tensor.dim() >= 2 and tensor.numel() >= _SHORTEST_ROW * len(tensor):
-            operand.form, operand.proven = self._form(tensor, operand.names)
+        parts = self._weight_and_gains(tensor, operand.names)
+        if (operand.names, tuple(tensor.shape), tensor.dtype) not in self._forms.without and parts is not None:
+            operand.ask = self._settle
+            self._waiting.append((operand, *parts))
         return operand
 
     def shape(self, name: str) -> torch.Size:
@@ -144,114 +166,72 @@ class Operands:
 
     def pull_back(self, operand: Operand, values: Tensor) -> dict[str, Use]:
         """From per-example gradients (B, *shape) of an operand to those of its parameters."""
-        tensor, names, values = operand.tensor, operand.names, values.to(operand.tensor.dtype)
-        try:
-            found = self.gradients(tensor, names, values, batched=True)
-        except RuntimeError:  # an operation whose backward has no batching rule
-            rows = [self.gradients(tensor, names, value) for value in values]
-            found = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+        found = self._each(operand.tensor, operand.names, values.to(operand.tensor.dtype))
         return {name: Instantiated(gradient) for name, gradient in found.items()}
 
-    def _form(self, tensor: Tensor, names: tuple[str, ...]) -> tuple[RowForm | None, Tensor | None]:
-        """The numbers of a function of rows, or None if it is none; and whether they are right, if nobody looked."""
-        key = (names, tuple(tensor.shape), tensor.dtype)
-        parts = self._weight_and_gains(tensor, names)
-        if key in self._forms.without or parts is None or tensor.dtype not in _PROOF:
-            return None, None
-        # The same values have the same form, in all micro-batches of a step; they are known again by random dots.
-        tensors = [t.detach().reshape(len(tensor), -1) for t in (tensor, *(self._shared[name] for name in names))]
-        marks = torch.stack([torch.mv(t, self._forms.probe(t[:1], 2)[0]) for t in tensors])
-        known, versions = self._forms.known.get(key), self._versions(names)
-        if known is not None and (self._asking or known.versions == versions):
-            same = (known.marks == marks).all()  # without a question: but for writes that torch does not count
-            if not self._asking:
-                return known.form, same if known.proven is None else same & known.proven
-            if known.proven is None and bool(same):
-                return known.form, None
-        form, proven = self._measured(tensor, names, *parts)
-        if form is None or proven is None or (self._asking and not bool(proven)):
-            self._forms.without.add(key)
-            return None, None
-        self._forms.known[key] = KnownForm(marks, versions, form, None if self._asking else proven)
-        return form, self._forms.known[key].proven
+    def _each(self, tensor: Tensor, names: tuple[str, ...], values: Tensor) -> dict[str, Tensor]:
+        """``J^T`` of each of the values (n, *shape), by parameter name."""
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=".*performance drop.*")
+                return self.gradients(tensor, names, values, batched=True)
+        except RuntimeError:  # an operation whose backward has no batching rule
+            rows = [self.gradients(tensor, names, value) for value in values]
+            return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+    def _settle(self) -> None:
+        """Finds the forms of all operands that have been met and may have one."""
+        waiting, self._waiting = self._waiting, []
+        unknown: list[tuple[Operand, tuple, Tensor, Candidate]] = []
+        for operand, weight, gains in waiting:
+            operand.refuse_changed()
+            tensor, names = operand.tensor, operand.names
+            key = (names, tuple(tensor.shape), tensor.dtype)
+            # The same values have the same form, in all micro-batches of a step; they are known again by random dots.
+            tensors = [t.detach().reshape(len(tensor), -1) for t in (tensor, *(self._shared[name] for name in names))]
+            marks = torch.stack([torch.mv(t, self._forms.probe(t[:1], 2)[0]) for t in tensors])
+            known = self._known(key, marks)
+            if known is None:
+                pull = partial(self._each, tensor, names)
+                unknown.append((operand, key, marks, Candidate(tensor, weight, gains, pull)))
+            else:
+                operand.found(*known)
+        found = measured([candidate for *_, candidate in unknown], self._forms)
+        asked = (
+            [own is not None and bool(own[1]) for own in found] if self._asking else [own is not None for own in found]
+        )
+        for (operand, key, marks, _), own, fine in zip(unknown, found, asked, strict=True):
+            if own is None or not fine:
+                self._forms.without.add(key)
+                operand.found(None, None)
+            else:
+                form, proven = own[0], None if self._asking else own[1]
+                self._forms.known[key] = KnownForm(marks, self._versions(operand.names), form, proven)
+                operand.found(form, proven)
+
+    def _known(self, key: tuple, marks: Tensor) -> tuple[RowForm, Tensor | None] | None:
+        """The form that an earlier run found at the same values; and whether it is right, if nobody looked."""
+        known = self._forms.known.get(key)
+        if known is None or not (self._asking or known.versions == self._versions(key[0])):
+            return None
+        same = (known.marks == marks).all()  # without a question: but for writes that torch does not count
+        if not self._asking:
+            return known.form, same if known.proven is None else same & known.proven
+        return (known.form, None) if known.proven is None and bool(same) else None
 
     def _versions(self, names: tuple[str, ...]) -> tuple[int, ...]:
         return tuple(self._originals[name]._version for name in names if name in self._originals)
 
-    def _weight_and_gains(self, tensor: Tensor, names: tuple[str, ...]) -> tuple[str, list[str]] | None:
+    def _weight_and_gains(self, tensor: Tensor, names: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None:
+        """By their shapes; None where the tensor can't be a function of rows."""
+        if tensor.dim() < 2 or tensor.numel() < _SHORTEST_ROW * len(tensor) or tensor.dtype not in PROOF:
+            return None
         rows = len(tensor)
         weights = [n for n in names if self._shared[n].numel() == tensor.numel() and len(self._shared[n]) == rows]
-        gains = [n for n in names if n not in weights]
+        gains = tuple(n for n in names if n not in weights)
         if len(weights) != 1 or any(self._shared[n].numel() != rows for n in gains):
             return None
         return weights[0], gains
-
-    def _measured(
-        self, tensor: Tensor, names: tuple[str, ...], weight: str, gains: list[str]
-    ) -> tuple[RowForm | None, Tensor | None]:
-        """One probe ``v = z + 3 e + 3 u``, z across e and u, gives ``J^T v = s v + alpha e + beta u``.
-
-        Returns:
-            the numbers, and () bool whether they are right; None where the names alone say that they can't be.
-        """
-        own = tensor.detach().flatten(1)
-        rows, width = own.shape
-        lengths, overlap = torch.linalg.vector_norm(own.double(), dim=1), _sums(own) / width**0.5
-        usable = (lengths > _LENGTHS[0]) & (lengths < _LENGTHS[1]) & (overlap.abs() < 0.9 * lengths)
-        if self._asking and not bool(usable.all()):
-            return None, None
-        overlap = overlap / lengths
-        even, along = torch.full_like(own, width**-0.5), own / lengths.to(own.dtype)[:, None]
-        drawn = self._forms.probe(own, 0)
-        drawn = drawn - even * (drawn.sum(1, keepdim=True) * width**-0.5)
-        across = along - even * overlap.to(own.dtype)[:, None]
-        drawn = drawn - across * ((drawn * across).sum(1) / (across * across).sum(1))[:, None]
-        probe = drawn + 3 * even + 3 * along
-        found = self.gradients(tensor, names, probe.reshape(tensor.shape))
-        if set(found) != set(names):
-            return None, None
-        pulled = found[weight].reshape(rows, width)
-        ve, vu = _sums(probe) / width**0.5, _dots(probe, along)
-        one = torch.ones_like(ve)
-        basis = torch.stack([_dots(probe, probe), ve, vu, ve, one, overlap, vu, overlap, one], -1).reshape(-1, 3, 3)
-        right = torch.stack([_dots(pulled, probe), _sums(pulled) / width**0.5, _dots(pulled, along)], -1)
-        solution, failed = torch.linalg.solve_ex(basis, right.unsqueeze(-1))
-        scales, alpha, beta = solution.squeeze(-1).unbind(-1)
-        form = RowForm(
-            weight=weight,
-            width=width,
-            scales=scales,
-            ones=-alpha / (scales * ve),
-            own=-beta / (scales * vu),
-            lengths=lengths,
-            overlap=overlap,
-            gains={name: found[name].reshape(rows).double() / (vu * lengths) for name in gains},
-        )
-        numbers = torch.stack([form.scales, form.ones, form.own, lengths, form.overlap, *form.gains.values()])
-        good = usable & (failed == 0) & torch.isfinite(numbers).all(dim=0)
-        return form, good.all() & self._predicts(tensor, names, form)
-
-    def _predicts(self, tensor: Tensor, names: tuple[str, ...], form: RowForm) -> Tensor:
-        """() bool: whether the form gives ``J^T z`` for another random z, entry by entry."""
-        probe = self._forms.probe(tensor.detach().flatten(1), 1)
-        found = self.gradients(tensor, names, probe.reshape(tensor.shape))
-        expected = form.pulled(tensor.detach(), probe.reshape(tensor.shape))
-        near, width = _PROOF[tensor.dtype], probe.shape[1]
-        sizes = {form.weight: form.scales, **{n: m * form.lengths * width**0.5 for n, m in form.gains.items()}}
-        near_enough = []
-        for name, value in found.items():
-            differences = (expected[name].reshape(value.shape) - value).reshape(len(probe), -1).abs().amax(1)
-            near_enough.append((differences <= near * sizes[name].abs()).all())
-        return torch.stack(near_enough).all()
-
-
-def _dots(first: Tensor, second: Tensor) -> Tensor:
-    """(rows,) float64: inner products of the rows."""
-    return (first * second).sum(dim=1).double()
-
-
-def _sums(rows: Tensor) -> Tensor:
-    return rows.sum(dim=1).double()
 
 
 def _moved_leaf(tensor: Tensor) -> Tensor | None:

@@ -249,7 +249,7 @@ class ConvSite(Site):
         outputs = self._geometry.apply(inputs, weight, bias)  # type: ignore[arg-type]
         if (
             self.trained("weight")
-            and self.roles["weight"].form is not None
+            and self.roles["weight"].may_have_form
             and not self._geometry.transposed
             and outputs.dtype == self.operands["weight"].dtype  # not half as precise as the dots must be
             and self.tuner.chosen(f"{self.kind} {self.describe()}", self._kernel(self._geometry), outputs) == "gram"
