@@ -63,6 +63,30 @@ def test_what_is_a_function_of_rows_is_found_out(name, dtype):
     assert (operand.form is not None) == expected
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_functions_of_different_shapes_are_found_together(dtype, monkeypatch):
+    calls, right = [], derived.measured
+    monkeypatch.setattr(derived, "measured", lambda found, forms: calls.append(len(found)) or right(found, forms))
+    shapes = {"plain": (6, 4, 3, 3), "gain": (5, 20), "none": (3, 4, 3, 3)}
+    shared = {name: torch.randn(shape, dtype=dtype).requires_grad_() for name, shape in shapes.items()}
+    shared["m"] = (torch.rand(5, 1, dtype=dtype) + 0.5).requires_grad_()
+    functions = {
+        "plain": standardised(shared["plain"], 1.0),
+        "gain": shared["m"] * F.normalize(shared["gain"], dim=1),
+        "none": shared["none"].tanh(),
+    }
+    operands = Operands(shared, {}, Forms())
+    met = {name: operands.of(tensor) for name, tensor in functions.items()}
+    assert {name: own.form is not None for name, own in met.items()} == {"plain": True, "gain": True, "none": False}
+    assert calls == [3]
+    for name in ("plain", "gain"):
+        value = torch.randn(shapes[name], dtype=dtype)
+        expected = operands.gradients(functions[name], met[name].names, value)
+        found = met[name].form.pulled(functions[name].detach(), value)
+        for key, gradient in expected.items():
+            assert torch.allclose(found[key].reshape(gradient.shape), gradient, rtol=1e-4, atol=1e-5)
+
+
 class Conv(nn.Conv2d):
     """A convolution whose weight is a function of parameters."""
 
