@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -74,3 +75,28 @@ def test_global_randomness_is_as_it_was():
         torch.rand(3)
     assert torch.equal(torch.get_rng_state(), before)
     assert len(_devices.random_states(torch.device("cpu"))) == 1
+
+
+@pytest.mark.parametrize("before", [(False, False), (True, True)])
+def test_steps_on_a_device_repeat_themselves_where_it_can(before):
+    torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+    try:
+        with _devices.computing("cuda:0", "float32"):
+            assert torch.are_deterministic_algorithms_enabled()
+            assert torch.is_deterministic_algorithms_warn_only_enabled()
+            assert not torch.utils.deterministic.fill_uninitialized_memory
+        assert torch.utils.deterministic.fill_uninitialized_memory
+        assert torch.are_deterministic_algorithms_enabled() == before[0]
+        assert torch.is_deterministic_algorithms_warn_only_enabled() == before[1]
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_on_the_cpu_they_do_anyway():
+    with _devices.computing("cpu", "float32"):
+        assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_values_are_sent(device):
+    assert _devices.sent(np.arange(3), torch.device(device)).device.type == device

@@ -5,14 +5,21 @@ Torch is imported within the functions, so that files which only name a device d
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sfumato._checks import SfumatoError
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+
+
+PRECISIONS = ("float32", "bfloat16")
+"""What the matrix products and convolutions of a training step may be computed in."""
 
 
 def checked(name: str) -> str:
@@ -100,6 +107,50 @@ def random_states(device: torch.device) -> list[torch.Tensor]:
 
     own = [] if device.type == "cpu" else [torch.get_device_module(device).get_rng_state(device)]
     return [torch.get_rng_state(), *own]
+
+
+@contextmanager
+def computing(name: str, precision: str) -> Iterator[None]:
+    """Around training steps on this device: products in this precision, and the same bits each time if it can.
+
+    Functions that have no such form on CUDA run as they do: the promise does not hang on it, a repetition does.
+    """
+    import torch
+
+    kind = torch.device(name).type
+    with torch.autocast(kind, torch.bfloat16, enabled=precision == "bfloat16"):
+        if kind == "cpu":
+            yield
+        else:
+            with _repeatable():
+                yield
+
+
+@contextmanager
+def _repeatable() -> Iterator[None]:
+    import torch
+
+    settings: Any = torch.utils.deterministic
+    was = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    filled, tried = settings.fill_uninitialized_memory, torch.backends.cudnn.benchmark
+    try:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or products of matrices differ by stream
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        settings.fill_uninitialized_memory = torch.backends.cudnn.benchmark = False
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation.*")
+            yield
+    finally:
+        torch.use_deterministic_algorithms(was[0], warn_only=was[1])
+        settings.fill_uninitialized_memory, torch.backends.cudnn.benchmark = filled, tried
+
+
+def sent(values: np.ndarray, device: torch.device) -> torch.Tensor:
+    """The values on the device; a GPU gets them while the host goes on."""
+    import torch
+
+    there = torch.from_numpy(values)
+    return there.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else there.to(device)
 
 
 @contextmanager

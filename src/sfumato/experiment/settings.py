@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sfumato import _devices
-from sfumato._checks import SfumatoError, positive_integer
+from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._choices import OfParts, recorded
 from sfumato._renamed import OldName
 from sfumato.averaging.averages import Averages
@@ -76,12 +76,15 @@ class Performance:
         device: "cpu", or an accelerator as torch names it: "cuda", "cuda:N", "xpu".
         threads: CPU threads of torch.
         micro_batch: the most examples that are in memory at once.
+        precision: what matrix products and convolutions of a step are computed in; norms, sums and noise stay as
+            precise.
         ways: how each site's gradient norms are computed (`ClippedGradient.methods`), as measured when the run began.
     """
 
     device: str = "cpu"
     threads: int = 1
     micro_batch: int = 64
+    precision: str = "float32"
     ways: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -89,6 +92,7 @@ class Performance:
             raise SfumatoError(f"ways must be a mapping, got {self.ways!r}", "give those of a ClippedGradient")
         positive_integer("threads", self.threads)
         positive_integer("micro_batch", self.micro_batch)
+        one_of("precision", self.precision, _devices.PRECISIONS)
         _devices.checked(self.device)
 
     def to_dict(self) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class Trial:
     Args:
         experiment: what was chosen; the rest follows by rule.
         source: by its spelling, or with declarations.
-        device, threads, micro_batch: performance; they don't change the promise.
+        device, threads, micro_batch, precision: performance; they don't change the promise.
         options: what is wanted of the parts around the run, by name (`registry.OPTIONS`).
         notes: what else is reported when its run begins.
         earlier_search: the search that these choices came from, which then counts as well.
@@ -56,6 +56,7 @@ class Trial:
     device: str | None = None
     threads: int | None = None
     micro_batch: int | None = None
+    precision: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     earlier_search: EarlierSearch | None = None
@@ -98,7 +99,7 @@ class Trial:
     @property
     def machine(self) -> Machine:
         """Where to compute."""
-        return Machine(device=self.device, threads=self.threads, micro_batch=self.micro_batch)
+        return Machine(device=self.device, threads=self.threads, micro_batch=self.micro_batch, precision=self.precision)
 
     @property
     def around(self) -> dict[str, Any]:

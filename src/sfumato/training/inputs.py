@@ -123,7 +123,7 @@ class Inputs:
             if job.gradient.draws:
                 words = [key.words("dropout", step, str(row)) for row in rows]
                 keys = torch.from_numpy(np.stack(words).view(np.int64))
-            targets = torch.from_numpy(records.labels[rows]).to(job.device)
+            targets = _devices.sent(records.labels[rows], job.device)
             weights = None if self._class_weights is None else self._class_weights[targets]
             if padded is None:
                 yield inputs, targets, keys, weights
@@ -145,7 +145,7 @@ class Inputs:
         elif job.source.cache is not None:
             inputs = _views(job, taken)
         else:
-            inputs = viewed(torch.from_numpy(taken).to(job.device), draws, job.source, job.views, job.transform)
+            inputs = viewed(_devices.sent(taken, job.device), draws, job.source, job.views, job.transform)
         return inputs.squeeze(1) if job.views.count == 1 else inputs
 
     def _kept(self, rows: np.ndarray, draws: ViewDraws) -> Tensor:
@@ -153,8 +153,7 @@ class Inputs:
         assert self._features is not None
         device = self._job.device
         if self._job.trunk is not None:
-            mirrored = torch.from_numpy(draws.mirrored).to(device)
-            chosen = torch.from_numpy(rows).to(device)
+            mirrored, chosen = _devices.sent(draws.mirrored, device), _devices.sent(rows, device)
             if self._mirrored is None:
                 return self._features[chosen.unsqueeze(1), mirrored.long()]
             straight = self._features[:, 0].index_select(0, chosen)
@@ -162,7 +161,7 @@ class Inputs:
             return torch.where(mirrored.unsqueeze(-1), turned.unsqueeze(1), straight.unsqueeze(1))
         if (np.diff(rows) == 1).all():  # all records in their order need not be copied
             return self._features[rows[0] : rows[0] + len(rows)] if len(rows) else self._features[:0]
-        return self._features.index_select(0, torch.from_numpy(rows).to(device))  # twice as fast as brackets
+        return self._features.index_select(0, _devices.sent(rows, device))  # twice as fast as brackets
 
 
 def viewed(images: Tensor, draws: ViewDraws, source: Source, views: Views, transform: Preparation) -> Tensor:
@@ -187,7 +186,7 @@ def ahead(records: Part, pieces: Sequence[np.ndarray] | Sequence[slice]) -> Iter
 
 def _views(job: Job, stored: np.ndarray) -> Tensor:
     """The views (n, K, D) of records to train on, without the middles that they are scored on."""
-    return torch.from_numpy(np.ascontiguousarray(stored[:, -job.views.count :])).to(job.device)
+    return _devices.sent(np.ascontiguousarray(stored[:, -job.views.count :]), job.device)
 
 
 def _kept_features(job: Job) -> Tensor:

@@ -71,7 +71,7 @@ def train(
         observers: further ones who look on.
         choices: fields of `Settings` in place of `settings`; without a plan, of `Experiment`; and
 
-            device, threads, micro_batch: performance; they don't change the promise.
+            device, threads, micro_batch, precision: performance; they don't change the promise.
 
             start, period: where the plan goes by the records' time stamps, when step 0 begins and how much time a step
             covers, such as "2026-01-01" and "1d", a `datetime` and a `timedelta`, or two numbers: see `Clock`.

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.models.losses import LOSSES
 from sfumato.observers.progress import Progress
@@ -32,7 +33,7 @@ class PrivateSteps:
     def __init__(self, job: PrivateJob, key: RunKey, progress: Progress | None = None):
         plan = job.plan
         noise = Noise(plan.mechanism, max_norm=plan.max_norm, key=key)
-        self._plan, self._key = plan, key
+        self._plan, self._key, self._performance = plan, key, job.performance
         self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise)
         self._inputs = (UserInputs if plan.unit.drawn == "users" else Inputs)(job, progress)
         draws = job.draws
@@ -45,7 +46,8 @@ class PrivateSteps:
         participants = self._sampler.draw(step)
         if self._excluded is not None:
             participants = (np.cumsum(~self._excluded) - 1)[participants[~self._excluded[participants]]]
-        return self._step(step, self._inputs.micro_batches(self._key, step, participants), state)
+        with _devices.computing(self._performance.device, self._performance.precision):
+            return self._step(step, self._inputs.micro_batches(self._key, step, participants), state)
 
     def figures(self, step: int) -> dict[str, Any]:
         """What so many steps have spent, where the theorem says so of fewer than all; else None."""

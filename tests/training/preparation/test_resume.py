@@ -23,6 +23,7 @@ KINDS = {
     "adamw, decay": {"model": "linear", "optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.1},
     "lamb": {"model": "linear", "optimizer": "lamb", "learning_rate": 0.01, "averaging": EMA(0.5)},
     "small pieces": {"model": "linear", "micro_batch": 7, "views": 3},
+    "half precision": {"model": "cnn", "precision": "bfloat16"},
     "features": {"model": "scattering", "views": 2, "shift": 0, "flip": True},
 }
 

@@ -18,6 +18,7 @@ from sfumato.cli.options.spellings import (
     Examples,
     Own,
     Path,
+    Precision,
     Text,
     Whole,
     WholeByRule,
@@ -277,6 +278,8 @@ class PrivateChoices(Units, PairOfRecords, Budget, ClassShares, Normalisation, T
     """The data are private, although the source is a published one."""
     micro_batch: WholeByRule = None
     """The most examples in memory at once."""
+    precision: Precision = None
+    """What matrix products and convolutions are computed in; norms, sums and noise stay as precise."""
 
     @property
     def experiment(self) -> Experiment:
@@ -298,6 +301,7 @@ class PrivateChoices(Units, PairOfRecords, Budget, ClassShares, Normalisation, T
             device=chosen.device,
             threads=chosen.threads,
             micro_batch=chosen.micro_batch,
+            precision=chosen.precision,
             notes=tuple(notes),
             earlier_search=partial(recipe.uncovered_search, self.what, self.source),
         )

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from sfumato import _devices, models
-from sfumato._checks import SfumatoError, positive_integer
+from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato.data import Images, Source
 from sfumato.experiment import users
 from sfumato.experiment.settings import Performance, Settings
@@ -74,6 +74,8 @@ def prepare(
         source = part.kept_from(source)
     examples = next((part.examples for part in parts if part.examples is not None), None)
 
+    precision = precision_of(start)
+
     def built(key: RunKey) -> nn.Module:
         return build(model, source, settings, key, examples=examples)
 
@@ -81,6 +83,7 @@ def prepare(
         return (
             *(plan.fingerprint, source.fingerprint, source.features, functions["function"], weights),
             *(settings.to_dict(), candidate, functions["in training"]),
+            *([] if precision == _devices.PRECISIONS[0] else [precision]),
             *(value for part in parts for value in part.keyed.values() if value),
         )
 
@@ -148,7 +151,9 @@ def begun(
         "source": source,
         "settings": settings,
         "steps": steps,
-        "performance": Performance(device=device, threads=threads, micro_batch=micro_batch),
+        "performance": Performance(
+            device=device, threads=threads, micro_batch=micro_batch, precision=precision_of(start)
+        ),
         "transform": transform_for(module, source, settings),
         "key": key,
         "functions": functions,
@@ -225,6 +230,8 @@ def check_machine(machine: Machine) -> None:
     """Refuse what no run on this machine could have."""
     if machine.device is not None:
         _devices.chosen(machine.device)
+    if machine.precision is not None:
+        one_of("precision", machine.precision, _devices.PRECISIONS)
     for name, value in (("threads", machine.threads), ("micro_batch", machine.micro_batch)):
         if value is not None:
             positive_integer(name, value)
@@ -267,6 +274,12 @@ def circumstances(
         published=source.published and source.public,
         tokens=None if source.tokens is None else source.tokens.described,
     )
+
+
+def precision_of(start: Start) -> str:
+    """Of a step's products: as asked for, else as recorded, else float32."""
+    recorded = start.unfinished.recorded
+    return start.machine.precision or (recorded.precision if recorded else _devices.PRECISIONS[0])
 
 
 def settled_on(start: Start) -> tuple[str, int]:

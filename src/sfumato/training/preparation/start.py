@@ -23,11 +23,13 @@ class Machine:
         device: "cpu", or an accelerator as torch names it: "cuda", "cuda:N", "xpu".
         threads: CPU threads of torch.
         micro_batch: the most examples in memory at once.
+        precision: "float32", or "bfloat16" for the matrix products and convolutions of a step.
     """
 
     device: str | None = None
     threads: int | None = None
     micro_batch: int | None = None
+    precision: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,100 @@
+"""Steps computed in half precision: what is promised stays, and another run's noise is not theirs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from sfumato import ClippedGradient, PrivacyPlan, load, train
+from sfumato._checks import SfumatoError
+
+PLAN = PrivacyPlan.calibrate(examples=200, batch_size=50, steps=3, noise_multiplier=2.0, delta=1e-3)
+
+
+def weights_of(run):
+    return load(run.directory).module.state_dict()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, spots, options):
+    place = tmp_path_factory.mktemp("precision")
+    known = {**options, "source": spots, "plan": PLAN, "averaging": None}
+    return {
+        str(name): train("cnn", directory=place / str(name), **known, precision=name)
+        for name in (None, "float32", "bfloat16")
+    }
+
+
+def settings_of(run):
+    return json.loads((run.directory / "settings.json").read_text("utf-8"))
+
+
+def test_it_is_recorded_and_float32_by_default(runs):
+    recorded = {name: settings_of(run)["performance"]["precision"] for name, run in runs.items()}
+    assert recorded == {"None": "float32", "float32": "float32", "bfloat16": "bfloat16"}
+    weights = {name: weights_of(run) for name, run in runs.items()}
+    for name, value in weights["float32"].items():
+        assert torch.equal(weights["None"][name], value)
+    assert any(not torch.equal(weights["bfloat16"][name], value) for name, value in weights["float32"].items())
+
+
+def test_the_promise_is_the_same(runs):
+    assert runs["bfloat16"].statement.sentence == runs["float32"].statement.sentence
+
+
+def test_the_model_stays_in_float32(runs):
+    assert {value.dtype for value in weights_of(runs["bfloat16"]).values()} == {torch.float32}
+
+
+def test_under_one_seed_the_two_have_different_noise(runs):
+    """Their sums differ, so noise in common would be gone from the difference of the models."""
+    checks = [
+        json.loads((runs[name].directory / "ledger.jsonl").read_text("utf-8").splitlines()[0])["body"]["key_check"]
+        for name in ("float32", "bfloat16")
+    ]
+    assert checks[0] != checks[1]
+
+
+def test_the_step_is_computed_in_it(spots, options, tmp_path, monkeypatch):
+    met, right = set(), ClippedGradient.__call__
+
+    def noted(self, *given, **named):
+        met.add((torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")))
+        return right(self, *given, **named)
+
+    monkeypatch.setattr(ClippedGradient, "__call__", noted)
+    train("cnn", spots, PLAN, directory=tmp_path / "run", **options, precision="bfloat16")
+    assert (True, torch.bfloat16) in met  # the others are those of the self-check
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_another_is_refused(spots, options, tmp_path):
+    with pytest.raises(SfumatoError, match="precision must be one of float32, bfloat16; got 'fp16'"):
+        train("cnn", spots, PLAN, directory=tmp_path / "run", **options, precision="fp16")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("views", [1, 3])
+@pytest.mark.parametrize("kind", ["conv", "linear"])
+def test_every_example_is_clipped_by_its_norm_in_float32(kind, views):
+    """One example's term has the norm C, or its own where that is smaller, however coarse its gradient is."""
+    torch.manual_seed(0)
+    layers = {
+        "conv": [nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(64, 3)],
+        "linear": [nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 3)],
+    }
+    gradient = ClippedGradient(nn.Sequential(*layers[kind]), F.cross_entropy, max_norm=0.5, views=views)
+    x = torch.randn(6, *([views] if views > 1 else []), 1, 8, 8) * torch.logspace(-3, 2, 6).reshape(
+        -1, *[1] * (3 + (views > 1))
+    )
+    for one in range(6):
+        with torch.autocast("cpu", torch.bfloat16):
+            found = gradient(x[one : one + 1], torch.tensor([1]))
+        total = torch.cat([value.flatten() for value in found.gradients.values()]).double().norm()
+        assert {value.dtype for value in found.gradients.values()} == {torch.float32}
+        assert total <= 0.5
+        assert float(total) == pytest.approx(min(0.5, float(found.norms)), rel=1e-4)
