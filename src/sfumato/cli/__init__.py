@@ -21,7 +21,15 @@ DESCRIPTION = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb. Returns the exit status: 0, 1 for a refusal, 2 for a command that cannot be understood."""
+    from sfumato.cli.output import together
+
+    with together.one_voice():
+        return _main(arguments)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     from sfumato._checks import SfumatoError
+    from sfumato.cli.output import together
 
     if "torch" not in sys.modules:
         # Threads that spin while they wait take the time of those that they wait for, on a machine with other work.
@@ -46,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from sfumato.cli.output.missing import refuse_absent
 
         refuse_absent(verb)
-        return verb.run() or 0
+        return together.run(verb, given)
     except SfumatoError as error:
         from sfumato.cli.options.spellings import UnclearError
         from sfumato.cli.output.refusals import in_options

@@ -38,6 +38,9 @@ class GridSum:
         like: {name: tensor} of the shapes and on the devices of the parts.
         max_norm: C.
 
+    Attributes:
+        integers: {name: int64 tensor}, the sum in steps of the grid.
+
     >>> total = GridSum({"w": torch.zeros(2)}, max_norm=0.5)
     >>> for part in ([0.1, 0.2], [0.3, 0.4]):
     ...     total.add({"w": torch.tensor(part)})
@@ -47,14 +50,16 @@ class GridSum:
 
     def __init__(self, like: Mapping[str, Tensor], *, max_norm: float):
         self._step = STEP * max_norm
-        self._total = {name: torch.zeros_like(value, dtype=torch.int64) for name, value in like.items()}
+        self.integers = {
+            name: torch.zeros(value.shape, dtype=torch.int64, device=value.device) for name, value in like.items()
+        }
 
     def add(self, part: Mapping[str, Tensor]) -> None:
         """Add a part of the step's participants.
 
         Errors: `SfumatoError` for another shape: what torch would repeat along an axis is longer than it was.
         """
-        for name, total in self._total.items():
+        for name, total in self.integers.items():
             if part[name].shape != total.shape:
                 raise SfumatoError(
                     f"the sum of {name} has shape {tuple(total.shape)}, and a part of it {tuple(part[name].shape)}",
@@ -64,4 +69,4 @@ class GridSum:
 
     def value(self) -> dict[str, Tensor]:
         """{name: float64 tensor} in the units of the parts."""
-        return {name: total.double().mul_(self._step) for name, total in self._total.items()}
+        return {name: total.double().mul_(self._step) for name, total in self.integers.items()}

@@ -76,17 +76,21 @@ class AdaptiveStep(PrivateStep):
         assert isinstance(clipping, Quantile)
         assert divisor is not None
         bound = self.max_norm(state)
-        query, count = self.gradient.at(bound), 0.0
+        query, count, done = self.gradient.at(bound), 0.0, 0
         total = GridSum(query.zeros(), max_norm=bound)
         for micro_batch in micro_batches:
             found = query(*micro_batch)
             total.add(found.gradients)
-            count += found.within
+            count, done = count + found.within, done + 1
+        self.workers.total(total, step, done)
+        count = self.workers.added(count)
         scale = self.plan.noise_multiplier / clipping.noise_of_count
         sums = {name: value / bound for name, value in total.value().items()}
         sums[COUNT] = torch.tensor([scale * count], dtype=torch.float64)
         remembered = {name: value for name, value in state.tensors.items() if name != NORM}
-        noisy, following = self.noise.add(sums, step, NoiseState(step=state.step, tensors=remembered))
+        coming = self.noise.ahead(sums, step, NoiseState(step=state.step, tensors=remembered), share=self.workers.share)
+        noisy, following = coming.added_to(sums)
+        noisy = self.workers.whole(noisy)
         share = clipping.noisy_fraction(float(noisy.pop(COUNT)) / scale, divisor)
         after = min(max(clipping.following(bound, share), self.plan.max_norm / FARTHEST), self.plan.max_norm * FARTHEST)
         following.tensors[NORM] = torch.tensor(after, dtype=torch.float64)

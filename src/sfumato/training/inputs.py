@@ -20,6 +20,7 @@ from sfumato.models import Trunk, evaluating
 from sfumato.models.class_weights import weights_of
 from sfumato.observers.progress import Progress, Silence
 from sfumato.randomness import RunKey
+from sfumato.training.workers import Workers
 
 if TYPE_CHECKING:
     from sfumato.training.job import Job, PrivateJob
@@ -95,13 +96,15 @@ class Inputs:
         """How many there are of what coins are tossed for."""
         return len(self._job.source.train)
 
-    def micro_batches(self, key: RunKey, step: int, participants: np.ndarray) -> Iterator[MicroBatch]:
+    def micro_batches(
+        self, key: RunKey, step: int, participants: np.ndarray, workers: Workers | None = None
+    ) -> Iterator[MicroBatch]:
         """The step's participants in pieces: inputs (b, ...), or (b, K, ...) with views, targets (b,), dropout's keys,
         weights (b,) if the plan pads its steps or classes are weighted.
 
-        The views are drawn for the whole logical batch, and dropout for each record by itself, so how the
-        batch is cut does not matter to them. A piece lasts until the next one is asked for: features that are read from
-        disk come in memory that is used again.
+        Where several workers take the step, those that are dealt to this one. The views are drawn for the whole logical
+        batch, and dropout for each record by itself, so how the batch is cut does not matter to them. A piece lasts
+        until the next one is asked for: features that are read from disk come in memory that is used again.
         """
         job, size, padded = self._job, self._job.performance.micro_batch, self._job.plan.participation.padded_size
         records, present = job.source.images_for(job.views), len(participants)
@@ -113,6 +116,8 @@ class Inputs:
             participants = np.concatenate([participants, generator.integers(len(records), size=missing)])
             draws = draws.followed_by(job.views.draw(generator, missing, size=job.source.size))
         starts = range(0, len(participants), size)
+        dealt = (workers or Workers()).deal(step, participants, [len(participants[at : at + size]) for at in starts])
+        starts = [starts[place] for place in dealt]
         pieces = [participants[start : start + size] for start in starts]
         stored = ahead(records, pieces) if self._features is None else repeat(None)
         for start, rows, taken in zip(starts, pieces, stored, strict=False):

@@ -13,6 +13,7 @@ from sfumato.observers.progress import Progress
 from sfumato.randomness import RunKey
 from sfumato.training.inputs import Inputs, ahead
 from sfumato.training.job import PrivateJob
+from sfumato.training.workers import Workers
 
 # The arguments of `UserGradient`: inputs, targets, shares, keys.
 UserBatch = tuple[Tensor, Tensor, Tensor, Tensor | None]
@@ -39,18 +40,23 @@ class UserInputs(Inputs):
         """How many users there are."""
         return len(self._ends) - 1
 
-    def micro_batches(self, key: RunKey, step: int, participants: np.ndarray) -> Iterator[UserBatch]:  # type: ignore[override]
+    def micro_batches(  # type: ignore[override]
+        self, key: RunKey, step: int, participants: np.ndarray, workers: Workers | None = None
+    ) -> Iterator[UserBatch]:
         """The step's users (ascending numbers) in pieces: inputs (b, R, ...) or (b, R, K, ...), targets and shares
         (b, R), and the keys of dropout (b, 4)."""
         job = self._job
         pieces = list(self._pieces(participants))
         generator = key.generator("views", step)
         records = job.source.images_for(job.views)
+        drawn = [job.views.draw(generator, rows.size, size=job.source.size) for _, rows, _ in pieces]
+        dealt = (workers or Workers()).deal(step, participants, [rows.size for _, rows, _ in pieces])
+        pieces = [pieces[place] for place in dealt]
         stored = [None] * len(pieces)
         if self._features is None:
             stored = ahead(records, [rows.reshape(-1) for _, rows, _ in pieces])
-        for (users, rows, own), taken in zip(pieces, stored, strict=True):
-            draws = job.views.draw(generator, rows.size, size=job.source.size)
+        for (users, rows, own), place, taken in zip(pieces, dealt, stored, strict=True):
+            draws = drawn[place]
             inputs = self._of(rows.reshape(-1), draws, taken).unflatten(0, rows.shape)
             mask = torch.from_numpy(own).to(job.device)
             inputs = torch.where(mask.reshape(*rows.shape, *[1] * (inputs.dim() - 2)), inputs, 0)

@@ -28,6 +28,7 @@ from sfumato.training.descent import average_for, optimizer_for, set_rate, train
 from sfumato.training.job import Job
 from sfumato.training.kind import Measure, Steps
 from sfumato.training.step import descend
+from sfumato.training.workers import Workers
 
 CHECKPOINT_SECONDS = 15.0
 CHECKPOINT_SHARE = 0.05
@@ -62,6 +63,7 @@ def take_steps(
     scorer: Measure | None = None,
     observers: Sequence[Observer] = (),
     kept: Collection[int] = (),
+    workers: Workers | None = None,
 ) -> Outcome:
     """Take all steps that are still to be taken, beginning at the checkpoint.
 
@@ -73,7 +75,9 @@ def take_steps(
         ledger: of a private run: one line for each release. Training without privacy has none.
         scorer: measures the weights to release on the test split; None where nobody may see that.
         observers: are told of released values only.
+        workers: who take the steps together. Those that don't lead have neither ledger, scorer nor observers.
     """
+    workers = workers or Workers()
     began = saved_at = time.monotonic()
     pause = CHECKPOINT_SECONDS
     module, state, outputs = job.module, checkpoint.noise, None
@@ -99,9 +103,7 @@ def take_steps(
             if averaging is not None:
                 average = averaging.update(average, trained, step)
             if step + 1 in kept:
-                if ledger is not None:
-                    _synced(ledger, step + 1)
-                kept_weights.save(run, step + 1, {name: value.detach() for name, value in trained.items()})
+                _keep(run, trained, ledger, step + 1)
             if scorer is not None and step + 1 in due:
                 outputs = scorer.outputs(weights_of(module, averaging, average))
                 row = {"step": step + 1, "learning_rate": optimizer.param_groups[0]["lr"], **steps.figures(step + 1)}
@@ -113,10 +115,13 @@ def take_steps(
                     observer.scored(row)
             for observer in observers:
                 observer.stepped(step + 1)
-            if (now := time.monotonic()) - saved_at > pause or step + 1 == job.steps:
-                head = "" if ledger is None else _synced(ledger, step + 1)
-                reached = (step + 1, module, average, optimizer)
-                Checkpoint.of(*reached, run=checkpoint.run, noise=state, ledger=head).save(run / names.CHECKPOINT)
+            if workers.agreed((now := time.monotonic()) - saved_at > pause or step + 1 == job.steps):
+                workers.refuse_apart(trained, step + 1)
+                noise = workers.remembered(state)
+                if workers.is_leader:
+                    head = "" if ledger is None else _synced(ledger, step + 1)
+                    reached = (step + 1, module, average, optimizer)
+                    Checkpoint.of(*reached, run=checkpoint.run, noise=noise, ledger=head).save(run / names.CHECKPOINT)
                 saved_at = time.monotonic()
                 pause = pause_after(saved_at - now)
     for observer in observers:
@@ -155,6 +160,13 @@ def weights_of(
     """
     last = {name: value.detach() for name, value in module.state_dict().items()}
     return last if averaging is None else last | averaging.released(average or {})
+
+
+def _keep(run: RunDirectory, trained: Mapping[str, Tensor], ledger: Ledger | None, steps: int) -> None:
+    """Write the trained parameters down for good, once the ledger has what they cost."""
+    if ledger is not None:
+        _synced(ledger, steps)
+    kept_weights.save(run, steps, {name: value.detach() for name, value in trained.items()})
 
 
 def _synced(ledger: Ledger, steps: int) -> str:

@@ -29,6 +29,7 @@ from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
 from sfumato.runs.owner import composition, public_records, sentences, uses
 from sfumato.runs.run import PRIVATE, Measured, Run, card, read
+from sfumato.training import together
 from sfumato.training.conclusion import finish
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.kind import Measure
@@ -184,6 +185,7 @@ def execute(
     with _ledger(job, run) as ledger:
         refuse_finished(run)  # it may have ended while this process prepared itself
         sweep(run.path)
+        together.own().lead(run)
         outcome, scorer = go_on(job, run, ledger, progress=progress, observers=observers)
         if not all(value.isfinite().all() for value in outcome.weights.values()):
             progress.report("note: the weights are no longer finite numbers: it has diverged; give a smaller rate")
@@ -245,8 +247,8 @@ def go_on(
     scorer = job.kind.scorer(job, progress) if job.scored else None
     what = "training without privacy" if ledger is None else "training"
     looking_on = (Rows(run), Shown(progress, what), *observers)
-    outcome = take_steps(job, run, steps, checkpoint, ledger=ledger, scorer=scorer, observers=looking_on, kept=kept)
-    return outcome, scorer
+    known: dict[str, Any] = {"ledger": ledger, "scorer": scorer, "observers": looking_on, "kept": kept}
+    return take_steps(job, run, steps, checkpoint, **known, workers=together.own()), scorer
 
 
 def earlier_plans(job: PrivateJob) -> list[composition.Use]:

@@ -7,7 +7,7 @@ where the plan, the clipped gradient and the noise meet.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, overload
 
 import torch
@@ -20,6 +20,7 @@ from sfumato.gradients.sums import QueuedSum
 from sfumato.privacy import PrivacyPlan, Quantile
 from sfumato.privacy.unit import Drawn
 from sfumato.randomness import Noise, NoiseState
+from sfumato.training.workers import Workers
 
 
 class Query(Protocol):
@@ -65,6 +66,7 @@ class PrivateStep:
         gradient: the clipped sum over the examples of a micro-batch.
         noise: one draw for each step.
         divisor: what the noisy sum is divided by, a public constant; B C by default.
+        workers: who take the step together, each with its own of the micro-batches (`Workers.deal`).
 
     **Guarantee.** What a call returns is one release of `plan`: unit and adjacency are the plan's; the sum's
     vectors belong to what the plan says (`sums_over`), and one unit moves it by `gradient.sensitivity(plan.adjacency)`,
@@ -78,6 +80,7 @@ class PrivateStep:
     gradient: Query
     noise: Noise
     divisor: float | None = None
+    workers: Workers = field(default_factory=Workers)
 
     def __post_init__(self) -> None:
         bound, wanted = self.gradient.sensitivity(self.plan.adjacency), self.plan.theorem.sensitivity(self.plan)
@@ -139,16 +142,17 @@ class PrivateStep:
             state: of the noise, as `Noise.add` takes it.
         """
         self._refuse_beyond(step)
-        zeros = self.gradient.zeros()
-        noise = None if state is None else self.noise.ahead(zeros, step, state)
+        zeros, done = self.gradient.zeros(), 0
+        noise = self.noise.ahead(zeros, step, state, share=self.workers.share)
         total = GridSum(zeros, max_norm=self.plan.max_norm)
         for found in one_behind(self.gradient(*micro_batch) for micro_batch in micro_batches):
             total.add(found.gradients)
-        divisor = self.divisor or self.plan.expected_batch_size * self.plan.max_norm
-        if noise is None:
-            return {name: value / divisor for name, value in self.noise.add(total.value(), step).items()}
+            done += 1
+        self.workers.total(total, step, done)
         noisy, following = noise.added_to(total.value())
-        return {name: value / divisor for name, value in noisy.items()}, following
+        divisor = self.divisor or self.plan.expected_batch_size * self.plan.max_norm
+        private = {name: value / divisor for name, value in self.workers.whole(noisy).items()}
+        return private if state is None else (private, following)
 
     def _refuse_beyond(self, step: int) -> None:
         if not 0 <= step < self.plan.steps:

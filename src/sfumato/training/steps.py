@@ -14,6 +14,7 @@ from sfumato.models.losses import LOSSES
 from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import Noise, NoiseState, RunKey, Sampler
+from sfumato.training import together
 from sfumato.training.inputs import Inputs, viewed
 from sfumato.training.inputs_of_users import UserInputs
 from sfumato.training.job import PrivateJob, PublicJob
@@ -34,7 +35,8 @@ class PrivateSteps:
         plan = job.plan
         noise = Noise(plan.mechanism, max_norm=plan.max_norm, key=key)
         self._plan, self._key, self._performance = plan, key, job.performance
-        self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise)
+        self._workers = together.own()
+        self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise, workers=self._workers)
         self._inputs = (UserInputs if plan.unit.drawn == "users" else Inputs)(job, progress)
         draws = job.draws
         self._excluded = None if plan.unit.drawn == "users" else draws.get("excluded")
@@ -47,7 +49,7 @@ class PrivateSteps:
         if self._excluded is not None:
             participants = (np.cumsum(~self._excluded) - 1)[participants[~self._excluded[participants]]]
         with _devices.computing(self._performance.device, self._performance.precision):
-            return self._step(step, self._inputs.micro_batches(self._key, step, participants), state)
+            return self._step(step, self._inputs.micro_batches(self._key, step, participants, self._workers), state)
 
     def figures(self, step: int) -> dict[str, Any]:
         """What so many steps have spent, where the theorem says so of fewer than all; else None."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe, spellings
@@ -31,6 +31,8 @@ class Train(Observed, PrivateChoices):
     rule, from public facts alone, and the choice is printed.
     """
 
+    shares_steps: ClassVar[bool] = True
+
     what: SourceRecipeOrRun
     """Where the images are, a recipe, or a run to resume."""
 
@@ -51,6 +53,9 @@ class Train(Observed, PrivateChoices):
     """Each class's share where the model is to be used, declared: its scores are moved there."""
     training_prevalence: spellings.Shares = None
     """Each class's share in the training data, declared and not counted, from which scores are moved."""
+    processes: Whole = None
+    """Processes on this machine that take the steps together, each on a GPU of its own or a part of the CPU's cores.
+    The model has the same bytes with any number of them."""
     seeds: Whole = None
     """Train this often, with a key of its own each time, and print the median and the spread."""
     title: FreeText = None
@@ -64,6 +69,7 @@ class Train(Observed, PrivateChoices):
         chosen = self if resumed else self.chosen()
         self.refuse_unobserved()
         budget = self.budget if isinstance(self.budget, tuple) else None
+        self._check_processes(budget)
         if chosen.normalisation == "printed-2020" and not (budget or self.seeds or self.dry_run):
             chosen.printed()
             return
@@ -146,6 +152,18 @@ class Train(Observed, PrivateChoices):
     def of_budget(self, epsilon: float) -> Trial:
         """The training of one budget, which may have a row of its own in the recipe."""
         return replace(self, epsilon=epsilon).chosen().trial()
+
+    def _check_processes(self, budgets: tuple[float, ...] | None) -> None:
+        """Refuse several processes for what only one run at a time has."""
+        from sfumato.cli.output import together
+
+        if (together.started() or self.processes not in (None, 1)) and (
+            budgets is not None or self.seeds is not None or self.normalisation == "printed-2020"
+        ):
+            raise SfumatoError(
+                "several processes take the steps of one private run together, and this is no such run",
+                "give one budget and no --seeds, or one process",
+            )
 
     def _check_repeated(self, budgets: tuple[float, ...] | None) -> None:
         """Refuse options that several runs cannot have together."""

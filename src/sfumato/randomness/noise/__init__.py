@@ -119,29 +119,42 @@ class Noise:
                 own is refused. It is used up, since its memory goes on to its successor. A loop of one's own may leave
                 it out where steps have independent noise.
         """
-        if state is None:
-            if self.mechanism.buffers(step + 1):
-                raise SfumatoError(
-                    f"the noise of {type(self.mechanism).__name__} remembers earlier steps, and no state is given",
-                    "begin with `noise.begin()`, and give each step the state that the step before has returned",
-                )
-            return self.add(total, step, NoiseState(step=step))[0]
-        return self.ahead(total, step, state).added_to(total)
+        noisy, following = self.ahead(total, step, state).added_to(total)
+        return noisy if state is None else (noisy, following)
 
-    def ahead(self, like: Mapping[str, Tensor], step: int, state: NoiseState) -> ComingNoise:
+    def _own(self, step: int) -> NoiseState:
+        """The state of a step that needs none."""
+        if self.mechanism.buffers(step + 1):
+            raise SfumatoError(
+                f"the noise of {type(self.mechanism).__name__} remembers earlier steps, and no state is given",
+                "begin with `noise.begin()`, and give each step the state that the step before has returned",
+            )
+        return NoiseState(step=step)
+
+    def ahead(
+        self,
+        like: Mapping[str, Tensor],
+        step: int,
+        state: NoiseState | None = None,
+        *,
+        share: tuple[int, int] = (0, 1),
+    ) -> ComingNoise:
         """A step's noise before its sum is there: on a device it is drawn on the CPU while the device computes.
 
         Args:
             like: tensors of the sum's shapes, on its devices.
             step, state: as of `add`; the state is used up here.
+            share: (i, n) where n workers share the noise, of which this is the i-th: it is that of every n-th block
+                from the i-th on. The other blocks get none, and are not to be released.
         """
+        state = self._own(step) if state is None else state
         if state.step != step:
             raise SfumatoError(
                 f"the noise's state is that of step {state.step}, and step {step} is asked for",
                 "give the state that the step before has returned, or that of the checkpoint",
             )
         kept, shapes = self._kept(like, state), {name: value.shape for name, value in like.items()}
-        drawing = partial(blocks.draw, self._rule, shapes, kept, step, self._key, self.standard_deviation)
+        drawing = partial(blocks.draw, self._rule, shapes, kept, step, self._key, self.standard_deviation, share)
         devices = {value.device for value in like.values()}
         coming = OnTheCPU(drawing) if devices <= {torch.device("cpu")} else DrawnAhead(drawing, shapes, *devices)
         return ComingNoise(

@@ -55,12 +55,14 @@ def draw(
     step: int,
     key: RunKey,
     standard_deviation: float,
+    share: tuple[int, int],
     take: Take,
 ) -> None:
     """The step's noise for parameters of these shapes, by name, handed over block by block, from several threads.
 
     Args:
         kept: what is remembered, {name: float64 (buffers, *its shape)} on the CPU; brought up to date in place.
+        share: (i, n) for each n-th block from the i-th on; (0, 1) for all.
 
     **Guarantee.** Numbers of different steps, parameters and blocks come from generators of their own, float64 by the
     ziggurat; the noise is made of them in float64.
@@ -70,9 +72,9 @@ def draw(
     """
     sizes = {name: shape.numel() for name, shape in shapes.items()}
 
-    def work(place: tuple[str, int]) -> None:
-        name, block = place
-        columns = slice(block * BLOCK, min((block + 1) * BLOCK, sizes[name]))
+    def work(place: tuple[str, slice]) -> None:
+        name, columns = place
+        block = columns.start // BLOCK
         remembered = kept[name].view(len(kept[name]), sizes[name])[:, columns].numpy()
         drawn = np.empty(columns.stop - columns.start)
         generators: dict[str, np.random.Generator] = {}
@@ -89,13 +91,22 @@ def draw(
             np.multiply(noise, standard_deviation, out=piece)
         take(name, columns, drawn)
 
-    places = [(name, block) for name, size in sizes.items() for block in range(-(-size // BLOCK))]
+    places = blocks_of(shapes)[share[0] :: share[1]]
     if sum(sizes.values()) < BLOCK:
         for place in places:
             work(place)
     else:
         with ThreadPoolExecutor(max_workers=torch.get_num_threads()) as pool:
             list(pool.map(work, places))
+
+
+def blocks_of(shapes: Mapping[str, torch.Size]) -> list[tuple[str, slice]]:
+    """All blocks of parameters of these shapes: of which, and which of its coordinates."""
+    return [
+        (name, slice(start, min(start + BLOCK, shape.numel())))
+        for name, shape in shapes.items()
+        for start in range(0, shape.numel(), BLOCK)
+    ]
 
 
 class OnTheCPU:
@@ -110,7 +121,7 @@ class OnTheCPU:
 
     def added_to(self, total: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The sum plus the noise, {name: float32 tensor}, rounded once, together."""
-        noisy = {name: torch.empty(value.shape, dtype=torch.float32) for name, value in total.items()}
+        noisy = {name: torch.zeros(value.shape, dtype=torch.float32) for name, value in total.items()}
 
         def take(name: str, columns: slice, drawn: np.ndarray) -> None:
             noisy[name].view(-1)[columns] = torch.from_numpy(drawn) + total[name].reshape(-1)[columns]
@@ -132,7 +143,7 @@ class DrawnAhead:
         self._shapes, self._device = shapes, device
         sizes = [shape.numel() for shape in shapes.values()]
         starts = dict(zip(shapes, np.cumsum([0, *sizes]).tolist(), strict=False))
-        self._host = torch.empty(sum(sizes), dtype=torch.float64, pin_memory=device.type == "cuda")
+        self._host = torch.zeros(sum(sizes), dtype=torch.float64, pin_memory=device.type == "cuda")
         flat = self._host.numpy()
 
         def take(name: str, columns: slice, drawn: np.ndarray) -> None:

@@ -24,6 +24,7 @@ from sfumato.privacy import Circumstances, PrivacyPlan, User
 from sfumato.randomness import RunKey
 from sfumato.runs import pins
 from sfumato.runs.owner.public_records import refuse_trained_on
+from sfumato.training import together
 from sfumato.training.descent import check_choices
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
 from sfumato.training.job import PUBLIC, PrivateJob, Shape, synthetic_targets
@@ -304,8 +305,10 @@ def own_threads() -> Iterator[None]:
 
 
 def default_threads() -> int:
-    """As many as this process may use: of the machine, by its affinity and by the quota of its container."""
-    return max(1, min(torch.get_num_threads(), joblib.cpu_count()))
+    """As many as this process may use: of the machine, by its affinity and by the quota of its container; of several
+    workers on one machine each has its part of these."""
+    cores, workers = joblib.cpu_count(), together.local_count()  # of which torchrun gives each one thread, unasked
+    return max(1, min(torch.get_num_threads(), cores) if workers == 1 else cores // workers)
 
 
 def size_micro_batch(

@@ -1,0 +1,45 @@
+"""A verb that several processes run together: the first of them speaks, the others follow it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from sfumato._checks import positive_integer
+
+
+def started() -> bool:
+    """Whether this process was started as one of several, as torchrun starts them."""
+    return os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ
+
+
+@contextlib.contextmanager
+def one_voice() -> Iterator[None]:
+    """Within, a process that does not lead others prints nothing: what it fails of, the leader says."""
+    if not started() or os.environ["RANK"] == "0":
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        yield
+
+
+def run(verb: Any, arguments: Sequence[str]) -> int:
+    """Run a verb, with other processes where that was asked for; the exit status.
+
+    Args:
+        arguments: those that the verb was parsed from, for other processes to be started with.
+    """
+    given = getattr(verb, "processes", None) if getattr(verb, "shares_steps", False) else None
+    processes = 1 if given is None else positive_integer("--processes", given)
+    if not started() and processes == 1:
+        return verb.run() or 0
+    if not getattr(verb, "shares_steps", False):  # what one process does at once, the others need not
+        return verb.run() or 0 if os.environ["RANK"] == "0" else 0
+    from sfumato.training import following, together
+
+    with together.joined() if started() else together.launched(processes, ["-m", "sfumato", *arguments]) as workers:
+        follow = partial(following.follow, trust_code=getattr(verb, "trust_code", False))
+        return together.led(workers, lambda: verb.run() or 0, follow)

@@ -1,0 +1,214 @@
+"""Processes that take a run's steps together: torch.distributed, as torchrun starts it.
+
+Each of them has the model, the optimizer and the average, and does what the others do; what is shared out is what takes
+the time. A step's micro-batches are dealt, each to one worker; the workers' sums, which are integers on the grid, are
+added up; each worker draws the noise of its own blocks, and hands the noisy ones round. Sums on the grid are the same
+however they were dealt, and numbers are drawn by (key, step, parameter, block), so all this gives the bits that one
+process gives. One worker, the leader, writes the run directory.
+
+Per step and parameter 8 bytes of sums and 4 of noisy gradients go over the wire, whatever the batch is.
+
+**Who is trusted.** Sums before their noise cross the network, and neither gloo, NCCL nor the rendezvous encrypts or
+authenticates anything. All workers and whatever lies between them are trusted as one machine is. Keys never cross it:
+they are in the run directory, which all workers see.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, distributed
+
+from sfumato._checks import SfumatoError
+from sfumato._files import write
+from sfumato.gradients import GridSum
+from sfumato.randomness import NoiseState
+from sfumato.randomness.noise.blocks import blocks_of
+from sfumato.runs.directory import RunDirectory
+
+TOKEN = "workers.token"
+"""A file of the run directory, by which a worker knows that it sees the leader's."""
+SAME = "start all of them with the same data, options and versions of everything"
+
+
+@dataclass(eq=False)
+class Workers:
+    """The workers of a run, and which of them this process is; `Workers()` is one alone.
+
+    Args:
+        rank: of this process, from 0.
+        count: how many there are.
+
+    **Guarantee.** `total` gives the sum over all that was dealt in the step, or refuses: each piece was with one
+    worker, all of them drew the same participants, and each has done what it was dealt. What it leaves with a worker
+    are its own blocks, and zero elsewhere; `whole` takes from each worker what its blocks are after their noise.
+    """
+
+    rank: int = 0
+    count: int = 1
+    _dealt: tuple[int, int, int, int] | None = field(default=None, init=False, repr=False)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this one writes the run directory, and speaks."""
+        return self.rank == 0
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """Which of the noise's blocks are this one's: each `count`-th from `rank` on."""
+        return self.rank, self.count
+
+    def deal(self, step: int, participants: np.ndarray, sizes: Sequence[int]) -> list[int]:
+        """The places of this worker's pieces of a step, ascending: the largest first, each to whom has least so far.
+
+        Args:
+            participants: of the whole step, as all workers must have drawn them.
+            sizes: of its pieces.
+        """
+        loads, own = np.zeros(self.count), []
+        for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
+            worker = int(loads.argmin())
+            loads[worker] += sizes[place]
+            own += [place] if worker == self.rank else []
+        drawn = hashlib.sha256(np.ascontiguousarray(participants, np.int64).tobytes() + repr(list(sizes)).encode())
+        self._dealt = step, int.from_bytes(drawn.digest()[:7]), len(sizes), len(own)
+        return sorted(own)
+
+    def total(self, own: GridSum, step: int, done: int) -> None:
+        """Add up what all workers have of a step: afterwards `own` has the total in this one's blocks, zero in others.
+
+        Args:
+            own: the sum over the pieces that were dealt to this one.
+            done: how many these were.
+        """
+        if self.count == 1:
+            return
+        dealt, self._dealt = self._dealt, None
+        if dealt is None or (dealt[0], dealt[3]) != (step, done):
+            raise SfumatoError(
+                f"worker {self.rank} has added {done} micro-batches in step {step}, and was dealt "
+                f"{'none' if dealt is None else f'{dealt[3]} in step {dealt[0]}'}",
+                "deal the step's micro-batches (`Workers.deal`), and add each of one's own once",
+            )
+        said = self._said([*dealt, sum(value.numel() for value in own.integers.values())])
+        if len(said[:, [0, 1, 2, 4]].unique(dim=0)) > 1 or int(said[:, 3].sum()) != dealt[2]:
+            raise SfumatoError(f"the workers differ in step, participants or model: {said.tolist()}", SAME)
+        parts = self._cut(own.integers)
+        lengths = [sum(map(len, part)) for part in parts]
+        mine, length = parts[self.rank], lengths[self.rank]
+        sent = torch.cat([block for part in parts for block in part])
+        received = self._exchanged(sent, lengths, [length] * self.count)
+        for value in own.integers.values():
+            value.zero_()
+        sums = received.view(self.count, length).sum(dim=0)
+        for block, values in zip(mine, sums.split(list(map(len, mine))), strict=True):
+            block.copy_(values)
+
+    def whole(self, noisy: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors with every block from its own worker; of this one's only its own are looked at."""
+        if self.count == 1:
+            return dict(noisy)
+        found = {name: torch.empty_like(value, memory_format=torch.contiguous_format) for name, value in noisy.items()}
+        parts, into = self._cut(noisy), self._cut(found)
+        lengths = [sum(map(len, part)) for part in parts]
+        own = torch.cat(parts[self.rank] or [next(iter(noisy.values())).new_empty(0)])
+        received = self._exchanged(own.repeat(self.count), [len(own)] * self.count, lengths)
+        blocks = [block for part in into for block in part]
+        for block, values in zip(blocks, received.split(list(map(len, blocks))), strict=True):
+            block.copy_(values)
+        return found
+
+    def remembered(self, state: NoiseState) -> NoiseState:
+        """What the noise remembers, of all blocks, for a checkpoint; `state` stays as it is."""
+        if self.count == 1:
+            return state
+        found = {name: value for name, value in state.tensors.items() if not value.dim()}  # which all of them have
+        kept = {name: value for name, value in state.tensors.items() if value.dim()}
+        rows = [
+            self.whole({name: value[place] for name, value in kept.items()})
+            for place in range(max((len(value) for value in kept.values()), default=0))
+        ]
+        found |= {name: torch.stack([row[name] for row in rows]) for name in kept}
+        return NoiseState(step=state.step, tensors=found)
+
+    def added(self, number: float) -> float:
+        """The sum of a number over the workers: exact for multiples of a power of two."""
+        if self.count == 1:
+            return number
+        value = torch.tensor([number], dtype=torch.float64)
+        distributed.all_reduce(value)
+        return float(value)
+
+    def agreed(self, yes: bool) -> bool:
+        """What the leader says."""
+        return yes if self.count == 1 else bool(self.told({"yes": yes})["yes"])
+
+    def refuse_apart(self, tensors: Mapping[str, Tensor], step: int) -> None:
+        """Refuses where workers hold other numbers than each other."""
+        if self.count == 1:
+            return
+        digest = hashlib.sha256()
+        for name, value in sorted(tensors.items()):
+            content = value.detach().cpu().contiguous().view(-1).view(torch.uint8)
+            digest.update(name.encode() + content.numpy().tobytes())
+        said = self._said([int.from_bytes(digest.digest()[:7])])
+        if len(said.unique()) > 1:
+            raise SfumatoError(
+                f"after step {step} the workers hold different weights: their processors round differently",
+                "start the run again on machines of one kind",
+            )
+
+    def lead(self, run: RunDirectory) -> None:
+        """Tell the others which run is to go on, and leave them a sign in it."""
+        if self.count > 1:
+            token = secrets.token_hex(16)
+            write(run / TOKEN, token.encode(), private=True)
+            self.told({"run": str(run.path.absolute()), "token": token})
+
+    def led(self) -> RunDirectory | None:
+        """The run that the leader goes on with; None at the end."""
+        said = self.told()
+        if "run" not in said:
+            return None
+        run = RunDirectory(said["run"])
+        found = (run / TOKEN).read_text("utf-8") if (run / TOKEN).is_file() else None
+        if found != said["token"]:
+            raise SfumatoError(
+                f"it does not see the leader's run directory {run.path}", "let all workers share it, by the same path"
+            )
+        return run
+
+    def told(self, message: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What the leader says, as JSON; nothing that comes over the wire is ever unpickled."""
+        text = json.dumps(message or {}).encode()
+        size = torch.tensor([len(text)])
+        distributed.broadcast(size, src=0)
+        content = torch.frombuffer(bytearray(text), dtype=torch.uint8) if self.is_leader else None
+        content = torch.empty(int(size), dtype=torch.uint8) if content is None else content
+        distributed.broadcast(content, src=0)
+        return json.loads(content.numpy().tobytes())
+
+    def _said(self, numbers: Sequence[int]) -> Tensor:
+        """(workers, n) int64: what each of them says."""
+        found = [torch.empty(len(numbers), dtype=torch.int64) for _ in range(self.count)]
+        distributed.all_gather(found, torch.tensor(numbers, dtype=torch.int64))
+        return torch.stack(found)
+
+    def _cut(self, tensors: Mapping[str, Tensor]) -> list[list[Tensor]]:
+        """The blocks of each worker, flat, as views."""
+        blocks = blocks_of({name: value.shape for name, value in tensors.items()})
+        flat = [tensors[name].view(-1)[columns] for name, columns in blocks]
+        return [flat[rank :: self.count] for rank in range(self.count)]
+
+    def _exchanged(self, values: Tensor, sent: list[int], received: list[int]) -> Tensor:
+        """What the workers have for this one, one after the other, of lengths `received`; the values are for them."""
+        found = values.new_empty(sum(received))
+        distributed.all_to_all_single(found, values, received, sent)
+        return found
