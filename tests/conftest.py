@@ -8,6 +8,8 @@ import gc
 import itertools
 import os
 import shutil
+import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -284,3 +286,32 @@ def killed_at(monkeypatch) -> Callable[[int], AbstractContextManager[pytest.Monk
                 yield patch
 
     return killed
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Callable[..., list[subprocess.CompletedProcess[str]]]:
+    """Starts several processes of one command."""
+
+    def start(count: int, command: list[str], **known: str) -> list[subprocess.CompletedProcess[str]]:
+        """So many processes of one command, as torchrun would start them."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        known |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
+        begun = [
+            subprocess.Popen(
+                [sys.executable, *command],
+                env=os.environ | known | {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)},
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            for rank in range(count)
+        ]
+        printed = [process.communicate(timeout=300) for process in begun]
+        return [
+            subprocess.CompletedProcess(command, process.returncode, *both)
+            for process, both in zip(begun, printed, strict=True)
+        ]
+
+    return start

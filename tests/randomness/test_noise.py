@@ -193,6 +193,7 @@ def test_an_error_in_another_thread_is_raised_where_the_noise_is_wanted(monkeypa
         0,
         RunKey.from_seed(0),
         1.0,
+        (0, 1),
     )
     ahead = DrawnAhead(drawing, {"a": torch.Size([3])}, torch.device("cpu"))
     with pytest.raises(ValueError, match="no generator"):

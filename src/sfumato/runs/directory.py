@@ -33,6 +33,8 @@ PAGE = "page.json"
 """What the owner has written for the head of the page."""
 FIGURES = "figures.json"
 RUN_KEY = "dice.key"
+WORKERS = "workers.token"
+"""By which a worker knows that it sees the leader's directory."""
 DONE = "done"
 
 
@@ -106,7 +108,7 @@ class RunDirectory:
 
     def clean(self) -> None:
         """After the end: delete the run key, so that nobody can subtract the noise again, and the checkpoint."""
-        for name in (RUN_KEY, CHECKPOINT):
+        for name in (RUN_KEY, CHECKPOINT, WORKERS):
             (self / name).unlink(missing_ok=True)
         sweep(self.path)
 

@@ -20,7 +20,7 @@ from sfumato.models import Trunk, evaluating
 from sfumato.models.class_weights import weights_of
 from sfumato.observers.progress import Progress, Silence
 from sfumato.randomness import RunKey
-from sfumato.training.workers import Workers
+from sfumato.training.workers import ALONE, Workers
 
 if TYPE_CHECKING:
     from sfumato.training.job import Job, PrivateJob
@@ -97,7 +97,7 @@ class Inputs:
         return len(self._job.source.train)
 
     def micro_batches(
-        self, key: RunKey, step: int, participants: np.ndarray, workers: Workers | None = None
+        self, key: RunKey, step: int, participants: np.ndarray, workers: Workers = ALONE
     ) -> Iterator[MicroBatch]:
         """The step's participants in pieces: inputs (b, ...), or (b, K, ...) with views, targets (b,), dropout's keys,
         weights (b,) if the plan pads its steps or classes are weighted.
@@ -116,7 +116,7 @@ class Inputs:
             participants = np.concatenate([participants, generator.integers(len(records), size=missing)])
             draws = draws.followed_by(job.views.draw(generator, missing, size=job.source.size))
         starts = range(0, len(participants), size)
-        dealt = (workers or Workers()).deal(step, participants, [len(participants[at : at + size]) for at in starts])
+        dealt = workers.deal(step, participants, [len(participants[at : at + size]) for at in starts])
         starts = [starts[place] for place in dealt]
         pieces = [participants[start : start + size] for start in starts]
         stored = ahead(records, pieces) if self._features is None else repeat(None)

@@ -13,7 +13,7 @@ from sfumato.observers.progress import Progress
 from sfumato.randomness import RunKey
 from sfumato.training.inputs import Inputs, ahead
 from sfumato.training.job import PrivateJob
-from sfumato.training.workers import Workers
+from sfumato.training.workers import ALONE, Workers
 
 # The arguments of `UserGradient`: inputs, targets, shares, keys.
 UserBatch = tuple[Tensor, Tensor, Tensor, Tensor | None]
@@ -41,7 +41,7 @@ class UserInputs(Inputs):
         return len(self._ends) - 1
 
     def micro_batches(  # type: ignore[override]
-        self, key: RunKey, step: int, participants: np.ndarray, workers: Workers | None = None
+        self, key: RunKey, step: int, participants: np.ndarray, workers: Workers = ALONE
     ) -> Iterator[UserBatch]:
         """The step's users (ascending numbers) in pieces: inputs (b, R, ...) or (b, R, K, ...), targets and shares
         (b, R), and the keys of dropout (b, 4)."""
@@ -50,7 +50,7 @@ class UserInputs(Inputs):
         generator = key.generator("views", step)
         records = job.source.images_for(job.views)
         drawn = [job.views.draw(generator, rows.size, size=job.source.size) for _, rows, _ in pieces]
-        dealt = (workers or Workers()).deal(step, participants, [rows.size for _, rows, _ in pieces])
+        dealt = workers.deal(step, participants, [rows.size for _, rows, _ in pieces])
         pieces = [pieces[place] for place in dealt]
         stored = [None] * len(pieces)
         if self._features is None:

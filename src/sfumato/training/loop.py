@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ from sfumato.training.descent import average_for, optimizer_for, set_rate, train
 from sfumato.training.job import Job
 from sfumato.training.kind import Measure, Steps
 from sfumato.training.step import descend
-from sfumato.training.workers import Workers
+from sfumato.training.workers import ALONE, Workers
 
 CHECKPOINT_SECONDS = 15.0
 CHECKPOINT_SHARE = 0.05
@@ -63,7 +64,7 @@ def take_steps(
     scorer: Measure | None = None,
     observers: Sequence[Observer] = (),
     kept: Collection[int] = (),
-    workers: Workers | None = None,
+    workers: Workers = ALONE,
 ) -> Outcome:
     """Take all steps that are still to be taken, beginning at the checkpoint.
 
@@ -77,7 +78,6 @@ def take_steps(
         observers: are told of released values only.
         workers: who take the steps together. Those that don't lead have neither ledger, scorer nor observers.
     """
-    workers = workers or Workers()
     began = saved_at = time.monotonic()
     pause = CHECKPOINT_SECONDS
     module, state, outputs = job.module, checkpoint.noise, None
@@ -108,8 +108,7 @@ def take_steps(
                 outputs = scorer.outputs(weights_of(module, averaging, average))
                 row = {"step": step + 1, "learning_rate": optimizer.param_groups[0]["lr"], **steps.figures(step + 1)}
                 if ledger is not None and averaging is not None and step + 1 == job.steps:
-                    last = scorer.score(scorer.outputs(weights_of(module)))
-                    row[f"{scorer.figure}_of_last_weights"] = last[scorer.figure]
+                    row |= _of_last_weights(scorer, module)
                 row |= scorer.score(outputs)
                 for observer in observers:
                     observer.scored(row)
@@ -117,10 +116,9 @@ def take_steps(
                 observer.stepped(step + 1)
             if workers.agreed((now := time.monotonic()) - saved_at > pause or step + 1 == job.steps):
                 workers.refuse_apart(trained, step + 1)
-                noise = workers.remembered(state)
+                noise, reached = workers.remembered(state), (step + 1, module, average, optimizer)
                 if workers.is_leader:
                     head = "" if ledger is None else _synced(ledger, step + 1)
-                    reached = (step + 1, module, average, optimizer)
                     Checkpoint.of(*reached, run=checkpoint.run, noise=noise, ledger=head).save(run / names.CHECKPOINT)
                 saved_at = time.monotonic()
                 pause = pause_after(saved_at - now)
@@ -160,6 +158,12 @@ def weights_of(
     """
     last = {name: value.detach() for name, value in module.state_dict().items()}
     return last if averaging is None else last | averaging.released(average or {})
+
+
+def _of_last_weights(scorer: Measure, module: nn.Module) -> dict[str, Any]:
+    """The one figure that matters most, of the weights that are not averaged."""
+    last = scorer.score(scorer.outputs(weights_of(module)))
+    return {f"{scorer.figure}_of_last_weights": last[scorer.figure]}
 
 
 def _keep(run: RunDirectory, trained: Mapping[str, Tensor], ledger: Ledger | None, steps: int) -> None:

@@ -23,8 +23,9 @@ from sfumato.observers.notebook import shown
 from sfumato.observers.observer import Observer, Rows, Shown
 from sfumato.observers.progress import Progress, Silence
 from sfumato.privacy import Ledger, NoPromise, NothingPrivate, PrivacyPlan, Statement
-from sfumato.randomness import owner_key
+from sfumato.randomness import RunKey, owner_key
 from sfumato.runs import directory as names
+from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
 from sfumato.runs.owner import composition, public_records, sentences, uses
@@ -39,6 +40,7 @@ from sfumato.training.preparation import beforehand, resume
 from sfumato.training.preparation.origins import trained_on
 from sfumato.training.preparation.prepare import check_machine, own_threads, prepare
 from sfumato.training.preparation.start import Machine, Start
+from sfumato.training.workers import Workers
 
 
 @own_threads()
@@ -55,7 +57,7 @@ def train(
     observers: Sequence[Observer] = (),
     **choices: Any,
 ) -> Run:
-    """Train privately; an unfinished run in `directory` is resumed.
+    """Train privately; an unfinished run in `directory` is resumed. Processes of torchrun take the steps together.
 
     Args:
         model: a name (see `sfumato.models`), a module of one's own, which stays as it is (a copy is trained), or None
@@ -96,7 +98,7 @@ def train(
         "choices",
     }
     refuse_others(Experiment, choices, own_keywords)
-    heading, progress = Heading(title=title), shown(progress)
+    heading, progress = Heading(title=title), Silence() if together.silent() else shown(progress)
     own, name = (model, "module") if isinstance(model, nn.Module) else (None, model)
     options, choices = split(choices, without=("clock",))  # which is declared by start and period
     machine = Machine(**{one.name: choices.pop(one.name, None) for one in fields(Machine)})
@@ -125,8 +127,19 @@ def train(
         source = users.kept_for(source, plan)
         settings = settings_of(settings, name, averaging, choices, source)
     run = RunDirectory(directory)
-    job = prepare(own, source, plan, settings, Start.of(run, machine=machine, request=request), **options)
-    return execute(job, run, heading=heading, progress=progress, observers=observers)
+
+    def job() -> PrivateJob:
+        return prepare(own, source, plan, settings, Start.of(run, machine=machine, request=request), **options)
+
+    with together.joining() as workers:
+        if workers.is_leader:
+            finished = execute(job(), run, heading=heading, progress=progress, observers=observers)
+            workers.agreed(True)
+            return finished
+        if workers.led() is not None:  # the run stands, with its key and what its leader has measured
+            take_part(job(), run, workers)
+            workers.agreed(True)
+        return read(run)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,6 +262,20 @@ def go_on(
     looking_on = (Rows(run), Shown(progress, what), *observers)
     known: dict[str, Any] = {"ledger": ledger, "scorer": scorer, "observers": looking_on, "kept": kept}
     return take_steps(job, run, steps, checkpoint, **known, workers=together.own()), scorer
+
+
+def take_part(job: PrivateJob, run: RunDirectory, workers: Workers) -> None:
+    """What a worker does of a run that another one leads: all steps that are still to be taken, from its checkpoint on.
+
+    Errors: `SfumatoError`, naming the difference, where this worker's data, plan, settings, model or machine are others
+    than the run's.
+    """
+    resume.compare(job, run)
+    key, checkpoint = RunKey.load(run / names.RUN_KEY), Checkpoint.load(run / names.CHECKPOINT)
+    checkpoint.require_run(run.identity)
+    if key.check_value(run.identity) != job.key.check_value(run.identity):
+        raise SfumatoError(f"the run key in {run.path} was replaced meanwhile", "give the same command again")
+    take_steps(job, run, job.kind.steps(job, key, Silence()), checkpoint, workers=workers)
 
 
 def earlier_plans(job: PrivateJob) -> list[composition.Use]:

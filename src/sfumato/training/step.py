@@ -7,7 +7,7 @@ where the plan, the clipped gradient and the noise meet.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, overload
 
 import torch
@@ -20,7 +20,7 @@ from sfumato.gradients.sums import QueuedSum
 from sfumato.privacy import PrivacyPlan, Quantile
 from sfumato.privacy.unit import Drawn
 from sfumato.randomness import Noise, NoiseState
-from sfumato.training.workers import Workers
+from sfumato.training.workers import ALONE, Workers
 
 
 class Query(Protocol):
@@ -80,7 +80,7 @@ class PrivateStep:
     gradient: Query
     noise: Noise
     divisor: float | None = None
-    workers: Workers = field(default_factory=Workers)
+    workers: Workers = ALONE
 
     def __post_init__(self) -> None:
         bound, wanted = self.gradient.sensitivity(self.plan.adjacency), self.plan.theorem.sensitivity(self.plan)

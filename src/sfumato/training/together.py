@@ -15,7 +15,7 @@ import torch
 from torch import distributed
 
 from sfumato._checks import SfumatoError
-from sfumato.training.workers import Workers
+from sfumato.training.workers import ALONE, Workers
 
 TOGETHER = timedelta(minutes=5)
 """For all workers to come together."""
@@ -28,7 +28,7 @@ _AGAIN = "see to it, and give the same command again: the run goes on"
 _BROKEN = ("onnection", "gloo", "NCCL", "imed out", "imeout")
 """What torch's errors of a lost connection have in them, which have no type of their own."""
 
-_own = Workers()
+_own = ALONE
 
 
 def own() -> Workers:
@@ -39,6 +39,11 @@ def own() -> Workers:
 def started() -> bool:
     """Whether this process was started as one of several, as torchrun starts them."""
     return os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ
+
+
+def silent() -> bool:
+    """Whether another process speaks for this one."""
+    return started() and os.environ["RANK"] != "0"
 
 
 def local_count() -> int:
@@ -60,15 +65,14 @@ def joined() -> Iterator[Workers]:
             f"worker {rank} of {count} has not met the others: {str(error).splitlines()[0]}",
             "start as many as were said, with an address and a port that all of them reach",
         ) from None
-    distributed.distributed_c10d._set_pg_timeout(AT_WORK)
-    _own = Workers(rank=rank, count=count)
+    _own = Workers(rank=rank, count=count, group=distributed.new_group(timeout=AT_WORK))
     try:
         yield _own
     except BaseException as error:
         _fail(rank, error)
         raise
     finally:
-        _own = Workers()
+        _own = ALONE
         distributed.destroy_process_group()
 
 
@@ -92,6 +96,16 @@ def _fail(rank: int, error: BaseException) -> None:
         broken = True  # the store is gone with whoever held it
     if broken:
         raise SfumatoError("a worker has ended without a word: its connection broke", _AGAIN) from error
+
+
+@contextmanager
+def joining() -> Iterator[Workers]:
+    """The workers that this process is one of, or becomes one of within; itself alone where nobody started more."""
+    if started() and _own.count == 1:
+        with joined() as workers:
+            yield workers
+    else:
+        yield _own
 
 
 @contextmanager

@@ -31,10 +31,8 @@ from sfumato._files import write
 from sfumato.gradients import GridSum
 from sfumato.randomness import NoiseState
 from sfumato.randomness.noise.blocks import blocks_of
-from sfumato.runs.directory import RunDirectory
+from sfumato.runs.directory import WORKERS, RunDirectory
 
-TOKEN = "workers.token"
-"""A file of the run directory, by which a worker knows that it sees the leader's."""
 SAME = "start all of them with the same data, options and versions of everything"
 
 
@@ -45,6 +43,7 @@ class Workers:
     Args:
         rank: of this process, from 0.
         count: how many there are.
+        group: torch's, in which they are.
 
     **Guarantee.** `total` gives the sum over all that was dealt in the step, or refuses: each piece was with one
     worker, all of them drew the same participants, and each has done what it was dealt. What it leaves with a worker
@@ -53,6 +52,7 @@ class Workers:
 
     rank: int = 0
     count: int = 1
+    group: Any = None
     _dealt: tuple[int, int, int, int] | None = field(default=None, init=False, repr=False)
 
     @property
@@ -98,8 +98,11 @@ class Workers:
                 "deal the step's micro-batches (`Workers.deal`), and add each of one's own once",
             )
         said = self._said([*dealt, sum(value.numel() for value in own.integers.values())])
-        if len(said[:, [0, 1, 2, 4]].unique(dim=0)) > 1 or int(said[:, 3].sum()) != dealt[2]:
-            raise SfumatoError(f"the workers differ in step, participants or model: {said.tolist()}", SAME)
+        what = ("step", "participants", "number of micro-batches", "share of them", "number of parameters")
+        odd = [name for name, told in zip(what, said.t(), strict=True) if name != what[3] and len(told.unique()) > 1]
+        odd = odd or ([] if int(said[:, 3].sum()) == dealt[2] else [what[3]])
+        if odd:
+            raise SfumatoError(f"the workers differ in step {step}, in: {', '.join(odd)}", SAME)
         parts = self._cut(own.integers)
         lengths = [sum(map(len, part)) for part in parts]
         mine, length = parts[self.rank], lengths[self.rank]
@@ -143,7 +146,7 @@ class Workers:
         if self.count == 1:
             return number
         value = torch.tensor([number], dtype=torch.float64)
-        distributed.all_reduce(value)
+        distributed.all_reduce(value, group=self.group)
         return float(value)
 
     def agreed(self, yes: bool) -> bool:
@@ -169,7 +172,7 @@ class Workers:
         """Tell the others which run is to go on, and leave them a sign in it."""
         if self.count > 1:
             token = secrets.token_hex(16)
-            write(run / TOKEN, token.encode(), private=True)
+            write(run / WORKERS, token.encode(), private=True)
             self.told({"run": str(run.path.absolute()), "token": token})
 
     def led(self) -> RunDirectory | None:
@@ -178,7 +181,7 @@ class Workers:
         if "run" not in said:
             return None
         run = RunDirectory(said["run"])
-        found = (run / TOKEN).read_text("utf-8") if (run / TOKEN).is_file() else None
+        found = (run / WORKERS).read_text("utf-8") if (run / WORKERS).is_file() else None
         if found != said["token"]:
             raise SfumatoError(
                 f"it does not see the leader's run directory {run.path}", "let all workers share it, by the same path"
@@ -189,16 +192,16 @@ class Workers:
         """What the leader says, as JSON; nothing that comes over the wire is ever unpickled."""
         text = json.dumps(message or {}).encode()
         size = torch.tensor([len(text)])
-        distributed.broadcast(size, src=0)
+        distributed.broadcast(size, src=0, group=self.group)
         content = torch.frombuffer(bytearray(text), dtype=torch.uint8) if self.is_leader else None
         content = torch.empty(int(size), dtype=torch.uint8) if content is None else content
-        distributed.broadcast(content, src=0)
+        distributed.broadcast(content, src=0, group=self.group)
         return json.loads(content.numpy().tobytes())
 
     def _said(self, numbers: Sequence[int]) -> Tensor:
         """(workers, n) int64: what each of them says."""
         found = [torch.empty(len(numbers), dtype=torch.int64) for _ in range(self.count)]
-        distributed.all_gather(found, torch.tensor(numbers, dtype=torch.int64))
+        distributed.all_gather(found, torch.tensor(numbers, dtype=torch.int64), group=self.group)
         return torch.stack(found)
 
     def _cut(self, tensors: Mapping[str, Tensor]) -> list[list[Tensor]]:
@@ -210,5 +213,9 @@ class Workers:
     def _exchanged(self, values: Tensor, sent: list[int], received: list[int]) -> Tensor:
         """What the workers have for this one, one after the other, of lengths `received`; the values are for them."""
         found = values.new_empty(sum(received))
-        distributed.all_to_all_single(found, values, received, sent)
+        distributed.all_to_all_single(found, values, received, sent, group=self.group)
         return found
+
+
+ALONE = Workers()
+"""One process that takes its steps by itself."""

@@ -1,0 +1,184 @@
+"""One of several workers: takes steps of many kinds with the others and by itself. A script for test_workers.py.
+
+It prints as JSON, for each kind, whether all bits are those that one process has, and what is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from sfumato import ClippedGradient, Noise, Poisson, PrivacyPlan, PrivateStep, RunKey, SfumatoError
+from sfumato.gradients import GridSum
+from sfumato.privacy import BandedToeplitz, BufferedToeplitz, Fixed, Gaussian, Quantile, Tree, User
+from sfumato.randomness import NoiseState
+from sfumato.randomness.noise import blocks
+from sfumato.runs.directory import WORKERS, RunDirectory
+from sfumato.training import together
+from sfumato.training.adaptive import AdaptiveStep
+from sfumato.training.workers import Workers
+
+blocks.BLOCK = 7  # so that a small model has many
+STEPS = 4
+MECHANISMS = {
+    "gaussian": Gaussian(noise_multiplier=1.3),
+    "tree": Tree(noise_multiplier=2.0),
+    "banded": BandedToeplitz(noise_multiplier=2.0, coefficients=(1.0, 0.5, 0.2)),
+    "buffered": BufferedToeplitz(noise_multiplier=2.0, scales=(0.1, 0.2), decays=(0.9, 0.4)),
+}
+SHAPES = {"few": {"a": (3,)}, "many": {"a": (5, 8), "b": (0,), "c": (), "d": (50,)}}
+
+
+def bits(tensors: dict[str, torch.Tensor]) -> list[bytes]:
+    return [value.contiguous().numpy().tobytes() for value in tensors.values()]
+
+
+def noise_is_the_same(workers: Workers, mechanism: str, shapes: dict[str, tuple[int, ...]]) -> bool:
+    """Sums, noise and what it remembers, over several steps, and from a checkpoint in the middle."""
+    noise = Noise(MECHANISMS[mechanism], max_norm=0.5, key=RunKey.from_seed(1))
+    alone, own, same = noise.begin(), noise.begin(), True
+    like = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    for step in range(STEPS):
+        drawn = np.random.default_rng(step)
+        parts = [{name: torch.from_numpy(drawn.normal(size=shape)) for name, shape in shapes.items()} for _ in range(5)]
+        whole, mine = GridSum(like, max_norm=0.5), GridSum(like, max_norm=0.5)
+        for part in parts:
+            whole.add(part)
+        dealt = workers.deal(step, np.arange(step), [3, 1, 4, 1, 5])
+        for place in dealt:
+            mine.add(parts[place])
+        workers.total(mine, step, len(dealt))
+        expected, alone = noise.add(whole.value(), step, alone)
+        coming, own = noise.ahead(like, step, own, share=workers.share).added_to(mine.value())
+        same &= bits(workers.whole(coming)) == bits(expected)
+        remembered = workers.remembered(own)
+        same &= remembered.step == alone.step and bits(remembered.tensors) == bits(alone.tensors)
+        if step == 1:  # as after a kill
+            own = NoiseState(step=own.step, tensors={name: value.clone() for name, value in remembered.tensors.items()})
+    return same
+
+
+def step_is_the_same(workers: Workers) -> bool:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    plan = PrivacyPlan(
+        population=200,
+        participation=Poisson(batch_size=20),
+        mechanism=Gaussian(noise_multiplier=1.5),
+        steps=STEPS,
+        delta=1e-4,
+        clipping=Fixed(0.3),
+    )
+    gradient = ClippedGradient(module, functional.cross_entropy, max_norm=0.3)
+    noise = Noise(plan.mechanism, max_norm=0.3, key=RunKey.from_seed(0))
+    steps = [PrivateStep(plan=plan, gradient=gradient, noise=noise, workers=own) for own in (Workers(), workers)]
+    inputs, targets = torch.randn(20, 6), torch.arange(20) % 3
+    pieces = [(inputs[start : start + 3], targets[start : start + 3]) for start in range(0, 20, 3)]
+    dealt = workers.deal(0, np.arange(20), [len(piece[0]) for piece in pieces])
+    return bits(steps[0](0, pieces)) == bits(steps[1](0, [pieces[place] for place in dealt]))
+
+
+class Counted:
+    """Clipped vectors with a count, for a norm that follows a quantile."""
+
+    sums_over = "clients"
+
+    def __init__(self, max_norm: float = 1.0):
+        self.max_norm = max_norm
+
+    def at(self, max_norm: float) -> Counted:
+        return Counted(max_norm)
+
+    def sensitivity(self, adjacency: str) -> float:
+        return 2 * self.max_norm
+
+    def zeros(self) -> dict[str, torch.Tensor]:
+        return {"w": torch.zeros(30)}
+
+    def __call__(self, vectors: torch.Tensor) -> Counted:
+        norms = vectors.norm(dim=1, keepdim=True)
+        found = Counted()
+        found.gradients = {"w": (vectors * (self.max_norm * (1 - 1e-6) / norms).clamp(max=1)).sum(0)}
+        found.within = float(((norms <= self.max_norm).double() - 0.5).sum())
+        return found
+
+
+def adaptive_step_is_the_same(workers: Workers) -> bool:
+    plan = PrivacyPlan(
+        population=400,
+        participation=Poisson(batch_size=100),
+        mechanism=Gaussian(noise_multiplier=1.0),
+        steps=STEPS,
+        delta=1e-5,
+        clipping=Quantile(max_norm=1.0, count_noise=2.0),
+        unit=User(drawn="clients"),
+    )
+    noise = Noise(plan.mechanism, max_norm=1.0, key=RunKey.from_seed(0))
+    steps = [
+        AdaptiveStep(plan=plan, gradient=Counted(), noise=noise, divisor=40, workers=own)
+        for own in (Workers(), workers)
+    ]
+    states, same = [NoiseState(step=0), NoiseState(step=0)], True
+    for step in range(STEPS):
+        vectors = list(torch.randn(9, 2, 30, generator=torch.Generator().manual_seed(step)))
+        dealt = workers.deal(step, np.arange(9), [1] * 9)
+        one, states[0] = steps[0](step, [(own,) for own in vectors], states[0])
+        other, states[1] = steps[1](step, [(vectors[place],) for place in dealt], states[1])
+        same &= bits(one) == bits(other) and bits(states[0].tensors) == bits(workers.remembered(states[1]).tensors)
+    return same
+
+
+def refused(action: Callable[[], object]) -> str:
+    try:
+        action()
+    except SfumatoError as error:
+        return error.problem
+    return ""
+
+
+def sum_of(workers: Workers, step: int, participants: np.ndarray, done: int) -> None:
+    workers.deal(step, participants, [1] * workers.count)
+    workers.total(GridSum({"a": torch.zeros(9)}, max_norm=1.0), step, done)
+
+
+def refusals(workers: Workers, place: Path) -> dict[str, str]:
+    found = {"fewer": refused(lambda: sum_of(workers, 0, np.arange(3), 0))}
+    found["undealt"] = refused(lambda: workers.total(GridSum({"a": torch.zeros(9)}, max_norm=1.0), 1, 1))
+    found["others"] = refused(lambda: sum_of(workers, 1, np.arange(3 + workers.rank), 1))
+    found["step"] = refused(lambda: sum_of(workers, workers.rank, np.arange(3), 1))
+    found["apart"] = refused(lambda: workers.refuse_apart({"w": torch.ones(2) * (1 + workers.rank // 2)}, 3))
+    workers.refuse_apart({"w": torch.ones(2)}, 4)
+    here, elsewhere = RunDirectory(place), RunDirectory(place / "elsewhere")
+    if workers.is_leader:
+        workers.lead(here)
+        elsewhere.path.mkdir()
+        (elsewhere / WORKERS).write_text("another")
+        workers.told({"run": str(elsewhere.path), "token": "one"})
+    else:
+        found["seen"] = str(workers.led().path)
+        found["unseen"] = refused(workers.led)
+    return found
+
+
+def main(place: Path) -> None:
+    with together.joined() as workers:
+        found = {
+            f"{mechanism}, {name}": noise_is_the_same(workers, mechanism, shapes)
+            for mechanism in MECHANISMS
+            for name, shapes in SHAPES.items()
+        }
+        found |= {"step": step_is_the_same(workers), "adaptive": adaptive_step_is_the_same(workers)}
+        found["agreed"] = workers.agreed(workers.is_leader)
+        found["added"] = workers.added(0.5 * (workers.rank + 1)) == 0.25 * workers.count * (workers.count + 1)
+        print(json.dumps([found, refusals(workers, place)]))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

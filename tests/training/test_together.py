@@ -1,0 +1,50 @@
+"""Whole runs that several processes take together, against those of one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sfumato import verify
+from sfumato.runs.directory import RunDirectory
+
+SCRIPT = str(Path(__file__).with_name("runs_of_ranks.py"))
+QUICK = "blt, lamb, features, half precision"
+OTHERS = "views, tree, banded, truncated, trained over"
+
+
+def spots(path: Path, seed: int) -> str:
+    numbers = np.random.default_rng(seed)
+    labels = np.arange(240) % 4
+    images = numbers.integers(0, 120, (240, 8, 8, 1), dtype=np.uint8)
+    images[np.arange(240), 2 * labels, 2 * labels] = 255
+    np.savez(path, x_train=images[:200], y_train=labels[:200], x_test=images[200:], y_test=labels[200:])
+    return f"npz:{path}"
+
+
+@pytest.mark.parametrize("kinds", [QUICK, pytest.param(OTHERS, marks=pytest.mark.slow)])
+def test_two_workers_leave_the_same_bytes_as_one(kinds, tmp_path, ranks):
+    source = spots(tmp_path / "spots.npz", 0)
+    for count, place in enumerate(("one", "two"), start=1):
+        done = ranks(count, [SCRIPT, str(tmp_path / place), kinds, source], SFUMATO_HOME=str(tmp_path / "home"))
+        assert [one.returncode for one in done] == [0] * count, [one.stderr for one in done]
+    for name in kinds.split(", "):
+        one, two = (RunDirectory(tmp_path / place / name) for place in ("one", "two"))
+        assert (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
+        assert two.finished
+        assert verify(two.path).holds
+        assert not (two / "workers.token").exists()
+
+
+def test_a_worker_with_other_data_is_refused_before_the_first_step(tmp_path, ranks):
+    sources = [spots(tmp_path / f"{seed}.npz", seed) for seed in (0, 1)]
+    done = ranks(2, [SCRIPT, str(tmp_path / "runs"), "views", *sources], SFUMATO_HOME=str(tmp_path / "home"))
+    assert [one.returncode for one in done] == [1, 1]
+    for one in done:
+        (line,) = [line for line in one.stderr.splitlines() if "worker 1 on" in line or "differs" in line][-1:]
+        assert "data" in line
+    (opening,) = (tmp_path / "runs" / "views" / "ledger.jsonl").read_text("utf-8").splitlines()[:1]
+    assert json.loads(opening)["kind"] == "begin"
