@@ -79,12 +79,14 @@ class Method:
         sums: the same in torch's layout, where `step` gives something else.
         plain: the plain step to compare with, where it is not torch's.
         growth: peak memory of the plain step and of this one, where torch's allocator doesn't see it.
+        model: whose gradients are summed, where it can be trained between two steps.
     """
 
     step: Callable[[], Sums]
     sums: Callable[[], Sums] | None = None
     plain: Callable[[], object] | None = None
     growth: Callable[[], tuple[Growth, Growth]] | None = None
+    model: torch.nn.Module | None = None
 
 
 def machine(device: str) -> dict[str, Any]:

@@ -77,13 +77,14 @@ def error(sums: Sums, truth: Sums) -> float:
 
 
 def with_sfumato(problem: Problem) -> Method:
-    gradient = sfumato.ClippedGradient(problem.copy(), F.cross_entropy, max_norm=MAX_NORM, views=problem.views)
+    model = problem.copy()
+    gradient = sfumato.ClippedGradient(model, F.cross_entropy, max_norm=MAX_NORM, views=problem.views)
 
     def step() -> Sums:
         with problem.casting():
             return gradient(problem.inputs, problem.targets).gradients
 
-    return Method(step=step)
+    return Method(step=step, model=model)
 
 
 def with_vmap(problem: Problem) -> Method:

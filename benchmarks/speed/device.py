@@ -1,10 +1,11 @@
 """What a GPU would be asked by a clipped sum: python benchmarks/speed/device.py [--models lenet5 ...] [--lines 6]
 
 Kernels, and stops where the host waits for the device, of one clipped sum after two others of the same shape, beside a
-plain gradient step and `vmap` of the same model and batch; and of a whole step of a training command, with the draw,
-the inputs, the noise, the optimizer and the ledger. Counted on a device that computes on the CPU
-(`benchmarks/shared/counting.py`), so no time means anything and no GPU is needed. Which way a layer takes is chosen by
-the CPU's clock, so counts of networks vary by some percent. Writes results/device.json.
+plain gradient step and `vmap` of the same model and batch; kernels also after the weights have moved, as in training;
+and what a whole step of a training command asks, with the draw, the inputs, the noise, the optimizer and the ledger.
+Counted on a device that computes on the CPU (`benchmarks/shared/counting.py`), so no time means anything and no GPU is
+needed. Which way a layer takes is chosen by the CPU's clock, so counts of networks vary by some percent. Writes
+results/device.json.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import torch
 import tyro
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `benchmarks`
@@ -50,7 +52,7 @@ def main(models: Sequence[str] = tuple(ROWS), lines: int = 6) -> None:
         found[name] = {"row": asdict(ROWS[name])}
         for way in WAYS:
             counts = of_one_step(ROWS[name], way)
-            found[name][way] = counts.to_dict()
+            found[name][way] = counts.to_dict() | {"moved": of_one_step(ROWS[name], way, moved=True).kernels}
             print(f"{name:<12}{way:<9}{counts.kernels:6} kernels {counts.stops.total():4} stops", flush=True)
             for (operation, *places), times in counts.stops.most_common(lines):
                 print(f"{times:>25} at {' <- '.join(reversed(places))} ({operation})")
@@ -61,12 +63,16 @@ def main(models: Sequence[str] = tuple(ROWS), lines: int = 6) -> None:
     RESULT.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
 
 
-def of_one_step(row: Row, way: str) -> Counts:
-    """What one step of a method asks of the device."""
+def of_one_step(row: Row, way: str, *, moved: bool = False) -> Counts:
+    """What one step of a method asks of the device; `moved`, after the weights have moved, as in training."""
     with counting_device():
         method = methods.make(way, problems.build(row, f"{NAME}:0"))
         for _ in range(BEFORE):
             method.step()
+        if moved and method.model is not None:
+            with torch.no_grad():
+                for parameter in method.model.parameters():
+                    parameter.mul_(1.01)
         with counted() as counts:
             method.step()
     return counts

@@ -27,10 +27,12 @@ from sfumato.observers.progress import Progress
 from sfumato.privacy import Quantile
 from sfumato.randomness import Noise, NoiseState, RunKey, Sampler
 from sfumato.report import png
+from sfumato.training import together
 from sfumato.training.adaptive import FARTHEST, NORM, AdaptiveStep
 from sfumato.training.kind import Kind
 from sfumato.training.step import PrivateStep
 from sfumato.training.steps import PrivateSteps, PublicSteps, spent
+from sfumato.training.workers import ALONE, Workers
 
 BATCH = 256
 SAMPLED = 4096
@@ -68,10 +70,12 @@ class RoundClients:
         self.units = len(names) if self._group is None else int(self._group.max()) + 1
         self._rounds = Rounds(key=key, assign=assign, users=users, labels=source.train.labels, inputs=self._inputs)
 
-    def micro_batches(self, step: int, drawn: np.ndarray) -> Iterator[tuple[Tensor, Tensor, np.random.Generator]]:
+    def micro_batches(
+        self, step: int, drawn: np.ndarray, workers: Workers = ALONE
+    ) -> Iterator[tuple[Tensor, Tensor, np.random.Generator]]:
         """One client after the other, of the users (or fixed groups) of these numbers: see `Rounds`."""
         users = drawn if self._group is None else np.flatnonzero(np.isin(self._group, drawn))
-        return self._rounds.micro_batches(step, users)
+        return self._rounds.micro_batches(step, users, workers)
 
     def _inputs(self, records: np.ndarray) -> Tensor:
         job = self._job
@@ -90,13 +94,14 @@ class EmbeddingSteps:
         adaptive = isinstance(plan.clipping, Quantile)
         noise = Noise(plan.mechanism, max_norm=1.0 if adaptive else plan.max_norm, key=key)
         kind = AdaptiveStep if adaptive else PrivateStep
-        self._step = kind(plan=plan, gradient=job.gradient, noise=noise, divisor=job.clients.count)
+        known = {"divisor": job.clients.count, "workers": together.own()}
+        self._step = kind(plan=plan, gradient=job.gradient, noise=noise, **known)
         self._clients = RoundClients(job, key)
         self._sampler = Sampler(plan, key, records=self._clients.units)
 
     def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
         """What the server descends along in this round, and the noise's next state."""
-        return self._step(step, self._clients.micro_batches(step, self._sampler.draw(step)), state)
+        return self._step(step, self._clients.micro_batches(step, self._sampler.draw(step), together.own()), state)
 
     def figures(self, step: int) -> dict[str, Any]:
         """What so many rounds have spent, where the theorem says so of fewer than all; else None."""

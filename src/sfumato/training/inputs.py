@@ -20,6 +20,7 @@ from sfumato.models import Trunk, evaluating
 from sfumato.models.class_weights import weights_of
 from sfumato.observers.progress import Progress, Silence
 from sfumato.randomness import RunKey
+from sfumato.training import together
 from sfumato.training.workers import ALONE, Workers
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ class Inputs:
             variants = variants_kept(job.views, job.trunk)
             self._features = torch.empty(len(train), len(variants), job.trunk.width, device=job.device)
             for place, mirrored in enumerate(variants):  # into one tensor: beside a second copy few machines hold it
-                features(job, train, progress, mirrored=mirrored, into=self._features[:, place])
+                into = self._features[:, place]
+                features(job, train, progress, mirrored=mirrored, into=into, workers=together.own())
 
     @property
     def units(self) -> int:
@@ -223,11 +225,18 @@ def kept_bytes(views: Views, records: int, trunk: Trunk) -> int:
 
 
 def features(
-    job: Job, records: Part, progress: Progress, *, mirrored: bool = False, into: Tensor | None = None
+    job: Job,
+    records: Part,
+    progress: Progress,
+    *,
+    mirrored: bool = False,
+    into: Tensor | None = None,
+    workers: Workers = ALONE,
 ) -> Tensor:
     """The trunk's features (N, D) of the records, float32 on the job's device.
 
-    With `mirrored` those of the images with left and right exchanged; with `into` they are written there.
+    With `mirrored` those of the images with left and right exchanged; with `into` they are written there. Of several
+    workers each computes every n-th block, and all of them get all.
 
     **Guarantee.** Each row is a function of its own record (`outputs_alone`), computed beside as many others whatever
     their number is: the classifier's per-example gradients are those of the whole model, run on one example at a time.
@@ -237,14 +246,16 @@ def features(
     progress.begin("computing features", len(records))
     result = torch.empty(len(records), job.trunk.width, device=job.device) if into is None else into
     with evaluating(job.trunk), same_throughout(job.trunk, torch.zeros(1, *job.source.shape, device=job.device)):
-        for start in range(0, len(records), BATCH):
+        for start in range(workers.rank * BATCH, len(records) + workers.rank * BATCH, BATCH * workers.count):
             images = torch.from_numpy(records.take(slice(start, start + BATCH))).to(job.device)
             shown = job.transform(images.flip(2) if mirrored else images)
             filled = F.pad(shown, (0, 0) * (shown.dim() - 1) + (0, BATCH - len(shown)))
             pieces = filled.split((job.device.type == "cpu" and job.trunk.at_once) or BATCH)
             found = torch.cat([outputs_alone(job.trunk, piece) for piece in pieces])
-            result[start : start + BATCH] = found[: len(shown)]
-            progress.advance(min(start + BATCH, len(records)))
+            for at, block in enumerate(workers.blocks(found), start=start // BATCH - workers.rank):
+                rows = result[at * BATCH : (at + 1) * BATCH]
+                rows.copy_(block[: len(rows)])
+            progress.advance(min(start + BATCH * workers.count, len(records)))
     return result
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from inspect import signature
@@ -264,7 +264,17 @@ def go_on(
     return take_steps(job, run, steps, checkpoint, **known, workers=together.own()), scorer
 
 
-def take_part(job: PrivateJob, run: RunDirectory, workers: Workers) -> None:
+def follow(workers: Workers, read: Callable[[str], tuple[PrivateJob | PublicJob, RunDirectory]]) -> None:
+    """Take part in each run that the leader begins or goes on with, as its own record says.
+
+    Args:
+        read: the job of a run directory, from its record.
+    """
+    while (run := workers.led()) is not None:
+        take_part(read(str(run.path))[0], run, workers)
+
+
+def take_part(job: PrivateJob | PublicJob, run: RunDirectory, workers: Workers) -> None:
     """What a worker does of a run that another one leads: all steps that are still to be taken, from its checkpoint on.
 
     Errors: `SfumatoError`, naming the difference, where this worker's data, plan, settings, model or machine are others

@@ -141,6 +141,14 @@ class Workers:
         found |= {name: torch.stack([row[name] for row in rows]) for name in kept}
         return NoiseState(step=state.step, tensors=found)
 
+    def blocks(self, own: Tensor) -> list[Tensor]:
+        """What each worker has, in the order of their ranks; all of one shape."""
+        if self.count == 1:
+            return [own]
+        found = [torch.empty_like(own) for _ in range(self.count)]
+        distributed.all_gather(found, own, group=self.group)
+        return found
+
     def added(self, number: float) -> float:
         """The sum of a number over the workers: exact for multiples of a power of two."""
         if self.count == 1:

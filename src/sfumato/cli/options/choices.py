@@ -124,6 +124,15 @@ class Observed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Together:
+    """Who takes the steps of a run."""
+
+    processes: Whole = None
+    """Processes on this machine that take the steps together, each on a GPU of its own or a part of the CPU's cores.
+    The model has the same bytes with any number of them. (default: 1)"""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Begins(EndsWithJson, RunChoices, SourceChoices):
     """Options of a verb that begins runs, from the command line and from a recipe."""
 

@@ -34,14 +34,15 @@ def run(verb: Any, arguments: Sequence[str]) -> int:
     Args:
         arguments: those that the verb was parsed from, for other processes to be started with.
     """
-    given = getattr(verb, "processes", None) if getattr(verb, "shares_steps", False) else None
+    shares = hasattr(verb, "of_record")
+    given = verb.processes if shares else None
     processes = 1 if given is None else positive_integer("--processes", given)
     if not started() and processes == 1:
         return verb.run() or 0
-    if not getattr(verb, "shares_steps", False):  # what one process does at once, the others need not
+    if not shares:  # what one process does, the others need not
         return verb.run() or 0 if os.environ["RANK"] == "0" else 0
-    from sfumato.training import following, together
+    from sfumato.training import together
+    from sfumato.training.run import follow
 
     with together.joined() if started() else together.launched(processes, ["-m", "sfumato", *arguments]) as workers:
-        follow = partial(following.follow, trust_code=getattr(verb, "trust_code", False))
-        return together.led(workers, lambda: verb.run() or 0, follow)
+        return together.led(workers, lambda: verb.run() or 0, partial(follow, read=verb.of_record))

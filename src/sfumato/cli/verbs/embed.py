@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
-from sfumato.cli.options.choices import Begins, Observed
+from sfumato.cli.options.choices import Begins, Observed, Together
 from sfumato.cli.options.spellings import Examples, SourceRecipeOrRun, spelt
 from sfumato.embedding.choices import BudgetOfRounds, ClientChoices, ServerChoices
 from sfumato.embedding.experiment import EmbeddingExperiment
 from sfumato.experiment.budget import Pair
 from sfumato.observers.progress import Bars, read_source
 
+if TYPE_CHECKING:
+    from sfumato.embedding.job import AnyJob
+    from sfumato.runs.directory import RunDirectory
+
 
 @spelt
 @dataclass(frozen=True, kw_only=True)
-class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds):
+class Embed(Observed, Together, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds):
     """Train an image embedding privately, with a promise for each person.
 
     Of few people on fixed features, of many by DP-FedEmb. SOURCE is folder:PATH with --user-from (class for
@@ -67,6 +72,12 @@ class Embed(Observed, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds
             how = {**performance, "progress": progress, "observers": observers, "request": {"source": spec.record()}}
             finished = begin(experiment, source, run, **how)
         embedded.show(finished, json=self.json)
+
+    def of_record(self, path: str) -> tuple[AnyJob, RunDirectory]:
+        """The job of a run directory, from its record."""
+        from sfumato.embedding.run import recorded
+
+        return recorded(path)
 
     @property
     def experiment(self) -> EmbeddingExperiment:

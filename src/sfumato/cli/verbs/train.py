@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe, spellings
-from sfumato.cli.options.choices import Observed, PrivateChoices, stem_of
+from sfumato.cli.options.choices import Observed, PrivateChoices, Together, stem_of
 from sfumato.cli.options.spellings import EpsilonOfFigures, FreeText, SourceRecipeOrRun, SourceText, Whole, WholeByRule
 from sfumato.observers.progress import Bars
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(Observed, PrivateChoices):
+class Train(Observed, Together, PrivateChoices):
     """Train an image classifier privately, and state what was promised.
 
     SOURCE is digits, folder:PATH, npz:PATH, csv:PATH, torchvision:NAME, or features:PATH for a cache that sfumato
@@ -30,8 +30,6 @@ class Train(Observed, PrivateChoices):
     chooses its row; or an unfinished run directory, which is resumed. Every option that is left out follows a written
     rule, from public facts alone, and the choice is printed.
     """
-
-    shares_steps: ClassVar[bool] = True
 
     what: SourceRecipeOrRun
     """Where the images are, a recipe, or a run to resume."""
@@ -53,9 +51,6 @@ class Train(Observed, PrivateChoices):
     """Each class's share where the model is to be used, declared: its scores are moved there."""
     training_prevalence: spellings.Shares = None
     """Each class's share in the training data, declared and not counted, from which scores are moved."""
-    processes: Whole = None
-    """Processes on this machine that take the steps together, each on a GPU of its own or a part of the CPU's cores.
-    The model has the same bytes with any number of them."""
     seeds: Whole = None
     """Train this often, with a key of its own each time, and print the median and the spread."""
     title: FreeText = None
@@ -152,6 +147,12 @@ class Train(Observed, PrivateChoices):
     def of_budget(self, epsilon: float) -> Trial:
         """The training of one budget, which may have a row of its own in the recipe."""
         return replace(self, epsilon=epsilon).chosen().trial()
+
+    def of_record(self, path: str) -> tuple[PrivateJob, RunDirectory]:
+        """The job of a run directory, from its record."""
+        from sfumato.training.preparation import recorded
+
+        return recorded.job(path, trust_code=self.trust_code)
 
     def _check_processes(self, budgets: tuple[float, ...] | None) -> None:
         """Refuse several processes for what only one run at a time has."""

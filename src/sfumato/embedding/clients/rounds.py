@@ -20,6 +20,7 @@ from torch import Tensor
 from sfumato._checks import SfumatoError
 from sfumato.embedding.clients.assignment import Assign
 from sfumato.randomness import RunKey
+from sfumato.training.workers import ALONE, Workers
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,9 +75,16 @@ class Rounds:
         found = {client: np.concatenate([self.records(user) for user in users]) for client, users in members.items()}
         return {client: records for client, records in found.items() if len(records)}
 
-    def micro_batches(self, step: int, drawn: np.ndarray) -> Iterator[tuple[Tensor, Tensor, np.random.Generator]]:
-        """One client after the other, as `ClippedUpdates` takes it: inputs, labels, and the client's own generator."""
-        for client, records in self.clients(step, drawn).items():
+    def micro_batches(
+        self, step: int, drawn: np.ndarray, workers: Workers = ALONE
+    ) -> Iterator[tuple[Tensor, Tensor, np.random.Generator]]:
+        """One client after the other, as `ClippedUpdates` takes it: inputs, labels, and the client's own generator.
+
+        Where several workers take the round, those that are dealt to this one: clients with most records first.
+        """
+        clients = list(self.clients(step, drawn).items())
+        for place in workers.deal(step, np.sort(drawn), [len(records) for _, records in clients]):
+            client, records = clients[place]
             inputs = self.inputs(records)
             labels = torch.from_numpy(self.labels[records]).to(inputs.device)
             yield inputs, labels, self.key.generator("client", step, str(client))
