@@ -810,7 +810,7 @@ NOT_RUN = {
         "the second"
     ),
     "appendix A, one shuffling for each epoch": "the accounting does not cover it; examples are drawn by coins",
-    "algorithm 1, noise on each device": "one draw for the sum of all devices (`training/workers.py`), which lemma A.1 says is the same law",
+    "algorithm 1, noise on each device": "one draw for the sum of all devices, which lemma A.1 says is the same law",
     "algorithm 1, noise for each accumulation step": "one draw for the sum, which lemma A.1 says is the same law",
     "algorithm 1, Welford's running mean": "sums are exact on an integer grid, in whatever order",
     "appendix A.2, phase I: total variation of two fitted Gaussians": "no command chooses an attack's hyper-parameters",
