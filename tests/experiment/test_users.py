@@ -110,7 +110,7 @@ def raw_sum(source: Source, plan: PrivacyPlan, present: np.ndarray, **how) -> to
     whole = steps.PrivateSteps(job, job.key)
     found = []
     noiseless = lambda state: SimpleNamespace(added_to=lambda total: (found.append(total) or total, state))  # noqa: E731
-    whole._step.noise.ahead = lambda like, step, state: noiseless(state)  # type: ignore[method-assign]
+    whole._step.noise.ahead = lambda like, step, state, share: noiseless(state)  # type: ignore[method-assign]
     whole._sampler.draw = lambda step: present  # type: ignore[method-assign]
     whole(0, whole._step.noise.begin())
     return torch.cat([value.double().flatten() for value in found[0].values()])

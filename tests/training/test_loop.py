@@ -222,7 +222,7 @@ def test_records_take_part_with_the_declared_probability(spots, tmp_path, monkey
 def test_what_the_noise_remembers_goes_from_step_to_step_and_through_a_checkpoint(spots, plan, tmp_path, monkeypatch):
     ahead, told = Noise.ahead, []
 
-    def coming(self, like, step, state):
+    def coming(self, like, step, state, share):
         told.append((step, {name: value.tolist() for name, value in state.tensors.items()}))
         found = ahead(self, like, step, replace(state, tensors={}))
         return replace(found, following=replace(found.following, tensors={"carried": torch.tensor([float(step)])}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from unittest import mock
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from sfumato import ClippedGradient, PrivacyPlan, load, train
 from sfumato._checks import SfumatoError
 from sfumato.experiment.settings import Settings
 from sfumato.training.preparation.prepare import prepare
+from sfumato.training.step import PrivateStep
 
 PLAN = PrivacyPlan.calibrate(examples=200, batch_size=50, steps=3, noise_multiplier=2.0, delta=1e-3)
 
@@ -99,3 +101,17 @@ def test_every_example_is_clipped_by_its_norm_in_float32(kind, views):
         assert {value.dtype for value in found.gradients.values()} == {torch.float32}
         assert total <= 0.5
         assert float(total) == pytest.approx(min(0.5, float(found.norms)), rel=1e-4)
+
+
+def test_a_run_whose_record_was_edited_does_not_go_on_in_another(spots, options, tmp_path, monkeypatch):
+    """Two sums with one noise: their difference would be private data without any."""
+    given = {**options, "directory": tmp_path / "run"}
+    with monkeypatch.context() as patch:
+        patch.setattr(PrivateStep, "__call__", mock.Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train("cnn", spots, PLAN, **given, precision="bfloat16")
+    record = json.loads((tmp_path / "run" / "settings.json").read_text("utf-8"))
+    record["performance"]["precision"] = "float32"
+    (tmp_path / "run" / "settings.json").write_text(json.dumps(record), "utf-8")
+    with pytest.raises(SfumatoError, match="began otherwise than this run, in: settings commitment"):
+        train("cnn", spots, PLAN, **given)

@@ -223,7 +223,7 @@ def test_records_that_are_left_out_move_no_others(source, choices, archives, tmp
         job = prepare.prepare(None, source, plan, public, threads=1, key=RunKey.from_seed(1, "test"), clock=clock)
         private, found = steps.PrivateSteps(job, job.key), []
 
-        def looking(key, step, participants):
+        def looking(key, step, participants, workers):
             found.append({job.source.train.images[row].tobytes() for row in participants})
             return []
 

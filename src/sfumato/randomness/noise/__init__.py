@@ -171,7 +171,7 @@ class Noise:
                 f"{state.step}: it is used up, or of another model or mechanism",
                 "give the state that the step before has returned, or that of the checkpoint",
             )
-        before = dict(state.tensors)
+        before = {name: state.tensors[name] for name in expected}  # in this order: workers share blocks out by it
         state.tensors.clear()
         if 0 < had == needed:
             return before

@@ -8,6 +8,7 @@ import json
 import secrets
 from typing import Any
 
+from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.privacy import Ledger, PrivacyPlan
 from sfumato.randomness import RunKey
@@ -199,6 +200,7 @@ def _opening(job: PrivateJob, identity: str) -> dict[str, Any]:
     decided = (job.settings.to_dict(), job.transform.to_dict(), dict(job.functions), job.source.features, job.candidate)
     decided += tuple(value for value in job.keyed.values() if value)
     decided += (job.further,) if job.further else ()
+    decided += () if job.performance.precision == _devices.PRECISIONS[0] else (job.performance.precision,)
     return {
         "plan": job.plan.to_dict(),
         "plan_fingerprint": job.plan.fingerprint,
