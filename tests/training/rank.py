@@ -131,7 +131,10 @@ def adaptive_step_is_the_same(workers: Workers) -> bool:
     ]
     states, same = [NoiseState(step=0), NoiseState(step=0)], True
     for step in range(STEPS):
-        vectors = list(torch.randn(9, 2, 30, generator=torch.Generator().manual_seed(step)))
+        vectors = list(
+            torch.randn(9, 2, 30, generator=torch.Generator().manual_seed(step))
+            * torch.logspace(-2, 0, 9)[:, None, None]
+        )
         dealt = workers.deal(step, np.arange(9), [1] * 9)
         one, states[0] = steps[0](step, [(own,) for own in vectors], states[0])
         other, states[1] = steps[1](step, [(vectors[place],) for place in dealt], states[1])
@@ -147,15 +150,21 @@ def refused(action: Callable[[], object]) -> str:
     return ""
 
 
-def sum_of(workers: Workers, step: int, participants: np.ndarray, done: int) -> None:
-    workers.deal(step, participants, [1] * workers.count)
-    workers.total(GridSum({"a": torch.zeros(9)}, max_norm=1.0), step, done)
+def sum_of(
+    workers: Workers, step: int, participants: np.ndarray, done: int, *, sizes: list[int] | None = None, width: int = 9
+) -> None:
+    workers.deal(step, participants, sizes or [1] * workers.count)
+    workers.total(GridSum({"a": torch.zeros(width)}, max_norm=1.0), step, done)
 
 
 def refusals(workers: Workers, place: Path) -> dict[str, str]:
     found = {"fewer": refused(lambda: sum_of(workers, 0, np.arange(3), 0))}
     found["undealt"] = refused(lambda: workers.total(GridSum({"a": torch.zeros(9)}, max_norm=1.0), 1, 1))
-    found["others"] = refused(lambda: sum_of(workers, 1, np.arange(3 + workers.rank), 1))
+    found["others"] = refused(lambda: sum_of(workers, 1, np.arange(3) + workers.rank, 1))
+    found["sizes"] = refused(lambda: sum_of(workers, 1, np.arange(3), 1, sizes=[1, 1, 1 + workers.rank]))
+    found["width"] = refused(lambda: sum_of(workers, 1, np.arange(3), 1, width=9 + workers.rank))
+    first = Workers(rank=0, count=workers.count, group=workers.group)  # all of them take the first one's pieces
+    found["share"] = refused(lambda: sum_of(first, 1, np.arange(3), 2, sizes=[1] * (workers.count + 1)))
     found["step"] = refused(lambda: sum_of(workers, workers.rank, np.arange(3), 1))
     found["apart"] = refused(lambda: workers.refuse_apart({"w": torch.ones(2) * (1 + workers.rank // 2)}, 3))
     workers.refuse_apart({"w": torch.ones(2)}, 4)

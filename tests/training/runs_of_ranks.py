@@ -9,19 +9,28 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
 from sfumato import EMA, PrivacyPlan, SfumatoError, train
 from sfumato.privacy.planning.requested import requested
-from sfumato.training import together
+from sfumato.runs.checkpoint import Checkpoint
+from sfumato.training import loop, together
 
 KNOWN = {"examples": 200, "steps": 4, "delta": 1e-3, "noise_multiplier": 2.0}
 KINDS: dict[str, dict[str, Any]] = {
     "views": {"model": "cnn", "views": 2, "shift": 1, "micro_batch": 7},
-    "blt": {"model": "linear", "optimizer": "adam", "learning_rate": 0.01, "pair": {"mechanism": "blt"}},
+    "blt": {
+        "model": "linear",
+        "optimizer": "adam",
+        "learning_rate": 0.01,
+        "pair": {"mechanism": "blt"},
+        "stops": (1, 1),
+    },
     "tree": {"model": "linear", "pair": {"mechanism": "tree"}},
     "banded": {"model": "linear", "pair": {"mechanism": "banded", "bands": 4}},
     "truncated": {"model": "linear", "pair": {"participation": "truncated"}, "micro_batch": 9},
@@ -38,7 +47,44 @@ def run(place: Path, source: str, name: str) -> None:
     pair = requested(examples=200, momentum=0.9, **own.pop("pair", {}))
     plan = PrivacyPlan.calibrate(batch_size=own.pop("batch_size", 40), **KNOWN, **pair._asdict())
     settings: dict[str, Any] = {"learning_rate": 1.0, "seed": 5, "threads": 1, "micro_batch": 16, **own}
-    train(settings.pop("model"), source, plan, directory=place / name, **settings)
+    model, stops = settings.pop("model"), settings.pop("stops", ())
+    for stop in stops:
+        with mock.patch.object(loop, "descend", stopping(stop)), contextlib.suppress(StoppedError):
+            train(model, source, plan, directory=place / name, **settings)
+    train(model, source, plan, directory=place / name, **settings)
+
+
+class StoppedError(BaseException):
+    """Ends a run in the middle, as a kill of all processes would."""
+
+
+def stopping(steps: int) -> Callable[..., None]:
+    """Takes so many steps, and then stops."""
+    taken, descend = [], loop.descend
+
+    def call(*given: Any) -> None:
+        if len(taken) == steps:
+            raise StoppedError
+        taken.append(descend(*given))
+
+    return call
+
+
+def drifting(optimizer: torch.optim.Optimizer, parameters: dict[str, torch.Tensor], gradient: dict) -> None:
+    """One worker's processor rounds otherwise."""
+    descend(optimizer, parameters, gradient)
+    if together.own().rank == 1:
+        with torch.no_grad():
+            next(iter(parameters.values())).add_(1e-6)
+
+
+descend, save = loop.descend, Checkpoint.save
+
+
+def by_the_leader(checkpoint: Checkpoint, path: Path) -> None:
+    """Only one of them writes."""
+    assert together.own().is_leader
+    save(checkpoint, path)
 
 
 def main(place: Path, kinds: list[str], sources: list[str]) -> None:
@@ -46,10 +92,18 @@ def main(place: Path, kinds: list[str], sources: list[str]) -> None:
     with together.joined() if together.started() else contextlib.nullcontext(together.own()) as workers:
         for name in kinds:
             run(place, sources[min(workers.rank, len(sources) - 1)], name)
+        if workers.count > 1 and len(sources) == 1:
+            with mock.patch.object(loop, "descend", drifting):
+                try:
+                    run(place, sources[0], "trained over")
+                except SfumatoError as error:
+                    print(error.problem)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    loop.CHECKPOINT_SECONDS = -1.0
+    Checkpoint.save = by_the_leader  # type: ignore[method-assign]
     try:
         main(Path(sys.argv[1]), sys.argv[2].split(", "), sys.argv[3:])
     except SfumatoError as error:

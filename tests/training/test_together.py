@@ -13,7 +13,7 @@ from sfumato.runs.directory import RunDirectory
 
 SCRIPT = str(Path(__file__).with_name("runs_of_ranks.py"))
 QUICK = "blt, lamb, features, half precision"
-OTHERS = "views, tree, banded, truncated, trained over"
+OTHERS = "views, tree, banded, truncated"
 
 
 def spots(path: Path, seed: int) -> str:
@@ -31,6 +31,8 @@ def test_two_workers_leave_the_same_bytes_as_one(kinds, tmp_path, ranks):
     for count, place in enumerate(("one", "two"), start=1):
         done = ranks(count, [SCRIPT, str(tmp_path / place), kinds, source], SFUMATO_HOME=str(tmp_path / "home"))
         assert [one.returncode for one in done] == [0] * count, [one.stderr for one in done]
+        for one in done if count > 1 else ():  # of the last run, whose second worker drifts away
+            assert one.stdout == "after step 1 the workers hold different weights: their processors round differently\n"
     for name in kinds.split(", "):
         one, two = (RunDirectory(tmp_path / place / name) for place in ("one", "two"))
         assert (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()

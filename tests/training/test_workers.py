@@ -53,6 +53,9 @@ def test_what_does_not_fit_together_is_refused_by_all(three):
         assert found["fewer"] == f"worker {rank} has added 0 micro-batches in step 0, and was dealt 1 in step 0"
         assert found["undealt"] == f"worker {rank} has added 1 micro-batches in step 1, and was dealt none"
         assert found["others"] == "the workers differ in step 1, in: participants"
+        assert found["sizes"] == "the workers differ in step 1, in: participants"
+        assert found["width"] == "the workers differ in step 1, in: number of parameters"
+        assert found["share"] == "the workers differ in step 1, in: share of them"
         assert found["step"] == f"the workers differ in step {rank}, in: step"
         assert found["apart"] == "after step 3 the workers hold different weights: their processors round differently"
 

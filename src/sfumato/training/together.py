@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import distributed
@@ -23,6 +27,9 @@ AT_WORK = timedelta(hours=12)
 """For one to wait for another, who may be at the test part or in front of a slow disk."""
 LAST_WORDS = 5.0
 """Seconds for a worker whose connection broke to hear why another one ended."""
+STORE = "SFUMATO_STORE"
+"""Where the environment has the file by which the workers of one machine find each other."""
+_HERE = "here is worker"
 _FAILURE = "what one of the workers has failed of"
 _AGAIN = "see to it, and give the same command again: the run goes on"
 _BROKEN = ("onnection", "gloo", "NCCL", "imed out", "imeout")
@@ -51,15 +58,26 @@ def local_count() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if started() else 1
 
 
+class LostError(SfumatoError):
+    """The connection to another worker broke, and nobody has said why."""
+
+
 @contextmanager
-def joined() -> Iterator[Workers]:
-    """Within, this process is one of several workers; what one of them fails of is the failure of all."""
+def joined(meet: Callable[[int, int], Any] | None = None) -> Iterator[Workers]:
+    """Within, this process is one of several workers; what one of them fails of is the failure of all.
+
+    Args:
+        meet: of its rank and their number, the store by which they find each other, in place of torchrun's.
+    """
     global _own
+    if meet is None and STORE in os.environ:
+        meet = _by_file
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if torch.accelerator.is_available():
         torch.accelerator.set_device_index(int(os.environ.get("LOCAL_RANK", "0")))
+    known = {} if meet is None else {"store": meet(rank, count), "rank": rank, "world_size": count}
     try:
-        distributed.init_process_group(timeout=TOGETHER)
+        distributed.init_process_group(timeout=TOGETHER, **known)
     except (RuntimeError, ValueError) as error:  # torch's own errors of the rendezvous are of these kinds
         raise SfumatoError(
             f"worker {rank} of {count} has not met the others: {str(error).splitlines()[0]}",
@@ -95,7 +113,7 @@ def _fail(rank: int, error: BaseException) -> None:
     except RuntimeError:
         broken = True  # the store is gone with whoever held it
     if broken:
-        raise SfumatoError("a worker has ended without a word: its connection broke", _AGAIN) from error
+        raise LostError("a worker has ended without a word: its connection broke", _AGAIN) from error
 
 
 @contextmanager
@@ -115,30 +133,66 @@ def launched(processes: int, command: Sequence[str]) -> Iterator[Workers]:
     Args:
         command: arguments of Python, such as ["-m", "sfumato", "train", "digits"].
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    known = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(processes)}
-    known |= {"LOCAL_WORLD_SIZE": str(processes)}
+    place = tempfile.mkdtemp(prefix="sfumato-")  # for this user alone
+    known = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes), STORE: str(Path(place) / "store")}
+    loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
+    known |= {} if loopback is None else {"GLOO_SOCKET_IFNAME": loopback}  # nothing is to be heard on other networks
     before = {name: os.environ.get(name) for name in (*known, "RANK", "LOCAL_RANK")}
     others = [
         subprocess.Popen(
             [sys.executable, *command],
-            env=os.environ | known | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            env={**os.environ, **known, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdin=subprocess.DEVNULL,
         )
         for rank in range(1, processes)
     ]
     os.environ.update(known | {"RANK": "0", "LOCAL_RANK": "0"})
+
+    def meet(rank: int, count: int) -> Any:
+        store = _by_file(rank, count)
+        for other in range(1, count):
+            while not store.check([f"{_HERE} {other}"]):
+                if (lost := _lost(others)) is not None:
+                    raise lost
+                time.sleep(0.02)
+        return store
+
     try:
-        with joined() as workers:
+        with joined(meet) as workers:
             yield workers
+    except LostError as error:
+        raise _lost_soon(others) or error from None
     finally:
         _end(others)
+        shutil.rmtree(place, ignore_errors=True)
         for name, value in before.items():
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
+
+
+def _by_file(rank: int, count: int) -> Any:
+    """The store of workers on one machine, in which this one says that it is there."""
+    store = distributed.FileStore(os.environ[STORE], count)  # type: ignore[attr-defined]
+    store.set(f"{_HERE} {rank}", "")
+    return store
+
+
+def _lost(others: Sequence[subprocess.Popen]) -> SfumatoError | None:
+    """Which of the workers has failed, and of what signal, if one has."""
+    for rank, other in enumerate(others, start=1):
+        if other.poll():
+            how = f"was killed by signal {-other.returncode}" if other.returncode < 0 else "ended without a word"
+            return SfumatoError(f"worker {rank} (process {other.pid}) {how}", _AGAIN)
+    return None
+
+
+def _lost_soon(others: Sequence[subprocess.Popen]) -> SfumatoError | None:
+    """The same, of one whose connection is gone already and who may take a moment to end."""
+    deadline = time.monotonic() + LAST_WORDS
+    while (lost := _lost(others)) is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return lost
 
 
 def _end(others: Sequence[subprocess.Popen]) -> None:

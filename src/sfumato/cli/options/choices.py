@@ -156,7 +156,7 @@ class Begins(EndsWithJson, RunChoices, SourceChoices):
 
         if not what or not (FilePath(what) / names.SETTINGS).is_file():
             return False
-        harmless = ("dry_run", "json", "title", "trust_code", "tensorboard")
+        harmless = ("dry_run", "json", "title", "trust_code", "tensorboard", "processes")
         given = [name for name in self.given if name not in harmless]
         if given:
             raise SfumatoError(

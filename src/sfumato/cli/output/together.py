@@ -8,7 +8,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from sfumato._checks import positive_integer
+from sfumato._checks import SfumatoError, positive_integer
+
+OURS = "SFUMATO_STORE"
+"""In the environment of what `--processes` has started, and not torchrun."""
 
 
 def started() -> bool:
@@ -37,6 +40,11 @@ def run(verb: Any, arguments: Sequence[str]) -> int:
     shares = hasattr(verb, "of_record")
     given = verb.processes if shares else None
     processes = 1 if given is None else positive_integer("--processes", given)
+    if started() and given is not None and OURS not in os.environ:
+        raise SfumatoError(
+            f"--processes is {given}, and this is one of {os.environ['WORLD_SIZE']} processes already",
+            "leave it out: torchrun says how many there are",
+        )
     if not started() and processes == 1:
         return verb.run() or 0
     if not shares:  # what one process does, the others need not

@@ -1,0 +1,72 @@
+"""Several processes of one command: what is refused, what one of them fails of, and how a run goes on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+COMMAND = (sys.executable, "-m", "sfumato", "train")
+OPTIONS = "--model cnn --steps 60 --batch-size 100 --micro-batch 16 --threads 1 --seed 3 --epsilon 5".split()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--processes", "0"], "error: --processes must be at least 1, got 0"),
+        (["--processes", "2", "--seeds", "2"], "several processes take the steps of one private run together"),
+        (["--processes", "2", "--epsilon", "1,3"], "several processes take the steps of one private run together"),
+    ],
+)
+def test_what_several_processes_cannot_do_is_refused_in_one_line(options, problem, tmp_path):
+    done = subprocess.run([*COMMAND, "digits", *options], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert problem in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_torchrun_says_how_many_there_are(call, capsys, monkeypatch):
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    assert call("train", "digits", "--processes", "3") == 1
+    assert "--processes is 3, and this is one of 2 processes already; leave it out" in capsys.readouterr().err
+
+
+def test_other_verbs_are_for_the_first_process_alone(call, capsys, monkeypatch):
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    assert call("plan", "--examples", "1000", "--epsilon", "3", "--batch-size", "10", "--steps", "10") == 0
+    assert "epsilon" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_run_whose_worker_was_killed_goes_on_with_more_of_them_to_the_same_bytes(tmp_path):
+    numbers, labels = np.random.default_rng(0), np.arange(500) % 4
+    images = numbers.integers(0, 255, (500, 16, 16, 1), dtype=np.uint8)
+    np.savez(
+        tmp_path / "noise.npz", x_train=images[:400], y_train=labels[:400], x_test=images[400:], y_test=labels[400:]
+    )
+    known = {"cwd": tmp_path, "env": os.environ | {"SFUMATO_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}}
+    subprocess.run([*COMMAND, "npz:noise.npz", *OPTIONS, "--output", "one"], check=True, capture_output=True, **known)
+    run = [*COMMAND, "npz:noise.npz", *OPTIONS, "--output", "two", "--processes", "2"]
+    with subprocess.Popen(run, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, **known) as leader:
+        ledger = tmp_path / "two" / "ledger.jsonl"
+        while not ledger.exists() or len(ledger.read_bytes().splitlines()) < 8:
+            assert leader.poll() is None
+            time.sleep(0.05)
+        (worker,) = psutil.Process(leader.pid).children()
+        worker.kill()
+        _, printed = leader.communicate(timeout=60)
+    assert leader.returncode == 1
+    assert f"error: worker 1 (process {worker.pid}) was killed by signal 9; see to it" in printed.splitlines()[-1]
+    subprocess.run([*COMMAND, "two", "--processes", "3"], check=True, capture_output=True, **known)
+    one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
+    assert one == two
+    assert not list(Path(tmp_path / "two").glob("workers*"))
