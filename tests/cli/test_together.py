@@ -13,15 +13,16 @@ import psutil
 import pytest
 
 COMMAND = (sys.executable, "-m", "sfumato", "train")
-OPTIONS = "--model cnn --steps 60 --batch-size 100 --micro-batch 16 --threads 1 --seed 3 --epsilon 5".split()
+OPTIONS = ("--model", "cnn", "--steps", "60", "--batch-size", "100", "--micro-batch", "16", "--threads", "1")
+OPTIONS += ("--seed", "3", "--epsilon", "5")
 
 
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
         (["--processes", "0"], "error: --processes must be at least 1, got 0"),
-        (["--processes", "2", "--seeds", "2"], "several processes take the steps of one private run together"),
-        (["--processes", "2", "--epsilon", "1,3"], "several processes take the steps of one private run together"),
+        (["--processes", "2", "--seeds", "2"], "take the steps of one private run, and --seeds is asked for"),
+        (["--processes", "2", "--epsilon", "1,3"], "of one private run, and several budgets is asked for"),
     ],
 )
 def test_what_several_processes_cannot_do_is_refused_in_one_line(options, problem, tmp_path):
@@ -32,18 +33,17 @@ def test_what_several_processes_cannot_do_is_refused_in_one_line(options, proble
     assert list(tmp_path.iterdir()) == []
 
 
-def test_torchrun_says_how_many_there_are(call, capsys, monkeypatch):
+def test_torchrun_says_how_many_there_are(call, monkeypatch):
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
-    assert call("train", "digits", "--processes", "3") == 1
-    assert "--processes is 3, and this is one of 2 processes already; leave it out" in capsys.readouterr().err
+    printed = call("train digits --processes 3", status=1)
+    assert "--processes is 3, and this is one of 2 processes already; leave it out" in printed
 
 
-def test_other_verbs_are_for_the_first_process_alone(call, capsys, monkeypatch):
+def test_other_verbs_are_for_the_first_process_alone(call, monkeypatch):
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
-    assert call("plan", "--examples", "1000", "--epsilon", "3", "--batch-size", "10", "--steps", "10") == 0
-    assert "epsilon" in capsys.readouterr().out
+    assert "epsilon" in call("plan --examples 1000 --epsilon 3 --batch-size 10 --steps 10 --delta 1e-5")
 
 
 @pytest.mark.slow
@@ -65,7 +65,10 @@ def test_a_run_whose_worker_was_killed_goes_on_with_more_of_them_to_the_same_byt
         worker.kill()
         _, printed = leader.communicate(timeout=60)
     assert leader.returncode == 1
-    assert f"error: worker 1 (process {worker.pid}) was killed by signal 9; see to it" in printed.splitlines()[-1]
+    assert (
+        f"error: worker 1 (process {worker.pid}) was killed by signal 9; give the same command again"
+        in printed.splitlines()[-1]
+    )
     subprocess.run([*COMMAND, "two", "--processes", "3"], check=True, capture_output=True, **known)
     one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
     assert one == two

@@ -13,7 +13,10 @@ from torch.nn import functional as F
 from sfumato import ClippedGradient, PrivacyPlan, load, train
 from sfumato._checks import SfumatoError
 from sfumato.experiment.settings import Settings
+from sfumato.runs.directory import RunDirectory
+from sfumato.training.preparation import resume
 from sfumato.training.preparation.prepare import prepare
+from sfumato.training.preparation.start import Start
 from sfumato.training.step import PrivateStep
 
 PLAN = PrivacyPlan.calibrate(examples=200, batch_size=50, steps=3, noise_multiplier=2.0, delta=1e-3)
@@ -115,3 +118,9 @@ def test_a_run_whose_record_was_edited_does_not_go_on_in_another(spots, options,
     (tmp_path / "run" / "settings.json").write_text(json.dumps(record), "utf-8")
     with pytest.raises(SfumatoError, match="began otherwise than this run, in: settings commitment"):
         train("cnn", spots, PLAN, **given)
+
+
+def test_a_run_goes_on_in_the_precision_that_it_began_with(spots, tmp_path):
+    run, settings = RunDirectory(tmp_path / "run"), Settings(model="linear", learning_rate=1.0)
+    resume.begin(prepare(None, spots, PLAN, settings, Start.of(run, threads=1, precision="bfloat16")), run)
+    assert prepare(None, spots, PLAN, settings, Start.of(run)).performance.precision == "bfloat16"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,7 +13,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sfumato import PrivacyPlan, RunKey, SfumatoError
+from sfumato.embedding.clients.assignment import anew
+from sfumato.embedding.clients.rounds import Rounds
+from sfumato.experiment.settings import Settings
 from sfumato.gradients import GridSum
+from sfumato.privacy import User
+from sfumato.runs import directory as names
+from sfumato.runs.checkpoint import Checkpoint
+from sfumato.runs.directory import RunDirectory
+from sfumato.training.inputs import Inputs
+from sfumato.training.inputs_of_users import UserInputs
+from sfumato.training.preparation import resume
+from sfumato.training.preparation.prepare import prepare
+from sfumato.training.preparation.start import Start
+from sfumato.training.run import take_part
 from sfumato.training.workers import Workers
 
 SCRIPT = Path(__file__).with_name("rank.py")
@@ -64,3 +80,74 @@ def test_a_worker_that_sees_another_directory_is_refused(three):
     for _, found in three[1:]:
         assert Path(found["seen"]).is_dir()
         assert found["unseen"].startswith("it does not see the leader's run directory")
+
+
+def pieces_of(inputs, participants, workers):
+    """What the micro-batches of a step hold, in some order."""
+    found = inputs.micro_batches(RunKey.from_seed(0), 0, participants, workers)
+    return [tuple(None if one is None else one.numpy().tobytes() for one in piece) for piece in found]
+
+
+@pytest.mark.parametrize("unit", ["example", "user"])
+@pytest.mark.parametrize("views", [1, 3])
+def test_the_workers_have_the_micro_batches_of_one(spots, unit, views):
+    people = np.array([f"person {number % 23}" for number in range(200)])
+    of_people = replace(spots, train=replace(spots.train, users=people), users=23)
+    source = of_people if unit == "user" else spots
+    known = {"examples": 23, "unit": User(drawn="users")} if unit == "user" else {"examples": 200}
+    plan = PrivacyPlan.calibrate(batch_size=20, steps=2, noise_multiplier=2.0, delta=1e-3, **known)
+    settings = Settings(model="linear", learning_rate=1.0, views=views, shift=1)
+    job = prepare(None, source, plan, settings, threads=1, micro_batch=7)
+    inputs, participants = (UserInputs if unit == "user" else Inputs)(job), np.arange(3, 20)
+    alone = pieces_of(inputs, participants, Workers())
+    shared = [pieces_of(inputs, participants, Workers(rank=rank, count=3)) for rank in range(3)]
+    assert all(shared)
+    assert sorted(piece for own in shared for piece in own) == sorted(alone)
+
+
+def test_the_workers_have_the_clients_of_one():
+    numbers = np.random.default_rng(0)
+    users = np.sort(numbers.integers(0, 30, 200))
+    key = RunKey.from_seed(0)
+    rounds = Rounds(
+        key=key, assign=anew(key, 30, clients=7), users=users, labels=np.arange(200), inputs=torch.from_numpy
+    )
+
+    def clients(workers):
+        found = rounds.micro_batches(0, np.arange(30), workers)
+        return [(inputs.tolist(), labels.tolist(), draws.random()) for inputs, labels, draws in found]
+
+    shared = [clients(Workers(rank=rank, count=3)) for rank in range(3)]
+    assert all(shared)
+    assert sorted(own for worker in shared for own in worker) == sorted(clients(Workers()))
+
+
+class TestTakingPart:
+    @pytest.fixture
+    def unfinished(self, spots, plan, options, tmp_path):
+        """A run that was begun, and the job of it."""
+        run = RunDirectory(tmp_path / "run")
+        settings = Settings(model="linear", learning_rate=1.0)
+        resume.begin(prepare(None, spots, plan, settings, Start.of(run, threads=1)), run)
+        return prepare(None, spots, plan, settings, Start.of(run)), run
+
+    def test_it_takes_all_steps_and_writes_nothing(self, unfinished):
+        job, run = unfinished
+        before = {path.name: path.read_bytes() for path in run.path.iterdir()}
+        with mock.patch.object(Workers, "is_leader", False):
+            take_part(job, run, Workers())
+        assert {path.name: path.read_bytes() for path in run.path.iterdir()} == before
+
+    def test_with_another_key_it_is_refused(self, unfinished):
+        job, run = unfinished
+        (run / names.RUN_KEY).unlink()
+        RunKey.fresh().save(run / names.RUN_KEY)
+        with pytest.raises(SfumatoError, match="was replaced meanwhile"):
+            take_part(job, run, Workers())
+
+    def test_with_another_run_s_checkpoint_it_is_refused(self, unfinished):
+        job, run = unfinished
+        checkpoint = Checkpoint.load(run / names.CHECKPOINT)
+        replace(checkpoint, run="0" * 64).save(run / names.CHECKPOINT)
+        with pytest.raises(SfumatoError, match="another run"):
+            take_part(job, run, Workers())

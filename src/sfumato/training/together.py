@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ STORE = "SFUMATO_STORE"
 """Where the environment has the file by which the workers of one machine find each other."""
 _HERE = "here is worker"
 _FAILURE = "what one of the workers has failed of"
-_AGAIN = "see to it, and give the same command again: the run goes on"
+_AGAIN = "give the same command again: the run goes on from its last checkpoint"
 _BROKEN = ("onnection", "gloo", "NCCL", "imed out", "imeout")
 """What torch's errors of a lost connection have in them, which have no type of their own."""
 
@@ -63,25 +64,26 @@ class LostError(SfumatoError):
 
 
 @contextmanager
-def joined(meet: Callable[[int, int], Any] | None = None) -> Iterator[Workers]:
+def joined(lost: Callable[[], SfumatoError | None] = lambda: None) -> Iterator[Workers]:
     """Within, this process is one of several workers; what one of them fails of is the failure of all.
 
     Args:
-        meet: of its rank and their number, the store by which they find each other, in place of torchrun's.
+        lost: what to raise while it waits for the others, if anything.
+
+    Errors: `SfumatoError` where they don't come together within `TOGETHER`.
     """
     global _own
-    if meet is None and STORE in os.environ:
-        meet = _by_file
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if torch.accelerator.is_available():
         torch.accelerator.set_device_index(int(os.environ.get("LOCAL_RANK", "0")))
-    known = {} if meet is None else {"store": meet(rank, count), "rank": rank, "world_size": count}
     try:
-        distributed.init_process_group(timeout=TOGETHER, **known)
+        store = _store(rank, count)
+        _wait(store, count, lost)
+        distributed.init_process_group(timeout=TOGETHER, store=store, rank=rank, world_size=count)
     except (RuntimeError, ValueError) as error:  # torch's own errors of the rendezvous are of these kinds
         raise SfumatoError(
             f"worker {rank} of {count} has not met the others: {str(error).splitlines()[0]}",
-            "start as many as were said, with an address and a port that all of them reach",
+            "start as many as were announced, with an address and a port that all of them reach",
         ) from None
     _own = Workers(rank=rank, count=count, group=distributed.new_group(timeout=AT_WORK))
     try:
@@ -113,7 +115,7 @@ def _fail(rank: int, error: BaseException) -> None:
     except RuntimeError:
         broken = True  # the store is gone with whoever held it
     if broken:
-        raise LostError("a worker has ended without a word: its connection broke", _AGAIN) from error
+        raise LostError("the connection to another worker broke", _AGAIN) from error
 
 
 @contextmanager
@@ -147,18 +149,8 @@ def launched(processes: int, command: Sequence[str]) -> Iterator[Workers]:
         for rank in range(1, processes)
     ]
     os.environ.update(known | {"RANK": "0", "LOCAL_RANK": "0"})
-
-    def meet(rank: int, count: int) -> Any:
-        store = _by_file(rank, count)
-        for other in range(1, count):
-            while not store.check([f"{_HERE} {other}"]):
-                if (lost := _lost(others)) is not None:
-                    raise lost
-                time.sleep(0.02)
-        return store
-
     try:
-        with joined(meet) as workers:
+        with joined(partial(_lost, others)) as workers:
             yield workers
     except LostError as error:
         raise _lost_soon(others) or error from None
@@ -171,18 +163,45 @@ def launched(processes: int, command: Sequence[str]) -> Iterator[Workers]:
                 os.environ[name] = value
 
 
-def _by_file(rank: int, count: int) -> Any:
-    """The store of workers on one machine, in which this one says that it is there."""
-    store = distributed.FileStore(os.environ[STORE], count)  # type: ignore[attr-defined]
-    store.set(f"{_HERE} {rank}", "")
-    return store
+def _store(rank: int, count: int) -> Any:
+    """The store by which workers find each other, in which this one says that it is there."""
+    if STORE in os.environ:
+        found = distributed.FileStore(os.environ[STORE], count)  # type: ignore[attr-defined]
+    else:
+        mine = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
+        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        server = distributed.TCPStore(  # type: ignore[attr-defined]
+            *address, is_master=mine, timeout=TOGETHER, wait_for_workers=False, multi_tenant=True
+        )
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        found = distributed.PrefixStore(f"sfumato {attempt}", server)  # type: ignore[attr-defined]
+    found.set(f"{_HERE} {rank}", "")
+    return found
+
+
+def _wait(store: Any, count: int, lost: Callable[[], SfumatoError | None]) -> None:
+    """Until all of them are there; torch would wait too, but heed no interrupt."""
+    began = time.monotonic()
+    while missing := [rank for rank in range(count) if not store.check([f"{_HERE} {rank}"])]:
+        if (error := lost()) is not None:
+            raise error
+        if time.monotonic() - began > TOGETHER.total_seconds():
+            raise SfumatoError(
+                f"of {count} workers these have not come within {TOGETHER}: {', '.join(map(str, missing))}",
+                "start as many as were announced, with an address and a port that all of them reach",
+            )
+        time.sleep(0.02)
 
 
 def _lost(others: Sequence[subprocess.Popen]) -> SfumatoError | None:
     """Which of the workers has failed, and of what signal, if one has."""
     for rank, other in enumerate(others, start=1):
         if other.poll():
-            how = f"was killed by signal {-other.returncode}" if other.returncode < 0 else "ended without a word"
+            how = (
+                f"was killed by signal {-other.returncode}"
+                if other.returncode < 0
+                else f"ended with status {other.returncode}"
+            )
             return SfumatoError(f"worker {rank} (process {other.pid}) {how}", _AGAIN)
     return None
 

@@ -87,6 +87,34 @@ def test_functions_of_different_shapes_are_found_together(dtype, monkeypatch):
             assert torch.allclose(found[key].reshape(gradient.shape), gradient, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", [name for name, (_, expected) in FUNCTIONS.items() if expected])
+def test_the_sizes_of_a_form_are_those_of_its_map_and_more(name):
+    """By these norms rounding is allowed for: too small a one, and a norm would be too small."""
+    shared = {"w": torch.randn(6, 4, 3, 3).double(), "g": torch.rand(6, 1, 1, 1).double() * 4 + 0.5}
+    shared = {key: value.requires_grad_() for key, value in shared.items()}
+    operands = Operands(shared, {}, Forms())
+    operand = operands.of(FUNCTIONS[name][0](*shared.values()))
+    for row in range(6):
+        basis = torch.zeros(36, 6, 36).double()
+        basis[:, row] = torch.eye(36)
+        found = operands.gradients(operand.tensor, operand.names, basis.reshape(36, 6, 4, 3, 3), batched=True)
+        pulled = torch.cat([value.reshape(36, -1) for value in found.values()], dim=1)
+        norm = float(torch.linalg.matrix_norm(pulled, 2))
+        assert operand.form.sizes[row] >= 1.4 * norm
+
+
+def test_the_same_weight_of_other_parameters_has_another_form(compare):
+    """Twice as long rows, normalised, are what they were, and their gradients half as large."""
+    model = net(rows_normed).double()
+    x, y = torch.randn(3, 2, 8, 8).double(), torch.arange(3)
+    gradient = ClippedGradient(model, F.cross_entropy, max_norm=0.1)
+    gradient(x, y)
+    with torch.no_grad():
+        model[0].weight *= 2
+    again, fresh = gradient(x, y), ClippedGradient(model, F.cross_entropy, max_norm=0.1)(x, y)
+    torch.testing.assert_close(again.norms, fresh.norms, rtol=1e-9, atol=0)
+
+
 class Conv(nn.Conv2d):
     """A convolution whose weight is a function of parameters."""
 

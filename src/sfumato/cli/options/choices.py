@@ -131,6 +131,9 @@ class Together:
     """Processes on this machine that take the steps together, each on a GPU of its own or a part of the CPU's cores.
     The model has the same bytes with any number of them. (default: 1)"""
 
+    def refuse_together(self) -> None:
+        """Refuse several processes for what they can't do together, before any of them is started."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Begins(EndsWithJson, RunChoices, SourceChoices):

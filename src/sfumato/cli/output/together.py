@@ -49,6 +49,7 @@ def run(verb: Any, arguments: Sequence[str]) -> int:
         return verb.run() or 0
     if not shares:  # what one process does, the others need not
         return verb.run() or 0 if os.environ["RANK"] == "0" else 0
+    verb.refuse_together()
     from sfumato.training import together
     from sfumato.training.run import follow
 

@@ -64,7 +64,6 @@ class Train(Observed, Together, PrivateChoices):
         chosen = self if resumed else self.chosen()
         self.refuse_unobserved()
         budget = self.budget if isinstance(self.budget, tuple) else None
-        self._check_processes(budget)
         if chosen.normalisation == "printed-2020" and not (budget or self.seeds or self.dry_run):
             chosen.printed()
             return
@@ -154,16 +153,16 @@ class Train(Observed, Together, PrivateChoices):
 
         return recorded.job(path, trust_code=self.trust_code)
 
-    def _check_processes(self, budgets: tuple[float, ...] | None) -> None:
-        """Refuse several processes for what only one run at a time has."""
-        from sfumato.cli.output import together
-
-        if (together.started() or self.processes not in (None, 1)) and (
-            budgets is not None or self.seeds is not None or self.normalisation == "printed-2020"
-        ):
+    def refuse_together(self) -> None:
+        """Refuse several processes for what is not one private run."""
+        several = {
+            "several budgets": isinstance(self.budget, tuple),
+            "--seeds": self.seeds is not None,
+            "--normalisation printed-2020": self.normalisation == "printed-2020",
+        }
+        for what in [name for name, given in several.items() if given]:
             raise SfumatoError(
-                "several processes take the steps of one private run together, and this is no such run",
-                "give one budget and no --seeds, or one process",
+                f"several processes take the steps of one private run, and {what} is asked for", "use one process"
             )
 
     def _check_repeated(self, budgets: tuple[float, ...] | None) -> None:
