@@ -55,5 +55,20 @@ def test_own_loop_is_on_the_owners_list(own_loop: ModuleType, monkeypatch, tmp_p
     assert [use.steps for use in uses.plans(source.materials)] == [1]
 
 
+@pytest.mark.slow
+def test_own_loop_together_gives_the_same_weights_with_two_processes(tmp_path: Path, ranks):
+    printed = []
+    for count in (1, 2):
+        given = [str(EXAMPLES / "own_loop_together.py"), str(tmp_path / str(count)), "7"]
+        done = ranks(count, given, SFUMATO_HOME=str(tmp_path / "home"))
+        assert [one.returncode for one in done] == [0] * count, [one.stderr for one in done]
+        printed.append(done[0].stdout)
+        assert not (tmp_path / str(count) / "key").exists()
+        kinds = [entry.kind for entry in ledger.read(tmp_path / str(count) / "ledger.jsonl")]
+        assert kinds == ["begin", *30 * ["release"]]
+    assert printed[0] == printed[1]
+    assert printed[0].startswith("epsilon 3.000")
+
+
 def test_every_example_is_run():
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"federated_data", "own_loop"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"federated_data", "own_loop", "own_loop_together"}

@@ -1,0 +1,132 @@
+"""Several processes for one run: python benchmarks/scale/workers.py [--kills 30] [--batch 256] [--processes 1 2]
+
+- Seconds and bytes over the loopback interface of a step of a WRN-16-4 by so many processes, with one thread each, by the
+  difference of a run of 2 and one of 5 steps, so that what a run does at its ends is not in them.
+- Kills: a run is begun with 1, 2 or 3 processes, one of them is killed at a random moment, and so on until the run ends;
+  its model must have the bytes of one process's, and its ledger each step once. As many runs as `--kills` asks kills of.
+
+Writes results/workers-MACHINE.json.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import psutil
+import tyro
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `benchmarks`
+
+from benchmarks import RESULTS
+from benchmarks.shared.measuring import machine, machine_name
+from sfumato import verify
+
+FEW, MANY = 2, 5
+PARAMETERS = 2_748_890
+SMALL = "train npz:small.npz --model cnn --steps 40 --batch-size 200 --micro-batch 20 --threads 1 --seed 3 --epsilon 5"
+LONGEST = 6.0
+"""Seconds after its first step within which a process is killed."""
+
+
+def command(place: Path, words: str) -> list[str]:
+    """Of one run in this place."""
+    return [sys.executable, "-m", "sfumato", *words.split()]
+
+
+def environment(place: Path) -> dict[str, str]:
+    """One thread, and an owner of its own."""
+    return os.environ | {"SFUMATO_HOME": str(place / "home"), "OMP_NUM_THREADS": "1"}
+
+
+def loopback() -> int:
+    """Bytes that were sent over it so far."""
+    return psutil.net_io_counters(pernic=True)["lo"].bytes_sent
+
+
+def of_a_step(place: Path, processes: int, batch: int) -> dict[str, float]:
+    """Seconds, and bytes sent by each process for each parameter."""
+    seconds, sent = {}, {}
+    for steps in (FEW, MANY):
+        words = (
+            f"train npz:large.npz --model wrn-16-4 --views 1 --batch-size {batch} --examples {batch} --steps {steps}"
+        )
+        words += f" --micro-batch 32 --threads 1 --noise-multiplier 1 --keep 0 --processes {processes}"
+        before, began = loopback(), time.monotonic()
+        done = [*command(place, words), "--output", f"speed-{processes}-{steps}"]
+        subprocess.run(done, check=True, capture_output=True, cwd=place, env=environment(place))
+        seconds[steps], sent[steps] = time.monotonic() - began, loopback() - before
+    steps = MANY - FEW
+    each = (sent[MANY] - sent[FEW]) / (steps * processes * PARAMETERS)
+    return {"seconds": (seconds[MANY] - seconds[FEW]) / steps, "bytes_per_parameter": each}
+
+
+def killed(place: Path, name: str, dice: random.Random) -> list[str]:
+    """Begin and go on with a run until it ends; whom each attempt lost."""
+    lost: list[str] = []
+    while not (place / name / "done").exists():
+        processes = dice.randint(1, 3)
+        words = f"{SMALL} --output {name} --processes {processes}"
+        with subprocess.Popen(command(place, words), cwd=place, env=environment(place), stdout=-3, stderr=-3) as leader:
+            moment = dice.uniform(0, LONGEST)
+            ledger = place / name / "ledger.jsonl"
+            before = ledger.stat().st_size if ledger.exists() else 0
+            while leader.poll() is None and not (ledger.exists() and ledger.stat().st_size > before):
+                time.sleep(0.05)
+            try:
+                leader.wait(moment if len(lost) < 4 else None)
+            except subprocess.TimeoutExpired:
+                victims = [psutil.Process(leader.pid), *psutil.Process(leader.pid).children()]
+                number = dice.randrange(len(victims))
+                victims[number].kill()
+                lost.append(f"{'leader' if number == 0 else 'worker'} of {processes}")
+                leader.wait()
+                psutil.wait_procs(victims[1:], timeout=30)
+    return lost
+
+
+def main(kills: int = 30, batch: int = 256, processes: tuple[int, ...] = (1, 2)) -> None:
+    """Measure.
+
+    Args:
+        kills: of how many processes.
+        batch: examples in a step of the WRN.
+        processes: numbers of them.
+    """
+    numbers, about = np.random.default_rng(0), machine("cpu")
+    result: dict[str, Any] = {"machine": about, "batch": batch}
+    with TemporaryDirectory() as folder:
+        place = Path(folder)
+        for name, count, side, channels in (("large", batch, 32, 3), ("small", 1000, 16, 1)):
+            images = numbers.integers(0, 255, (count + 100, side, side, channels), dtype=np.uint8)
+            labels = np.arange(count + 100) % 10
+            parts = {"x_train": images[:count], "y_train": labels[:count]}
+            np.savez(place / f"{name}.npz", **parts, x_test=images[count:], y_test=labels[count:])
+        result["step"] = {str(count): of_a_step(place, count, batch) for count in processes}
+        print(json.dumps(result["step"]), flush=True)
+        words = f"{SMALL} --output whole"
+        subprocess.run(command(place, words), check=True, capture_output=True, cwd=place, env=environment(place))
+        expected = hashlib.sha256((place / "whole" / "model.safetensors").read_bytes()).hexdigest()
+        dice, lost, wrong = random.Random(0), [], []
+        while len(lost) < kills:
+            name = f"run-{len(lost)}"
+            lost += killed(place, name, dice)
+            found = hashlib.sha256((place / name / "model.safetensors").read_bytes()).hexdigest()
+            if found != expected or not verify(place / name).holds:
+                wrong.append(name)
+            print(f"{len(lost)} kills, {len(wrong)} runs that ended otherwise", flush=True)
+        result |= {"kills": {what: lost.count(what) for what in sorted(set(lost))}, "ended otherwise": wrong}
+    (RESULTS / f"workers-{machine_name(about)}.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
