@@ -3,9 +3,9 @@
     python examples/own_loop_together.py [DIRECTORY [SEED]]
     torchrun --nproc-per-node 2 examples/own_loop_together.py [DIRECTORY [SEED]]
 
-It prints a digest of the weights, which is the same for any number of processes. They share one run key, which the first
-of them makes, and begin with the same weights. As in `own_loop.py`, the ledger has a line for each release, and the key is
-thrown away at the end.
+It prints a digest of the weights, which is the same for any number of processes. They share one run key, which the
+first of them makes, and begin with the same weights. As in `own_loop.py`, the ledger has a line for each release, and
+the key is thrown away at the end.
 """
 
 from __future__ import annotations

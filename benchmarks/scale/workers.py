@@ -1,9 +1,10 @@
 """Several processes for one run: python benchmarks/scale/workers.py [--kills 30] [--batch 256] [--processes 1 2]
 
-- Seconds and bytes over the loopback interface of a step of a WRN-16-4 by so many processes, with one thread each, by the
-  difference of a run of 2 and one of 5 steps, so that what a run does at its ends is not in them.
-- Kills: a run is begun with 1, 2 or 3 processes, one of them is killed at a random moment, and so on until the run ends;
-  its model must have the bytes of one process's, and its ledger each step once. As many runs as `--kills` asks kills of.
+- Seconds and bytes over the loopback interface of a step of a WRN-16-4 by so many processes, with one thread each, by
+  the difference of a run of 2 and one of 5 steps, so that what a run does at its ends is not in them.
+- Kills: a run is begun with 1, 2 or 3 processes, one of them is killed at a random moment, and so on until the run
+  ends; its model must have the bytes of one process's, and its ledger each step once. As many runs as `--kills` asks
+  kills of.
 
 Writes results/workers-MACHINE.json.
 """
