@@ -101,5 +101,5 @@ class Performance:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Performance:
-        """The settings that `to_dict` wrote."""
-        return cls(**recorded(cls, data))
+        """The settings that `to_dict` wrote; a record of before there was a choice of precision had float32."""
+        return cls(**recorded(cls, data, optional=("precision",)))

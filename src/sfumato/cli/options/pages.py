@@ -43,8 +43,7 @@ _TOPICS: dict[str, dict[str, str]] = {
     },
     "search": {
         "search": (
-            "vary one_at_a_time simulate confirm search candidates shape score_noise validation score_on "
-            "last decay"
+            "vary one_at_a_time simulate confirm search candidates shape score_noise validation score_on last decay"
         ),
     },
 }

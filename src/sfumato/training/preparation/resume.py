@@ -10,6 +10,7 @@ from typing import Any
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError
+from sfumato.experiment.settings import Performance
 from sfumato.privacy import Ledger, PrivacyPlan
 from sfumato.randomness import RunKey
 from sfumato.runs import directory as names
@@ -100,6 +101,7 @@ def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, going_on: bool = 
             pins.compare_model(recorded, present, where=where)
         else:
             before, after = (one[part] | (lengths(one) if part == "settings" else {}) for one in (recorded, present))
+            before = Performance.from_dict(before).to_dict() if part == "performance" else before
             pins.compare(part, before, after, remedy=remedy or again, where=where)
 
 
