@@ -145,12 +145,12 @@ def _repeatable() -> Iterator[None]:
         settings.fill_uninitialized_memory, torch.backends.cudnn.benchmark = filled, tried
 
 
-def sent(values: np.ndarray, device: torch.device) -> torch.Tensor:
+def sent(values: np.ndarray, device: torch.device | str) -> torch.Tensor:
     """The values on the device; a GPU gets them while the host goes on."""
     import torch
 
     there = torch.from_numpy(values)
-    return there.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else there.to(device)
+    return there.pin_memory().to(device, non_blocking=True) if torch.device(device).type == "cuda" else there.to(device)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from sfumato import EMA, PrivacyPlan, SfumatoError, train
 from sfumato.privacy.planning.requested import requested
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.training import loop, together
+from sfumato.training.started import one_of_several
 
 KNOWN = {"examples": 200, "steps": 4, "delta": 1e-3, "noise_multiplier": 2.0}
 KINDS: dict[str, dict[str, Any]] = {
@@ -89,7 +90,7 @@ def by_the_leader(checkpoint: Checkpoint, path: Path) -> None:
 
 def main(place: Path, kinds: list[str], sources: list[str]) -> None:
     """The runs of these kinds; the second worker may be told of a source of its own."""
-    with together.joined() if together.started() else contextlib.nullcontext(together.own()) as workers:
+    with together.joined() if one_of_several() else contextlib.nullcontext(together.own()) as workers:
         for name in kinds:
             run(place, sources[min(workers.rank, len(sources) - 1)], name)
         if workers.count > 1 and len(sources) == 1:

@@ -247,7 +247,7 @@ def features(
     result = torch.empty(len(records), job.trunk.width, device=job.device) if into is None else into
     with evaluating(job.trunk), same_throughout(job.trunk, torch.zeros(1, *job.source.shape, device=job.device)):
         for start in range(workers.rank * BATCH, len(records) + workers.rank * BATCH, BATCH * workers.count):
-            images = torch.from_numpy(records.take(slice(start, start + BATCH))).to(job.device)
+            images = _devices.sent(records.take(slice(start, start + BATCH)), job.device)
             shown = job.transform(images.flip(2) if mirrored else images)
             filled = F.pad(shown, (0, 0) * (shown.dim() - 1) + (0, BATCH - len(shown)))
             pieces = filled.split((job.device.type == "cpu" and job.trunk.at_once) or BATCH)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sfumato import _devices
 from sfumato.data import by_user
 from sfumato.observers.progress import Progress
 from sfumato.randomness import RunKey
@@ -58,9 +59,9 @@ class UserInputs(Inputs):
         for (users, rows, own), place, taken in zip(pieces, dealt, stored, strict=True):
             draws = drawn[place]
             inputs = self._of(rows.reshape(-1), draws, taken).unflatten(0, rows.shape)
-            mask = torch.from_numpy(own).to(job.device)
+            mask = _devices.sent(own, job.device)
             inputs = torch.where(mask.reshape(*rows.shape, *[1] * (inputs.dim() - 2)), inputs, 0)
-            labels = torch.from_numpy(records.labels[rows]).to(job.device)
+            labels = _devices.sent(records.labels[rows], job.device)
             targets = torch.where(mask.reshape(*rows.shape, *[1] * (labels.dim() - 2)), labels, 0)
             torch.manual_seed(key.seed("model", step, f"user {users[0]}"))
             keys = None

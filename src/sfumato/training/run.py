@@ -23,9 +23,8 @@ from sfumato.observers.notebook import shown
 from sfumato.observers.observer import Observer, Rows, Shown
 from sfumato.observers.progress import Progress, Silence
 from sfumato.privacy import Ledger, NoPromise, NothingPrivate, PrivacyPlan, Statement
-from sfumato.randomness import RunKey, owner_key
+from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
-from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
 from sfumato.runs.owner import composition, public_records, sentences, uses
@@ -40,6 +39,7 @@ from sfumato.training.preparation import beforehand, resume
 from sfumato.training.preparation.origins import trained_on
 from sfumato.training.preparation.prepare import check_machine, own_threads, prepare
 from sfumato.training.preparation.start import Machine, Start
+from sfumato.training.started import silent
 from sfumato.training.workers import Workers
 
 
@@ -98,7 +98,7 @@ def train(
         "choices",
     }
     refuse_others(Experiment, choices, own_keywords)
-    heading, progress = Heading(title=title), Silence() if together.silent() else shown(progress)
+    heading, progress = Heading(title=title), Silence() if silent() else shown(progress)
     own, name = (model, "module") if isinstance(model, nn.Module) else (None, model)
     options, choices = split(choices, without=("clock",))  # which is declared by start and period
     machine = Machine(**{one.name: choices.pop(one.name, None) for one in fields(Machine)})
@@ -281,8 +281,7 @@ def take_part(job: PrivateJob | PublicJob, run: RunDirectory, workers: Workers) 
     than the run's.
     """
     resume.compare(job, run)
-    key, checkpoint = RunKey.load(run / names.RUN_KEY), Checkpoint.load(run / names.CHECKPOINT)
-    checkpoint.require_run(run.identity)
+    key, checkpoint = resume.own_key(run, None), resume.own_checkpoint(run, None, 0)
     if key.check_value(run.identity) != job.key.check_value(run.identity):
         raise SfumatoError(f"the run key in {run.path} was replaced meanwhile", "give the same command again")
     take_steps(job, run, job.kind.steps(job, key, Silence()), checkpoint, workers=workers)

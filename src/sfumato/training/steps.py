@@ -89,11 +89,11 @@ class PublicSteps:
         # Pieces of nearly one size: batch norm cannot do with a last one of a single example.
         for piece in np.array_split(np.arange(len(chosen)), -(-len(chosen) // job.performance.micro_batch)):
             rows = chosen[piece]
-            stored = torch.from_numpy(self._records.take(rows)).to(job.device)
+            stored = _devices.sent(self._records.take(rows), job.device)
             if job.source.cache is None:
                 stored = viewed(stored, draws[piece[0] : piece[-1] + 1], job.source, rule, job.transform)
             views = stored[:, -rule.count :].flatten(0, 1)
-            targets = torch.from_numpy(self._records.labels[rows]).to(job.device).repeat_interleave(rule.count)
+            targets = _devices.sent(self._records.labels[rows], job.device).repeat_interleave(rule.count)
             loss = LOSSES[job.settings.objective.loss](job.module(views), targets) * (len(rows) / len(chosen))
             loss.backward()
             self._loss += loss.item()

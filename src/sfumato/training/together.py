@@ -20,6 +20,7 @@ import torch
 from torch import distributed
 
 from sfumato._checks import SfumatoError
+from sfumato.training.started import STORE, one_of_several
 from sfumato.training.workers import ALONE, Workers
 
 TOGETHER = timedelta(minutes=5)
@@ -28,8 +29,6 @@ AT_WORK = timedelta(hours=12)
 """For one to wait for another, who may be at the test part or in front of a slow disk."""
 LAST_WORDS = 5.0
 """Seconds for a worker whose connection broke to hear why another one ended."""
-STORE = "SFUMATO_STORE"
-"""Where the environment has the file by which the workers of one machine find each other."""
 _HERE = "here is worker"
 _FAILURE = "what one of the workers has failed of"
 _AGAIN = "give the same command again: the run goes on from its last checkpoint"
@@ -42,21 +41,6 @@ _own = ALONE
 def own() -> Workers:
     """The workers that this process is one of; itself alone unless it has joined others."""
     return _own
-
-
-def started() -> bool:
-    """Whether this process was started as one of several, as torchrun starts them."""
-    return os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ
-
-
-def silent() -> bool:
-    """Whether another process speaks for this one."""
-    return started() and os.environ["RANK"] != "0"
-
-
-def local_count() -> int:
-    """How many of them there are on this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if started() else 1
 
 
 class LostError(SfumatoError):
@@ -121,7 +105,7 @@ def _fail(rank: int, error: BaseException) -> None:
 @contextmanager
 def joining() -> Iterator[Workers]:
     """The workers that this process is one of, or becomes one of within; itself alone where nobody started more."""
-    if started() and _own.count == 1:
+    if one_of_several() and _own.count == 1:
         with joined() as workers:
             yield workers
     else:
@@ -181,11 +165,12 @@ def _store(rank: int, count: int) -> Any:
 
 def _wait(store: Any, count: int, lost: Callable[[], SfumatoError | None]) -> None:
     """Until all of them are there; torch would wait too, but heed no interrupt."""
-    began = time.monotonic()
-    while missing := [rank for rank in range(count) if not store.check([f"{_HERE} {rank}"])]:
+    signs, deadline = [f"{_HERE} {rank}" for rank in range(count)], time.monotonic() + TOGETHER.total_seconds()
+    while not store.check(signs):
         if (error := lost()) is not None:
             raise error
-        if time.monotonic() - began > TOGETHER.total_seconds():
+        if time.monotonic() > deadline:
+            missing = [rank for rank, sign in enumerate(signs) if not store.check([sign])]
             raise SfumatoError(
                 f"of {count} workers these have not come within {TOGETHER}: {', '.join(map(str, missing))}",
                 "start as many as were announced, with an address and a port that all of them reach",

@@ -208,9 +208,7 @@ class Workers:
 
     def _said(self, numbers: Sequence[int]) -> Tensor:
         """(workers, n) int64: what each of them says."""
-        found = [torch.empty(len(numbers), dtype=torch.int64) for _ in range(self.count)]
-        distributed.all_gather(found, torch.tensor(numbers, dtype=torch.int64), group=self.group)
-        return torch.stack(found)
+        return torch.stack(self.blocks(torch.tensor(numbers, dtype=torch.int64)))
 
     def _cut(self, tensors: Mapping[str, Tensor]) -> list[list[Tensor]]:
         """The blocks of each worker, flat, as views."""

@@ -19,6 +19,7 @@ from sfumato.cli.options.spellings import (
     Own,
     Path,
     Precision,
+    Processes,
     Text,
     Whole,
     WholeByRule,
@@ -127,9 +128,9 @@ class Observed:
 class Together:
     """Who takes the steps of a run."""
 
-    processes: Whole = None
+    processes: Processes = None
     """Processes on this machine that take the steps together, each on a GPU of its own or a part of the CPU's cores.
-    The model has the same bytes with any number of them. (default: 1)"""
+    The model has the same bytes with any number of them."""
 
     def refuse_together(self) -> None:
         """Refuse several processes for what they can't do together, before any of them is started."""

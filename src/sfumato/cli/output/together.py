@@ -9,20 +9,13 @@ from functools import partial
 from typing import Any
 
 from sfumato._checks import SfumatoError, positive_integer
-
-OURS = "SFUMATO_STORE"
-"""In the environment of what `--processes` has started, and not torchrun."""
-
-
-def started() -> bool:
-    """Whether this process was started as one of several, as torchrun starts them."""
-    return os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ
+from sfumato.training.started import STORE, one_of_several, silent
 
 
 @contextlib.contextmanager
 def one_voice() -> Iterator[None]:
     """Within, a process that does not lead others prints nothing: what it fails of, the leader says."""
-    if not started() or os.environ["RANK"] == "0":
+    if not silent():
         yield
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -40,18 +33,22 @@ def run(verb: Any, arguments: Sequence[str]) -> int:
     shares = hasattr(verb, "of_record")
     given = verb.processes if shares else None
     processes = 1 if given is None else positive_integer("--processes", given)
-    if started() and given is not None and OURS not in os.environ:
+    if one_of_several() and given is not None and STORE not in os.environ:
         raise SfumatoError(
             f"--processes is {given}, and this is one of {os.environ['WORLD_SIZE']} processes already",
             "leave it out: torchrun says how many there are",
         )
-    if not started() and processes == 1:
+    if not one_of_several() and processes == 1:
         return verb.run() or 0
     if not shares:  # what one process does, the others need not
-        return verb.run() or 0 if os.environ["RANK"] == "0" else 0
+        return 0 if silent() else verb.run() or 0
     verb.refuse_together()
     from sfumato.training import together
     from sfumato.training.run import follow
 
-    with together.joined() if started() else together.launched(processes, ["-m", "sfumato", *arguments]) as workers:
+    with (
+        together.joined()
+        if one_of_several()
+        else together.launched(processes, ["-m", "sfumato", *arguments]) as workers
+    ):
         return together.led(workers, lambda: verb.run() or 0, partial(follow, read=verb.of_record))

@@ -67,6 +67,11 @@ class Operand:
         self.ask, self._form = None, (form, proven)
 
     @property
+    def key(self) -> tuple:
+        """What its form is remembered by."""
+        return self.names, tuple(self.tensor.shape), self.tensor.dtype
+
+    @property
     def may_have_form(self) -> bool:
         """Whether it has one, or nobody has looked yet."""
         return self.ask is not None or self._form[0] is not None
@@ -131,7 +136,7 @@ class Operands:
             return Operand(tensor, (self._names[id(leaf)],), moved=True)
         operand = Operand(tensor, self._parameters(tensor))
         parts = self._weight_and_gains(tensor, operand.names)
-        if (operand.names, tuple(tensor.shape), tensor.dtype) not in self._forms.without and parts is not None:
+        if operand.key not in self._forms.without and parts is not None:
             operand.ask = self._settle
             self._waiting.append((operand, *parts))
         return operand
@@ -182,31 +187,26 @@ class Operands:
     def _settle(self) -> None:
         """Finds the forms of all operands that have been met and may have one."""
         waiting, self._waiting = self._waiting, []
-        unknown: list[tuple[Operand, tuple, Tensor, Candidate]] = []
+        unknown: list[tuple[Operand, Tensor, Candidate]] = []
         for operand, weight, gains in waiting:
             operand.refuse_changed()
             tensor, names = operand.tensor, operand.names
-            key = (names, tuple(tensor.shape), tensor.dtype)
             # The same values have the same form, in all micro-batches of a step; they are known again by random dots.
             tensors = [t.detach().reshape(len(tensor), -1) for t in (tensor, *(self._shared[name] for name in names))]
             marks = torch.stack([torch.mv(t, self._forms.probe(t[:1], 2)[0]) for t in tensors])
-            known = self._known(key, marks)
+            known = self._known(operand.key, marks)
             if known is None:
-                pull = partial(self._each, tensor, names)
-                unknown.append((operand, key, marks, Candidate(tensor, weight, gains, pull)))
+                unknown.append((operand, marks, Candidate(tensor, weight, gains, partial(self._each, tensor, names))))
             else:
                 operand.found(*known)
         found = measured([candidate for *_, candidate in unknown], self._forms)
-        asked = (
-            [own is not None and bool(own[1]) for own in found] if self._asking else [own is not None for own in found]
-        )
-        for (operand, key, marks, _), own, fine in zip(unknown, found, asked, strict=True):
-            if own is None or not fine:
-                self._forms.without.add(key)
+        for (operand, marks, _), own in zip(unknown, found, strict=True):
+            if own is None or (self._asking and not bool(own[1])):
+                self._forms.without.add(operand.key)
                 operand.found(None, None)
             else:
                 form, proven = own[0], None if self._asking else own[1]
-                self._forms.known[key] = KnownForm(marks, self._versions(operand.names), form, proven)
+                self._forms.known[operand.key] = KnownForm(marks, self._versions(operand.names), form, proven)
                 operand.found(form, proven)
 
     def _known(self, key: tuple, marks: Tensor) -> tuple[RowForm, Tensor | None] | None:

@@ -24,7 +24,6 @@ from sfumato.privacy import Circumstances, PrivacyPlan, User
 from sfumato.randomness import RunKey
 from sfumato.runs import pins
 from sfumato.runs.owner.public_records import refuse_trained_on
-from sfumato.training import together
 from sfumato.training.descent import check_choices
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
 from sfumato.training.job import PUBLIC, PrivateJob, Shape, synthetic_targets
@@ -34,6 +33,7 @@ from sfumato.training.parts.registry import parts_of, split
 from sfumato.training.preparation.building import build, transform_for
 from sfumato.training.preparation.origins import origins, trained_on
 from sfumato.training.preparation.start import Context, Machine, Start
+from sfumato.training.started import local_count
 from sfumato.training.steps import PRIVATE
 
 CPU_MEMORY = 512 << 20
@@ -307,7 +307,7 @@ def own_threads() -> Iterator[None]:
 def default_threads() -> int:
     """As many as this process may use: of the machine, by its affinity and by the quota of its container; of several
     workers on one machine each has its part of these."""
-    cores, workers = joblib.cpu_count(), together.local_count()  # of which torchrun gives each one thread, unasked
+    cores, workers = joblib.cpu_count(), local_count()  # of which torchrun gives each one thread, unasked
     return max(1, min(torch.get_num_threads(), cores) if workers == 1 else cores // workers)
 
 

@@ -101,7 +101,7 @@ def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, going_on: bool = 
             pins.compare_model(recorded, present, where=where)
         else:
             before, after = (one[part] | (lengths(one) if part == "settings" else {}) for one in (recorded, present))
-            before = Performance.from_dict(before).to_dict() if part == "performance" else before
+            before = {"precision": Performance.precision} | before if part == "performance" else before
             pins.compare(part, before, after, remedy=remedy or again, where=where)
 
 
