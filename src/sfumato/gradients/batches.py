@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise, starmap
 from operator import itemgetter
 from typing import Any
@@ -20,10 +21,13 @@ from sfumato.gradients.conditions import DependsOnExample, Disagreement, agreein
 from sfumato.gradients.examples import each, signature, tensors
 from sfumato.gradients.methods import sequential
 from sfumato.gradients.methods.expanded import trainable_parameters
-from sfumato.gradients.methods.vectorised import Objective, Run, RunPath
+from sfumato.gradients.methods.row_forms import Forms
+from sfumato.gradients.methods.vectorised import Objective, Run, RunPath, run
+from sfumato.gradients.recordable import CannotReplay, holds
+from sfumato.gradients.replay.replays import Replays
 from sfumato.gradients.sites.dropout import fresh_keys
 from sfumato.gradients.sums import ClippedSum, QueuedSum, exact_sum, first_sum
-from sfumato.gradients.tuner import Tuner
+from sfumato.gradients.tuner import Settled, Tuner
 from sfumato.gradients.use import slices
 
 
@@ -47,6 +51,7 @@ class Batches:
         self.paths: dict[tuple, RunPath] = {}
         self.latest: RunPath | None = None
         self._pieces: dict[tuple, int] = {}
+        self._replays = Replays(objective.model, objective.loss)
 
     def path(self, batch: Examples) -> tuple[tuple, RunPath]:
         """The kind of the batch, and the path for it."""
@@ -71,10 +76,11 @@ class Batches:
         examples = len(tensors(batch)[0])
         count = -(-examples // self._piece(batch, key))
         bounds = [round(index * examples / count) for index in range(count + 1)]
+        self._replays.begin()
         return reduce(
             ClippedSum.followed_by,
             (
-                self._fast(each(itemgetter(piece), batch), key, *_at(piece, own))
+                self._piece_of(each(itemgetter(piece), batch), key, *_at(piece, own))
                 for piece in starmap(slice, pairwise(bounds))
             ),
         )
@@ -87,6 +93,44 @@ class Batches:
         if key not in self._pieces:
             self._pieces[key] = max(least, memory.NEAR // memory.bytes_per_example(self._objective, self.paths[key]))
         return self._pieces[key]
+
+    def _piece_of(self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None) -> ClippedSum:
+        """A piece of the batch, replayed if it was recorded."""
+        path = self.paths[key]
+        if path.conditional or path.draws or keys is not None:
+            return self._fast(batch, key, keys, weights)
+        kind, asking = (key, weights is None), not self._runs_behind(batch)
+        given = [*tensors(batch), *([] if weights is None else [weights])]
+        replayed = self._replays.run(kind, given)
+        if replayed is not None:
+            (gradients, norms, losses), holds = replayed
+            total = ClippedSum(gradients=gradients, norms=norms, losses=losses)
+            if not asking:
+                return QueuedSum(total, ~holds, self._again(batch, key, keys, weights))
+            if bool(holds):
+                return total
+            self._replays.failed(kind, given)
+        began = time.perf_counter()
+        total = self._fast(batch, key, keys, weights)
+        once = partial(self._once, batch, key, weights, asking=asking)
+        self._replays.ran(kind, given, time.perf_counter() - began, once)
+        return total
+
+    def _once(
+        self, batch: Examples, key: tuple, weights: Tensor | None, *, asking: bool
+    ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """What a piece comes to if nothing about it is unusual, to be recorded: all that is measured is known."""
+        known, path = self._objective, self.paths[key]
+        if path.conditional or path.draws:
+            raise CannotReplay("it asks about examples, or draws random numbers for them")
+        forms = Forms(without=known.forms.without, probes=known.forms.probes)
+        objective = replace(known, tuner=Settled(known.tuner.methods), forms=forms)
+        found = run(objective, *batch, path=path, weights=weights, asking=asking)
+        trainable = trainable_parameters(known.model)
+        total, _, some = first_sum(found, trainable, self._max_norm, weights, asking=asking)
+        if holds(some) if isinstance(some, Tensor) else some:
+            raise CannotReplay("some of its examples are unusual")
+        return total.gradients, total.norms, total.losses
 
     def _fast(self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None) -> ClippedSum:
         """A piece of the batch: at once, or in parts whose examples take the same branches of the model."""

@@ -67,8 +67,15 @@ def refuse_trainable_loss(loss: Any) -> None:
 class _Kept:
     """A record of what modules hold, by reference and version, to be compared and restored later."""
 
-    def __init__(self, modules: Iterable[tuple[str, nn.Module]], own: Iterable[tuple[str, Tensor]], strict: bool):
-        self._modules = list(modules)
+    def __init__(
+        self,
+        modules: Iterable[tuple[str, nn.Module]],
+        own: Iterable[tuple[str, Tensor]] = (),
+        *,
+        strict: bool = False,
+        plain: bool = False,
+    ):
+        self._modules, self._plain = list(modules), plain
         self._registered = {id(module) for _, module in self._modules}
         self._own = list(own)
         self._strict = strict
@@ -94,8 +101,10 @@ class _Kept:
         if isinstance(value, Tensor):
             yield path, (value, (_identity(value)[1], _contents_of(value))) if self._strict else _identity(value)
         elif isinstance(value, (bool, int, float, complex, str)):
-            if self._strict:
+            if self._strict or self._plain:
                 yield path, (type(value), value)
+        elif self._plain and callable(value) and not isinstance(value, (type, nn.Module)):
+            yield path, (value, None)
         elif isinstance(value, np.ndarray):
             yield path, (value, value.tobytes())
         elif depth == _DEEPEST:
@@ -154,7 +163,7 @@ def _contents_of(tensor: Tensor) -> bytes | None:
 
 def _own_attributes(module: nn.Module) -> list[tuple[str, Any]]:
     """What a module holds besides parameters, sub-modules and torch's own book-keeping; its buffers too."""
-    aliases = ("_flat_weights",) if isinstance(module, nn.RNNBase) else ()
+    aliases = ("_flat_weights", "_flat_weight_refs") if isinstance(module, nn.RNNBase) else ()
     return [(key, value) for key, value in vars(module).items() if key not in _BOOKKEEPING and key not in aliases]
 
 
@@ -176,6 +185,23 @@ def _listed(slots: str | Iterable[str]) -> Iterable[str]:
     return (slots,) if isinstance(slots, str) else slots
 
 
+def held(model: nn.Module, loss: Any) -> dict[tuple[str, ...], Any]:
+    """What modules hold, by place: tensors and functions themselves, and numbers, texts and arrays by their values."""
+    found = _Kept(_modules(model, loss), plain=True)._before.items()
+    return {path: _by_value(what, version) for path, (what, version) in found}
+
+
+def _by_value(what: Any, version: Any) -> Any:
+    if isinstance(what, Tensor) or version is None:  # a function has no version
+        return what
+    return (what, version) if isinstance(what, type) else version
+
+
+def _modules(model: nn.Module, loss: Any) -> list[tuple[str, nn.Module]]:
+    own = loss.named_modules() if isinstance(loss, nn.Module) else ()
+    return [*model.named_modules(), *((f"loss.{name}".rstrip("."), module) for name, module in own)]
+
+
 @contextmanager
 def nothing_kept(model: nn.Module, loss: Any, own: Iterable[tuple[str, Tensor]] = (), *, strict: bool = False):
     """Around a run: refuses, by module and attribute, a model or loss that comes out holding something else.
@@ -185,10 +211,7 @@ def nothing_kept(model: nn.Module, loss: Any, own: Iterable[tuple[str, Tensor]] 
         strict: also compare numbers, strings and what tensors hold; needed where the model sees plain values (under
             vmap it cannot turn an example's value into a number unless it is given an answer, see `conditions`).
     """
-    modules = list(model.named_modules())
-    if isinstance(loss, nn.Module):
-        modules += [(f"loss.{name}".rstrip("."), module) for name, module in loss.named_modules()]
-    kept = _Kept(modules, own, strict)
+    kept = _Kept(_modules(model, loss), own, strict=strict)
     try:
         yield
     except Exception as error:
