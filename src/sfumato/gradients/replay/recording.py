@@ -14,10 +14,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from sfumato.gradients.recordable import CannotReplay, assuming, is_permanent
 from sfumato.gradients.replay.split import Parts, in_parts
+
+# What leaves tensors without an operation that could be recorded; what asks for a number fails by itself.
+_PAST_TENSORS = (Tensor.numpy, Tensor.__array__, Tensor.untyped_storage, Tensor.data_ptr, Tensor.__dlpack__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +74,7 @@ def recorded(function: Callable[[], Any], given: Sequence[Tensor], batch: Sequen
     result: list[Any] = []
 
     def traced(*tensors: Tensor) -> tuple[Any, Tensor]:
-        with assuming() as assumed:
+        with _AsTensors(), assuming() as assumed:
             found = function()
         on = batch[0].device
         holds = torch.stack(assumed).all() if assumed else torch.ones((), dtype=torch.bool, device=on)
@@ -89,6 +93,15 @@ def recorded(function: Callable[[], Any], given: Sequence[Tensor], batch: Sequen
     if not bool(holds) or not _same(again, result[0]):
         raise CannotReplay("what was recorded gives other numbers")
     return recording
+
+
+class _AsTensors(TorchFunctionMode):
+    """Refuses what turns a tensor into something whose numbers a recording would keep."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _PAST_TENSORS:
+            raise CannotReplay(f"it calls {func.__name__} of a tensor")
+        return func(*args, **(kwargs or {}))
 
 
 def _refuse_strangers(graph: fx.GraphModule) -> None:

@@ -63,8 +63,8 @@ def in_parts(recorded: fx.GraphModule, given: int) -> Parts:
     families = _Families(nodes)
     changing = _changing(nodes, set(inputs[given:]), families)
     own = {families.of(node) for node in nodes if node.op in ("placeholder", "get_attr")}
-    if any(families.of(node) in own for node in nodes[-1].all_input_nodes if node in inputs or node.op == "get_attr"):
-        raise CannotReplay("an output is an input")
+    if any(families.of(node) in own for node in nodes[-1].all_input_nodes):
+        raise CannotReplay("an output shares its memory with an input")
     crossing = list(
         dict.fromkeys(
             used

@@ -45,7 +45,7 @@ def standing(model: nn.Module, loss: Any) -> Standing:
             raise CannotReplay(f"{type(module).__name__} has a forward hook")
     for kind in dict.fromkeys(map(type, modules)):
         if not _is_known(kind):
-            found.update(_referred_by(_own_forward(kind), set()))
+            found.update(_referred_by(_own_forward(kind), set(), kind))
     for place, value in held(model, loss).items():
         found["held", *place] = value
         if callable(value) and not isinstance(value, Tensor):
@@ -89,7 +89,7 @@ def _called(function: Any, seen: set[int]) -> Iterator[tuple[tuple, Any]]:
         yield from _referred_by(function, seen)
 
 
-def _referred_by(function: Any, seen: set[int]) -> Iterator[tuple[tuple, Any]]:
+def _referred_by(function: Any, seen: set[int], kind: type = object) -> Iterator[tuple[tuple, Any]]:
     """What a function's code refers to by global names, closures and defaults, farther functions included."""
     if not isinstance(function, types.FunctionType):
         raise CannotReplay(f"{function!r} is no plain function")
@@ -104,7 +104,7 @@ def _referred_by(function: Any, seen: set[int]) -> Iterator[tuple[tuple, Any]]:
     values |= function.__kwdefaults__ or {}
     for name, value in values.items():
         yield from _value((place, name), value, seen)
-    yield from _methods(function, seen)
+    yield from _of_class(function, kind, seen)
 
 
 def _contents(cell: types.CellType) -> Any:
@@ -119,15 +119,16 @@ def _names(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*(_names(one) for one in code.co_consts if isinstance(one, types.CodeType)))
 
 
-def _methods(function: types.FunctionType, seen: set[int]) -> Iterator[tuple[tuple, Any]]:
-    """Of a method, what others of its class depend on that its code names."""
-    owner = getattr(__import__("sys").modules.get(function.__module__), function.__qualname__.split(".")[0], None)
-    if isinstance(owner, type):
-        for name in _names(function.__code__):
-            other = getattr(owner, name, None)
-            other = other.fget if isinstance(other, property) else other
-            if isinstance(other, types.FunctionType) and not _is_known(other):
-                yield from _referred_by(other, seen)
+def _of_class(function: types.FunctionType, kind: type, seen: set[int]) -> Iterator[tuple[tuple, Any]]:
+    """Of a method, what others that its code names depend on, and numbers of its class, inherited ones included."""
+    for owner in kind.__mro__:
+        for name in _names(function.__code__) & vars(owner).keys() if not _is_known(owner) else ():
+            value = vars(owner)[name]
+            value = getattr(value, "__func__", getattr(value, "fget", value))  # static and class methods, properties
+            if isinstance(value, types.FunctionType):
+                yield from () if _is_known(value) else _referred_by(value, seen, kind)
+            else:
+                yield from _value((owner.__module__, owner.__qualname__, name), value, seen)
 
 
 def _value(place: tuple, value: Any, seen: set[int]) -> Iterator[tuple[tuple, Any]]:
