@@ -20,6 +20,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor
+from torch.fx.experimental import proxy_tensor
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
@@ -94,7 +95,12 @@ class Counted(Tensor):
 
 class _Mode(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
-        return _run(function, arguments, keywords or {})
+        recorder = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
+        if recorder is None:
+            return _run(function, arguments, keywords or {})
+        # `make_fx` comes after all other modes; here it is to see the device's tensors, not what they hold.
+        with proxy_tensor.disable_proxy_modes_tracing(), self:
+            return proxy_tensor.proxy_call(recorder, function, False, arguments, keywords or {})
 
 
 _open: list[Counts] = []
@@ -151,7 +157,11 @@ def counting_device() -> Iterator[None]:
         return torch.no_grad()(mode) if callable(mode) else torch.set_grad_enabled(not mode)
 
     try:
-        with mock.patch.object(torch, "inference_mode", inference), _Mode():
+        with (
+            mock.patch.object(torch, "inference_mode", inference),
+            mock.patch.object(proxy_tensor, "HANDLED_TYPES", (*proxy_tensor.HANDLED_TYPES, Counted)),
+            _Mode(),
+        ):
             yield
     finally:
         torch.__future__.set_swap_module_params_on_conversion(before)

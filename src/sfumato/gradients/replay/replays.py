@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from sfumato.gradients.recordable import CannotReplay
 from sfumato.gradients.replay.recording import Recording, recorded
@@ -161,5 +160,5 @@ def state(batch: Sequence[Tensor]) -> tuple:
 
 
 def is_watched() -> bool:
-    """Whether somebody watches operations, and might change what they do."""
-    return bool(_get_current_function_mode_stack()) or _get_current_dispatch_mode() is not None
+    """Whether a mode around the call might change what Python calls, which a recording leaves out."""
+    return bool(_get_current_function_mode_stack())

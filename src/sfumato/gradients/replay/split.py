@@ -54,10 +54,7 @@ def in_parts(recorded: fx.GraphModule, given: int) -> Parts:
     """
     graph = recorded.graph
     graph.eliminate_dead_code()
-    for node in list(graph.nodes):
-        if node.target in _SAME:
-            node.replace_all_uses_with(node.args[0])
-            graph.erase_node(node)
+    _simplify(graph)
     nodes = list(graph.nodes)
     inputs = [node for node in nodes if node.op == "placeholder"]
     families = _Families(nodes)
@@ -91,6 +88,24 @@ def in_parts(recorded: fx.GraphModule, given: int) -> Parts:
         part.eliminate_dead_code()
         _spell(part)
     return Parts(fx.GraphModule(recorded, fixed), fx.GraphModule(recorded, each))
+
+
+def _simplify(graph: fx.Graph) -> None:
+    """Takes out what gives its own input, and what was computed before from tensors that nothing writes to."""
+    families = _Families(graph.nodes)
+    written = {families.of(one) for node in graph.nodes for one in _written(node)}
+    before: dict[tuple, fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        same = node.args[0] if node.target in _SAME else None
+        if same is None and families.of(node) not in written and not _written(node) and not _draws(node):
+            same = before.setdefault((node.target, repr(node.args), repr(node.kwargs)), node)
+        if isinstance(same, fx.Node) and same is not node:
+            node.replace_all_uses_with(same)
+            graph.erase_node(node)
+        elif node.target is torch.ops.aten._unsafe_view.default:
+            node.target = torch.ops.aten.view.default
 
 
 def _spell(graph: fx.Graph) -> None:
