@@ -48,37 +48,48 @@ def _plain(activation: Callable[[Tensor], Tensor]) -> Step:
 class RecurrenceSite(Site):
     """The steps of one direction of one layer.
 
-    Inputs are, side by side for each row of the batch, the states (S, H) and the mapped inputs (T, gates); outputs are
-    the hidden states (T, H) and the last states (S, H).
+    Inputs are the mapped inputs (N, T, gates) of each row of the batch; before them may be one more step that holds the
+    initial states, side by side. Outputs are the hidden states (N, T, H), followed by the last S states.
 
     Args:
         weight: (gates, H), of the map of the hidden state.
         bias: (gates,) or None.
         step: of the layer.
-        states: S.
+        count: S, the number of states.
+        initial: these, of the rows of one example (n, H), the same for all examples; None if the inputs have them.
         backwards: whether the steps run from the last to the first.
     """
 
     kind = "recurrence"
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, step: Step, states: int, *, backwards: bool):
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, step: Step, count: int, initial: States | None, *, backwards: bool
+    ):
         super().__init__(weight=weight, bias=bias)
-        self._step, self._states, self._backwards = step, states, backwards
+        self._step, self._count, self._initial, self._backwards = step, count, initial, backwards
         self._graph: tuple[Tensor, list[Tensor], list[Tensor], Tensor]
+
+    def _parts(self, inputs: Tensor) -> tuple[States, Tensor]:
+        """The initial states (N, H), and the mapped inputs."""
+        width = self.operands["weight"].shape[1]
+        if self._initial is None:
+            return inputs[:, 0, : self._count * width].chunk(self._count, dim=1), inputs[:, 1:]
+        states = (state.to(inputs.dtype).expand(self.examples, *state.shape) for state in self._initial)
+        return tuple(state.reshape(-1, width) for state in states), inputs
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         weight, bias = self.constant("weight", inputs), self.constant("bias", inputs)
-        width, before, recurred, after = self.operands["weight"].shape[1], [], [], []
+        before, recurred, after = [], [], []
         with torch.enable_grad():
             leaf = inputs.detach().requires_grad_()
-            states: States = leaf[:, : self._states * width].chunk(self._states, dim=1)
-            mapped = leaf[:, self._states * width :].unflatten(1, (-1, len(self.operands["weight"]))).unbind(1)
-            for one in reversed(mapped) if self._backwards else mapped:
+            states, mapped = self._parts(leaf)
+            states = tuple(s if s.requires_grad else s.detach().requires_grad_() for s in states)
+            for one in reversed(mapped.unbind(1)) if self._backwards else mapped.unbind(1):
                 before.append(states[0].detach())
                 recurred.append(F.linear(states[0], weight, bias))  # type: ignore[arg-type]
                 states = self._step(one, recurred[-1], states)
                 after.append(states[0])
-            outputs = torch.cat([*(after[::-1] if self._backwards else after), *states], dim=1)
+            outputs = torch.stack([*(after[::-1] if self._backwards else after), *states], dim=1)
         self._graph = leaf, before, recurred, outputs
         return outputs.detach(), ()
 
@@ -109,66 +120,66 @@ class LSTMSite(RecurrenceSite):
     With gates i, f, g, o and a_t their inputs, c_t = f c_{t-1} + i g and h_t = o tanh(c_t). Backward, what multiplies
     dh_t and dc_t in da_t is computed for all steps at once, and the recurrence itself is
     dh_t = (gradient of the output) + W^T da_{t+1}, dc_t = o (1 - tanh^2 c_t) dh_t + f_{t+1} dc_{t+1}.
-    Time comes first in what is kept, so that a step is one block of memory.
+    States stand in the places of their steps, with the initial ones at the end that the steps begin from, so that
+    nothing is turned round.
     """
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         weight, bias = (self.constant(name, inputs) for name in ("weight", "bias"))
-        gates, width = self.operands["weight"].shape
-        hidden, cell = inputs[:, : 2 * width].chunk(2, dim=1)
-        mapped = inputs[:, 2 * width :].unflatten(1, (-1, gates)).transpose(0, 1)
-        activated = mapped.clone(memory_format=torch.contiguous_format)  # which is written to, the inputs are not
-        if bias is not None:
-            activated += bias
-        hiddens, cells, bounded = (activated.new_empty(len(mapped) + 1, *hidden.shape) for _ in range(3))
-        recurrence = weight.t()  # type: ignore[union-attr]
-        hiddens[0], cells[0] = hidden, cell
-        for step, place in enumerate(self._order(len(mapped))):
-            a = activated[place].addmm_(hiddens[step], recurrence)
+        (hidden, cell), mapped = self._parts(inputs)
+        (rows, steps, _), width = mapped.shape, hidden.shape[1]
+        activated = mapped.clone(memory_format=torch.contiguous_format) if bias is None else mapped + bias
+        hiddens, cells = (inputs.new_empty(rows, steps + 3, width) for _ in range(2))  # two more for the last states
+        bounded, recurrence = inputs.new_empty(rows, steps, width), weight.t()  # type: ignore[union-attr]
+        first, after = (steps, 0) if self._backwards else (0, 1)
+        hiddens[:, first], cells[:, first] = hidden, cell
+        hidden, cell = hiddens[:, first], cells[:, first]
+        for place in self._order(steps):
+            a, next_hidden, next_cell = activated[:, place], hiddens[:, place + after], cells[:, place + after]
+            a.addmm_(hidden, recurrence)
             a[:, : 2 * width].sigmoid_()
             a[:, 2 * width : 3 * width].tanh_()
             a[:, 3 * width :].sigmoid_()
-            enter, keep, candidate, leave = a.chunk(4, dim=1)
-            torch.mul(keep, cells[step], out=cells[step + 1]).addcmul_(enter, candidate)
-            torch.mul(leave, torch.tanh(cells[step + 1], out=bounded[step]), out=hiddens[step + 1])
-        outputs = hiddens[1:].flip(0) if self._backwards else hiddens[1:]
-        ends = (outputs.transpose(0, 1).flatten(1), hiddens[-1], cells[-1])
-        return torch.cat(ends, dim=1), (activated, hiddens, cells, bounded)
+            enter, keep, candidate, leave = a.split(width, dim=1)
+            torch.mul(keep, cell, out=next_cell).addcmul_(enter, candidate)
+            torch.mul(leave, torch.tanh(next_cell, out=bounded[:, place]), out=next_hidden)
+            hidden, cell = next_hidden, next_cell
+        if not self._backwards:
+            hiddens[:, -2], hiddens[:, -1] = hidden, cell
+            return hiddens[:, 1:], (activated, hiddens, cells, bounded)
+        outputs = torch.cat([hiddens[:, :steps], hidden.unsqueeze(1), cell.unsqueeze(1)], dim=1)
+        return outputs, (activated, hiddens, cells, bounded)
 
     def unrolled(self, saved: tuple[Tensor, ...], output_gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         activated, hiddens, cells, bounded = saved
-        weight, (steps, _, gates) = self.constant("weight", hiddens), activated.shape
-        width, order = gates // 4, self._order(steps)
-        arriving = output_gradients[:, : steps * width].unflatten(1, (steps, width)).transpose(0, 1)
-        of_hidden, of_cell = (end.clone() for end in output_gradients[:, steps * width :].chunk(2, dim=1))
-        in_turn = activated.flip(0) if self._backwards else activated
-        enter, keep, candidate, leave = in_turn.unflatten(2, (4, width)).unbind(2)
-        bounded = bounded[:steps]
-        of_bounded = leave * (1 - bounded.square())
-        slopes = torch.stack(
-            [
-                candidate * enter * (1 - enter),
-                cells[:-1] * keep * (1 - keep),
-                enter * (1 - candidate.square()),
-                bounded * leave * (1 - leave),
-            ],
-            dim=2,
-        )
-        found = torch.empty_like(activated)
-        for step in reversed(range(steps)):
-            of_hidden += arriving[order[step]]
-            of_cell.addcmul_(of_hidden, of_bounded[step])
-            slope, a = slopes[step], found[order[step]].unflatten(1, (4, width))
-            torch.mul(slope[:, :3], of_cell.unsqueeze(1), out=a[:, :3])
-            torch.mul(slope[:, 3], of_hidden, out=a[:, 3])
-            of_cell *= keep[step]
-            torch.mm(found[order[step]], weight, out=of_hidden)  # type: ignore[arg-type]
-        before = hiddens[:-1].flip(0) if self._backwards else hiddens[:-1]
-        before, found = before.transpose(0, 1), found.transpose(0, 1).contiguous()
-        return torch.cat([of_hidden, of_cell, found.flatten(1)], dim=1), before, found
+        weight, (rows, steps, gates) = self.constant("weight", hiddens), activated.shape
+        width, first = gates // 4, 1 if self._backwards else 0
+        of_hidden, of_cell = (end.clone() for end in output_gradients[:, steps:].unbind(1))
+        before, cells = (states[:, first : first + steps] for states in (hiddens, cells))
+        enter, keep, candidate, leave = activated.split(width, dim=2)
+        of_bounded = torch.addcmul(leave, leave * bounded, bounded, value=-1)
+        # What multiplies dc_t in the first three, and dh_t in the last; of a sigmoid s the derivative is s - s^2.
+        found = torch.addcmul(activated, activated, activated, value=-1)
+        of_enter, of_keep, of_candidate, of_leave = found.split(width, dim=2)
+        of_enter *= candidate
+        of_keep *= cells
+        torch.addcmul(enter, enter * candidate, candidate, value=-1, out=of_candidate)
+        of_leave *= bounded
+        for place in reversed(self._order(steps)):
+            of_hidden += output_gradients[:, place]
+            of_cell.addcmul_(of_hidden, of_bounded[:, place])
+            a = found[:, place]
+            a[:, : 3 * width].unflatten(1, (3, width)).mul_(of_cell.unsqueeze(1))
+            a[:, 3 * width :].mul_(of_hidden)
+            of_cell *= keep[:, place]
+            torch.mm(a, weight, out=of_hidden)  # type: ignore[arg-type]
+        if self._initial is not None:
+            return found, before, found
+        begins = torch.cat([of_hidden, of_cell, of_hidden.new_zeros(rows, gates - 2 * width)], dim=1)
+        return torch.cat([begins.unsqueeze(1), found], dim=1), before, found
 
     def _order(self, steps: int) -> Sequence[int]:
-        """The position of each step."""
+        """The place of each step."""
         return range(steps - 1, -1, -1) if self._backwards else range(steps)
 
 
@@ -181,16 +192,17 @@ def _direction(mode, step: Step, inputs: Tensor, states: States, weights: Sequen
     of_input, of_hidden, input_bias, hidden_bias, projection = weights
     with mode:
         mapped = F.linear(inputs, of_input, input_bias)  # type: ignore[arg-type]
+    fixed = not any(hides_examples(state) or state.requires_grad for state in states)
+    initial = states if fixed else None
     # States that depend on the example from the start, so that their map is tapped at the first step too.
     states = tuple(state + torch.zeros_like(mapped[:, 0, :1]) for state in states)
     if projection is None:
         kind = LSTMSite if step is _lstm else RecurrenceSite
-        site = kind(of_hidden, hidden_bias, step, len(states), backwards=backwards)  # type: ignore[arg-type]
-        found = mode.call(site, torch.cat([*states, mapped.flatten(1)], dim=1))
+        site = kind(of_hidden, hidden_bias, step, len(states), initial, backwards=backwards)  # type: ignore[arg-type]
+        begins = F.pad(torch.cat(states, dim=1), (0, mapped.shape[2] - len(states) * states[0].shape[1]))
+        found = mode.call(site, mapped if fixed else torch.cat([begins.unsqueeze(1), mapped], dim=1))
         if found is not NotImplemented:
-            steps, width = mapped.shape[1], states[0].shape[1]
-            ends = found[:, steps * width :].chunk(len(states), dim=1)
-            return found[:, : steps * width].unflatten(1, (steps, width)), ends
+            return found[:, : mapped.shape[1]], found[:, mapped.shape[1] :].unbind(1)
     outputs = []
     for one in reversed(mapped.unbind(1)) if backwards else mapped.unbind(1):
         with mode:
