@@ -6,8 +6,12 @@ method can't do a problem it raises, and the tables show its reason.
 
 from __future__ import annotations
 
+import itertools
+import math
 import warnings
 from collections.abc import Callable
+from functools import partial
+from unittest import mock
 
 import psutil
 import torch
@@ -18,6 +22,7 @@ from torch.func import functional_call, grad, vmap
 import sfumato
 from benchmarks.shared.measuring import CannotError, Method, Sums
 from benchmarks.shared.problems import Problem
+from sfumato.gradients.replay import replays
 
 MAX_NORM = 1.0
 # Of the free memory that per-example gradients may take; as much again is needed for the work on them.
@@ -76,12 +81,23 @@ def error(sums: Sums, truth: Sums) -> float:
     return float(difference / sum(right.square().sum() for right in truth.values())) ** 0.5
 
 
-def with_sfumato(problem: Problem) -> Method:
+def with_sfumato(problem: Problem, *, replayed: bool = True, moving: bool = False) -> Method:
+    """The clipped sum.
+
+    Args:
+        replayed: recorded at once, as in a run that has taken half a minute; or never.
+        moving: the weights change before each step, so that what is made of weights is made anew.
+    """
     model = problem.copy()
     gradient = sfumato.ClippedGradient(model, F.cross_entropy, max_norm=MAX_NORM, views=problem.views)
+    signs = itertools.cycle((1e-5, -1e-5))
 
     def step() -> Sums:
-        with problem.casting():
+        if moving:
+            with torch.no_grad():
+                torch._foreach_mul_(list(model.parameters()), 1 + next(signs))
+        worth = 0.0 if replayed else math.inf
+        with problem.casting(), mock.patch.object(replays, "_WORTH_SECONDS", worth):
             return gradient(problem.inputs, problem.targets).gradients
 
     return Method(step=step, model=model)
@@ -175,6 +191,8 @@ def with_jax_privacy(problem: Problem) -> Method:
 
 METHODS: dict[str, Callable[[Problem], Method]] = {
     "sfumato": with_sfumato,
+    "sfumato-moving": partial(with_sfumato, moving=True),
+    "sfumato-at-first": partial(with_sfumato, replayed=False),
     "opacus-hooks": _opacus("hooks"),
     "opacus-functorch": _opacus("functorch"),
     "opacus-ew": _opacus("ew"),
