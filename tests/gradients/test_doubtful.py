@@ -11,6 +11,7 @@ from sfumato.gradients.batches import Batches
 from sfumato.gradients.methods import sequential
 from sfumato.gradients.methods.contributions import OfRows
 from sfumato.gradients.methods.vectorised import Objective
+from sfumato.gradients.replay import replays
 from sfumato.gradients.sums import QueuedSum
 
 
@@ -196,6 +197,40 @@ class TestQueued(Waiting):
         assert found.gradients is values
         assert (2 in exactly) == (odd is not None)
 
+    @pytest.mark.parametrize(("odd", "wholly"), [("huge", 1), ("not a number", 2)])
+    def test_what_a_sum_lacks_is_computed_by_itself_unless_the_sum_is_spoilt(self, odd, wholly, exactly, monkeypatch):
+        torch.manual_seed(0)
+        model, (x, y) = MODELS["standardised"](), batch()
+        ODD[odd](x[2])
+        runs: list[int] = []
+        once = Batches._at_once
+        monkeypatch.setattr(
+            Batches, "_at_once", lambda self, *given, **how: (runs.append(1), once(self, *given, **how))[1]
+        )
+        gradient = ClippedGradient(model, F.cross_entropy, max_norm=0.05)
+        gradient(x, y).gradients  # noqa: B018
+        assert len(runs) == wholly
+        assert exactly == [2]
+
+    @pytest.mark.parametrize("odd", [None, "huge", "not a number"])
+    def test_so_are_replayed_sums(self, odd, exactly, monkeypatch):
+        monkeypatch.setattr(replays, "_WORTH_SECONDS", 0.0)
+        torch.manual_seed(0)
+        model, (x, y) = MODELS["standardised"](), batch()
+        gradient = ClippedGradient(model, F.cross_entropy, max_norm=0.05)
+        gradient(x, y).gradients  # noqa: B018
+        assert any(kind.recording for kind in gradient._batches._replays._kinds.values())
+        exactly.clear()
+        if odd is not None:
+            ODD[odd](x[2])
+        found = gradient(x, y)
+        compare(model, x, y)
+        exactly.clear()
+        expected = ClippedGradient(model, F.cross_entropy, max_norm=0.05, methods=gradient.methods)(x, y)
+        for name, value in expected.gradients.items():
+            assert torch.equal(found.gradients[name], value), name
+        assert exactly == ([] if odd is None else [2, 2])
+
     def test_a_model_that_was_changed_meanwhile_is_refused(self):
         model, (x, y) = MODELS["linear"](), batch()
         gradient = ClippedGradient(model, F.cross_entropy)
@@ -230,7 +265,7 @@ class TestQueued(Waiting):
                 if change == "uncounted":  # which torch does not count
                     model[0].weight.data.mul_(3)
             found = gradient(x, y)
-            void = bool(found.__dict__["_spoiled"])
+            void = bool(found.__dict__["_lacking"])
             assert void == (change == "uncounted")
             expected = sequential.clipped_sum(
                 Objective(model=model, loss=F.cross_entropy, views=1), x, y, max_norm=0.05
@@ -255,7 +290,7 @@ class TestQueued(Waiting):
             model[1].weight *= 1000
         for void in (True, False):  # then it is known to be none
             found = gradient(x, y)
-            assert bool(found.__dict__["_spoiled"]) == void
+            assert bool(found.__dict__["_lacking"]) == void
             expected = sequential.clipped_sum(
                 Objective(model=model, loss=F.cross_entropy, views=1), x, y, max_norm=0.05
             )

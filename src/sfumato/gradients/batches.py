@@ -23,7 +23,7 @@ from sfumato.gradients.methods import sequential
 from sfumato.gradients.methods.expanded import trainable_parameters
 from sfumato.gradients.methods.row_forms import Forms
 from sfumato.gradients.methods.vectorised import Objective, Run, RunPath, run
-from sfumato.gradients.recordable import CannotReplay, holds
+from sfumato.gradients.recordable import CannotReplay
 from sfumato.gradients.replay.replays import Replays
 from sfumato.gradients.sites.dropout import fresh_keys
 from sfumato.gradients.sums import ClippedSum, QueuedSum, exact_sum, first_sum
@@ -103,10 +103,11 @@ class Batches:
         given = [*tensors(batch), *([] if weights is None else [weights])]
         replayed = self._replays.run(kind, given)
         if replayed is not None:
-            (gradients, norms, losses), holds = replayed
+            (gradients, norms, losses, others), holds = replayed
             total = ClippedSum(gradients=gradients, norms=norms, losses=losses)
             if not asking:
-                return QueuedSum(total, ~holds, self._again(batch, key, keys, weights))
+                later = self._later(total, others, holds, batch, key, keys, weights)
+                return QueuedSum(total, others.any() | ~holds, later)
             if bool(holds):
                 return total
             self._replays.failed(kind, given)
@@ -118,8 +119,8 @@ class Batches:
 
     def _once(
         self, batch: Examples, key: tuple, weights: Tensor | None, *, asking: bool
-    ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        """What a piece comes to if nothing about it is unusual, to be recorded: all that is measured is known."""
+    ) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
+        """A piece's gradients, norms, losses, and which examples they lack, to be recorded: nothing is measured."""
         known, path = self._objective, self.paths[key]
         if path.conditional or path.draws:
             raise CannotReplay("it asks about examples, or draws random numbers for them")
@@ -127,10 +128,10 @@ class Batches:
         objective = replace(known, tuner=Settled(known.tuner.methods), forms=forms)
         found = run(objective, *batch, path=path, weights=weights, asking=asking)
         trainable = trainable_parameters(known.model)
-        total, _, some = first_sum(found, trainable, self._max_norm, weights, asking=asking)
-        if holds(some) if isinstance(some, Tensor) else some:
+        total, others, some = first_sum(found, trainable, self._max_norm, weights, asking=asking)
+        if some is True:
             raise CannotReplay("some of its examples are unusual")
-        return total.gradients, total.norms, total.losses
+        return total.gradients, total.norms, total.losses, others
 
     def _fast(self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None) -> ClippedSum:
         """A piece of the batch: at once, or in parts whose examples take the same branches of the model."""
@@ -172,13 +173,20 @@ class Batches:
             return self.one_at_a_time(batch, weights)  # a branch that no made-up example took may not be for vmap
         total, others, some = first_sum(found, parameters, self._max_norm, weights, asking=asking)
         if isinstance(some, Tensor):
-            return QueuedSum(total, some, self._again(batch, key, keys, weights))
+            return QueuedSum(total, some, self._later(total, others, None, batch, key, keys, weights))
         if not some:
             return total
         del found
+        return self._completed(total, others, batch, key, keys, weights)
+
+    def _completed(
+        self, total: ClippedSum, others: Tensor, batch: Examples, key: tuple, *own: Tensor | None
+    ) -> ClippedSum:
+        """The sum with the examples that the fast arithmetic left out."""
         rows = others.nonzero()[:, 0]
-        pieces = slices(len(rows), sum(parameter.numel() for parameter in parameters.values()), on=rows.device)
-        exact = (self._exactly(rows[piece], batch, key, keys, weights) for piece in pieces)
+        size = sum(parameter.numel() for parameter in trainable_parameters(self._objective.model).values())
+        pieces = slices(len(rows), size, on=rows.device)
+        exact = (self._exactly(rows[piece], batch, key, *own) for piece in pieces)
         return total.completed(rows, reduce(ClippedSum.followed_by, exact))
 
     def _exactly(
@@ -198,23 +206,38 @@ class Batches:
             self.paths[key] = self.latest = path.having(found)
         return found
 
-    def _again(self, batch: Examples, key: tuple, *own: Tensor | None) -> Callable[[], ClippedSum]:
-        """What computes a sum of a device again, where it turned out to be void."""
+    def _later(
+        self,
+        total: ClippedSum,
+        others: Tensor,
+        holds: Tensor | None,
+        batch: Examples,
+        key: tuple,
+        *own: Tensor | None,
+    ) -> Callable[[], ClippedSum]:
+        """What to do about a sum of a device that turned out to lack some examples.
+
+        These are computed again by themselves; or all are, where most are missing (a function that is none of rows),
+        where one that is not finite has spoilt the sum, and where a replayed sum does not hold.
+        """
         model = self._objective.model
         given = [*model.parameters(), *model.buffers(), *tensors(batch)]
         versions = [tensor._version for tensor in given]
 
-        def again() -> ClippedSum:
+        def later() -> ClippedSum:
             if versions != [tensor._version for tensor in given]:
                 raise SfumatoError(
                     "the model, the inputs or the targets were written to before the clipped sum was read, of which a "
                     "part must be computed again",
                     "read `gradients` before the optimizer's step, and before a batch's memory is used again",
                 )
+            few = 2 * int(others.sum()) <= len(others) and (holds is None or bool(holds))
             with torch.enable_grad():
+                if few and all(bool(value.isfinite().all()) for value in total.gradients.values()):
+                    return self._completed(total, others, batch, key, *own)
                 return self._at_once(batch, key, *own)
 
-        return again
+        return later
 
     def one_at_a_time(self, batch: Examples, weights: Tensor | None) -> ClippedSum:
         """The same by the slow path."""

@@ -61,22 +61,22 @@ class ClippedSum:
 class QueuedSum(ClippedSum):
     """A clipped sum that a device still computes, on the assumption that the fast arithmetic will do for all examples.
 
-    Whoever asks for one of its values waits for the device; where the assumption was wrong, all is computed again.
+    Whoever asks for one of its values waits for the device; where the assumption was wrong, the rest is done then.
 
     Args:
         total: what came out, or will.
-        spoiled: () bool, whether the assumption was wrong.
-        again: the sum without it; called at most once.
+        lacking: () bool, whether the assumption was wrong.
+        later: the sum without it; called at most once.
     """
 
-    def __init__(self, total: ClippedSum, spoiled: Tensor, again: Callable[[], ClippedSum]):
-        self.__dict__.update(_total=total, _spoiled=spoiled, _again=again)
+    def __init__(self, total: ClippedSum, lacking: Tensor, later: Callable[[], ClippedSum]):
+        self.__dict__.update(_total=total, _lacking=lacking, _later=later)
 
     @cached_property
     def settled(self) -> ClippedSum:
         """The sum, once the device is done."""
-        total, again = self.__dict__.pop("_total"), self.__dict__.pop("_again")
-        return again() if bool(self.__dict__["_spoiled"]) else total
+        total, later = self.__dict__.pop("_total"), self.__dict__.pop("_later")
+        return later() if bool(self.__dict__["_lacking"]) else total
 
     @property
     def gradients(self) -> dict[str, Tensor]:  # type: ignore[override]
@@ -91,8 +91,8 @@ class QueuedSum(ClippedSum):
         return self.settled.losses
 
     def of_weights(self, weights: Tensor) -> ClippedSum:
-        total, spoiled, again = (self.__dict__[name] for name in ("_total", "_spoiled", "_again"))
-        return QueuedSum(total.of_weights(weights), spoiled, lambda: again().of_weights(weights))
+        total, lacking, later = (self.__dict__[name] for name in ("_total", "_lacking", "_later"))
+        return QueuedSum(total.of_weights(weights), lacking, lambda: later().of_weights(weights))
 
 
 def first_sum(
@@ -104,8 +104,8 @@ def first_sum(
         trainable: the parameters, by name.
         max_norm: the bound ``C``.
         weights: (B,) from 0, for padding, to 1.
-        asking: whether to look if there are others, and leave them out. To look is to wait for a device; if there are
-            some and nobody looks, the sum is void.
+        asking: whether to look if there are others. To look is to wait for a device; where nobody looks, the sum lacks
+            them all the same, but is no number where one of them isn't finite.
 
     Returns:
         the sum; (B,) bool, the others (`clipping.doubtful`); and whether there are any, which is () if nobody looked.
