@@ -204,9 +204,12 @@ class TestQueued(Waiting):
         ODD[odd](x[2])
         runs: list[int] = []
         once = Batches._at_once
-        monkeypatch.setattr(
-            Batches, "_at_once", lambda self, *given, **how: (runs.append(1), once(self, *given, **how))[1]
-        )
+
+        def counted(self, *given, **how):
+            runs.append(1)
+            return once(self, *given, **how)
+
+        monkeypatch.setattr(Batches, "_at_once", counted)
         gradient = ClippedGradient(model, F.cross_entropy, max_norm=0.05)
         gradient(x, y).gradients  # noqa: B018
         assert len(runs) == wholly
