@@ -1,6 +1,6 @@
 """What a GPU would be asked by a clipped sum: python benchmarks/speed/device.py [--models lenet5 ...] [--lines 6]
 
-Kernels, and stops where the host waits for the device, of one clipped sum after two others of the same shape, beside a
+Kernels, and stops where the host waits for the device, of one clipped sum after three others of the same shape, beside a
 plain gradient step and `vmap` of the same model and batch; kernels also after the weights have moved, as in training;
 and what a whole step of a training command asks, with the draw, the inputs, the noise, the optimizer and the ledger.
 Counted on a device that computes on the CPU (`benchmarks/shared/counting.py`), so no time means anything and no GPU is
@@ -30,8 +30,8 @@ from benchmarks.shared.problems import Row
 RESULT = RESULTS / "device.json"
 WAYS = ("plain", "vmap", "sfumato")
 STEP = "train digits --model cnn --batch-size 256 --micro-batch 1024 --steps 60"
-BEFORE = 2
-"""Steps before the one that is counted: the first finds out about the model."""
+BEFORE = 3
+"""Steps before the one that is counted: the first finds out about the model, the second is recorded."""
 ROWS = {
     "last-layer": Row(model="", batch=256, size=512, classes=100),
     "lenet5": Row(model="lenet5", batch=64, size=28, channels=1),

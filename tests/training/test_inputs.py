@@ -13,7 +13,7 @@ from torch.nn import functional
 from sfumato import ClippedGradient, PrivacyPlan, RunKey, SfumatoError, models, train
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.observers.progress import Silence
-from sfumato.training.inputs import Inputs, OnFeatures, features
+from sfumato.training.inputs import Inputs, OnFeatures, features, filled
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.scorer import Scorer
 
@@ -177,3 +177,21 @@ def test_a_trunk_that_keeps_something_is_refused_before_the_run_begins(spots, pl
     with pytest.raises(SfumatoError, match="shown"):
         train(model, spots, plan, directory=tmp_path / "run", learning_rate=0.1, threads=1)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_device_s_last_micro_batch_is_filled_up_to_an_eighth_and_means_the_same(weighted):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(6, 3))
+    gradient = ClippedGradient(model, functional.cross_entropy, max_norm=0.1)
+    lengths = set()
+    for present in range(1, 33):
+        inputs, targets = torch.randn(present, 6), torch.arange(present) % 3
+        weights = torch.rand(present) if weighted else None
+        piece = filled(inputs, targets, None, weights, size=32)
+        lengths.add(len(piece[1]))
+        found, expected = gradient(*piece), gradient(inputs, targets, None, weights)
+        for name, value in expected.gradients.items():
+            torch.testing.assert_close(found.gradients[name], value, rtol=1e-5, atol=1e-6)
+        assert torch.equal(found.norms[present:].isnan(), torch.ones(len(piece[1]) - present, dtype=torch.bool))
+    assert lengths == {4, 8, 12, 16, 20, 24, 28, 32}
+    assert filled(inputs, targets, None, None, size=32)[3] is None

@@ -82,7 +82,9 @@ def checked_weights(weights: Tensor, examples: int) -> Tensor:
     if not isinstance(weights, Tensor) or weights.shape != (examples,):
         got = f"shape {tuple(weights.shape)}" if isinstance(weights, Tensor) else type(weights).__name__
         raise SfumatoError(f"weights must be a tensor of shape ({examples},), got {got}", remedy)
-    if weights.dtype != torch.bool and not weights.is_floating_point():
+    if weights.dtype == torch.bool:
+        return weights.double()
+    if not weights.is_floating_point():
         raise SfumatoError(f"weights must be booleans or real numbers, got {weights.dtype}", remedy)
     if not bool(((weights >= 0) & (weights <= 1)).all()):
         raise SfumatoError("weights must lie between 0 and 1, got other numbers among them", remedy)

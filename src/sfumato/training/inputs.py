@@ -61,6 +61,24 @@ class OnFeatures(nn.Module):
 MicroBatch = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 
+def filled(inputs: Tensor, targets: Tensor, keys: Tensor | None, weights: Tensor | None, *, size: int) -> MicroBatch:
+    """A micro-batch of fewer than `size` examples with padding of weight 0 up to the next eighth of that.
+
+    So the last micro-batches of all steps have eight shapes, each of which a device can be given as one sequence.
+    """
+    present = len(targets)
+    each = max(1, size // 8)
+    missing = -(-present // each) * each - present
+    if present == size or not missing:
+        return inputs, targets, keys, weights
+    weights = torch.ones(present, dtype=torch.bool, device=targets.device) if weights is None else weights
+
+    def longer(tensor: Tensor) -> Tensor:
+        return torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])])
+
+    return longer(inputs), longer(targets), None if keys is None else longer(keys), longer(weights)
+
+
 class Inputs:
     """The training records as the model's inputs, in micro-batches.
 
@@ -133,7 +151,8 @@ class Inputs:
             targets = _devices.sent(records.labels[rows], job.device)
             weights = None if self._class_weights is None else self._class_weights[targets]
             if padded is None:
-                yield inputs, targets, keys, weights
+                piece = inputs, targets, keys, weights
+                yield piece if torch.device(job.device).type == "cpu" else filled(*piece, size=size)
             else:
                 taking_part = torch.arange(start, start + size, device=job.device) < present
                 held, known = (taking_part.reshape(-1, *[1] * (some.dim() - 1)) for some in (inputs, targets))
