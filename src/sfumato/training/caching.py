@@ -28,8 +28,10 @@ from sfumato.randomness import owner_key as own_key
 from sfumato.runs import pins
 from sfumato.runs.checkpoint import stored_materials
 from sfumato.runs.owner.public_records import refuse_trained_on
+from sfumato.training import together
 from sfumato.training.computing import compute, transform_of
 from sfumato.training.preparation.origins import origins_of_backbone
+from sfumato.training.started import silent
 
 CROPS = ("central", "inception")
 
@@ -47,7 +49,8 @@ def features(
 ) -> Cache:
     """Compute the features of a source under a fixed public backbone, to a cache on disk that is a source itself.
 
-    A cache that was begun with the same arguments goes on where it was cut; only what is missing is computed.
+    A cache that was begun with the same arguments goes on where it was cut; only what is missing is computed. Processes
+    of torchrun share it out, and the first of them writes the cache.
 
     Args:
         source: a spelling such as "folder:photos", whose images are then read in the size and the colours that the
@@ -93,10 +96,12 @@ def features(
         origins=origins_of_backbone(backbone, of_network["weights"]),
         trained_on=stored_materials(of_network["weights"] or backbone),
     )
-    cache, progress = Cache(directory), shown(progress)
-    begin(cache, contents, progress)
-    how = {"owner_key": own_key(), "device": _devices.chosen(device), "batch": batch, "progress": progress}
-    compute(cache, contents, source, network, **how)
+    cache, progress = Cache(directory), Silence() if silent() else shown(progress)
+    with together.joining() as workers:
+        begin(cache, contents, progress)
+        how = {"owner_key": own_key(), "device": _devices.chosen(device), "batch": batch, "progress": progress}
+        compute(cache, contents, source, network, **how)
+        workers.agreed(True)
     return cache
 
 
@@ -190,7 +195,10 @@ def contents_for(
 
 
 def begin(cache: Cache, contents: Contents, progress: Progress | None = None) -> int:
-    """Lay the cache down, or see what stands of it; how many records are still to be computed."""
+    """Lay the cache down, or see what stands of it; how many records are still to be computed. Of several workers the
+    leader does, and the others look at nothing."""
+    if not together.own().is_leader:
+        return 0
     cache.begin(contents)
     for name in cache.discard_damaged():
         (progress or Silence()).report(f"{cache.path / name} is damaged, and is computed anew")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from sfumato._checks import SfumatoError
 from sfumato._files import write
 from sfumato.data import (
     BACKBONE,
+    PARTS,
     Cache,
     Contents,
     InceptionCrops,
@@ -26,8 +28,11 @@ from sfumato.data.images.windows import AREA
 from sfumato.gradients import keeps_apart, outputs_alone, outputs_together
 from sfumato.models import Backbone, Expects
 from sfumato.observers.progress import Progress, Silence
+from sfumato.runs import pins
 from sfumato.runs.checkpoint import to_bytes
+from sfumato.training import together
 from sfumato.training.inputs import ahead
+from sfumato.training.workers import Workers
 
 DEVICE_BATCH = 256
 CPU_BATCHES, CPU_PIXELS = (4, 128), 4 * 224**2
@@ -70,6 +75,8 @@ def compute(
 ) -> bool:
     """Write what is missing of the cache, and say whether the backbone could take ordinary batches.
 
+    Several workers share the images out; the leader writes, and says how many are computed at a time.
+
     Args:
         cache: a new place, or a cache that began with these very contents.
         contents: as `contents_for` gave them for this source and backbone.
@@ -82,41 +89,53 @@ def compute(
     are. So a cache is a per-record preprocessing, and whatever is promised for training on it is promised for training
     on the images (unit: one example; adjacency: any).
     """
-    progress = progress or Silence()
+    progress, workers = progress or Silence(), together.own()
     if source.cache is not None:
         raise SfumatoError("the source holds features already", "give a source of images")
-    cache.begin(contents)
-    if not (cache.path / BACKBONE).is_file():
-        write(cache.path / BACKBONE, to_bytes(dict(backbone.state_dict()), {}), private=True)
-    place = torch.device(device)
-    transform = Transform.from_dict(contents.transform or {})
-    features, size, together = by_records(backbone.to(place), transform, place, batch)
-    total, done = sum(contents.counts.values()), 0
-    progress.begin("computing features", total)
+    place, transform = torch.device(device), Transform.from_dict(contents.transform or {})
+    begun: dict[str, Any] = {}
+    if workers.is_leader:
+        begun["missing"] = _begun(cache, contents, backbone)
+        begun["batch"] = batch or default_batch(place, transform.resolution or transform.size)
+    begun = workers.said(begun)
+    facts = {"data": str(contents.source["fingerprint"]), "backbone": str(contents.digest)}
+    workers.refuse_others(facts | {"what is to be computed": contents.identity} | pins.environment())
+    features, size, ordinary = by_records(backbone.to(place), transform, place, begun["batch"])
+    done = 0
+    progress.begin("computing features", sum(contents.counts.values()))
     for name, part in (("train", source.train), ("test", source.test)):
         shown = _shown(contents, transform, owner_key, place) if name == "train" else _middle(transform, place)
         each = max(1, size // contents.stored) if name == "train" else size
-        left, codes = dict(cache.missing(name)), own_codes(part, owner_key)
+        codes = own_codes(part, owner_key)
         users, groups = user_codes(part, owner_key), part.groups
         for piece, rows in contents.pieces(name):
-            if piece not in left:
-                done += len(rows)
-                continue
-            found = []
-            for block in _blocks(part, rows, shown, features, size=size, each=each):
-                found.append(block)
-                done += len(block)
-                progress.advance(done)
-            some = slice(rows.start, rows.stop)
-            cache.write(
-                piece,
-                torch.cat(found),
-                part.labels[some],
-                codes[some],
-                users=None if users is None else users[some],
-                groups=None if groups is None else groups[some],
-            )
-    return together
+            if piece in begun["missing"]:
+                found = _rows(
+                    *(workers, part, rows, shown, features),
+                    size=size,
+                    each=each,
+                    advance=lambda some, before=done: progress.advance(before + some),
+                )
+                if workers.is_leader:
+                    some = slice(rows.start, rows.stop)
+                    cache.write(
+                        piece,
+                        found,
+                        part.labels[some],
+                        codes[some],
+                        users=None if users is None else users[some],
+                        groups=None if groups is None else groups[some],
+                    )
+            done += len(rows)
+    return ordinary
+
+
+def _begun(cache: Cache, contents: Contents, backbone: Backbone) -> list[str]:
+    """Lay down the cache and its backbone; the pieces that are still to be written."""
+    cache.begin(contents)
+    if not (cache.path / BACKBONE).is_file():
+        write(cache.path / BACKBONE, to_bytes(dict(backbone.state_dict()), {}), private=True)
+    return [piece for part in PARTS for piece, _ in cache.missing(part)]
 
 
 def by_records(
@@ -130,13 +149,13 @@ def by_records(
     size = batch or default_batch(device, side)
     shape = (transform.channels, side, side)
     generator = torch.Generator().manual_seed(0)
-    together = keeps_apart(backbone, torch.randn(size, *shape, generator=generator).to(device))
+    ordinary = keeps_apart(backbone, torch.randn(size, *shape, generator=generator).to(device))
 
     def features(images: Tensor) -> Tensor:
         filled = torch.cat([images, images.new_zeros(size - len(images), *shape)]) if len(images) < size else images
-        return (outputs_together if together else outputs_alone)(backbone, filled)[: len(images)]
+        return (outputs_together if ordinary else outputs_alone)(backbone, filled)[: len(images)]
 
-    return features, size, together
+    return features, size, ordinary
 
 
 def features_either_way(
@@ -162,15 +181,32 @@ def features_either_way(
 Shown = Callable[[np.ndarray], Tensor]
 
 
-def _blocks(
-    part: Part, rows: range, shown: Shown, features: Callable[[Tensor], Tensor], *, size: int, each: int
-) -> Iterator[Tensor]:
-    """Features (n, S, D) of the records in these rows, `each` of them at a time; the next are read meanwhile."""
-    blocks = [slice(start, min(start + each, rows.stop)) for start in range(rows.start, rows.stop, each)]
-    for images in ahead(part, blocks):
-        views = shown(images)
-        flat = torch.cat([features(some) for some in views.flatten(0, 1).split(size)])
-        yield flat.unflatten(0, views.shape[:2]).cpu()
+def _rows(
+    workers: Workers,
+    part: Part,
+    rows: range,
+    shown: Shown,
+    features: Callable[[Tensor], Tensor],
+    *,
+    size: int,
+    each: int,
+    advance: Callable[[int], None],
+) -> Tensor:
+    """Features (n, S, D) of the records in these rows, `each` of them at a time, which the workers share out; the next
+    are read meanwhile.
+
+    Args:
+        advance: is told how many of them are done, if all workers are as fast as this one.
+    """
+
+    def computed(own: Sequence[np.ndarray]) -> Iterator[Tensor]:
+        for number, images in enumerate(ahead(part, own), start=1):
+            views = shown(images)
+            flat = torch.cat([features(some) for some in views.flatten(0, 1).split(size)])
+            yield flat.unflatten(0, views.shape[:2]).cpu()
+            advance(min(number * each * workers.count, len(rows)))
+
+    return workers.rows(np.split(np.arange(rows.start, rows.stop), range(each, len(rows), each)), computed)
 
 
 def _middle(transform: Transform, device: torch.device) -> Shown:

@@ -131,15 +131,7 @@ def train(
     def job() -> PrivateJob:
         return prepare(own, source, plan, settings, Start.of(run, machine=machine, request=request), **options)
 
-    with together.joining() as workers:
-        if workers.is_leader:
-            finished = execute(job(), run, heading=heading, progress=progress, observers=observers)
-            workers.agreed(True)
-            return finished
-        if workers.led() is not None:  # the run stands, with its key and what its leader has measured
-            take_part(job(), run, workers)
-            workers.agreed(True)
-        return read(run)
+    return executed(job, run, heading=heading, progress=progress, observers=observers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +197,25 @@ def execute(
         progress.report("evaluating, and writing the model and its page")
         statement = finish.conclude(job, run, ledger, outcome, scorer=scorer)
     return _finished(job, run, statement, outcome)
+
+
+def executed(job: Callable[[], PrivateJob | PublicJob], run: RunDirectory, **how: Any) -> Any:
+    """`execute`, which the first of torchrun's processes leads and the others take part in; each has the finished run.
+
+    Args:
+        job: makes the job, once the run stands: with its key, and with what its leader has measured.
+    """
+    with together.joining() as workers:
+        if workers.is_leader:
+            finished = execute(job(), run, **how)
+            workers.agreed(True)
+            return finished
+        if workers.led() is None:
+            return read(run)
+        own = job()
+        outcome = take_part(own, run, workers)
+        workers.agreed(True)
+        return read(run) if isinstance(own, PrivateJob) else _finished(own, run, own.statement, outcome)
 
 
 def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
@@ -274,7 +285,7 @@ def follow(workers: Workers, read: Callable[[str], tuple[PrivateJob | PublicJob,
         take_part(read(str(run.path))[0], run, workers)
 
 
-def take_part(job: PrivateJob | PublicJob, run: RunDirectory, workers: Workers) -> None:
+def take_part(job: PrivateJob | PublicJob, run: RunDirectory, workers: Workers) -> Outcome:
     """What a worker does of a run that another one leads: all steps that are still to be taken, from its checkpoint on.
 
     Errors: `SfumatoError`, naming the difference, where this worker's data, plan, settings, model or machine are others
@@ -284,7 +295,7 @@ def take_part(job: PrivateJob | PublicJob, run: RunDirectory, workers: Workers) 
     key, checkpoint = resume.own_key(run, None), resume.own_checkpoint(run, None, 0)
     if key.check_value(run.identity) != job.key.check_value(run.identity):
         raise SfumatoError(f"the run key in {run.path} was replaced meanwhile", "give the same command again")
-    take_steps(job, run, job.kind.steps(job, key, Silence()), checkpoint, workers=workers)
+    return take_steps(job, run, job.kind.steps(job, key, Silence()), checkpoint, workers=workers)
 
 
 def earlier_plans(job: PrivateJob) -> list[composition.Use]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError
+from sfumato.data import ViewDraws
 from sfumato.models.losses import LOSSES
 from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan
@@ -21,6 +23,7 @@ from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.kind import Kind
 from sfumato.training.scorer import scorer_of
 from sfumato.training.step import PrivateStep
+from sfumato.training.workers import Workers
 
 
 class PrivateSteps:
@@ -69,11 +72,13 @@ class DivergedError(SfumatoError):
 class PublicSteps:
     """The mean gradient of a piece of a shuffled epoch, clipped as a whole where the job has a norm for it.
 
-    No noise, and no promise: public data only.
+    Several workers share out its micro-batches, whose gradients are added in their order. No noise, and no promise:
+    public data only.
     """
 
     def __init__(self, job: PublicJob, key: RunKey, progress: Progress | None = None):
-        self._job, self._key = job, key
+        self._job, self._key, self._workers = job, key, together.own()
+        refuse_running_statistics(job.module, self._workers)
         self._records = job.source.images_for(job.views)
         self._trained = {name: value for name, value in job.module.named_parameters() if value.requires_grad}
         self._loss = 0.0
@@ -81,30 +86,44 @@ class PublicSteps:
 
     def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor | None], NoiseState]:
         """The mean gradient of a step's batch; None for a parameter that the loss does not depend on."""
-        job, rule = self._job, self._job.views
-        torch.manual_seed(self._key.seed("model", step))
-        chosen = self.batch(step)
-        draws = rule.draw(self._key.generator("views", step), len(chosen), size=job.source.size)
-        self._loss = 0.0
+        job, workers, chosen = self._job, self._workers, self.batch(step)
+        draws = job.views.draw(self._key.generator("views", step), len(chosen), size=job.source.size)
         # Pieces of nearly one size: batch norm cannot do with a last one of a single example.
-        for piece in np.array_split(np.arange(len(chosen)), -(-len(chosen) // job.performance.micro_batch)):
-            rows = chosen[piece]
-            stored = _devices.sent(self._records.take(rows), job.device)
-            if job.source.cache is None:
-                stored = viewed(stored, draws[piece[0] : piece[-1] + 1], job.source, rule, job.transform)
-            views = stored[:, -rule.count :].flatten(0, 1)
-            targets = _devices.sent(self._records.labels[rows], job.device).repeat_interleave(rule.count)
-            loss = LOSSES[job.settings.objective.loss](job.module(views), targets) * (len(rows) / len(chosen))
-            loss.backward()
-            self._loss += loss.item()
+        pieces = np.array_split(np.arange(len(chosen)), -(-len(chosen) // job.performance.micro_batch))
+        losses, used = torch.zeros(len(pieces), dtype=torch.float64), torch.zeros(len(self._trained))
+
+        def gradients() -> Iterator[dict[str, Tensor]]:
+            for place in range(workers.rank, len(pieces), workers.count):
+                losses[place] = self._backward(step, chosen, pieces[place], draws)
+                used.add_(torch.tensor([value.grad is not None for value in self._trained.values()]))
+                yield {name: _taken(value) for name, value in self._trained.items()}
+
+        total = workers.in_turn(gradients(), len(pieces), self._trained)
+        losses, used = (sum(workers.blocks(one)) for one in (losses, used))
+        self._loss = sum(losses.tolist())
         if not np.isfinite(self._loss):
             raise DivergedError(
                 f"the loss is {self._loss} at step {step}: training has diverged",
                 "give a smaller learning rate, or some warm-up, and another `directory`",
             )
+        for (name, value), found in zip(self._trained.items(), used.tolist(), strict=True):
+            value.grad = total[name] if found else None
         if job.max_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._trained.values(), job.max_norm)
         return {name: value.grad for name, value in self._trained.items()}, NoiseState(step=step + 1)
+
+    def _backward(self, step: int, chosen: np.ndarray, piece: np.ndarray, draws: ViewDraws) -> float:
+        """The loss of a piece of the batch, as its part of the mean; leaves its gradient with the parameters."""
+        job, rule, rows = self._job, self._job.views, chosen[piece]
+        torch.manual_seed(self._key.seed("model", step, str(piece[0])))
+        stored = _devices.sent(self._records.take(rows), job.device)
+        if job.source.cache is None:
+            stored = viewed(stored, draws[piece[0] : piece[-1] + 1], job.source, rule, job.transform)
+        views = stored[:, -rule.count :].flatten(0, 1)
+        targets = _devices.sent(self._records.labels[rows], job.device).repeat_interleave(rule.count)
+        loss = LOSSES[job.settings.objective.loss](job.module(views), targets) * (len(rows) / len(chosen))
+        loss.backward()
+        return loss.item()
 
     def batch(self, step: int) -> np.ndarray:
         """The step's piece of its epoch, which is shuffled by a function of (key, epoch)."""
@@ -117,6 +136,21 @@ class PublicSteps:
     def figures(self, step: int) -> dict[str, Any]:
         """The mean loss of the last batch."""
         return {"training_loss": self._loss}
+
+
+def refuse_running_statistics(module: nn.Module, workers: Workers) -> None:
+    """Refuse several workers a model that remembers what it has seen of a step, one micro-batch after the other."""
+    if workers.count > 1 and any(getattr(layer, "running_mean", None) is not None for layer in module.modules()):
+        raise SfumatoError(
+            "the model has running statistics of its batches (batch norm), which follow one process's micro-batches",
+            "use one process, or a model with group norm",
+        )
+
+
+def _taken(parameter: nn.Parameter) -> Tensor:
+    """Its gradient, which it has no longer; zeros where the loss does not depend on it."""
+    found, parameter.grad = parameter.grad, None
+    return torch.zeros_like(parameter) if found is None else found
 
 
 PRIVATE = Kind(steps=PrivateSteps, scorer=scorer_of)

@@ -91,10 +91,10 @@ def _fail(rank: int, error: BaseException) -> None:
         deadline = time.monotonic() + (LAST_WORDS if broken else 0.0)
         while not (said := store.check([_FAILURE])) and time.monotonic() < deadline:
             time.sleep(0.05)
-        if said:
+        if said and not isinstance(error, SfumatoError):  # which says itself what is wrong
             problem, _, remedy = store.get(_FAILURE).decode().partition("\n")
             raise SfumatoError(problem, remedy) from error
-        if not broken:
+        if not broken and not said:
             store.set(_FAILURE, f"worker {rank} on {socket.gethostname()}: {problem}\n{remedy}")
     except RuntimeError:
         broken = True  # the store is gone with whoever held it

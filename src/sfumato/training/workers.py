@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,7 +97,7 @@ class Workers:
                 f"{'none' if dealt is None else f'{dealt[3]} in step {dealt[0]}'}",
                 "deal the step's micro-batches (`Workers.deal`), and add each of one's own once",
             )
-        said = self._said([*dealt, sum(value.numel() for value in own.integers.values())])
+        said = self._numbers([*dealt, sum(value.numel() for value in own.integers.values())])
         what = ("step", "participants", "number of micro-batches", "share of them", "number of parameters")
         odd = [name for name, told in zip(what, said.t(), strict=True) if name != what[3] and len(told.unique()) > 1]
         odd = odd or ([] if int(said[:, 3].sum()) == dealt[2] else [what[3]])
@@ -127,6 +127,60 @@ class Workers:
         for block, values in zip(blocks, received.split(list(map(len, blocks))), strict=True):
             block.copy_(values)
         return found
+
+    def in_turn(
+        self, found: Iterable[Mapping[str, Tensor]], pieces: int, like: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """The sum over a step's pieces, added one after the other, as one process adds them: for sums that are not on
+        the grid, since nothing bounds them.
+
+        Args:
+            found: numbers by name, of this worker's pieces: each `count`-th from `rank` on.
+            pieces: how many all workers have, one or more.
+            like: tensors of these names and shapes.
+        """
+        found = iter(found)
+        if self.count == 1:
+            total = dict(next(found))
+            for one in found:
+                total = {name: value.add_(one[name]) for name, value in total.items()}
+            return total
+        summed = {name: torch.empty_like(value, memory_format=torch.contiguous_format) for name, value in like.items()}
+        own = self._cut(summed)[self.rank]
+        length, total = sum(map(len, own)), None
+        for start in range(0, pieces, self.count):
+            busy = min(self.count, pieces - start)  # the last ones may have none in the last round
+            one = next(found) if self.rank < busy else {}
+            parts = self._cut({name: value.contiguous() for name, value in one.items()})
+            sent = torch.cat([block for part in parts for block in part] or [next(iter(summed.values())).new_empty(0)])
+            lengths = [sum(map(len, part)) for part in parts]
+            for row in self._exchanged(sent, lengths, [length if at < busy else 0 for at in range(self.count)]).view(
+                busy, length
+            ):
+                total = row.clone() if total is None else total.add_(row)
+        assert total is not None
+        for block, values in zip(own, total.split(list(map(len, own))), strict=True):
+            block.copy_(values)
+        return self.whole(summed)
+
+    def rows(
+        self, pieces: Sequence[np.ndarray], compute: Callable[[Sequence[np.ndarray]], Iterable[Tensor]]
+    ) -> Tensor:
+        """What is computed of records, (N, ...) in the order of the pieces: each worker computes each `count`-th piece,
+        and all of them have all.
+
+        Args:
+            pieces: the records' numbers; those of a piece are computed beside each other, whoever does it.
+            compute: gives (n, ...) on the CPU of each of some pieces.
+        """
+        if self.count == 1:
+            return torch.cat(list(compute(pieces)))
+        own = list(compute(pieces[self.rank :: self.count] or pieces[:1]))
+        filled = own[0].new_zeros(-(-len(pieces) // self.count), max(map(len, pieces)), *own[0].shape[1:])
+        for place, some in enumerate(own):
+            filled[place, : len(some)] = some
+        found = torch.stack(self.blocks(filled), dim=1).flatten(0, 1)
+        return torch.cat([some[: len(piece)] for some, piece in zip(found, pieces, strict=False)])
 
     def remembered(self, state: NoiseState) -> NoiseState:
         """What the noise remembers, of all blocks, for a checkpoint; `state` stays as it is."""
@@ -159,7 +213,18 @@ class Workers:
 
     def agreed(self, yes: bool) -> bool:
         """What the leader says."""
-        return yes if self.count == 1 else bool(self.told({"yes": yes})["yes"])
+        return bool(self.said({"yes": yes})["yes"])
+
+    def said(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The leader's message, plain data, where each worker has one."""
+        return dict(message) if self.count == 1 else self.told(message)
+
+    def refuse_others(self, facts: Mapping[str, str]) -> None:
+        """Refuses to work for a leader of whom other facts hold: what it computes, by which versions, of what."""
+        said = self.said(facts)
+        odd = sorted(name for name in {*said, *facts} if said.get(name) != facts.get(name))
+        if odd:
+            raise SfumatoError(f"it differs from the leader in: {', '.join(odd)}", SAME)
 
     def refuse_apart(self, tensors: Mapping[str, Tensor], step: int) -> None:
         """Refuses where workers hold other numbers than each other."""
@@ -169,7 +234,7 @@ class Workers:
         for name, value in sorted(tensors.items()):
             content = value.detach().cpu().contiguous().view(-1).view(torch.uint8)
             digest.update(name.encode() + content.numpy().tobytes())
-        said = self._said([int.from_bytes(digest.digest()[:7])])
+        said = self._numbers([int.from_bytes(digest.digest()[:7])])
         if len(said.unique()) > 1:
             raise SfumatoError(
                 f"after step {step} the workers hold different weights: their processors round differently",
@@ -206,7 +271,7 @@ class Workers:
         distributed.broadcast(content, src=0, group=self.group)
         return json.loads(content.numpy().tobytes())
 
-    def _said(self, numbers: Sequence[int]) -> Tensor:
+    def _numbers(self, numbers: Sequence[int]) -> Tensor:
         """(workers, n) int64: what each of them says."""
         return torch.stack(self.blocks(torch.tensor(numbers, dtype=torch.int64)))
 

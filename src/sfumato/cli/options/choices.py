@@ -126,11 +126,11 @@ class Observed:
 
 @dataclass(frozen=True, kw_only=True)
 class Together:
-    """Who takes the steps of a run."""
+    """Who does the work of a verb."""
 
     processes: Processes = None
-    """Processes on this machine that take the steps together, each on a GPU of its own or a part of the CPU's cores.
-    The model has the same bytes with any number of them."""
+    """Processes on this machine that share the work, each on a GPU of its own or a part of the CPU's cores. What comes
+    of it has the same bytes with any number of them."""
 
     def refuse_together(self) -> None:
         """Refuse several processes for what they can't do together, before any of them is started."""

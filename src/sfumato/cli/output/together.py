@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from sfumato._checks import SfumatoError, positive_integer
+from sfumato.cli.registry import name_of
 from sfumato.training.started import STORE, one_of_several, silent
 
 
@@ -30,8 +31,9 @@ def run(verb: Any, arguments: Sequence[str]) -> int:
     Args:
         arguments: those that the verb was parsed from, for other processes to be started with.
     """
-    shares = hasattr(verb, "of_record")
-    given = verb.processes if shares else None
+    if not hasattr(verb, "refuse_together"):
+        return _alone(verb)
+    given = verb.processes
     processes = 1 if given is None else positive_integer("--processes", given)
     if one_of_several() and given is not None and STORE not in os.environ:
         raise SfumatoError(
@@ -40,8 +42,6 @@ def run(verb: Any, arguments: Sequence[str]) -> int:
         )
     if not one_of_several() and processes == 1:
         return verb.run() or 0
-    if not shares:  # what one process does, the others need not
-        return 0 if silent() else verb.run() or 0
     verb.refuse_together()
     from sfumato.training import together
     from sfumato.training.run import follow
@@ -51,4 +51,25 @@ def run(verb: Any, arguments: Sequence[str]) -> int:
         if one_of_several()
         else together.launched(processes, ["-m", "sfumato", *arguments]) as workers
     ):
-        return together.led(workers, lambda: verb.run() or 0, partial(follow, read=verb.of_record))
+        if hasattr(verb, "of_record"):
+            return together.led(workers, lambda: verb.run() or 0, partial(follow, read=verb.of_record))
+        status = verb.run() or 0  # which computes this one's share
+        workers.agreed(True)  # nobody is at the end before the leader
+        return status
+
+
+def _alone(verb: Any) -> int:
+    """Run a verb in the first process: what it does, the others need not.
+
+    Errors: `SfumatoError` for one that starts processes of its own, which would find a part of the machine.
+    """
+    if silent():
+        return 0
+    if one_of_several() and hasattr(verb, "processes"):
+        count = os.environ["WORLD_SIZE"]
+        raise SfumatoError(
+            f"this is one of {count} processes of one command, and sfumato {name_of(type(verb))} trains its runs in "
+            "processes of its own",
+            f"start it alone, with `processes={count}` for so many runs at once",
+        )
+    return verb.run() or 0

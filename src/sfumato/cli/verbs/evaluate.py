@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sfumato import _devices
-from sfumato._checks import SfumatoError, fraction, one_of
+from sfumato._checks import SfumatoError, fraction, one_of, positive_integer
 from sfumato._choices import choices_of
 from sfumato._files import write
 from sfumato.cli.options import spellings
-from sfumato.cli.options.choices import OfModel
+from sfumato.cli.options.choices import OfModel, Together
 from sfumato.cli.output import console, measured
 from sfumato.cli.output.measured import PARTS
 from sfumato.data.declared import Loading
+from sfumato.training.started import silent
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from torch import Tensor, nn
 
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 @partial(spellings.spelt, test_fraction="as in training")
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(OfModel, Loading):
+class Evaluate(Together, OfModel, Loading):
     """Measure a finished run's model on the test part of a source.
 
     The figures are not noisy: on private data they are for the owner's eyes.
@@ -70,6 +73,8 @@ class Evaluate(OfModel, Loading):
     """Of an embedding: the false accept rate at which recall is measured. (default: 0.001)"""
     device: spellings.Device = None
     """Where to compute."""
+    threads: spellings.Whole = None
+    """CPU threads."""
 
     def run(self) -> None:
         """Measure and print."""
@@ -79,8 +84,10 @@ class Evaluate(OfModel, Loading):
         import torch
 
         from sfumato.runs import load
+        from sfumato.training.preparation.prepare import default_threads
 
         one_of("--part", self.part, PARTS)
+        torch.set_num_threads(default_threads() if self.threads is None else positive_integer("threads", self.threads))
         loaded = load(self.run_directory, model=self.model)
         device = torch.device(_devices.chosen(self.device))
         measure = self._classifier if loaded.embedding is None else self._embedding
@@ -103,8 +110,14 @@ class Evaluate(OfModel, Loading):
         parts, sets = self._parts(source), None
         if self.label_sets is not None:
             sets = label_sets.read(self.label_sets, parts, loaded.classes, parted=source.has_own_split)
-        outputs = torch.cat([accuracy.logits(module.to(device), part, transform, device) for part in parts])
-        outputs = reading.logits(outputs)
+        module = module.to(device)
+
+        def logits(part: Part, places: np.ndarray) -> Tensor:
+            return accuracy.logits(module, part, transform, device, places=places)
+
+        refuse_others(source, module)
+        batches = [np.split(np.arange(len(part)), range(accuracy.BATCH, len(part), accuracy.BATCH)) for part in parts]
+        outputs = reading.logits(shared_out(logits, parts, batches))
         labels = torch.from_numpy(np.concatenate([part.labels for part in parts]))
         if not exclusive(loaded.loss):
             threshold = multilabel.THRESHOLD if self.threshold is None else self.threshold
@@ -153,7 +166,7 @@ class Evaluate(OfModel, Loading):
         import torch
 
         from sfumato.data import Transform
-        from sfumato.embedding.steps import embedded, evaluation
+        from sfumato.embedding.steps import BATCH, embedded, evaluation
 
         transform = loaded.transform
         assert isinstance(transform, Transform)
@@ -167,7 +180,14 @@ class Evaluate(OfModel, Loading):
         self._refuse_other_split(source, loaded.user_from)
         source = self._declared_public(source)
         parts = self._parts(source)
-        embeddings = torch.cat([embedded(loaded.module.to(device), part, transform, device) for part in parts])
+        module = loaded.module.to(device)
+
+        def embeddings_of(part: Part, places: np.ndarray) -> Tensor:
+            return embedded(module, part, transform, device, places)
+
+        refuse_others(source, module)
+        batches = [np.array_split(np.arange(len(part)), max(1, -(-len(part) // BATCH))) for part in parts]
+        embeddings = shared_out(embeddings_of, parts, batches)
         labels = np.concatenate([part.labels for part in parts])
         found = evaluation(embeddings, labels, far=1e-3 if self.far is None else self.far)
         return measured.of_embeddings(found, source, self.part)
@@ -206,7 +226,7 @@ class Evaluate(OfModel, Loading):
         threshold = 0.5 if self.threshold is None else self.threshold
         true = labels == place if exclusive(loaded.loss) else labels[:, place] == 1
         found = diagnostic(scores, true.numpy(), threshold=threshold, prevalence=self._share_there(loaded.classes))
-        if self.plot is not None:
+        if self.plot is not None and not silent():
             point = 1 - found.specificity.value, found.sensitivity.value
             drawn = receiver_file(self.positive, found.curve, found.auc.value, point)
             write(FilePath(self.plot), drawn.encode(), private=True)
@@ -280,3 +300,29 @@ class Evaluate(OfModel, Loading):
             return {}
         declared = self if (self.bit_depth, self.window) != (None, None) else transform
         return {"bit_depth": declared.bit_depth, "window": declared.window}
+
+
+def refuse_others(source: Source, module: nn.Module) -> None:
+    """Refuse processes that would compute something else than the first of them: other data, weights or machines."""
+    from sfumato.runs import pins
+    from sfumato.training import together
+
+    if (workers := together.own()).count > 1:
+        facts = {"data": source.fingerprint, "weights": pins.weights_digest(module.state_dict())}
+        workers.refuse_others(facts | pins.environment())
+
+
+def shared_out(
+    compute: Callable[[Part, np.ndarray], Tensor], parts: Sequence[Part], batches: Sequence[Sequence[np.ndarray]]
+) -> Tensor:
+    """What is computed of all records of the parts, (N, ...), by all processes of the command, in one's batches."""
+    import torch
+
+    from sfumato.training import together
+
+    workers = together.own()
+    found = [
+        workers.rows(pieces, lambda own, part=part: (compute(part, piece) for piece in own))
+        for part, pieces in zip(parts, batches, strict=True)
+    ]
+    return torch.cat(found)

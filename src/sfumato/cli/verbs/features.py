@@ -10,9 +10,10 @@ import tyro
 from sfumato import _devices
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.cli.options import spellings
-from sfumato.cli.options.choices import EndsWithJson, SourceChoices, source_spec, stem_of
+from sfumato.cli.options.choices import EndsWithJson, SourceChoices, Together, source_spec, stem_of
 from sfumato.cli.output import console
 from sfumato.observers.progress import Bars, read_source
+from sfumato.training.started import silent
 
 if TYPE_CHECKING:
     from sfumato.data import Cache
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Features(EndsWithJson, SourceChoices):
+class Features(Together, EndsWithJson, SourceChoices):
     """Compute the features of a source under a fixed public backbone, once, to a cache on disk.
 
     A cache is a source: sfumato train features:PATH trains a private classifier on it. The command goes on where it was
@@ -86,7 +87,8 @@ class Features(EndsWithJson, SourceChoices):
         cache = Cache(self.output or f"caches/{stem_of(self.what)}")
         with Bars() as progress:
             missing, together, seconds = self._computed(cache, showing, device, progress)
-        self._report(cache, missing, together, seconds)
+        if not silent():
+            self._report(cache, missing, together, seconds)
 
     def _showing(self) -> Showing:
         """What the backbone sees of each image."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sfumato.cli.options.choices import Observed, TrainingChoices
-from sfumato.cli.options.spellings import BatchSize, SourceRecipeOrRun, Steps, Unclipped, spelt
+from sfumato.cli.options.choices import Observed, Together, TrainingChoices
+from sfumato.cli.options.spellings import BatchSize, SourceRecipeOrRun, Steps, Unclipped, WholeByRule, spelt
 from sfumato.cli.output import console
 from sfumato.observers.progress import Bars
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @partial(spelt, weight_decay="by rule: 0.0005", schedule="by rule: step")
 @dataclass(frozen=True, kw_only=True)
-class Pretrain(Observed, TrainingChoices):
+class Pretrain(Observed, Together, TrainingChoices):
     """Train without privacy, on public data: the start of private fine-tuning, or a figure to compare it with.
 
     SOURCE is as in sfumato train, and must be public; or a recipe (recipe:NAME, or a .toml file); or an unfinished run
@@ -36,6 +36,8 @@ class Pretrain(Observed, TrainingChoices):
     """Number of training steps."""
     max_norm: Unclipped = None
     """The L2 norm to which a step's mean gradient is scaled down where it is longer; no promise follows from it."""
+    micro_batch: WholeByRule = None
+    """The most examples in memory at once."""
 
     def run(self) -> None:
         """Train, and say how well the model does."""
@@ -53,19 +55,24 @@ class Pretrain(Observed, TrainingChoices):
             console.note(f"sfumato train SOURCE --pretrained {done.directory} --model {job.settings.model}")
             console.note("   fine-tunes it privately, with a classifier that starts at zero")
 
+    def of_record(self, path: str) -> tuple[PublicJob, RunDirectory]:
+        """The job of a run directory, from its record."""
+        from sfumato.training.preparation import recorded
+
+        return recorded.public_job(path, trust_code=self.trust_code)
+
     def job(self, progress: Any) -> tuple[PublicJob, RunDirectory]:
         """Everything up to the first step, and where the run is to be."""
-        from sfumato.training.preparation import recorded
         from sfumato.training.preparation.start import Machine
         from sfumato.training.public import pretraining
 
         if self.resumes(self.what):
-            return recorded.public_job(self.what, trust_code=self.trust_code)
+            return self.of_record(self.what)
         chosen = self.with_recipe(self.what)
         run = chosen.directory()
         chosen, notes = chosen.as_pretrained()
         given = {field.name: getattr(chosen, field.name) for field in fields(chosen)}
-        machine = Machine(device=chosen.device, threads=chosen.threads)
+        machine = Machine(device=chosen.device, threads=chosen.threads, micro_batch=chosen.micro_batch)
         notes = (*chosen.notes_on(run), *notes)
         return pretraining.job_of(chosen.spec, given, run, machine, notes=notes, progress=progress), run
 

@@ -20,17 +20,19 @@ from sfumato.experiment import defaults
 from sfumato.experiment.keywords import settings_of
 from sfumato.experiment.settings import Settings
 from sfumato.observers.notebook import shown
-from sfumato.observers.progress import Progress, read_source
+from sfumato.observers.progress import Progress, Silence, read_source
 from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.directory import RunDirectory
+from sfumato.training import together
 from sfumato.training.job import PublicJob, PublicTraining
 from sfumato.training.preparation import beforehand
 from sfumato.training.preparation.building import build
 from sfumato.training.preparation.origins import origins
 from sfumato.training.preparation.prepare import begun, check_machine, own_threads
 from sfumato.training.preparation.start import Machine, Start
-from sfumato.training.run import PublicRun, execute
-from sfumato.training.steps import PUBLIC
+from sfumato.training.run import PublicRun, executed
+from sfumato.training.started import silent
+from sfumato.training.steps import PUBLIC, refuse_running_statistics
 
 MICRO_BATCH = 256
 
@@ -59,7 +61,7 @@ def prepare(
             f"batch_size must not exceed the number of examples, got {training.batch_size} of {len(source.train)}",
             "give a smaller one",
         )
-    settings = training.settings
+    settings, start = training.settings, Start.given(start, others)
     source.images_for(settings.views)
 
     def built(key: RunKey) -> nn.Module:
@@ -68,18 +70,27 @@ def prepare(
     known = begun(
         source,
         settings,
-        Start.given(start, others),
+        start,
         built,
         kind=PUBLIC,
         steps=training.steps,
-        micro_batch=MICRO_BATCH,
+        micro_batch=micro_batch(start, training.batch_size),
     )
+    refuse_running_statistics(known["module"], together.own())
     return PublicJob(
         **known,
         batch_size=training.batch_size,
         origins=origins(source, settings),
         max_norm=training.max_norm,
     )
+
+
+def micro_batch(start: Start, batch_size: int) -> int:
+    """The most examples at once: as asked for, else as recorded, else what the workers can share out."""
+    if start.machine.micro_batch is not None:
+        return start.machine.micro_batch
+    recorded = start.unfinished.recorded
+    return recorded.micro_batch if recorded else min(MICRO_BATCH, -(-batch_size // together.own().count))
 
 
 def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, list[str]]:
@@ -158,7 +169,8 @@ def pretrain(
     progress: Progress | None = None,
     **choices: Any,
 ) -> PublicRun:
-    """Train without privacy, on public data; an unfinished run in `directory` is resumed.
+    """Train without privacy, on public data; an unfinished run in `directory` is resumed. Processes of torchrun take the
+    steps together.
 
     Args:
         model: a name (see `sfumato.models`) or a module of one's own, which stays as it is: a copy is trained.
@@ -176,13 +188,13 @@ def pretrain(
 
             public: the owner's declaration that the records of a source named by its spelling are public.
 
-            device, threads: performance.
+            device, threads, micro_batch: performance.
 
             observers: who else looks on.
 
     **Guarantee.** None. Private data are refused.
     """
-    machine = Machine(device=choices.pop("device", None), threads=choices.pop("threads", None))
+    machine = Machine(**{name: choices.pop(name, None) for name in ("device", "threads", "micro_batch")})
     public, observers = choices.pop("public", False), choices.pop("observers", ())
     length = {"steps": steps, "batch_size": batch_size, "max_norm": choices.pop("max_norm", None)}
     own, name = (model, "module") if isinstance(model, nn.Module) else (None, model)
@@ -195,5 +207,8 @@ def pretrain(
     settings = settings_of(settings, name, averaging, choices, source)
     run = RunDirectory(directory)
     training = PublicTraining(settings=settings, **length)
-    job = prepare(source, training, model=own, start=Start.of(run, machine=machine))
-    return execute(job, run, progress=shown(progress), observers=observers)
+
+    def job() -> PublicJob:
+        return prepare(source, training, model=own, start=Start.of(run, machine=machine))
+
+    return executed(job, run, progress=Silence() if silent() else shown(progress), observers=observers)
