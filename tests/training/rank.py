@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +89,32 @@ def step_is_the_same(workers: Workers) -> bool:
     return bits(steps[0](0, pieces)) == bits(steps[1](0, [pieces[place] for place in dealt]))
 
 
+def sums_in_turn_are_the_same(workers: Workers, pieces: int) -> bool:
+    """Numbers that no grid holds, of more pieces than there are workers, or of fewer."""
+    drawn = np.random.default_rng(pieces)
+    parts = [
+        {name: torch.from_numpy(drawn.normal(size=shape, scale=10.0**place)).float() for name, shape in shapes.items()}
+        for place, shapes in enumerate([SHAPES["many"]] * pieces)
+    ]
+    own = [{name: value.clone() for name, value in part.items()} for part in parts[workers.rank :: workers.count]]
+    found = workers.in_turn(own, pieces, parts[0])
+    return bits(found) == bits(Workers().in_turn(parts, pieces, parts[0]))
+
+
+def rows_are_the_same(workers: Workers, lengths: list[int]) -> bool:
+    """Of pieces of several lengths, each computed by one: which rows are beside each other is the same."""
+    pieces, seen = np.split(np.arange(sum(lengths)), np.cumsum(lengths)[:-1]), []
+
+    def compute(some: list[np.ndarray]) -> Iterator[torch.Tensor]:
+        for piece in some:
+            seen.append(len(piece))
+            yield torch.from_numpy(np.stack([piece, np.full(len(piece), len(piece))], axis=1))
+
+    found = workers.rows(pieces, compute)
+    own = lengths[workers.rank :: workers.count] or lengths[:1]
+    return seen == own and torch.equal(found, Workers().rows(pieces, compute))
+
+
 class Counted:
     """Clipped vectors with a count, for a norm that follows a quantile."""
 
@@ -163,6 +189,7 @@ def refusals(workers: Workers, place: Path) -> dict[str, str]:
     found["others"] = refused(lambda: sum_of(workers, 1, np.arange(3) + workers.rank, 1))
     found["sizes"] = refused(lambda: sum_of(workers, 1, np.arange(3), 1, sizes=[1, 1, 1 + workers.rank]))
     found["width"] = refused(lambda: sum_of(workers, 1, np.arange(3), 1, width=9 + workers.rank))
+    found["other"] = refused(lambda: workers.refuse_others({"data": f"{workers.rank // 2}", "version": "1"}))
     first = Workers(rank=0, count=workers.count, group=workers.group)  # all of them take the first one's pieces
     found["share"] = refused(lambda: sum_of(first, 1, np.arange(3), 2, sizes=[1] * (workers.count + 1)))
     found["step"] = refused(lambda: sum_of(workers, workers.rank, np.arange(3), 1))
@@ -188,6 +215,8 @@ def main(place: Path) -> None:
             for name, shapes in SHAPES.items()
         }
         found |= {"step": step_is_the_same(workers), "adaptive": adaptive_step_is_the_same(workers)}
+        found |= {f"{pieces} in turn": sums_in_turn_are_the_same(workers, pieces) for pieces in (2, 5, 6)}
+        found |= {f"rows of {lengths}": rows_are_the_same(workers, lengths) for lengths in ([4, 2], [3, 3, 3, 3, 1])}
         found["agreed"] = workers.agreed(workers.is_leader)
         found["added"] = workers.added(0.5 * (workers.rank + 1)) == 0.25 * workers.count * (workers.count + 1)
         print(json.dumps([found, refusals(workers, place)]))

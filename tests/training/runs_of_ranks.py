@@ -15,8 +15,9 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch import nn
 
-from sfumato import EMA, PrivacyPlan, SfumatoError, train
+from sfumato import EMA, PrivacyPlan, SfumatoError, features, open_source, owner_key, pretrain, train
 from sfumato.privacy.planning.requested import requested
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.training import loop, together
@@ -40,10 +41,21 @@ KINDS: dict[str, dict[str, Any]] = {
     "trained over": {"model": "linear", "aggregate": "ema", "aggregate_from": 1, "micro_batch": 3},
     "half precision": {"model": "cnn", "precision": "bfloat16"},
 }
+PUBLIC = {"steps": 4, "batch_size": 40, "micro_batch": 9, "max_norm": 0.5, "public": True}
 
 
 def run(place: Path, source: str, name: str) -> None:
     """One run, in the directory of its name."""
+    if name.startswith("public"):
+        torch.manual_seed(0)
+        own = nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(64, 4))
+        known = {"learning_rate": 0.1, "seed": 5, "threads": 1, **PUBLIC}
+        pretrain("cnn" if name == "public" else own, source, directory=place / name, **known)
+        return
+    if name == "cache":
+        images = open_source(source, owner_key=owner_key(), public=True)
+        features(images, str(place / "public"), directory=place / name, batch=16, crop="inception", views=3)
+        return
     own = dict(KINDS[name])
     pair = requested(examples=200, momentum=0.9, **own.pop("pair", {}))
     plan = PrivacyPlan.calibrate(batch_size=own.pop("batch_size", 40), **KNOWN, **pair._asdict())

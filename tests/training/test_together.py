@@ -12,8 +12,8 @@ from sfumato import verify
 from sfumato.runs.directory import RunDirectory
 
 SCRIPT = str(Path(__file__).with_name("runs_of_ranks.py"))
-QUICK = "blt, lamb, features, half precision"
-OTHERS = "views, tree, banded, truncated"
+QUICK = "blt, lamb, features, half precision, public, cache"
+OTHERS = "views, tree, banded, truncated, public with dropout"
 
 
 def spots(path: Path, seed: int) -> str:
@@ -35,10 +35,16 @@ def test_two_workers_leave_the_same_bytes_as_one(kinds, tmp_path, ranks):
             assert one.stdout == "after step 1 the workers hold different weights: their processors round differently\n"
     for name in kinds.split(", "):
         one, two = (RunDirectory(tmp_path / place / name) for place in ("one", "two"))
-        assert (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
-        assert two.finished
-        assert verify(two.path).holds
+        files = sorted(path.name for path in one.path.glob("*.safetensors"))
+        assert len(files) == {"cache": 3, "public": 2}.get(name.split()[0], 1)
+        for file in files:
+            assert (one / file).read_bytes() == (two / file).read_bytes(), file
         assert not (two / "workers.token").exists()
+        assert two.finished or name == "cache"
+        if name.startswith("public"):
+            assert one.rows()[-1]["training_loss"] == two.rows()[-1]["training_loss"]
+        elif name != "cache":
+            assert verify(two.path).holds
 
 
 def test_a_worker_with_other_data_is_refused_before_the_first_step(tmp_path, ranks):

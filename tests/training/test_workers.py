@@ -60,7 +60,7 @@ def three(tmp_path_factory, ranks):
 
 def test_three_workers_have_the_bits_of_one(three):
     for found, _ in three:
-        assert len(found) == 12
+        assert len(found) == 17
         assert all(found.values()), found
 
 
@@ -72,6 +72,7 @@ def test_what_does_not_fit_together_is_refused_by_all(three):
         assert found["sizes"] == "the workers differ in step 1, in: participants"
         assert found["width"] == "the workers differ in step 1, in: number of parameters"
         assert found["share"] == "the workers differ in step 1, in: share of them"
+        assert found["other"] == ("it differs from the leader in: data" if rank == 2 else "")
         assert found["step"] == f"the workers differ in step {rank}, in: step"
         assert found["apart"] == "after step 3 the workers hold different weights: their processors round differently"
 

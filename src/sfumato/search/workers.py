@@ -11,11 +11,13 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.data import Part
 from sfumato.evaluation import accuracy
@@ -155,7 +157,8 @@ def carried_out(
             yield number, worker.trial(number, change, place)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=(shared,)) as pool:
+    known: dict[str, Any] = {"initializer": _begin, "initargs": (shared, context.Value("i", 0))}
+    with ProcessPoolExecutor(processes, mp_context=context, **known) as pool:
         jobs = {pool.submit(_trial, number, change, place): number for number, (change, place) in listed}
         try:
             for job in as_completed(jobs):
@@ -165,10 +168,17 @@ def carried_out(
             raise
 
 
-def _begin(shared: Shared) -> None:
-    """Read the data, once for each process. What is refused here is told by the first run."""
+def _begin(shared: Shared, begun: Synchronized[int]) -> None:
+    """Read the data, once for each process. What is refused here is told by the first run.
+
+    Args:
+        begun: how many processes of the search have begun: of several accelerators each takes the next.
+    """
     global _WORKER
     _end_with_parent()
+    with begun.get_lock():
+        number, begun.value = begun.value, begun.value + 1
+    _devices.take_turn(number)
     try:
         held = read(shared)
         if held.source.fingerprint != shared.fingerprint:

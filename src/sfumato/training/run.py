@@ -200,11 +200,8 @@ def execute(
 
 
 def executed(job: Callable[[], PrivateJob | PublicJob], run: RunDirectory, **how: Any) -> Any:
-    """`execute`, which the first of torchrun's processes leads and the others take part in; each has the finished run.
-
-    Args:
-        job: makes the job, once the run stands: with its key, and with what its leader has measured.
-    """
+    """`execute` by all of torchrun's processes, the first of which leads; a follower's job is made once the run stands,
+    with its key and what its leader has measured."""
     with together.joining() as workers:
         if workers.is_leader:
             finished = execute(job(), run, **how)
@@ -212,8 +209,7 @@ def executed(job: Callable[[], PrivateJob | PublicJob], run: RunDirectory, **how
             return finished
         if workers.led() is None:
             return read(run)
-        own = job()
-        outcome = take_part(own, run, workers)
+        outcome = take_part(own := job(), run, workers)
         workers.agreed(True)
         return read(run) if isinstance(own, PrivateJob) else _finished(own, run, own.statement, outcome)
 
