@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+
+from sfumato.cli import main
 
 COMMAND = (sys.executable, "-m", "sfumato", "train")
 OPTIONS = ("--model", "cnn", "--steps", "60", "--batch-size", "100", "--micro-batch", "16", "--threads", "1")
@@ -40,10 +43,69 @@ def test_torchrun_says_how_many_there_are(call, monkeypatch):
     assert "--processes is 3, and this is one of 2 processes already; leave it out" in printed
 
 
+def test_a_search_starts_processes_of_its_own(call, monkeypatch):
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "3")):
+        monkeypatch.setenv(name, value)
+    printed = call("sweep digits --vary learning-rate=0.1,1", status=1)
+    assert "this is one of 3 processes of one command, and sfumato sweep trains its runs in processes" in printed
+    assert "start it alone, with --processes 3 for so many runs at once" in printed
+
+
 def test_other_verbs_are_for_the_first_process_alone(call, monkeypatch):
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
     assert "epsilon" in call("plan --examples 1000 --epsilon 3 --batch-size 10 --steps 10 --delta 1e-5")
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory) -> Path:
+    """A small run without privacy."""
+    place = tmp_path_factory.mktemp("public")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SFUMATO_HOME", str(place / "home"))
+        how = "--model cnn --steps 2 --batch-size 64 --threads 1 --seed 1"
+        assert main(["pretrain", "digits", *how.split(), "--output", str(place / "run")]) == 0
+    return place / "run"
+
+
+def together(verb: str, *options: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A command of several processes."""
+    command = [sys.executable, "-m", "sfumato", verb, *options, "--threads", "1"]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+
+
+def test_records_are_measured_by_several_processes_with_the_figures_of_one(backbone, call, tmp_path):
+    plot = ["--positive", "3", "--plot", "roc.svg"]
+    done = together("evaluate", str(backbone), "digits", "--processes", "2", "--json", *plot, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == json.loads(call(f"evaluate {backbone} digits --threads 1 --json --positive 3"))
+    assert [path.name for path in tmp_path.iterdir()] == ["roc.svg"]
+
+
+@pytest.mark.slow
+def test_what_one_command_cannot_do_its_leader_says_in_one_line(backbone, tmp_path):
+    done = together("evaluate", str(backbone), "digits", "--processes", "2", "--positive", "17", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: --positive must be one of 0, 1, 2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", ["2", "3"])
+def test_a_cache_and_public_weights_have_the_bytes_of_one_process(backbone, call, workplace, processes):
+    cache = f"features digits --backbone {backbone} --batch 100"
+    public = "pretrain digits --model cnn --steps 5 --batch-size 64 --micro-batch 10 --seed 1"
+    for command, files in ((cache, "*"), (public, "*.safetensors")):
+        name = command.split()[0]
+        call(f"{command} --output {name}-one --threads 1")
+        done = together(*command.split(), "--output", f"{name}-many", "--processes", processes, cwd=workplace)
+        assert done.returncode == 0, done.stderr
+        one, many = (
+            {path.name: path.read_bytes() for path in (workplace / f"{name}-{place}").glob(files)}
+            for place in ("one", "many")
+        )
+        assert one == many
+        assert one
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ def logits(
     transform: Preparation,
     device: torch.device,
     *,
-    places: Sequence[int] | None = None,
+    places: Sequence[int] | np.ndarray | None = None,
 ) -> Tensor:
     """Logits (N, classes), on the CPU, of all records or of those at these places; the module is in evaluation mode
     meanwhile."""

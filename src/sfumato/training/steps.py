@@ -90,23 +90,23 @@ class PublicSteps:
         draws = job.views.draw(self._key.generator("views", step), len(chosen), size=job.source.size)
         # Pieces of nearly one size: batch norm cannot do with a last one of a single example.
         pieces = np.array_split(np.arange(len(chosen)), -(-len(chosen) // job.performance.micro_batch))
-        losses, used = torch.zeros(len(pieces), dtype=torch.float64), torch.zeros(len(self._trained))
+        own_losses, own_used = torch.zeros(len(pieces), dtype=torch.float64), torch.zeros(len(self._trained))
 
         def gradients() -> Iterator[dict[str, Tensor]]:
             for place in range(workers.rank, len(pieces), workers.count):
-                losses[place] = self._backward(step, chosen, pieces[place], draws)
-                used.add_(torch.tensor([value.grad is not None for value in self._trained.values()]))
+                own_losses[place] = self._backward(step, chosen, pieces[place], draws)
+                own_used.add_(torch.tensor([value.grad is not None for value in self._trained.values()]))
                 yield {name: _taken(value) for name, value in self._trained.items()}
 
         total = workers.in_turn(gradients(), len(pieces), self._trained)
-        losses, used = (sum(workers.blocks(one)) for one in (losses, used))
-        self._loss = sum(losses.tolist())
+        losses, used = (torch.stack(workers.blocks(one)).sum(0).tolist() for one in (own_losses, own_used))
+        self._loss = sum(losses)
         if not np.isfinite(self._loss):
             raise DivergedError(
                 f"the loss is {self._loss} at step {step}: training has diverged",
                 "give a smaller learning rate, or some warm-up, and another `directory`",
             )
-        for (name, value), found in zip(self._trained.items(), used.tolist(), strict=True):
+        for (name, value), found in zip(self._trained.items(), used, strict=True):
             value.grad = total[name] if found else None
         if job.max_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._trained.values(), job.max_norm)

@@ -163,9 +163,7 @@ class Workers:
             block.copy_(values)
         return self.whole(summed)
 
-    def rows(
-        self, pieces: Sequence[np.ndarray], compute: Callable[[Sequence[np.ndarray]], Iterable[Tensor]]
-    ) -> Tensor:
+    def rows(self, pieces: Sequence[np.ndarray], compute: Callable[[Sequence[np.ndarray]], Iterable[Tensor]]) -> Tensor:
         """What is computed of records, (N, ...) in the order of the pieces: each worker computes each `count`-th piece,
         and all of them have all.
 

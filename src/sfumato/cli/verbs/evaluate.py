@@ -163,7 +163,6 @@ class Evaluate(Together, OfModel, Loading):
     def _embedding(self, loaded: Loaded, device: torch.device) -> measured.Measured:
         """Recall at a false accept rate, and how often the nearest are of the same class."""
         import numpy as np
-        import torch
 
         from sfumato.data import Transform
         from sfumato.embedding.steps import BATCH, embedded, evaluation

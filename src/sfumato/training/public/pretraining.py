@@ -169,8 +169,8 @@ def pretrain(
     progress: Progress | None = None,
     **choices: Any,
 ) -> PublicRun:
-    """Train without privacy, on public data; an unfinished run in `directory` is resumed. Processes of torchrun take the
-    steps together.
+    """Train without privacy, on public data; an unfinished run in `directory` is resumed. Processes of torchrun take
+    the steps together.
 
     Args:
         model: a name (see `sfumato.models`) or a module of one's own, which stays as it is: a copy is trained.
