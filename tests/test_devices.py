@@ -100,3 +100,15 @@ def test_on_the_cpu_they_do_anyway():
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_values_are_sent(device):
     assert _devices.sent(np.arange(3), torch.device(device)).device.type == device
+
+
+def test_processes_take_turns_at_the_accelerators(seen, monkeypatch):
+    taken: list[int] = []
+    monkeypatch.setattr(torch.accelerator, "set_device_index", taken.append)
+    seen("cuda", float64=True)
+    for number in range(3):
+        _devices.take_turn(number)
+    assert taken == [0, 1, 0]
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    _devices.take_turn(1)
+    assert len(taken) == 3

@@ -19,14 +19,16 @@ from sfumato.randomness import NoiseState, RunKey
 from sfumato.runs import verify
 from sfumato.runs.checkpoint import read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory
-from sfumato.training import loop
+from sfumato.training import loop, together
 from sfumato.training import run as running
 from sfumato.training.job import PublicTraining
+from sfumato.training.preparation import resume
 from sfumato.training.preparation.building import transform_for
 from sfumato.training.preparation.origins import origins, origins_of, trained_on
 from sfumato.training.preparation.start import recorded_key, recorded_performance
 from sfumato.training.public import pretraining
 from sfumato.training.steps import PublicSteps
+from sfumato.training.workers import Workers
 
 SETTINGS = Settings(model="cnn", optimizer="momentum", learning_rate=0.05, shift=1, ema=0.9, seed=1)
 
@@ -433,3 +435,20 @@ def test_batch_norm_is_trained_and_its_statistics_travel_with_the_weights(shown,
     plan = PrivacyPlan.calibrate(examples=200, batch_size=50, steps=3, noise_multiplier=1.0, delta=1e-3)
     with pytest.raises(SfumatoError, match="is batch norm that normalises by the private batch"):
         train(model, shown, plan, directory=tmp_path / "fine", pretrained=str(run.directory), learning_rate=0.1)
+
+
+def test_several_processes_are_refused_a_model_that_follows_its_batches(shown, training, monkeypatch):
+    monkeypatch.setattr(together, "_own", Workers(rank=0, count=3))
+    follows = replace(training, settings=replace(SETTINGS, model="lenet-300-100,norm=batch"))
+    with pytest.raises(SfumatoError, match="has running statistics of its batches") as refused:
+        job_for(shown, follows)
+    assert "one process" in refused.value.remedy
+    assert job_for(shown, training).performance.micro_batch == 17  # of 50, a third each
+
+
+def test_the_micro_batch_is_as_given_else_as_recorded(shown, training, tmp_path):
+    given = pretraining.prepare(shown, training, threads=1, micro_batch=20)
+    assert given.performance.micro_batch == 20
+    resume.begin(given, RunDirectory(tmp_path / "run"))
+    assert job_for(shown, training, tmp_path / "run").performance.micro_batch == 20
+    assert job_for(shown, training).performance.micro_batch == 50
