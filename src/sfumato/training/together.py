@@ -31,7 +31,7 @@ LAST_WORDS = 5.0
 """Seconds for a worker whose connection broke to hear why another one ended."""
 _HERE = "here is worker"
 _FAILURE = "what one of the workers has failed of"
-_AGAIN = "give the same command again: the run goes on from its last checkpoint"
+_AGAIN = "give the same command again: a run goes on from its last checkpoint"
 _BROKEN = ("onnection", "gloo", "NCCL", "imed out", "imeout")
 """What torch's errors of a lost connection have in them, which have no type of their own."""
 
