@@ -115,7 +115,8 @@ class PublicSteps:
     def _backward(self, step: int, chosen: np.ndarray, piece: np.ndarray, draws: ViewDraws) -> float:
         """The loss of a piece of the batch, as its part of the mean; leaves its gradient with the parameters."""
         job, rule, rows = self._job, self._job.views, chosen[piece]
-        torch.manual_seed(self._key.seed("model", step, str(piece[0])))
+        later = [str(piece[0])] if piece[0] else []  # the first micro-batch draws by the step alone
+        torch.manual_seed(self._key.seed("model", step, *later))
         stored = _devices.sent(self._records.take(rows), job.device)
         if job.source.cache is None:
             stored = viewed(stored, draws[piece[0] : piece[-1] + 1], job.source, rule, job.transform)

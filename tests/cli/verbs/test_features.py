@@ -105,7 +105,7 @@ def test_it_goes_on_where_it_was_cut_and_only_as_what_it_was(call, spots_folder,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(computing, "_blocks", dies)
+        patch.setattr(computing, "_rows", dies)
         assert main(shlex.split(command)) == 130
     assert "goes on where it was cut" in call("train features:cache", status=1)
     again = json.loads(call(f"{command} --json"))
