@@ -8,6 +8,7 @@ as it was.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -89,6 +90,8 @@ def recorded(function: Callable[[], Any], given: Sequence[Tensor], batch: Sequen
         raise CannotReplay(f"{type(error).__name__}: {error}") from error
     _refuse_strangers(graph)
     recording = Recording(in_parts(graph, len(given)))
+    del graph
+    gc.collect()  # the recorder is full of cycles, and refers to the model's tensors
     again, holds = recording.run(given, batch, recording.fixed(given))
     if not bool(holds) or not _same(again, result[0]):
         raise CannotReplay("what was recorded gives other numbers")
