@@ -260,6 +260,26 @@ def test_modes_around_a_call_see_every_operation(monkeypatch):
         gradient(inputs, targets)
 
 
+def test_coarser_matrix_products_have_their_own_allowance_for_rounding(monkeypatch):
+    """A recording holds the allowance of its time, so it must not serve for products that round more."""
+    gradient = ClippedGradient(Net(standardised=True), F.cross_entropy, max_norm=0.1)
+    inputs, targets = images()
+    gradient(inputs, targets)
+    before, runs = torch.get_float32_matmul_precision(), []
+    monkeypatch.setattr(recording.Recording, "run", lambda *_: runs.append(1))
+    try:
+        torch.set_float32_matmul_precision("medium")
+        monkeypatch.setattr(replays, "_WORTH_SECONDS", float("inf"))
+        found = gradient(inputs, targets)
+        fresh = ClippedGradient(gradient._model, F.cross_entropy, max_norm=0.1, methods=gradient.methods)(
+            inputs, targets
+        )
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert not runs
+    assert torch.equal(found.norms, fresh.norms)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_other_precisions_and_threads_are_other_kinds_of_calls(dtype):
     gradient = ClippedGradient(Net(), F.cross_entropy, max_norm=0.1)

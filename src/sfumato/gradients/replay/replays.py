@@ -13,6 +13,7 @@ from torch.overrides import _get_current_function_mode_stack
 from sfumato.gradients.recordable import CannotReplay
 from sfumato.gradients.replay.recording import Recording, recorded
 from sfumato.gradients.replay.standing import Standing, standing, still
+from sfumato.gradients.use import unit_roundoff
 
 # A recording costs up to ten seconds, and saves a tenth of a call on a CPU, and most of it on a device.
 _WORTH_SECONDS, _WORTH_CALLS = 20.0, 2
@@ -155,6 +156,7 @@ def state(batch: Sequence[Tensor]) -> tuple:
         torch.get_num_threads(),
         torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device),
         torch.are_deterministic_algorithms_enabled(),
+        unit_roundoff(batch[0].new_empty(0, dtype=torch.float32)),
         torch.get_default_dtype(),
     )
 
