@@ -6,7 +6,8 @@
   ends; its model must have the bytes of one process's, and its ledger each step once. As many runs as `--kills` asks
   kills of.
 
-Writes results/workers-MACHINE.json.
+Writes results/workers-MACHINE.json; what was not asked for (`--kills 0`, or `--processes` with nothing behind it) stays
+in it as it was.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ def main(kills: int = 30, batch: int = 256, processes: tuple[int, ...] = (1, 2))
         processes: numbers of them.
     """
     numbers, about = np.random.default_rng(0), machine("cpu")
-    result: dict[str, Any] = {"machine": about, "batch": batch}
+    path = RESULTS / f"workers-{machine_name(about)}.json"
+    result: dict[str, Any] = (json.loads(path.read_text("utf-8")) if path.exists() else {}) | {"machine": about}
     with TemporaryDirectory() as folder:
         place = Path(folder)
         for name, count, side, channels in (("large", batch, 32, 3), ("small", 1000, 16, 1)):
@@ -112,21 +114,28 @@ def main(kills: int = 30, batch: int = 256, processes: tuple[int, ...] = (1, 2))
             labels = np.arange(count + 100) % 10
             parts = {"x_train": images[:count], "y_train": labels[:count]}
             np.savez(place / f"{name}.npz", **parts, x_test=images[count:], y_test=labels[count:])
-        result["step"] = {str(count): of_a_step(place, count, batch) for count in processes}
-        print(json.dumps(result["step"]), flush=True)
-        words = f"{SMALL} --output whole"
-        subprocess.run(command(place, words), check=True, capture_output=True, cwd=place, env=environment(place))
-        expected = hashlib.sha256((place / "whole" / "model.safetensors").read_bytes()).hexdigest()
-        dice, lost, wrong = random.Random(0), [], []
-        while len(lost) < kills:
-            name = f"run-{len(lost)}"
-            lost += killed(place, name, dice)
-            found = hashlib.sha256((place / name / "model.safetensors").read_bytes()).hexdigest()
-            if found != expected or not verify(place / name).holds:
-                wrong.append(name)
-            print(f"{len(lost)} kills, {len(wrong)} runs that ended otherwise", flush=True)
-        result |= {"kills": {what: lost.count(what) for what in sorted(set(lost))}, "ended otherwise": wrong}
-    (RESULTS / f"workers-{machine_name(about)}.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+        if processes:
+            result |= {"batch": batch, "step": {str(count): of_a_step(place, count, batch) for count in processes}}
+            print(json.dumps(result["step"]), flush=True)
+        if kills:
+            result |= of_kills(place, kills)
+    path.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+
+
+def of_kills(place: Path, kills: int) -> dict[str, Any]:
+    """Whom so many runs have lost, and which of them ended otherwise than that of one process."""
+    words = f"{SMALL} --output whole"
+    subprocess.run(command(place, words), check=True, capture_output=True, cwd=place, env=environment(place))
+    expected = hashlib.sha256((place / "whole" / "model.safetensors").read_bytes()).hexdigest()
+    dice, lost, wrong, runs = random.Random(0), [], [], 0
+    while len(lost) < kills:
+        name, runs = f"run-{runs}", runs + 1
+        lost += killed(place, name, dice)
+        found = hashlib.sha256((place / name / "model.safetensors").read_bytes()).hexdigest()
+        if found != expected or not verify(place / name).holds:
+            wrong.append(name)
+        print(f"{len(lost)} kills in {runs} runs, {len(wrong)} of which ended otherwise", flush=True)
+    return {"kills": {what: lost.count(what) for what in sorted(set(lost))}, "runs": runs, "ended otherwise": wrong}
 
 
 if __name__ == "__main__":
