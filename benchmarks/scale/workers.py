@@ -19,6 +19,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -117,13 +118,15 @@ def main(kills: int = 30, batch: int = 256, processes: tuple[int, ...] = (1, 2))
         if processes:
             result |= {"batch": batch, "step": {str(count): of_a_step(place, count, batch) for count in processes}}
             print(json.dumps(result["step"]), flush=True)
-        if kills:
-            result |= of_kills(place, kills)
-    path.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+            path.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+        for found in of_kills(place, kills):
+            path.write_text(json.dumps(result | found, indent=1) + "\n", "utf-8")
 
 
-def of_kills(place: Path, kills: int) -> dict[str, Any]:
-    """Whom so many runs have lost, and which of them ended otherwise than that of one process."""
+def of_kills(place: Path, kills: int) -> Iterator[dict[str, Any]]:
+    """Whom the runs so far have lost, and which of them ended otherwise than that of one process."""
+    if not kills:
+        return
     words = f"{SMALL} --output whole"
     subprocess.run(command(place, words), check=True, capture_output=True, cwd=place, env=environment(place))
     expected = hashlib.sha256((place / "whole" / "model.safetensors").read_bytes()).hexdigest()
@@ -135,7 +138,8 @@ def of_kills(place: Path, kills: int) -> dict[str, Any]:
         if found != expected or not verify(place / name).holds:
             wrong.append(name)
         print(f"{len(lost)} kills in {runs} runs, {len(wrong)} of which ended otherwise", flush=True)
-    return {"kills": {what: lost.count(what) for what in sorted(set(lost))}, "runs": runs, "ended otherwise": wrong}
+        by_whom = {what: lost.count(what) for what in sorted(set(lost))}
+        yield {"kills": by_whom, "runs": runs, "ended otherwise": wrong}
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ Each run has a directory in PLACE.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -79,6 +81,26 @@ def drifting(optimizer: torch.optim.Optimizer, parameters: dict[str, torch.Tenso
             next(iter(parameters.values())).add_(1e-6)
 
 
+def full_at(step: int) -> Callable[[int, bytes], int]:
+    """The disk is full where the ledger's line for this step is to be written."""
+    write = os.write
+
+    def call(descriptor: int, content: bytes) -> int:
+        if b'"kind":"release"' in content and f'"step":{step}'.encode() in content:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, content)
+
+    return call
+
+
+def refused(action: Callable[[], object]) -> None:
+    """Print what it is refused for."""
+    try:
+        action()
+    except SfumatoError as error:
+        print(error.problem)
+
+
 descend, save = loop.descend, Checkpoint.save
 
 
@@ -95,10 +117,10 @@ def main(place: Path, kinds: list[str], sources: list[str]) -> None:
             run(place, sources[min(workers.rank, len(sources) - 1)], name)
         if workers.count > 1 and len(sources) == 1:
             with mock.patch.object(loop, "descend", drifting):
-                try:
-                    run(place, sources[0], "trained over")
-                except SfumatoError as error:
-                    print(error.problem)
+                refused(lambda: run(place, sources[0], "trained over"))
+            with mock.patch.object(os, "write", full_at(2)):
+                refused(lambda: run(place / "full", sources[0], kinds[-1]))
+            run(place / "full", sources[0], kinds[-1])
 
 
 if __name__ == "__main__":
