@@ -2,9 +2,9 @@
 
 - Seconds and bytes over the loopback interface of a step of a WRN-16-4 by so many processes, with one thread each, by
   the difference of a run of 2 and one of 5 steps, so that what a run does at its ends is not in them.
-- Kills: a run is begun with 1, 2 or 3 processes, one of them is killed at a random moment, and so on until the run
-  ends; its model must have the bytes of one process's, and its ledger each step once. As many runs as `--kills` asks
-  kills of.
+- Kills: copies of one begun run go on with 1, 2 or 3 processes, one of which is killed at a random moment, and so on
+  until the run ends; its model must have the bytes of one process's, and its ledger each step once. As many copies as
+  `--kills` asks kills of. (Runs that are begun anew may choose other methods for their layers, which round otherwise.)
 
 Writes results/workers-MACHINE.json; what was not asked for (`--kills 0`, or `--processes` with nothing behind it) stays
 in it as it was.
@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -37,8 +38,9 @@ from sfumato import verify
 FEW, MANY = 2, 5
 PARAMETERS = 2_748_890
 SMALL = "train npz:small.npz --model cnn --steps 40 --batch-size 200 --micro-batch 20 --threads 1 --seed 3 --epsilon 5"
-LONGEST = 6.0
-"""Seconds after its first step within which a process is killed."""
+LONGEST, MOST = 6.0, 6
+"""Seconds after its first step within which a process is killed, and how many a run may lose."""
+BEGUN = "begun"
 
 
 def command(place: Path, words: str) -> list[str]:
@@ -74,11 +76,12 @@ def of_a_step(place: Path, processes: int, batch: int) -> dict[str, float]:
 
 
 def killed(place: Path, name: str, dice: random.Random) -> list[str]:
-    """Begin and go on with a run until it ends; whom each attempt lost."""
+    """Go on with a copy of the run until it ends; whom each attempt lost."""
+    shutil.copytree(place / BEGUN, place / name)
     lost: list[str] = []
     while not (place / name / "done").exists():
         processes = dice.randint(1, 3)
-        words = f"{SMALL} --output {name} --processes {processes}"
+        words = f"train {name} --processes {processes}"
         with subprocess.Popen(command(place, words), cwd=place, env=environment(place), stdout=-3, stderr=-3) as leader:
             moment = dice.uniform(0, LONGEST)
             ledger = place / name / "ledger.jsonl"
@@ -86,7 +89,7 @@ def killed(place: Path, name: str, dice: random.Random) -> list[str]:
             while leader.poll() is None and not (ledger.exists() and ledger.stat().st_size > before):
                 time.sleep(0.05)
             try:
-                leader.wait(moment if len(lost) < 4 else None)
+                leader.wait(moment if len(lost) < MOST else None)
             except subprocess.TimeoutExpired:
                 victims = [psutil.Process(leader.pid), *psutil.Process(leader.pid).children()]
                 number = dice.randrange(len(victims))
@@ -127,8 +130,13 @@ def of_kills(place: Path, kills: int) -> Iterator[dict[str, Any]]:
     """Whom the runs so far have lost, and which of them ended otherwise than that of one process."""
     if not kills:
         return
-    words = f"{SMALL} --output whole"
-    subprocess.run(command(place, words), check=True, capture_output=True, cwd=place, env=environment(place))
+    known: dict[str, Any] = {"cwd": place, "env": environment(place)}
+    with subprocess.Popen(command(place, f"{SMALL} --output {BEGUN}"), **known, stdout=-3, stderr=-3) as one:
+        while not (place / BEGUN / "ledger.jsonl").exists():
+            time.sleep(0.05)
+        one.kill()
+    shutil.copytree(place / BEGUN, place / "whole")
+    subprocess.run(command(place, "train whole"), check=True, capture_output=True, **known)
     expected = hashlib.sha256((place / "whole" / "model.safetensors").read_bytes()).hexdigest()
     dice, lost, wrong, runs = random.Random(0), [], [], 0
     while len(lost) < kills:

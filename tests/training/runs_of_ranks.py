@@ -2,7 +2,7 @@
 
     python runs_of_ranks.py PLACE "KIND, KIND" SOURCE [SOURCE OF THE SECOND]
 
-Each run has a directory in PLACE.
+Each run has a directory in PLACE. Where the environment has FULL_AT, the disk is full at the step of that number.
 """
 
 from __future__ import annotations
@@ -93,14 +93,6 @@ def full_at(step: int) -> Callable[[int, bytes], int]:
     return call
 
 
-def refused(action: Callable[[], object]) -> None:
-    """Print what it is refused for."""
-    try:
-        action()
-    except SfumatoError as error:
-        print(error.problem)
-
-
 descend, save = loop.descend, Checkpoint.save
 
 
@@ -117,16 +109,18 @@ def main(place: Path, kinds: list[str], sources: list[str]) -> None:
             run(place, sources[min(workers.rank, len(sources) - 1)], name)
         if workers.count > 1 and len(sources) == 1:
             with mock.patch.object(loop, "descend", drifting):
-                refused(lambda: run(place, sources[0], "trained over"))
-            with mock.patch.object(os, "write", full_at(2)):
-                refused(lambda: run(place / "full", sources[0], kinds[-1]))
-            run(place / "full", sources[0], kinds[-1])
+                try:
+                    run(place, sources[0], "trained over")
+                except SfumatoError as error:
+                    print(error.problem)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     loop.CHECKPOINT_SECONDS = -1.0
     Checkpoint.save = by_the_leader  # type: ignore[method-assign]
+    if "FULL_AT" in os.environ:
+        os.write = full_at(int(os.environ["FULL_AT"]))
     try:
         main(Path(sys.argv[1]), sys.argv[2].split(", "), sys.argv[3:])
     except SfumatoError as error:

@@ -15,13 +15,14 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import distributed
 
 from sfumato._checks import SfumatoError
 from sfumato.training.processes.alive import AGAIN, Signs
-from sfumato.training.processes.meeting import MEET, TOGETHER, Met, met
+from sfumato.training.processes.meeting import MEET, TOGETHER, met
 from sfumato.training.started import STORE, one_of_several
 from sfumato.training.workers import ALONE, Workers
 
@@ -61,7 +62,8 @@ def joined(lost: Callable[[], SfumatoError | None] = lambda: None) -> Iterator[W
         torch.accelerator.set_device_index(int(os.environ.get("LOCAL_RANK", "0")))
     try:
         place = met(rank, count, lost)
-        signs = Signs(place.store, rank, place.names)
+        signs, words = Signs(place.store, rank, place.names), place.store.clone()
+        words.set_timeout(timedelta(seconds=LAST_WORDS))  # whoever holds the store may be gone
         distributed.init_process_group(timeout=TOGETHER, store=place.store, rank=rank, world_size=count)
     except SfumatoError:
         raise
@@ -76,7 +78,7 @@ def joined(lost: Callable[[], SfumatoError | None] = lambda: None) -> Iterator[W
         yield _own
     except BaseException as error:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # to end it would wait for whom this one has given up
-        _fail(rank, place, error)
+        _fail(rank, place.names, words, error)
         raise
     finally:
         _own = ALONE
@@ -84,17 +86,15 @@ def joined(lost: Callable[[], SfumatoError | None] = lambda: None) -> Iterator[W
         distributed.destroy_process_group()
 
 
-def _fail(rank: int, place: Met, error: BaseException) -> None:
+def _fail(rank: int, names: Sequence[str], store: Any, error: BaseException) -> None:
     """Tell the others of a failure; or, where another one has failed first, raise that in its place."""
     broken = isinstance(error, RuntimeError) and any(word in str(error) for word in _BROKEN)
     problem, remedy = f"{type(error).__name__} {error}".splitlines()[0], AGAIN
     if isinstance(error, SfumatoError):
         problem, remedy = error.problem, error.remedy
     own = f"worker {rank} on {socket.gethostname()}: {problem}\n{remedy}"
-    lost = place.names[:1]  # with whom the store is gone, if it is
+    lost = names[:1]  # with whom the store is gone, if it is
     try:
-        store = place.store.clone()
-        store.set_timeout(timedelta(seconds=LAST_WORDS))
         if broken:
             store.set(f"{_BROKE} {rank}", "")
         deadline = time.monotonic() + (LAST_WORDS if broken else 0.0)
@@ -104,7 +104,7 @@ def _fail(rank: int, place: Met, error: BaseException) -> None:
         if said != own:
             problem, _, remedy = said.partition("\n")
             raise SfumatoError(problem, remedy) from error
-        lost = [name for other, name in enumerate(place.names) if not store.check([f"{_BROKE} {other}"])]
+        lost = [name for other, name in enumerate(names) if not store.check([f"{_BROKE} {other}"])]
     except RuntimeError:
         broken = True
     if broken:

@@ -63,9 +63,10 @@ def test_a_port_in_use_is_named(first_of_two, monkeypatch):
     with socket.create_server(("0.0.0.0", 0)) as other:
         port = other.getsockname()[1]
         monkeypatch.setenv("MASTER_PORT", str(port))
-        with pytest.raises(
-            SfumatoError, match=f"^MASTER_PORT is {port}, and another program listens there on .*; give"
-        ), together.joined():
+        with (
+            pytest.raises(SfumatoError, match=f"^MASTER_PORT is {port}, and another program listens there on .*; give"),
+            together.joined(),
+        ):
             pass
 
 
