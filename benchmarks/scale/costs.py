@@ -214,21 +214,22 @@ RUNS = (
 DEVICES = (1, 8, 32, 64, 128, 256, 512, 1000)
 BANDWIDTH, LATENCY = 100e9 / 8 / 8, 50e-6
 """Assumed: bytes a second of each of eight devices that share 100 Gbit/s, and seconds for a message."""
+MOVED, MEMORY = 100, 1e12
+"""Assumed: bytes for each parameter that a device moves in its memory for sums, optimizer and average; and a second."""
 
 
-def asked(run: Asked, numbers_per_second: float, serial: float) -> dict[str, Any]:
+def asked(run: Asked, numbers_per_second: float) -> dict[str, Any]:
     """Seconds of a step, days of the run and the share of the devices' time that is work, for each number of them.
 
     Args:
         numbers_per_second: of noise, by a process, which draws them while its device computes.
-        serial: seconds for each parameter of what every process does alike.
     """
     pieces, rows = -(-run.batch // run.micro_batch), {}
     for count in DEVICES:
         work = -(-pieces // count) * run.micro_batch * run.views / run.views_per_second
         noise = run.parameters / count / numbers_per_second
         sent = 12 * run.parameters * (count - 1) / count / BANDWIDTH + messages(count) * LATENCY
-        seconds = max(work, noise) + serial * run.parameters + sent
+        seconds = max(work, noise) + MOVED * run.parameters / MEMORY + sent
         useful = run.batch * run.views / run.views_per_second / count
         rows[str(count)] = {
             "seconds": seconds,
@@ -303,7 +304,7 @@ def main(
             "share": sum(each.values()) / (whole + sum(each.values())),
         },
         "noise a second": rate,
-        "asked": {run.name: vars(run) | {"devices": asked(run, rate, serial / parameters)} for run in RUNS},
+        "asked": {run.name: vars(run) | {"devices": asked(run, rate)} for run in RUNS},
     }
     (RESULTS / f"costs-{machine_name(about)}.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
     print(json.dumps(result["of a step by 8"]))
