@@ -23,7 +23,6 @@ from sfumato.observers.notebook import shown
 from sfumato.observers.observer import Observer, Rows, Shown
 from sfumato.observers.progress import Progress, Silence
 from sfumato.privacy import Ledger, NoPromise, NothingPrivate, PrivacyPlan, Statement
-from sfumato.privacy.statements.computed import Computed
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, sweep
@@ -261,14 +260,13 @@ def go_on(
             "taken again are drawn as before and cost nothing more"
         )
     workers = together.own()
-    if workers.count > 1 and ledger is not None and checkpoint.step < job.steps:
-        Computed(processes=workers.count, machines=workers.machines).record(ledger)  # before any sum leaves its process
+    if ledger is not None and checkpoint.step < job.steps:
+        workers.write_down(ledger)
     if isinstance(job, PrivateJob) and (idle := idle_words(job, workers.count)) is not None:
         progress.report(f"note: {idle}")
     steps = job.kind.steps(job, key, progress)
     scorer = job.kind.scorer(job, progress) if job.scored else None
-    what = "training without privacy" if ledger is None else "training"
-    looking_on = (Rows(run), Shown(progress, what), *observers)
+    looking_on = (Rows(run), Shown(progress, "training without privacy" if ledger is None else "training"), *observers)
     known: dict[str, Any] = {"ledger": ledger, "scorer": scorer, "observers": looking_on, "kept": kept}
     return take_steps(job, run, steps, checkpoint, **known, workers=workers), scorer
 

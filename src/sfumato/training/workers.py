@@ -30,6 +30,8 @@ from torch import Tensor, distributed
 from sfumato._checks import SfumatoError
 from sfumato._files import write
 from sfumato.gradients import GridSum
+from sfumato.privacy import Ledger
+from sfumato.privacy.statements.computed import Computed
 from sfumato.randomness import NoiseState, owner_key
 from sfumato.randomness.keys import HOME_VARIABLE, home
 from sfumato.randomness.noise.blocks import blocks_of
@@ -183,6 +185,11 @@ class Workers:
                 "start the run again on machines of one kind",
             )
 
+    def write_down(self, ledger: Ledger) -> None:
+        """Have the ledger say who is going to see sums before their noise, before any leaves its process."""
+        if self.count > 1:
+            Computed(processes=self.count, machines=self.machines).record(ledger)
+
     def lead(self, run: RunDirectory) -> None:
         """Tell the others which run is to go on, and leave them a sign in it."""
         if self.count > 1:
@@ -196,7 +203,7 @@ class Workers:
         if "run" not in said:
             return None
         run = RunDirectory(said["run"])
-        found = (run / WORKERS).read_text("utf-8") if (run / WORKERS).is_file() else None
+        found = (run / WORKERS).read_text("utf-8") if (run / WORKERS).is_file() else ""
         if found != said["token"]:
             raise SfumatoError(
                 f"it does not see the leader's run directory {run.path}", "let all workers share it, by the same path"
