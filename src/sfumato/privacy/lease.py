@@ -84,19 +84,14 @@ class Lease:
         return json.dumps(known).encode() + b"\n"
 
     def _taken(self, notify: Callable[[str], None]) -> int:
-        """The open file, which is this holder's."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        try:
-            descriptor = os.open(self.path, flags, 0o600)
-        except FileExistsError:
-            self._watch(notify)
-            beside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
-            descriptor = os.open(beside, flags, 0o600)
-            os.write(descriptor, self._content())
-            os.replace(beside, self.path)
-        else:
-            os.write(descriptor, self._content())
+        """The open file, which is this holder's. Of two who come at once the later one has it, and `require` tells the
+        other."""
+        self._watch(notify)
+        beside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        os.write(descriptor, self._content())
         os.fsync(descriptor)
+        os.replace(beside, self.path)
         return descriptor
 
     def _watch(self, notify: Callable[[str], None]) -> None:
