@@ -2,11 +2,12 @@
 
 - Seconds and bytes over the loopback interface of a step of a WRN-16-4 by so many processes, with one thread each, by
   the difference of a run of 2 and one of 5 steps, so that what a run does at its ends is not in them.
-- Kills: a run is begun with 1, 2 or 3 processes, one of them is killed at a random moment, and so on until the run
-  ends; its model must have the bytes of one process's, and its ledger each step once. As many runs as `--kills` asks
-  kills of.
+- Kills: copies of one begun run go on with 1, 2 or 3 processes, one of which is killed at a random moment, and so on
+  until the run ends; its model must have the bytes of one process's, and its ledger each step once. As many copies as
+  `--kills` asks kills of. (Runs that are begun anew may choose other methods for their layers, which round otherwise.)
 
-Writes results/workers-MACHINE.json.
+Writes results/workers-MACHINE.json; what was not asked for (`--kills 0`, or `--processes` with nothing behind it) stays
+in it as it was.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,8 +38,9 @@ from sfumato import verify
 FEW, MANY = 2, 5
 PARAMETERS = 2_748_890
 SMALL = "train npz:small.npz --model cnn --steps 40 --batch-size 200 --micro-batch 20 --threads 1 --seed 3 --epsilon 5"
-LONGEST = 6.0
-"""Seconds after its first step within which a process is killed."""
+LONGEST, MOST = 6.0, 6
+"""Seconds after its first step within which a process is killed, and how many a run may lose."""
+BEGUN = "begun"
 
 
 def command(place: Path, words: str) -> list[str]:
@@ -72,11 +76,12 @@ def of_a_step(place: Path, processes: int, batch: int) -> dict[str, float]:
 
 
 def killed(place: Path, name: str, dice: random.Random) -> list[str]:
-    """Begin and go on with a run until it ends; whom each attempt lost."""
+    """Go on with a copy of the run until it ends; whom each attempt lost."""
+    shutil.copytree(place / BEGUN, place / name)
     lost: list[str] = []
     while not (place / name / "done").exists():
         processes = dice.randint(1, 3)
-        words = f"{SMALL} --output {name} --processes {processes}"
+        words = f"train {name} --processes {processes}"
         with subprocess.Popen(command(place, words), cwd=place, env=environment(place), stdout=-3, stderr=-3) as leader:
             moment = dice.uniform(0, LONGEST)
             ledger = place / name / "ledger.jsonl"
@@ -84,7 +89,7 @@ def killed(place: Path, name: str, dice: random.Random) -> list[str]:
             while leader.poll() is None and not (ledger.exists() and ledger.stat().st_size > before):
                 time.sleep(0.05)
             try:
-                leader.wait(moment if len(lost) < 4 else None)
+                leader.wait(moment if len(lost) < MOST else None)
             except subprocess.TimeoutExpired:
                 victims = [psutil.Process(leader.pid), *psutil.Process(leader.pid).children()]
                 number = dice.randrange(len(victims))
@@ -104,7 +109,8 @@ def main(kills: int = 30, batch: int = 256, processes: tuple[int, ...] = (1, 2))
         processes: numbers of them.
     """
     numbers, about = np.random.default_rng(0), machine("cpu")
-    result: dict[str, Any] = {"machine": about, "batch": batch}
+    path = RESULTS / f"workers-{machine_name(about)}.json"
+    result: dict[str, Any] = (json.loads(path.read_text("utf-8")) if path.exists() else {}) | {"machine": about}
     with TemporaryDirectory() as folder:
         place = Path(folder)
         for name, count, side, channels in (("large", batch, 32, 3), ("small", 1000, 16, 1)):
@@ -112,21 +118,36 @@ def main(kills: int = 30, batch: int = 256, processes: tuple[int, ...] = (1, 2))
             labels = np.arange(count + 100) % 10
             parts = {"x_train": images[:count], "y_train": labels[:count]}
             np.savez(place / f"{name}.npz", **parts, x_test=images[count:], y_test=labels[count:])
-        result["step"] = {str(count): of_a_step(place, count, batch) for count in processes}
-        print(json.dumps(result["step"]), flush=True)
-        words = f"{SMALL} --output whole"
-        subprocess.run(command(place, words), check=True, capture_output=True, cwd=place, env=environment(place))
-        expected = hashlib.sha256((place / "whole" / "model.safetensors").read_bytes()).hexdigest()
-        dice, lost, wrong = random.Random(0), [], []
-        while len(lost) < kills:
-            name = f"run-{len(lost)}"
-            lost += killed(place, name, dice)
-            found = hashlib.sha256((place / name / "model.safetensors").read_bytes()).hexdigest()
-            if found != expected or not verify(place / name).holds:
-                wrong.append(name)
-            print(f"{len(lost)} kills, {len(wrong)} runs that ended otherwise", flush=True)
-        result |= {"kills": {what: lost.count(what) for what in sorted(set(lost))}, "ended otherwise": wrong}
-    (RESULTS / f"workers-{machine_name(about)}.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+        if processes:
+            result |= {"batch": batch, "step": {str(count): of_a_step(place, count, batch) for count in processes}}
+            print(json.dumps(result["step"]), flush=True)
+            path.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+        for found in of_kills(place, kills):
+            path.write_text(json.dumps(result | found, indent=1) + "\n", "utf-8")
+
+
+def of_kills(place: Path, kills: int) -> Iterator[dict[str, Any]]:
+    """Whom the runs so far have lost, and which of them ended otherwise than that of one process."""
+    if not kills:
+        return
+    known: dict[str, Any] = {"cwd": place, "env": environment(place)}
+    with subprocess.Popen(command(place, f"{SMALL} --output {BEGUN}"), **known, stdout=-3, stderr=-3) as one:
+        while not (place / BEGUN / "ledger.jsonl").exists():
+            time.sleep(0.05)
+        one.kill()
+    shutil.copytree(place / BEGUN, place / "whole")
+    subprocess.run(command(place, "train whole"), check=True, capture_output=True, **known)
+    expected = hashlib.sha256((place / "whole" / "model.safetensors").read_bytes()).hexdigest()
+    dice, lost, wrong, runs = random.Random(0), [], [], 0
+    while len(lost) < kills:
+        name, runs = f"run-{runs}", runs + 1
+        lost += killed(place, name, dice)
+        found = hashlib.sha256((place / name / "model.safetensors").read_bytes()).hexdigest()
+        if found != expected or not verify(place / name).holds:
+            wrong.append(name)
+        print(f"{len(lost)} kills in {runs} runs, {len(wrong)} of which ended otherwise", flush=True)
+        by_whom = {what: lost.count(what) for what in sorted(set(lost))}
+        yield {"kills": by_whom, "runs": runs, "ended otherwise": wrong}
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import socket
 import stat
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,3 +91,12 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def machine() -> str:
+    """What this machine, as it runs now, is told from others by: two that are called alike are two."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
+    except OSError:
+        boot = f"{uuid.getnode():x}"
+    return f"{socket.gethostname()} {boot}"

@@ -6,9 +6,11 @@ It prints as JSON, for each kind, whether all bits are those that one process ha
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
@@ -201,9 +203,12 @@ def refusals(workers: Workers, place: Path) -> dict[str, str]:
         elsewhere.path.mkdir()
         (elsewhere / WORKERS).write_text("another")
         workers.told({"run": str(elsewhere.path), "token": "one"})
+        workers.lead(here)
     else:
         found["seen"] = str(workers.led().path)
         found["unseen"] = refused(workers.led)
+        with mock.patch.dict(os.environ, SFUMATO_HOME=str(place / f"home of {workers.rank}")):
+            found["owner"] = refused(workers.led)
     return found
 
 

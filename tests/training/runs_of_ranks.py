@@ -2,12 +2,14 @@
 
     python runs_of_ranks.py PLACE "KIND, KIND" SOURCE [SOURCE OF THE SECOND]
 
-Each run has a directory in PLACE.
+Each run has a directory in PLACE. Where the environment has FULL_AT, the disk is full at the step of that number.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -91,6 +93,18 @@ def drifting(optimizer: torch.optim.Optimizer, parameters: dict[str, torch.Tenso
             next(iter(parameters.values())).add_(1e-6)
 
 
+def full_at(step: int) -> Callable[[int, bytes], int]:
+    """The disk is full where the ledger's line for this step is to be written."""
+    write = os.write
+
+    def call(descriptor: int, content: bytes) -> int:
+        if b'"kind":"release"' in content and f'"step":{step}'.encode() in content:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, content)
+
+    return call
+
+
 descend, save = loop.descend, Checkpoint.save
 
 
@@ -117,6 +131,8 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     loop.CHECKPOINT_SECONDS = -1.0
     Checkpoint.save = by_the_leader  # type: ignore[method-assign]
+    if "FULL_AT" in os.environ:
+        os.write = full_at(int(os.environ["FULL_AT"]))
     try:
         main(Path(sys.argv[1]), sys.argv[2].split(", "), sys.argv[3:])
     except SfumatoError as error:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sfumato import verify
+from sfumato.privacy.ledger import read
+from sfumato.runs.checkpoint import stored_statement
 from sfumato.runs.directory import RunDirectory
 
 SCRIPT = str(Path(__file__).with_name("runs_of_ranks.py"))
@@ -43,8 +46,29 @@ def test_two_workers_leave_the_same_bytes_as_one(kinds, tmp_path, ranks):
         assert two.finished or name == "cache"
         if name.startswith("public"):
             assert one.rows()[-1]["training_loss"] == two.rows()[-1]["training_loss"]
-        elif name != "cache":
-            assert verify(two.path).holds
+        if name.startswith(("public", "cache")):
+            continue
+        assert verify(two.path).holds
+        alone, together = (run.read_json("statement.json") for run in (one, two))
+        assert stored_statement(two / "model.safetensors") == alone
+        assert together["computed"]["sentence"] == "computed by 2 processes of one machine that see unprotected sums"
+        assert {name for name in together if together[name] != alone.get(name)} == {"computed", "not_covered"}
+
+
+def test_on_a_full_disk_all_end_with_one_line_and_nothing_is_paid_twice(tmp_path, ranks):
+    command = [SCRIPT, str(tmp_path / "runs"), "trained over", spots(tmp_path / "spots.npz", 0)]
+    home = str(tmp_path / "home")
+    leader, other = ranks(2, command, SFUMATO_HOME=home, FULL_AT="2")
+    assert (leader.returncode, other.returncode) == (1, 1)
+    expected = "cannot be extended (No space left on device); free some space and start the same command again"
+    assert expected in leader.stderr.splitlines()[-1]
+    line = other.stderr.splitlines()[-1]  # the place where they met may be gone with the leader
+    assert re.search(r"worker 0 on \S+: .* cannot be extended|the connection to worker 0 \(process \d+ on", line), line
+    kinds = [entry.kind for entry in read(tmp_path / "runs" / "trained over" / "ledger.jsonl")]
+    assert kinds == ["begin", "workers", "release", "release"]
+    (done,) = ranks(1, command, SFUMATO_HOME=home)
+    assert done.returncode == 0, done.stderr
+    assert verify(tmp_path / "runs" / "trained over").holds  # each step once
 
 
 def test_a_worker_with_other_data_is_refused_before_the_first_step(tmp_path, ranks):

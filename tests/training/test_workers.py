@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -81,6 +82,11 @@ def test_a_worker_that_sees_another_directory_is_refused(three):
     for _, found in three[1:]:
         assert Path(found["seen"]).is_dir()
         assert found["unseen"].startswith("it does not see the leader's run directory")
+
+
+def test_a_worker_with_another_owner_s_key_is_refused(three):
+    for rank, (_, found) in enumerate(three[1:], start=1):
+        assert re.match(f"the owner's key in .*home of {rank} is another one than the leader's", found["owner"])
 
 
 def pieces_of(inputs, participants, workers):

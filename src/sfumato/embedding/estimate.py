@@ -8,6 +8,7 @@ import torch
 from sfumato.data import by_user
 from sfumato.embedding.job import AnyJob, CentralJob, DpsgdJob, NoiselessJob, UntrainedJob, WhiteningJob
 from sfumato.randomness import Noise, RunKey
+from sfumato.training import together
 from sfumato.training.preparation import estimate as of_steps
 from sfumato.training.preparation.estimate import seconds_of
 
@@ -41,7 +42,8 @@ def seconds(job: AnyJob) -> float | None:
         return job.steps * count * client
     noise = Noise(plan.mechanism, max_norm=1.0, key=RunKey.fresh())
     drawing = seconds_of(job, lambda: noise.add(job.gradient.zeros(), 0, noise.begin()))
-    return plan.steps * (count * client + drawing)
+    processes = together.own().count
+    return plan.steps * (-(-count // processes) * client + drawing / processes)
 
 
 def _of_features(job: UntrainedJob | WhiteningJob) -> float:

@@ -81,6 +81,11 @@ class EmbeddingJob(OfEmbeddings, PrivateJob):
 
     gradient: ClippedUpdates  # type: ignore[assignment]
 
+    @property
+    def pieces(self) -> int:
+        """The virtual clients of a round."""
+        return self.clients.count
+
 
 @dataclass(frozen=True, kw_only=True)
 class DpsgdJob(OfEmbeddings, PrivateJob):

@@ -9,15 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import fcntl, ordinary
+from sfumato.privacy.lease import Lease
 
 ORIGIN = "0" * 64
+LEASE = "ledger.lease"
+"""Beside the ledger: whose it is to write."""
 _FIELDS = {"index", "kind", "body", "previous", "hash"}
 _DAMAGED = "the ledger was changed by hand or damaged; restore it from a copy, or discard the run"
 
@@ -92,7 +95,13 @@ def _parse(line: bytes, where: str) -> Entry:
 
 
 class Ledger:
-    """A ledger open for writing, held by one process at a time.
+    """A ledger open for writing, held by one process: by the system's lock, and by a lease where there is none.
+
+    Args:
+        notify: is told, in a line, where another holder must be waited for or is taken over from.
+
+    **Guarantee.** A line is written only while the lease is this process's and nobody else has written. Each is written
+    at its own place, and is a function of those before it, so what two writers write there nevertheless is one line.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "ledger.jsonl"
@@ -102,23 +111,25 @@ class Ledger:
     'release'
     """
 
-    def __init__(self, path: str | os.PathLike[str]):
+    def __init__(self, path: str | os.PathLike[str], *, notify: Callable[[str], None] = lambda line: None):
         self.path = Path(path)
+        self._lease: Lease | None = None
         try:
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise SfumatoError(
                 f"the ledger {self.path} cannot be written ({error.strerror})", "choose a directory that can be written"
             ) from None
         try:
             self._lock()
+            self._lease = Lease(self.path.with_name(LEASE), notify)
             content = _content(self.path)
             self._entries = list(_entries(content, self.path.name))
             whole = len(content) if content.endswith(b"\n") else content.rfind(b"\n") + 1
             if whole != len(content):
                 os.ftruncate(self._descriptor, whole)
         except BaseException:
-            os.close(self._descriptor)
+            self.close()
             raise
         self._length = whole
 
@@ -127,15 +138,21 @@ class Ledger:
             return
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise SfumatoError(
                 f"another process is writing the run in {self.path.parent}", "wait for it to end, or stop it first"
             ) from None
+        except OSError:
+            pass  # a file system without locks: the lease decides
 
     @property
     def entries(self) -> Sequence[Entry]:
         """All entries so far."""
         return tuple(self._entries)
+
+    def after(self, steps: int) -> Entry:
+        """The line by which so many steps are paid; for none of them the first one."""
+        return [entry for entry in self._entries if entry.kind in ("begin", "release")][steps]
 
     def append(self, kind: str, body: Mapping[str, Any]) -> Entry:
         """Write one entry, whole or not at all, before the event that it records happens.
@@ -144,7 +161,9 @@ class Ledger:
         """
         entry = Entry.after(self._entries[-1] if self._entries else None, kind, body)
         line = entry.line()
+        self._require()
         try:
+            os.lseek(self._descriptor, self._length, os.SEEK_SET)
             written = 0
             while written < len(line):
                 written += os.write(self._descriptor, line[written:])
@@ -160,10 +179,23 @@ class Ledger:
 
     def sync(self) -> None:
         """Make sure that what was appended survives a power cut. Called before anything that depends on it is kept."""
+        self._require()
         os.fsync(self._descriptor)
 
+    def _require(self) -> None:
+        """Refuses where another process writes here by now."""
+        if self._lease is not None:
+            self._lease.require()
+        if os.path.getsize(self.path) != self._length:
+            raise SfumatoError(
+                f"another process has written to the ledger {self.path}",
+                "stop it, and start the same command again: the run goes on where it stopped",
+            )
+
     def close(self) -> None:
-        """Give the file and its lock back."""
+        """Give the file, its lock and its lease back."""
+        if self._lease is not None:
+            self._lease.release()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

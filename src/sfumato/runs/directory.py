@@ -35,7 +35,11 @@ FIGURES = "figures.json"
 RUN_KEY = "dice.key"
 WORKERS = "workers.token"
 """By which a worker knows that it sees the leader's directory."""
+LEASE = ledger.LEASE
 DONE = "done"
+
+_SECRETS = (RUN_KEY, CHECKPOINT, WORKERS, LEASE)
+"""What a finished run has no more of."""
 
 
 class RunDirectory:
@@ -93,7 +97,7 @@ class RunDirectory:
         concluded = not self.finished and self._has_ended()
         if concluded:
             write(self / DONE, b"")
-        if concluded or (self.finished and any((self / name).exists() for name in (RUN_KEY, CHECKPOINT))):
+        if concluded or (self.finished and any((self / name).exists() for name in _SECRETS)):
             with contextlib.suppress(OSError):
                 self.clean()
         return concluded
@@ -108,7 +112,7 @@ class RunDirectory:
 
     def clean(self) -> None:
         """After the end: delete the run key, so that nobody can subtract the noise again, and the checkpoint."""
-        for name in (RUN_KEY, CHECKPOINT, WORKERS):
+        for name in _SECRETS:
             (self / name).unlink(missing_ok=True)
         sweep(self.path)
 

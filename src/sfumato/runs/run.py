@@ -12,6 +12,7 @@ from torch import nn
 
 from sfumato._renamed import warn_renamed
 from sfumato.privacy import Circumstances, PrivacyPlan, PrivateSelection, Statement
+from sfumato.privacy.statements.computed import Computed
 from sfumato.privacy.statements.statement import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.runs import directory as names
@@ -133,7 +134,12 @@ def read(run: RunDirectory) -> Run:
 def statement_of(written: Mapping[str, Any], plan: PrivacyPlan) -> Statement:
     """The statement as it follows from what a run has written down."""
     selection = PrivateSelection.from_dict(written["selection"]) if "selection" in written else None
-    return Statement(plan=plan, circumstances=Circumstances.from_dict(written["circumstances"]), selection=selection)
+    return Statement(
+        plan=plan,
+        circumstances=Circumstances.from_dict(written["circumstances"]),
+        selection=selection,
+        computed=Computed.from_dict(written["computed"]) if "computed" in written else None,
+    )
 
 
 PRIVATE = "Measured on private data: keep it to yourself, and clear this output before the notebook is shown to others."

@@ -11,6 +11,8 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
 from sfumato.privacy import Circumstances, Entry, PrivacyPlan, PrivateSelection, Statement, ledger
+from sfumato.privacy.statements import computed
+from sfumato.privacy.statements.computed import Computed
 from sfumato.runs import aggregated, kept
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, read_safetensors
@@ -101,7 +103,8 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> None:
             selection is None or selection.plan == plan,
             f"its selection was made among runs of another plan than {names.PLAN}",
         )
-        promised = Statement(plan=plan, circumstances=facts, selection=selection)
+        workers = Computed.of(entries)
+        promised = Statement(plan=plan, circumstances=facts, selection=selection, computed=workers)
         derived = json.loads(json.dumps(promised.to_dict()))
         differing = [name for name in derived if written.get(name) != derived[name]]
         differing += sorted(set(written) - set(derived))
@@ -127,7 +130,10 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> None:
                 _require(problem is None, str(problem))
     with _noted(checks, "the model carries the same statement"):
         inside = parse_json(read_safetensors(run / names.MODEL)[1][METADATA])["statement"]
-        _require(inside == written, f"the statement inside {names.MODEL} is not that of {names.STATEMENT}")
+        carried = json.loads(json.dumps(replace(promised, computed=None).to_dict()))
+        _require(inside == carried, f"the statement inside {names.MODEL} is not that of {names.STATEMENT}")
+    if workers is not None:
+        checks.append(Check(what=f"ledger and statement tell of the same processes: {workers.sentence}", holds=True))
     with _noted(checks, "the run key is gone"):
         gone = not (run / names.RUN_KEY).exists()
         _require(gone, f"{names.RUN_KEY} still stands: whoever has it can undo the noise")
@@ -164,6 +170,7 @@ def altered(run: RunDirectory) -> str | None:
 def _sequence(entries: list[Entry], plan: PrivacyPlan) -> None:
     _require(len(entries) >= 2, "it has fewer than two entries")
     first, *releases, last = entries
+    releases = [entry for entry in releases if entry.kind != computed.ENTRY]
     if releases and releases[-1].kind == published.ENTRY:
         releases = releases[:-1]
     _require(first.kind == "begin" and last.kind == "end", "it does not run from a beginning to an end")

@@ -139,6 +139,20 @@ class PrivateJob(Job):
         return synthetic_targets(self.source, self.device)
 
     @property
+    def records_of_a_step(self) -> tuple[int, int | None]:
+        """How many records a step has, and each user where users are drawn, on average."""
+        expected = self.plan.participation.padded_size or self.plan.expected_batch_size
+        if self.plan.unit.drawn != "users":
+            return expected, None
+        each = max(1, round(len(self.source.train) / self.plan.population))
+        return expected * each, each
+
+    @property
+    def pieces(self) -> int:
+        """Into how many pieces a step's work is divided, each for one process: on average."""
+        return -(-self.records_of_a_step[0] // self.performance.micro_batch)
+
+    @property
     def draws(self) -> dict[str, np.ndarray]:
         """What draws go by besides the plan, by name, with one entry for each training record of the source as it was
         given: "times", "groups" (`Sampler`), and which are "excluded": they are drawn, and contribute nothing."""

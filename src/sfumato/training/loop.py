@@ -177,4 +177,4 @@ def _synced(ledger: Ledger, steps: int) -> str:
     """The ledger, safe on disk; the hash of its line for the last of so many steps."""
     with writing(ledger.path):
         ledger.sync()
-    return ledger.entries[steps].hash
+    return ledger.after(steps).hash

@@ -36,6 +36,7 @@ from sfumato.training.kind import Measure
 from sfumato.training.loop import Outcome, take_none, take_steps
 from sfumato.training.parts.registry import OPTIONS, split
 from sfumato.training.preparation import beforehand, resume
+from sfumato.training.preparation.estimate import idle_words
 from sfumato.training.preparation.origins import trained_on
 from sfumato.training.preparation.prepare import check_machine, own_threads, prepare
 from sfumato.training.preparation.start import Machine, Start
@@ -187,7 +188,7 @@ def execute(
             progress.report(note)
         resume.begin(job, run)
     heading.add_to(run)
-    with _ledger(job, run) as ledger:
+    with _ledger(job, run, progress) as ledger:
         refuse_finished(run)  # it may have ended while this process prepared itself
         sweep(run.path)
         together.own().lead(run)
@@ -234,9 +235,11 @@ def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
     yield from public_records.unlisted(source, trained_on(source, job.settings))
 
 
-def _ledger(job: PrivateJob | PublicJob, run: RunDirectory) -> AbstractContextManager[Ledger | None]:
+def _ledger(
+    job: PrivateJob | PublicJob, run: RunDirectory, progress: Progress
+) -> AbstractContextManager[Ledger | None]:
     """The ledger of a run that promises something."""
-    return Ledger(run / names.LEDGER) if isinstance(job, PrivateJob) else nullcontext()
+    return Ledger(run / names.LEDGER, notify=progress.report) if isinstance(job, PrivateJob) else nullcontext()
 
 
 def go_on(
@@ -263,12 +266,16 @@ def go_on(
             f"going on at step {checkpoint.step} of {job.steps}; steps paid before: {paid}, of which those that are "
             "taken again are drawn as before and cost nothing more"
         )
+    workers = together.own()
+    if ledger is not None and checkpoint.step < job.steps:
+        workers.write_down(ledger)
+    if isinstance(job, PrivateJob) and (idle := idle_words(job, workers.count)) is not None:
+        progress.report(f"note: {idle}")
     steps = job.kind.steps(job, key, progress)
     scorer = job.kind.scorer(job, progress) if job.scored else None
-    what = "training without privacy" if ledger is None else "training"
-    looking_on = (Rows(run), Shown(progress, what), *observers)
+    looking_on = (Rows(run), Shown(progress, "training without privacy" if ledger is None else "training"), *observers)
     known: dict[str, Any] = {"ledger": ledger, "scorer": scorer, "observers": looking_on, "kept": kept}
-    return take_steps(job, run, steps, checkpoint, **known, workers=together.own()), scorer
+    return take_steps(job, run, steps, checkpoint, **known, workers=workers), scorer
 
 
 def follow(workers: Workers, read: Callable[[str], tuple[PrivateJob | PublicJob, RunDirectory]]) -> None:

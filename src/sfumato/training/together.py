@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import socket
@@ -20,18 +21,17 @@ import torch
 from torch import distributed
 
 from sfumato._checks import SfumatoError
+from sfumato.training.processes.alive import AGAIN, Signs
+from sfumato.training.processes.meeting import MEET, TOGETHER, met
 from sfumato.training.started import STORE, one_of_several
 from sfumato.training.workers import ALONE, Workers
 
-TOGETHER = timedelta(minutes=5)
-"""For all workers to come together."""
-AT_WORK = timedelta(hours=12)
-"""For one to wait for another, who may be at the test part or in front of a slow disk."""
+AT_WORK = timedelta(days=7)
+"""For one to wait for another, who may be at the test part or in front of a slow disk, and gives signs of life."""
 LAST_WORDS = 5.0
 """Seconds for a worker whose connection broke to hear why another one ended."""
-_HERE = "here is worker"
 _FAILURE = "what one of the workers has failed of"
-_AGAIN = "give the same command again: a run goes on from its last checkpoint"
+_BROKE = "the connection has broken for worker"
 _BROKEN = ("onnection", "gloo", "NCCL", "imed out", "imeout")
 """What torch's errors of a lost connection have in them, which have no type of their own."""
 
@@ -61,45 +61,54 @@ def joined(lost: Callable[[], SfumatoError | None] = lambda: None) -> Iterator[W
     if torch.accelerator.is_available():
         torch.accelerator.set_device_index(int(os.environ.get("LOCAL_RANK", "0")))
     try:
-        store = _store(rank, count)
-        _wait(store, count, lost)
-        distributed.init_process_group(timeout=TOGETHER, store=store, rank=rank, world_size=count)
+        place = met(rank, count, lost)
+        signs, words = Signs(place.store, rank, place.names), place.store.clone()
+        words.set_timeout(timedelta(seconds=LAST_WORDS))  # whoever holds the store may be gone
+        distributed.init_process_group(timeout=TOGETHER, store=place.store, rank=rank, world_size=count)
+    except SfumatoError:
+        raise
     except (RuntimeError, ValueError) as error:  # torch's own errors of the rendezvous are of these kinds
         raise SfumatoError(
             f"worker {rank} of {count} has not met the others: {str(error).splitlines()[0]}",
-            "start as many as were announced, with an address and a port that all of them reach",
+            MEET,
         ) from None
-    _own = Workers(rank=rank, count=count, group=distributed.new_group(timeout=AT_WORK))
+    group = distributed.new_group(timeout=AT_WORK)
+    _own = Workers(rank=rank, count=count, group=group, machines=place.machines, signs=signs)
     try:
         yield _own
     except BaseException as error:
-        _fail(rank, error)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # to end it would wait for whom this one has given up
+        _fail(rank, place.names, words, error)
         raise
     finally:
         _own = ALONE
+        signs.close()
         distributed.destroy_process_group()
 
 
-def _fail(rank: int, error: BaseException) -> None:
+def _fail(rank: int, names: Sequence[str], store: Any, error: BaseException) -> None:
     """Tell the others of a failure; or, where another one has failed first, raise that in its place."""
     broken = isinstance(error, RuntimeError) and any(word in str(error) for word in _BROKEN)
-    problem, remedy = f"{type(error).__name__} {error}".splitlines()[0], _AGAIN
+    problem, remedy = f"{type(error).__name__} {error}".splitlines()[0], AGAIN
     if isinstance(error, SfumatoError):
         problem, remedy = error.problem, error.remedy
+    own = f"worker {rank} on {socket.gethostname()}: {problem}\n{remedy}"
+    lost = names[:1]  # with whom the store is gone, if it is
     try:
-        store = distributed.distributed_c10d._get_default_store()
+        if broken:
+            store.set(f"{_BROKE} {rank}", "")
         deadline = time.monotonic() + (LAST_WORDS if broken else 0.0)
-        while not (said := store.check([_FAILURE])) and time.monotonic() < deadline:
+        while not (known := store.check([_FAILURE])) and time.monotonic() < deadline:
             time.sleep(0.05)
-        if said and not isinstance(error, SfumatoError):  # which says itself what is wrong
-            problem, _, remedy = store.get(_FAILURE).decode().partition("\n")
+        said = own if broken and not known else store.compare_set(_FAILURE, "", own).decode()
+        if said != own and not isinstance(error, SfumatoError):  # which says itself what is wrong
+            problem, _, remedy = said.partition("\n")
             raise SfumatoError(problem, remedy) from error
-        if not broken and not said:
-            store.set(_FAILURE, f"worker {rank} on {socket.gethostname()}: {problem}\n{remedy}")
+        lost = [name for other, name in enumerate(names) if not store.check([f"{_BROKE} {other}"])]
     except RuntimeError:
-        broken = True  # the store is gone with whoever held it
+        broken = True
     if broken:
-        raise LostError("the connection to another worker broke", _AGAIN) from error
+        raise LostError(f"the connection to {', '.join(lost) or 'another worker'} broke", AGAIN) from error
 
 
 @contextmanager
@@ -147,37 +156,6 @@ def launched(processes: int, command: Sequence[str]) -> Iterator[Workers]:
                 os.environ[name] = value
 
 
-def _store(rank: int, count: int) -> Any:
-    """The store by which workers find each other, in which this one says that it is there."""
-    if STORE in os.environ:
-        found = distributed.FileStore(os.environ[STORE], count)  # type: ignore[attr-defined]
-    else:
-        mine = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
-        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        server = distributed.TCPStore(  # type: ignore[attr-defined]
-            *address, is_master=mine, timeout=TOGETHER, wait_for_workers=False, multi_tenant=True
-        )
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        found = distributed.PrefixStore(f"sfumato {attempt}", server)  # type: ignore[attr-defined]
-    found.set(f"{_HERE} {rank}", "")
-    return found
-
-
-def _wait(store: Any, count: int, lost: Callable[[], SfumatoError | None]) -> None:
-    """Until all of them are there; torch would wait too, but heed no interrupt."""
-    signs, deadline = [f"{_HERE} {rank}" for rank in range(count)], time.monotonic() + TOGETHER.total_seconds()
-    while not store.check(signs):
-        if (error := lost()) is not None:
-            raise error
-        if time.monotonic() > deadline:
-            missing = [rank for rank, sign in enumerate(signs) if not store.check([sign])]
-            raise SfumatoError(
-                f"of {count} workers these have not come within {TOGETHER}: {', '.join(map(str, missing))}",
-                "start as many as were announced, with an address and a port that all of them reach",
-            )
-        time.sleep(0.02)
-
-
 def _lost(others: Sequence[subprocess.Popen]) -> SfumatoError | None:
     """Which of the workers has failed, and of what signal, if one has."""
     for rank, other in enumerate(others, start=1):
@@ -187,7 +165,7 @@ def _lost(others: Sequence[subprocess.Popen]) -> SfumatoError | None:
                 if other.returncode < 0
                 else f"ended with status {other.returncode}"
             )
-            return SfumatoError(f"worker {rank} (process {other.pid}) {how}", _AGAIN)
+            return SfumatoError(f"worker {rank} (process {other.pid}) {how}", AGAIN)
     return None
 
 

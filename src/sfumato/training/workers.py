@@ -16,6 +16,7 @@ they are in the run directory, which all workers see.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,9 +30,13 @@ from torch import Tensor, distributed
 from sfumato._checks import SfumatoError
 from sfumato._files import write
 from sfumato.gradients import GridSum
-from sfumato.randomness import NoiseState
+from sfumato.privacy import Ledger
+from sfumato.privacy.statements.computed import Computed
+from sfumato.randomness import NoiseState, owner_key
+from sfumato.randomness.keys import HOME_VARIABLE, home
 from sfumato.randomness.noise.blocks import blocks_of
 from sfumato.runs.directory import WORKERS, RunDirectory
+from sfumato.training.processes.alive import Signs
 
 SAME = "start all of them with the same data, options and versions of everything"
 
@@ -44,6 +49,8 @@ class Workers:
         rank: of this process, from 0.
         count: how many there are.
         group: torch's, in which they are.
+        machines: how many they are on.
+        signs: of life, that they give each other while one waits for another.
 
     **Guarantee.** `total` gives the sum over all that was dealt in the step, or refuses: each piece was with one
     worker, all of them drew the same participants, and each has done what it was dealt. What it leaves with a worker
@@ -53,6 +60,8 @@ class Workers:
     rank: int = 0
     count: int = 1
     group: Any = None
+    machines: int = 1
+    signs: Signs | None = field(default=None, repr=False)
     _dealt: tuple[int, int, int, int] | None = field(default=None, init=False, repr=False)
 
     @property
@@ -198,7 +207,7 @@ class Workers:
         if self.count == 1:
             return [own]
         found = [torch.empty_like(own) for _ in range(self.count)]
-        distributed.all_gather(found, own, group=self.group)
+        self._done(distributed.all_gather, found, own)
         return found
 
     def added(self, number: float) -> float:
@@ -206,7 +215,7 @@ class Workers:
         if self.count == 1:
             return number
         value = torch.tensor([number], dtype=torch.float64)
-        distributed.all_reduce(value, group=self.group)
+        self._done(distributed.all_reduce, value)
         return float(value)
 
     def agreed(self, yes: bool) -> bool:
@@ -239,12 +248,17 @@ class Workers:
                 "start the run again on machines of one kind",
             )
 
+    def write_down(self, ledger: Ledger) -> None:
+        """Have the ledger say who is going to see sums before their noise, before any leaves its process."""
+        if self.count > 1:
+            Computed(processes=self.count, machines=self.machines).record(ledger)
+
     def lead(self, run: RunDirectory) -> None:
         """Tell the others which run is to go on, and leave them a sign in it."""
         if self.count > 1:
             token = secrets.token_hex(16)
             write(run / WORKERS, token.encode(), private=True)
-            self.told({"run": str(run.path.absolute()), "token": token})
+            self.told({"run": str(run.path.absolute()), "token": token, "owner": _owner(token)})
 
     def led(self) -> RunDirectory | None:
         """The run that the leader goes on with; None at the end."""
@@ -252,10 +266,15 @@ class Workers:
         if "run" not in said:
             return None
         run = RunDirectory(said["run"])
-        found = (run / WORKERS).read_text("utf-8") if (run / WORKERS).is_file() else None
+        found = (run / WORKERS).read_text("utf-8") if (run / WORKERS).is_file() else ""
         if found != said["token"]:
             raise SfumatoError(
                 f"it does not see the leader's run directory {run.path}", "let all workers share it, by the same path"
+            )
+        if not hmac.compare_digest(said["owner"], _owner(found)):
+            raise SfumatoError(
+                f"the owner's key in {home()} is another one than the leader's",
+                f"let {HOME_VARIABLE} name the same directory for all workers, or copy the leader's owner.key to each",
             )
         return run
 
@@ -263,10 +282,10 @@ class Workers:
         """What the leader says, as JSON; nothing that comes over the wire is ever unpickled."""
         text = json.dumps(message or {}).encode()
         size = torch.tensor([len(text)])
-        distributed.broadcast(size, src=0, group=self.group)
+        self._done(distributed.broadcast, size, 0)
         content = torch.frombuffer(bytearray(text), dtype=torch.uint8) if self.is_leader else None
         content = torch.empty(int(size), dtype=torch.uint8) if content is None else content
-        distributed.broadcast(content, src=0, group=self.group)
+        self._done(distributed.broadcast, content, 0)
         return json.loads(content.numpy().tobytes())
 
     def _numbers(self, numbers: Sequence[int]) -> Tensor:
@@ -282,8 +301,22 @@ class Workers:
     def _exchanged(self, values: Tensor, sent: list[int], received: list[int]) -> Tensor:
         """What the workers have for this one, one after the other, of lengths `received`; the values are for them."""
         found = values.new_empty(sum(received))
-        distributed.all_to_all_single(found, values, received, sent, group=self.group)
+        self._done(distributed.all_to_all_single, found, values, received, sent)
         return found
+
+    def _done(self, operation: Callable[..., Any], found: Any, *given: Any) -> None:
+        """One of torch's operations with the others; an accelerator goes on with it by itself."""
+        work = operation(found, *given, group=self.group, async_op=True)
+        on = found[0] if isinstance(found, list) else found
+        if self.signs is None or on.device.type != "cpu":
+            work.wait()
+        else:
+            self.signs.finished(work)
+
+
+def _owner(token: str) -> str:
+    """What shows who has the same owner's key, and of the key nothing."""
+    return hmac.new(owner_key(), token.encode(), hashlib.sha256).hexdigest()
 
 
 ALONE = Workers()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sfumato.cli.output import console
-from sfumato.cli.output.outcome import show_uses, uses_of
+from sfumato.cli.output.outcome import by_processes, show_uses, uses_of
 from sfumato.observers.progress import duration
 from sfumato.privacy.statements.statement import rounded_up
 
@@ -75,6 +75,7 @@ def show_dry_run(job: AnyJob, run: RunDirectory, *, json: bool) -> None:
     from sfumato.training.conclusion.run_page import plan_table
     from sfumato.training.job import PublicJob
     from sfumato.training.preparation.estimate import average_bytes
+    from sfumato.training.together import own
 
     state, expected = "resume" if run.exists else "begin", seconds(job)
     untrained = isinstance(job, PublicJob) and not job.uses_data
@@ -116,6 +117,6 @@ def show_dry_run(job: AnyJob, run: RunDirectory, *, json: bool) -> None:
         rows |= {"memory": f"{average_bytes(job) / (1 << 20):.1f} MiB for averaged weights"}
         rows["parameters"] = f"{parameters:,}"
     if expected is not None:
-        rows["time"] = f"about {duration(expected)} on {job.performance.device}"
+        rows["time"] = f"about {duration(expected)} on {job.performance.device}{by_processes(own().count)}"
     spelt = ((name, f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in rows.items())
     console.figures(data, spelt, console.nothing_spent(f"{state} the run in {run.path}"), json=json)

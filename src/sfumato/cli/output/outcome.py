@@ -171,7 +171,7 @@ def foreseen(job: PrivateJob, run: RunDirectory) -> tuple[dict[str, Any], list[t
     """What a run would be, as data and in rows for the reader."""
     from sfumato.privacy.planning import remarks
     from sfumato.training.conclusion.run_page import plan_table
-    from sfumato.training.preparation.estimate import estimate
+    from sfumato.training.preparation.estimate import estimate, idle_words
 
     expected, figures = estimate(job), job.circumstances.figures
     table = plan_table(job.plan, job.keyed["clock"])
@@ -197,7 +197,7 @@ def foreseen(job: PrivateJob, run: RunDirectory) -> tuple[dict[str, Any], list[t
         ),
         ("parameters", f"{expected.parameters:,}"),
         ("micro-batches a step", f"{expected.micro_batches} of up to {job.performance.micro_batch} examples"),
-        ("time", f"about {duration(expected.seconds)} on {job.performance.device}"),
+        ("time", f"about {duration(expected.seconds)} on {job.performance.device}{by_processes(expected.processes)}"),
         (
             "memory",
             f"{expected.activation_bytes / mebibyte:.0f} MiB for a micro-batch, "
@@ -205,9 +205,19 @@ def foreseen(job: PrivateJob, run: RunDirectory) -> tuple[dict[str, Any], list[t
             f"{expected.average_bytes / mebibyte:.1f} MiB for averaged weights",
         ),
         ("weights kept", _kept(job)),
+        *([] if (idle := idle_words(job, expected.processes)) is None else [("note", idle)]),
         *([] if figures is None else [("figures", f"for epsilon {figures.epsilon:g}: {figures.words}")]),
     ]
     return data, rows
+
+
+def by_processes(count: int) -> str:
+    """By how many processes so much time is taken; empty for one.
+
+    >>> by_processes(1), by_processes(4)
+    ('', ' by 4 processes, besides what crosses their network')
+    """
+    return "" if count == 1 else f" by {count} processes, besides what crosses their network"
 
 
 def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:

@@ -11,6 +11,7 @@ from sfumato._checks import SfumatoError
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.selection import PrivateSelection
 from sfumato.privacy.statements.circumstances import FACT_NAMES, ORIGINS, Circumstances, Search
+from sfumato.privacy.statements.computed import Computed
 from sfumato.privacy.statements.other_units import group_epsilon
 from sfumato.privacy.statements.wording import Wording, wording
 from sfumato.privacy.theorems.selection import Selection
@@ -19,12 +20,14 @@ from sfumato.privacy.theorems.theorem import Theorem
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """What a run promised. Everything in it follows from its three fields, so anyone can derive it again.
+    """What a run promised. Everything in it follows from its fields, so anyone can derive it again.
 
     Args:
         plan: what the run's training released.
         circumstances: what else the statement must say.
         selection: the search that the run won, where it is one that a theorem covers; its plan is this plan.
+        computed: who has seen sums before their noise, where several processes took the steps. The model file has the
+            statement without it, since the model is the same whoever computed it.
 
     **Guarantee.** The epsilon is the whole plan's, also for a run that ended early, or the whole selection's where
     there is one, rounded up. The statement names the plan and its steps, and never a time, a path, a ledger's head or
@@ -34,6 +37,7 @@ class Statement:
     plan: PrivacyPlan
     circumstances: Circumstances
     selection: PrivateSelection | None = None
+    computed: Computed | None = None
 
     def __post_init__(self) -> None:
         if self.selection is not None and self.selection.plan != self.plan:
@@ -220,6 +224,8 @@ class Statement:
             )
         if facts.search is not None:
             lines.insert(0, _uncovered(facts.search))
+        if self.computed is not None:
+            lines.insert(0, self.computed.not_covered)
         return lines
 
     def to_dict(self) -> dict[str, Any]:
@@ -244,6 +250,8 @@ class Statement:
             "plan_fingerprint": plan.fingerprint,
             "circumstances": facts.to_dict(),
         }
+        if self.computed is not None:
+            data["computed"] = self.computed.to_dict()
         if facts.figures is not None:
             data["figures"] = {
                 "epsilon": facts.figures.epsilon,

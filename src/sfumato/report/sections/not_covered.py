@@ -28,7 +28,9 @@ _DECLARED_BY = {
 _PLANNED = "fix the number of runs beforehand; sfumato sweep --search private covers a search as a whole"
 _UNFILTERED = "filter the private set instead of the public one: sfumato dedup does so record by record"
 _PUBLIC_WEIGHTS = "begin with weights of sfumato pretrain, or of timm, made of public data alone"
+_TRUSTED = "compute on one machine, or give the wire to nobody else: a network of your own, or a VPN"
 _LINES: tuple[tuple[str, str, str], ...] = (
+    ("The sums before their noise", MENDABLE, _TRUSTED),
     ("The search for these settings", MENDABLE, _PLANNED),
     ("Choices made by looking at", MENDABLE, _PLANNED),
     ("The other candidates of the search", MENDABLE, "show nobody the search's other runs, or delete them"),

@@ -15,6 +15,7 @@ from sfumato._checks import SfumatoError
 from sfumato._files import write, writing
 from sfumato.observers.progress import Silence
 from sfumato.privacy import Ledger, NoPromise, PrivateSelection, Statement
+from sfumato.privacy.statements.computed import Computed
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, backbone_of, to_bytes
 from sfumato.runs.directory import RunDirectory, file_hash
@@ -64,11 +65,13 @@ def conclude(
     )
     if isinstance(job, PublicJob):
         ending, statement = None, job.statement
+        carried: Statement | NoPromise = statement
     elif ledger is None:
         raise TypeError("a run that promises something is not concluded without a ledger")
     else:
         ending = _ending(job, run, ledger, trained)
-        statement = Statement(plan=job.plan, circumstances=ending.circumstances, selection=selection)
+        carried = Statement(plan=job.plan, circumstances=ending.circumstances, selection=selection)
+        statement = replace(carried, computed=Computed.of(ledger.entries))
     reading, further = (None, {}) if ending is None else (ending.reading, ending.evaluation)
     result = scorer.evaluation(released, trained.outputs if reading is None else reading.logits(trained.outputs))
     private = not (isinstance(job, PublicJob) and (job.uses_data or job.source.public))
@@ -80,8 +83,8 @@ def conclude(
         averaged = job.settings.averages.aggregate or ("ema" if job.settings.averages.ema else None)
         said = {"weights": averaged or LAST}
         if averaged is not None:
-            _write_weights(job, run / names.LAST_WEIGHTS, weights_of(job.module), statement, weights=LAST)
-    _write_weights(job, run / names.MODEL, released, statement, **said)
+            _write_weights(job, run / names.LAST_WEIGHTS, weights_of(job.module), carried, weights=LAST)
+    _write_weights(job, run / names.MODEL, released, carried, **said)
     if ending is not None:
         _close(ending.ledger, run, outcome.step, ending.bound)
     write(run / names.DONE, b"")

@@ -11,6 +11,7 @@ import torch
 
 from sfumato import _devices
 from sfumato.randomness import Noise, RunKey
+from sfumato.training import together
 from sfumato.training.descent import average_for, trained_bytes, training_over
 from sfumato.training.inputs import features_alone, kept_bytes, variants_kept
 from sfumato.training.job import Job, PrivateJob
@@ -26,11 +27,16 @@ class Estimate:
     parameters: int
     micro_batches: int
     average_bytes: int
+    processes: int = 1
 
 
 def estimate(job: PrivateJob) -> Estimate:
-    """Time one micro-batch and one draw of noise on synthetic inputs; nothing private is touched, nothing is spent."""
-    rows, each = _records_of_a_step(job)
+    """Time one micro-batch and one draw of noise on synthetic inputs; nothing private is touched, nothing is spent.
+
+    Of several processes the one with the most micro-batches counts, and its part of the noise; what crosses the network
+    is not in it.
+    """
+    rows, each = job.records_of_a_step
     count = min(job.performance.micro_batch, rows)
     views = (job.settings.augmentation.views,) if job.settings.augmentation.views > 1 else ()
     lead = (count,) if each is None else (max(1, count // each), each)
@@ -46,13 +52,28 @@ def estimate(job: PrivateJob) -> Estimate:
     one = seconds_of(job, lambda: job.gradient(*synthetic)) / count
     noise = Noise(job.plan.mechanism, max_norm=1.0, key=RunKey.fresh())
     drawing = seconds_of(job, lambda: noise.add(job.gradient.zeros(), 0, noise.begin()))
+    processes = together.own().count
+    most = -(-job.pieces // processes)
     return Estimate(
-        seconds=job.plan.steps * (one * rows + drawing) + _trunk_seconds(job),
+        seconds=job.plan.steps * (one * min(rows, most * job.performance.micro_batch) + drawing / processes)
+        + _trunk_seconds(job) / processes,
         activation_bytes=job.gradient.bytes_per_example(job.input_shape, targets=job.synthetic_targets) * count,
         data_bytes=_data_bytes(job),
         parameters=sum(parameter.numel() for parameter in job.module.parameters() if parameter.requires_grad),
-        micro_batches=-(-rows // job.performance.micro_batch),
+        micro_batches=job.pieces,
+        processes=processes,
         average_bytes=average_bytes(job),
+    )
+
+
+def idle_words(job: PrivateJob, processes: int) -> str | None:
+    """Of more processes than a step has pieces of work: that some have nothing to do; None where all have."""
+    idle = processes - job.pieces
+    if processes == 1 or idle <= 0:
+        return None
+    return (
+        f"of {processes} processes {idle} {'has' if idle == 1 else 'have'} nothing to do in most steps, which come "
+        f"in {job.pieces} piece{'s' if job.pieces > 1 else ''}: start fewer, or begin with a smaller --micro-batch"
     )
 
 
@@ -60,15 +81,6 @@ def average_bytes(job: Job) -> int:
     """What averaging keeps of the parameters that are trained."""
     keeps = training_over(job.settings.averages) or average_for(job.settings.averages)
     return 0 if keeps is None else keeps.copies * trained_bytes(job.module)
-
-
-def _records_of_a_step(job: PrivateJob) -> tuple[int, int | None]:
-    """How many records a step has, and each user where users are drawn, on average."""
-    expected = job.plan.participation.padded_size or job.plan.expected_batch_size
-    if job.plan.unit.drawn != "users":
-        return expected, None
-    each = max(1, round(len(job.source.train) / job.plan.population))
-    return expected * each, each
 
 
 def _data_bytes(job: PrivateJob) -> int:

@@ -12,6 +12,7 @@ from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.experiment.settings import Performance
 from sfumato.privacy import Ledger, PrivacyPlan
+from sfumato.privacy.statements import computed
 from sfumato.randomness import RunKey
 from sfumato.runs import directory as names
 from sfumato.runs import pins
@@ -117,7 +118,7 @@ def paid_steps(ledger: Ledger, job: PrivateJob, run: RunDirectory) -> int:
     if odd:
         listing = ", ".join(name.replace("_", " ") for name in odd)
         raise SfumatoError(f"the ledger {ledger.path} began otherwise than this run, in: {listing}", remedy)
-    releases = [entry for entry in ledger.entries[1:] if entry.kind not in ("end", published.ENTRY)]
+    releases = [entry for entry in ledger.entries[1:] if entry.kind not in ("end", published.ENTRY, computed.ENTRY)]
     for step, entry in enumerate(releases):
         if (entry.kind, entry.body) != ("release", {"step": step, "plan": job.plan.fingerprint}) or step >= job.steps:
             raise SfumatoError(
@@ -164,7 +165,7 @@ def own_checkpoint(run: RunDirectory, ledger: Ledger | None, paid: int) -> Check
             f"the ledger of {run.path} records {paid} steps, fewer than the {checkpoint.step} of its checkpoint",
             "restore ledger.jsonl from a copy: without its lines nobody can say what was spent",
         )
-    head = ledger.entries[checkpoint.step].hash
+    head = ledger.after(checkpoint.step).hash
     if checkpoint.ledger != head:
         raise SfumatoError(
             f"the checkpoint of {run.path} was written beside another ledger: after step {checkpoint.step} that one "

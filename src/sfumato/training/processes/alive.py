@@ -1,0 +1,107 @@
+"""Signs of life: which of the workers has stopped moving, while the others wait for it.
+
+How long a worker may rightly be at something, nobody can know: the leader measures the test part, reads a slow disk,
+writes the page. So no step has a time limit. But a process that is alive has time for a sign every few seconds,
+whatever it is at; one that gives none for minutes was stopped, or its machine is gone or out of reach.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from sfumato._checks import SfumatoError
+
+BEAT = 10.0
+"""Seconds from one sign of a worker to its next."""
+LOOK = 20.0
+"""Seconds from one look at the others' signs to the next, while waiting for them."""
+SILENCE = 300.0
+"""Seconds without a sign after which a worker is given up."""
+AGAIN = "give the same command again: a run goes on from its last checkpoint"
+_SIGN = "sign of worker"
+
+
+class SilentError(SfumatoError):
+    """A worker gives no sign of life; what it has not done is not going to be done."""
+
+
+class Signs:
+    """This worker's signs, given by a thread, and what was seen of the others'.
+
+    Args:
+        store: where they have met; a connection of its own is made to it, since others wait there for long.
+        rank: of this one.
+        names: of all of them, in words.
+    """
+
+    def __init__(self, store: Any, rank: int, names: Sequence[str]):
+        self._names, self._over = names, threading.Event()
+        self._store = store.clone()
+        self._store.set_timeout(timedelta(seconds=SILENCE))
+        self._keys = [f"{_SIGN} {other}" for other in range(len(names))]
+        self._seen: dict[int, tuple[bytes, float]] = {}
+        self._store.set(self._keys[rank], "0")
+        own = store.clone()  # to look there may take long, where nobody answers; signs must go on
+        self._thread = threading.Thread(target=self._give, args=(own, self._keys[rank]), name="signs", daemon=True)
+        self._thread.start()
+
+    def _give(self, store: Any, key: str) -> None:
+        count = 0
+        while not self._over.wait(BEAT):
+            count += 1
+            with contextlib.suppress(RuntimeError):  # the store is gone with whoever held it
+                store.set(key, str(count))
+
+    def finished(self, work: Any) -> None:
+        """Wait until an operation with the others is done.
+
+        Errors: `SilentError` where one of them shows no sign of life meanwhile; what the operation itself fails of.
+        """
+        while True:
+            try:
+                work.wait(timedelta(seconds=LOOK))
+            except RuntimeError:  # it has failed, or takes longer
+                if work.is_completed():
+                    work.wait()
+                    return
+                self._refuse_silent()
+            else:
+                return
+
+    def _refuse_silent(self) -> None:
+        """Refuses where one of them has not moved for long, as far as was looked."""
+        try:
+            signs = self._store.multi_get(self._keys)
+        except RuntimeError as error:
+            if "imeout" not in str(error):
+                return  # the store is gone, and so will be the connection that is waited for
+            raise SilentError(
+                f"the place where the workers meet, with {self._names[0]} or its torchrun, has not answered for "
+                f"{_words(SILENCE)}",
+                AGAIN,
+            ) from None
+        now, odd = time.monotonic(), []
+        for rank, sign in enumerate(signs):
+            if rank not in self._seen or self._seen[rank][0] != sign:
+                self._seen[rank] = sign, now
+            elif now - self._seen[rank][1] > SILENCE:
+                odd.append(self._names[rank])
+        if odd:
+            raise SilentError(
+                f"{', '.join(odd)} has shown no sign of life for {_words(SILENCE)}: it was stopped, or its machine is "
+                "out of reach",
+                f"end it, and {AGAIN}",
+            )
+
+    def close(self) -> None:
+        """Give no more of them."""
+        self._over.set()
+
+
+def _words(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"
