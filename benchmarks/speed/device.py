@@ -1,7 +1,7 @@
 """What a GPU would be asked by a clipped sum: python benchmarks/speed/device.py [--models lenet5 ...] [--lines 6]
 
-Kernels, and stops where the host waits for the device, of one clipped sum after three others of the same shape, beside a
-plain gradient step and `vmap` of the same model and batch; kernels also after the weights have moved, as in training;
+Kernels, and stops where the host waits for the device, of one clipped sum after three others of the same shape, beside
+a plain gradient step and `vmap` of the same model and batch; kernels also after the weights have moved, as in training;
 and what a whole step of a training command asks, with the draw, the inputs, the noise, the optimizer and the ledger.
 Counted on a device that computes on the CPU (`benchmarks/shared/counting.py`), so no time means anything and no GPU is
 needed. Which way a layer takes is chosen by the CPU's clock, so counts of networks vary by some percent. Writes

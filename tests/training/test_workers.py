@@ -28,7 +28,7 @@ from sfumato.training.inputs_of_users import UserInputs
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.preparation.start import Start
-from sfumato.training.run import take_part
+from sfumato.training.processes.following import take_part
 from sfumato.training.workers import Workers
 
 SCRIPT = Path(__file__).with_name("rank.py")

@@ -25,6 +25,7 @@ class CannotReplay(Exception):  # noqa: N818
 def holds(question: Tensor) -> bool:
     """The answer to a question () bool about numbers; a device is waited for.
 
+    >>> import torch
     >>> holds(torch.tensor([1.0, 2.0]).max() > 1)
     True
     """

@@ -40,8 +40,8 @@ from sfumato.training.preparation.estimate import idle_words
 from sfumato.training.preparation.origins import trained_on
 from sfumato.training.preparation.prepare import check_machine, own_threads, prepare
 from sfumato.training.preparation.start import Machine, Start
+from sfumato.training.processes.following import take_part
 from sfumato.training.started import silent
-from sfumato.training.workers import Workers
 
 
 @own_threads()
@@ -276,29 +276,6 @@ def go_on(
     looking_on = (Rows(run), Shown(progress, "training without privacy" if ledger is None else "training"), *observers)
     known: dict[str, Any] = {"ledger": ledger, "scorer": scorer, "observers": looking_on, "kept": kept}
     return take_steps(job, run, steps, checkpoint, **known, workers=workers), scorer
-
-
-def follow(workers: Workers, read: Callable[[str], tuple[PrivateJob | PublicJob, RunDirectory]]) -> None:
-    """Take part in each run that the leader begins or goes on with, as its own record says.
-
-    Args:
-        read: the job of a run directory, from its record.
-    """
-    while (run := workers.led()) is not None:
-        take_part(read(str(run.path))[0], run, workers)
-
-
-def take_part(job: PrivateJob | PublicJob, run: RunDirectory, workers: Workers) -> Outcome:
-    """What a worker does of a run that another one leads: all steps that are still to be taken, from its checkpoint on.
-
-    Errors: `SfumatoError`, naming the difference, where this worker's data, plan, settings, model or machine are others
-    than the run's.
-    """
-    resume.compare(job, run)
-    key, checkpoint = resume.own_key(run, None), resume.own_checkpoint(run, None, 0)
-    if key.check_value(run.identity) != job.key.check_value(run.identity):
-        raise SfumatoError(f"the run key in {run.path} was replaced meanwhile", "give the same command again")
-    return take_steps(job, run, job.kind.steps(job, key, Silence()), checkpoint, workers=workers)
 
 
 def earlier_plans(job: PrivateJob) -> list[composition.Use]:

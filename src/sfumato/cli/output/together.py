@@ -44,7 +44,7 @@ def run(verb: Any, arguments: Sequence[str]) -> int:
         return verb.run() or 0
     verb.refuse_together()
     from sfumato.training import together
-    from sfumato.training.run import follow
+    from sfumato.training.processes.following import follow
 
     with (
         together.joined()
