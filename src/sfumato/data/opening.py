@@ -19,7 +19,6 @@ from sfumato.data.identity.fingerprint import assignment, digests, fingerprint
 from sfumato.data.kinds import KINDS, parse
 from sfumato.data.parts import Parts
 from sfumato.data.paths import places_of
-from sfumato.data.records import FileRecords
 from sfumato.data.source import FACTS, LEFT_OUT, USERS, Identity, Source, from_facts
 from sfumato.data.subsets.users import number_of
 
@@ -110,7 +109,6 @@ def open_source(
     stored, pixels = digests(owner_key, records.train, records.test)
     users = number_of(declared.people.users, records.train, spec)
     seen = records.train if records.zoomed is None else records.zoomed
-    shown = progress if isinstance(records.train, FileRecords) else None
     return Source(
         kind=name,
         records=records,
@@ -128,7 +126,7 @@ def open_source(
             *((USERS,) if users is not None and declared.people.users is None else ()),
         ),
         identity=Identity(
-            fingerprint=fingerprint(owner_key, seen, records.test, loaded.classes, progress=shown),
+            fingerprint=loaded.fingerprint or fingerprint(owner_key, seen, records.test, loaded.classes),
             stored_digest=stored,
             pixels=pixels,
             assignment=assignment(owner_key, records.train, records.test),
@@ -152,7 +150,8 @@ def _check_groups(loaded: Parts, spec: str) -> None:
     for part in (loaded.records.train, loaded.records.test):
         if part.users is None or part.groups is None:
             continue
-        for user, group in zip(part.users.tolist(), part.groups.tolist(), strict=True):
+        for user, group in zip(part.users, part.groups, strict=True):
+            user, group = str(user), str(group)
             if known.setdefault(user, group) != group:
                 problem = f"user {user!r} of {spec!r} is in the groups {known[user]!r} and {group!r}"
                 raise SfumatoError(problem, "give each user one group")
