@@ -21,7 +21,7 @@ def expanded(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(path))
 
 
-def status(path: Path) -> os.stat_result:
+def status(path: Path | str) -> os.stat_result:
     """What the system knows of whatever lies there, links followed; `OSError` where nothing can be seen there."""
     try:
         return os.stat(path)

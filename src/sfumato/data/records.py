@@ -22,9 +22,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _BLOCK = 4096
-_TRIED = 2
+_TRIED = 3
 """Of each block, how many items are done before it is decided whether threads do the others."""
-_SHORT = 3e-4
+_SHORT = 1e-3
 """Seconds for an item, below which they don't."""
 _PIECE = 4
 """Items that a thread takes at once."""
@@ -217,7 +217,7 @@ def in_threads(
             block = block.tolist() if isinstance(block, np.ndarray) else block
             began = time.perf_counter()
             results = iter(some(block[:_TRIED]))
-            if (time.perf_counter() - began) / _TRIED < _SHORT:
+            if time.perf_counter() - began < _TRIED * _SHORT:
                 results = itertools.chain(results, map(work, block[_TRIED:]))
             else:
                 if pool is None:

@@ -28,7 +28,7 @@ class Stored(Protocol):
 
     def __len__(self) -> int: ...
 
-    def name(self, place: int) -> Path:
+    def name(self, place: int) -> str:
         """What to call the record in this place, in a refusal: a file's path, or a shard's and where in it."""
         ...
 
@@ -76,13 +76,13 @@ class Files:
     def __len__(self) -> int:
         return len(self.paths)
 
-    def name(self, place: int) -> Path:
+    def name(self, place: int) -> str:
         """The file's path."""
-        return Path(self.paths[place])
+        return self.paths[place]
 
     def read(self, place: int) -> bytes:
         """The file's bytes."""
-        return decoding.read_bytes(self.name(place))
+        return decoding.read_bytes(self.paths[place])
 
 
 class Identities:

@@ -28,7 +28,7 @@ MEMORY_SHARE = 0.5
 """How much of the machine's memory images may take; more of them stay in their files."""
 
 
-def load_files(listing: Listing, order: Order, *, where: str, unreadable: Sequence[Path] = ()) -> Parts:
+def load_files(listing: Listing, order: Order, *, where: str, unreadable: Sequence[Path | str] = ()) -> Parts:
     """Put each record in its part, in the order of the listing, and decode it where memory can hold them all.
 
     Args:
@@ -217,7 +217,7 @@ def _left(listing: Listing, order: Order, classes: tuple[str, ...], size: int, c
     return RecordSets(train=left, test=right, zoomed=zoomed), known
 
 
-def _decoded(content: bytes, name: Path, owner_key: bytes, **form: Any) -> tuple[list[np.ndarray], bytes]:
+def _decoded(content: bytes, name: str, owner_key: bytes, **form: Any) -> tuple[list[np.ndarray], bytes]:
     """An image at some sizes, as `decode_whole` takes them, and its record's two codes."""
     found, whole = image_files.decode_whole(content, name, **form)
     own = stored_code(owner_key, content)

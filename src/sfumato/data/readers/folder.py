@@ -108,6 +108,7 @@ class _Users:
         found, files, several = Gathering(), Column(), Identities()
         for part, folders in parts.items():
             for folder in folders:
+                refuse_unwritable(folder.name, "class name")
                 for file, known, user in self._files(folder):
                     refuse_unwritable(str(file), "image", longest=None)
                     found.add(folder.name, part=part, user=user)
@@ -132,6 +133,7 @@ class _Users:
                     f"{str(item)!r} is not in a user's folder",
                     f"`user_from=folder` reads PATH/CLASS/USER/IMAGE; move it to one, or {_OTHERWISE}",
                 )
+            refuse_unwritable(item.name, "user")
             for file, known in _files(item, kind="user's folder", strays=self._strays):
                 yield file, known, item.name
 

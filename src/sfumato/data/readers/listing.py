@@ -155,7 +155,7 @@ class Gathering:
             written=written,
             test=np.array(self._test, bool) if self._test else None,
             users=self._users.array(),
-            groups=self._groups.array(),
+            groups=self._groups.array(np.str_),  # few, and public
             times=times,
             filtered=self._filtered,
         )
@@ -172,9 +172,9 @@ class Texts:
         """One more text, behind the others."""
         self._numbers.append(self.names.setdefault(text, len(self.names)))
 
-    def array(self) -> np.ndarray | None:
+    def array(self, form: Any = TEXT) -> np.ndarray | None:
         """Text (n,); None where there is none."""
-        return np.array(list(self.names), TEXT)[np.array(self._numbers)] if self._numbers else None
+        return np.array(list(self.names), form)[np.array(self._numbers)] if self._numbers else None
 
 
 def check_names(labels: Iterable[str], users: Iterable[str], groups: Iterable[str]) -> None:

@@ -80,8 +80,9 @@ def _load_images(table: Path, first: Sequence[str], order: Order) -> Parts:
     if not len(found):
         raise SfumatoError(f"table {str(table)!r} lists no image", "add a line for each image")
     for earlier, later in several.repeated():
+        path = next(row["path"] for line, row in rows.rows_of(table) if line == lines[later])
         raise SfumatoError(
-            f"line {lines[later]} of {str(table)!r} lists {files[later]!r}, which line {lines[earlier]} lists already",
+            f"line {lines[later]} of {str(table)!r} lists {path!r}, which line {lines[earlier]} lists already",
             "list each image once, since a promise for one record covers one line",
         )
     return load_files(found.listing(Files(files)), order, where=f"table {str(table)!r}")
