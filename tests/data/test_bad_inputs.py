@@ -755,7 +755,9 @@ def label_columns_of_single_labels(path):
     return archive(path, **four()), {"label_columns": ["a", "b"]}
 
 
-@refused("label_columns are for csv: and npz:, and the source is folder:PATH; leave them out, or write a table")
+@refused(
+    "label_columns are for csv:, npz:, parquet: and webdataset:, and the source is folder:PATH; leave them out, or write a table"
+)
 def label_columns_of_a_folder(path):
     return folder(path, "cat", "dog"), {"label_columns": ["a", "b"]}
 

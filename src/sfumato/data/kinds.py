@@ -48,6 +48,10 @@ class Kind:
         """What the reader makes of it."""
         return self._module.load(argument, order)
 
+    def find(self, argument: str) -> None:
+        """Refuse shards that are not there, or that no library reads."""
+        self._module.find(argument)
+
     @property
     def _module(self) -> ModuleType:
         return importlib.import_module(f"sfumato.data.readers.{self.reader}")
@@ -59,6 +63,8 @@ KINDS: MappingProxyType[str, Kind] = MappingProxyType(
         "folder": Kind(reader="folder", argument="PATH", called="folder"),
         "npz": Kind(reader="arrays", argument="PATH", called="archive"),
         "csv": Kind(reader="table", argument="PATH", called="table"),
+        "parquet": Kind(reader="parquet", argument="SHARDS", called="set of shards"),
+        "webdataset": Kind(reader="webdataset", argument="SHARDS", called="set of shards"),
         "torchvision": Kind(reader="zoo", argument="NAME", published=True),
         "features": Kind(reader=None, argument="PATH", called="cache"),
     }
@@ -69,6 +75,8 @@ def refuse_absent(spec: str) -> None:
     """Refuse a spelling that is wrong, or a path that leads nowhere, before anything slow is begun."""
     name, argument = parse(spec)
     kind = KINDS[name]
+    if kind.argument == "SHARDS":
+        kind.find(argument)
     if kind.argument == "PATH" and not os.path.exists(expanded(argument)):
         made = "" if kind.reader else ", or make it with sfumato features SOURCE --output PATH"
         raise SfumatoError(
@@ -118,7 +126,9 @@ def parse(spec: str) -> tuple[str, str]:
             remedy = f"write features:{spec} for this cache"
         elif spec and os.path.isdir(expanded(spec)):
             remedy = f"write folder:{spec} for a folder of images"
-        elif Path(spec).suffix in (".npz", ".csv"):
+        elif Path(spec).suffix == ".tar":
+            remedy = f"write webdataset:{spec} for this file"
+        elif Path(spec).suffix in (".npz", ".csv", ".parquet"):
             remedy = f"write {Path(spec).suffix[1:]}:{spec} for this file"
         raise SfumatoError(f"source {spec!r} is of no known kind", remedy)
     if kind.argument is None and colon:

@@ -18,13 +18,12 @@ _ALL = (1 << 64) - 1
 
 
 class Stored(Protocol):
-    """N records, each of which is read when it is asked for, in any order and by several threads at once.
+    """N records, each of which is read when it is asked for, in any order and by several threads at once."""
 
-    Attributes:
-        room: bytes of memory that all images may take together at most; more of them stay where they are stored.
-    """
-
-    room: float
+    @property
+    def room(self) -> float:
+        """Bytes of memory that all images may take together at most; more of them stay where they are stored."""
+        ...
 
     def __len__(self) -> int: ...
 

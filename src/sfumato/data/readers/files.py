@@ -181,11 +181,12 @@ def _left(listing: Listing, order: Order, classes: tuple[str, ...], size: int, c
     stored, test = listing.stored, listing.in_test(order)
     # What decoders say about odd metadata, once for all: readers run beside other work, where no filter can be set.
     warnings.filterwarnings("ignore", category=UserWarning, module="PIL|pydicom")
+
+    def coin(place: int) -> bool:
+        return record_in_test(key, stored.read(place), None, share)
+
     if test is None:
-        coins = in_threads(
-            lambda place: record_in_test(key, stored.read(place), None, share), listing.places, order.progress
-        )
-        test = np.fromiter(coins, bool, len(listing))
+        test = np.fromiter(in_threads(coin, listing.places, order.progress), bool, len(listing))
     left, right = (
         FileRecords(
             stored=stored,

@@ -70,6 +70,14 @@ class Listing:
             class_lists.require_declared(self.names[self.labels[first]], classes, f"{str(name)!r} has", whose)
         return replace(self, labels=labels, names=tuple(classes))
 
+    def numbered(self, classes: tuple[str, ...] | None) -> Self:
+        """The same; where all labels are whole numbers and the declared classes other names, by their positions."""
+        if classes is None or set(self.names) <= set(classes) or not all(map(str.isdecimal, self.names)):
+            return self
+        class_lists.require_named(max(map(int, self.names)), len(classes), "a record has", first=0)
+        table = np.array([int(name) for name in self.names])
+        return replace(self, labels=table[self.labels], names=classes)
+
     def of_users_by_class(self) -> Self:
         """The same, where each class is one user."""
         return replace(self, users=np.array(self.names, TEXT)[self.labels])
@@ -100,7 +108,12 @@ class Listing:
 
 
 class Gathering:
-    """A listing that grows record by record, with no object for each of them."""
+    """A listing that grows record by record, with no object for each of them.
+
+    Attributes:
+        beside: which of "user", "group" and "time" are known of the records.
+        first_time: the first one's time stamp, where they have such.
+    """
 
     def __init__(self) -> None:
         self._labels, self._test = array("q"), array("b")
@@ -109,6 +122,7 @@ class Gathering:
         self._times: array[Any] = array("d")
         self.first_time: TimeStamp | None = None
         self._filtered = False
+        self.beside: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -124,6 +138,9 @@ class Gathering:
         filtered: bool = False,
     ) -> None:
         """One more: `rows.Listed` says what of it. If one names its part, user, group or time, all do."""
+        if not len(self):
+            facts = {"user": user, "group": group, "time": time}
+            self.beside = {name for name, fact in facts.items() if fact is not None}
         self._labels.append(self._names.setdefault(label, len(self._names)))
         self._filtered |= filtered
         if part is not None:
@@ -136,7 +153,7 @@ class Gathering:
             if self.first_time is None:
                 self.first_time = time
                 self._times = array("d" if isinstance(time, float) else "q")
-            self._times.append(time if isinstance(time, float) else int(time.astype(np.int64)))
+            self._times.append(int(time.astype(np.int64)) if isinstance(time, np.datetime64) else time)
 
     def listing(self, stored: Stored, *, written: tuple[str, ...] | None = None) -> Listing:
         """What was gathered of these records, all of which are stored there in the same order."""
@@ -144,7 +161,7 @@ class Gathering:
         if names and isinstance(names[0], tuple):
             labels, names = np.array(names, np.int64)[labels], ()
         check_names(names, self._users.names, self._groups.names)
-        times = np.array(self._times) if self._times else None
+        times = np.array(self._times)
         if isinstance(self.first_time, np.datetime64):
             times = times.view("datetime64[us]")
         return Listing(
@@ -156,7 +173,7 @@ class Gathering:
             test=np.array(self._test, bool) if self._test else None,
             users=self._users.array(),
             groups=self._groups.array(np.str_),  # few, and public
-            times=times,
+            times=None if self.first_time is None else times,
             filtered=self._filtered,
         )
 
@@ -172,9 +189,18 @@ class Texts:
         """One more text, behind the others."""
         self._numbers.append(self.names.setdefault(text, len(self.names)))
 
+    def extend(self, names: Sequence[str], places: np.ndarray) -> None:
+        """More of them: of each its place among these names, int (n,)."""
+        numbers = np.array([self.names.setdefault(name, len(self.names)) for name in names], np.int64)
+        self._numbers.frombytes(numbers[places].tobytes())
+
+    def numbers(self) -> np.ndarray:
+        """Of each its place among `names`, int64 (n,)."""
+        return np.array(self._numbers, np.int64)
+
     def array(self, form: Any = TEXT) -> np.ndarray | None:
         """Text (n,); None where there is none."""
-        return np.array(list(self.names), form)[np.array(self._numbers)] if self._numbers else None
+        return np.array(list(self.names), form)[self.numbers()] if self._numbers else None
 
 
 def check_names(labels: Iterable[str], users: Iterable[str], groups: Iterable[str]) -> None:
