@@ -756,7 +756,8 @@ def label_columns_of_single_labels(path):
 
 
 @refused(
-    "label_columns are for csv:, npz:, parquet: and webdataset:, and the source is folder:PATH; leave them out, or write a table"
+    "label_columns are for csv:, npz:, parquet: and webdataset:, and the source is folder:PATH; leave them out, or "
+    "write a table"
 )
 def label_columns_of_a_folder(path):
     return folder(path, "cat", "dog"), {"label_columns": ["a", "b"]}

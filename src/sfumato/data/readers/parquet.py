@@ -29,7 +29,7 @@ def load(path: str, order: Order) -> Parts:
     known, else of the image's bytes. Other columns are not looked at.
     """
     where, shards = f"parquet:{path}", find(path)
-    parts = parts_of(shards, path, where)
+    parts = parts_of(shards, where)
     stored = Rows(shards)
     return load_files(listing(stored, parts, order, where), order, where=where)
 

@@ -42,7 +42,7 @@ def load(argument: str, order: Order) -> Parts:
     are not looked at.
     """
     where, shards = f"webdataset:{argument}", find(argument)
-    parts = parts_of(shards, argument, where)
+    parts = parts_of(shards, where)
     stored, found, strays = Members(shards), Gathering(), []
     for number, (shard, part) in enumerate(zip(shards, parts, strict=True)):
         with opened(shard) as archive:

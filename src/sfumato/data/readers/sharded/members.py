@@ -142,5 +142,8 @@ def samples(archive: tarfile.TarFile, shard: Path) -> Iterator[Sample]:
             refuse_unwritable(key, "record", longest=None)
             sample = Sample(key, shard, archive)
         sample.add(extension.lower(), member)
+    with open(shard, "rb") as file:  # `tarfile` takes whatever is no header for the end
+        if os.pread(file.fileno(), tarfile.BLOCKSIZE, archive.offset) != tarfile.NUL * tarfile.BLOCKSIZE:
+            raise SfumatoError(f"shard {str(shard)!r} is cut short", "copy it again")
     if sample is not None:
         yield sample

@@ -68,36 +68,36 @@ def shards_of(argument: str, kind: str, suffix: str) -> list[Path]:
     return once
 
 
-def parts_of(shards: Sequence[Path], argument: str, where: str) -> list[str | None]:
-    """Of each shard "train" or "test", by its name or its folder's; of all None where none says so, or all say train.
+def parts_of(shards: Sequence[Path], where: str) -> list[str | None]:
+    """Of each shard "train" or "test", by its name or its folder's; of all None where all are of one part or of none.
 
     The validation part is the test part where there is no other. Of three parts one would be left out, so they are
     refused.
     """
-    found = [_named(path, expanded(argument)) for path in shards]
+    common = os.path.commonpath([path.parent for path in shards])
+    found = [_named(path.relative_to(common)) for path in shards]
     names = set(found)
-    if None in names and len(names) > 1:
+    if len(names) == 1:
+        return [None] * len(found)
+    if None in names:
         odd = shards[found.index(None)]
         raise SfumatoError(
             f"the name of shard {str(odd)!r} does not say whether it is of the train or the test part, as others do",
             "call it like train-00000 or test-00000, or leave it out by a pattern",
         )
-    if names == {"train", "validation", "test"}:
+    if "train" not in names:
+        raise SfumatoError(f"{where} has no train part, by the names of its shards", "give the train part as well")
+    if len(names) > 2:
         raise SfumatoError(
             f"{where} has three parts: train, validation and test",
-            "choose two by a pattern, such as PATH/{train,test}-*; --validation holds records out of the training part",
+            "choose two by a pattern, such as PATH/{train,test}-*; `validation` holds records out of the training part",
         )
-    if names == {"validation", "test"} or (len(names) == 1 and names & {"validation", "test"}):
-        raise SfumatoError(f"{where} has no train part, by the names of its shards", "give the train part as well")
-    if names <= {None, "train"}:
-        return [None] * len(found)
     return ["train" if name == "train" else "test" for name in found]
 
 
-def _named(path: Path, given: Path) -> str | None:
-    """The part that a shard's own name speaks of, else its folder's, below the folder that was given."""
-    folders = path.relative_to(given).parts[:-1] if given.is_dir() else (path.parent.name,)
-    for name in (path.stem, *reversed(folders)):
+def _named(path: Path) -> str | None:
+    """The part that a shard's own name speaks of, else its folder's."""
+    for name in (path.stem, *reversed(path.parts[:-1])):
         words = {_PARTS[word] for word in _WORD.split(name.lower()) if word in _PARTS}
         if len(words) == 1:
             return words.pop()
