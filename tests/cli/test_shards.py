@@ -16,11 +16,10 @@ def test_a_model_is_trained_on_shards(call, workplace, kind):
     spec = write(kind, Path("train"), some, [50], rows=30)
     write("webdataset" if kind == "parquet" else "parquet", Path("other"), some, [])
     other = f"{'webdataset' if kind == 'parquet' else 'parquet'}:other"
-    call(f"train {spec} --epsilon 3 --steps 4 --batch-size 32 --device cpu --seed 1 --unit example --output run")
+    call(f"train {spec} --epsilon 3 --model linear --steps 3 --batch-size 32 --device cpu --unit example --output run")
     assert json.loads(Path("run/statement.json").read_text())["epsilon"] <= 3
     here, there = (json.loads(call(f"evaluate run {source} --part all --json")) for source in (spec, other))
     assert here["accuracy"] == there["accuracy"]
-    assert "the statement follows from the record" in call("verify run") or True
 
 
 def test_what_is_not_there_is_refused_before_anything_is_begun(call, workplace):

@@ -90,8 +90,8 @@ def listing(path: Path, text: str | bytes) -> str:
 
 
 @refused(
-    "source 'imagenet' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, torchvision:NAME, "
-    "features:PATH"
+    "source 'imagenet' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, "
+    "webdataset:SHARDS, torchvision:NAME, features:PATH"
 )
 def unknown_kind(path):
     return "imagenet", {}
@@ -205,7 +205,7 @@ def source_with_a_zero_byte(path):
 
 @refused(
     "source 'PATH/LONG' is of no known kind; no run is there either; write one of digits, folder:PATH, npz:PATH, "
-    "csv:PATH, torchvision:NAME, features:PATH"
+    "csv:PATH, parquet:PATH, webdataset:SHARDS, torchvision:NAME, features:PATH"
 )
 def name_that_no_file_can_have(path):
     return f"{path}/{'x' * 5000}", {}

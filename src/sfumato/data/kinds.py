@@ -32,12 +32,14 @@ class Kind:
         argument: what follows the colon, or None for a name that stands alone.
         called: what it is in a refusal.
         published: whether the data is published, so that nothing about it is secret.
+        sharded: whether what follows the colon may be a pattern; the reader's `find` looks for what it means.
     """
 
     reader: str | None
     argument: str | None
     called: str = "source"
     published: bool = False
+    sharded: bool = False
 
     @property
     def understood(self) -> tuple[str, ...]:
@@ -63,8 +65,8 @@ KINDS: MappingProxyType[str, Kind] = MappingProxyType(
         "folder": Kind(reader="folder", argument="PATH", called="folder"),
         "npz": Kind(reader="arrays", argument="PATH", called="archive"),
         "csv": Kind(reader="table", argument="PATH", called="table"),
-        "parquet": Kind(reader="parquet", argument="SHARDS", called="set of shards"),
-        "webdataset": Kind(reader="webdataset", argument="SHARDS", called="set of shards"),
+        "parquet": Kind(reader="parquet", argument="PATH", sharded=True),
+        "webdataset": Kind(reader="webdataset", argument="SHARDS", sharded=True),
         "torchvision": Kind(reader="zoo", argument="NAME", published=True),
         "features": Kind(reader=None, argument="PATH", called="cache"),
     }
@@ -75,9 +77,9 @@ def refuse_absent(spec: str) -> None:
     """Refuse a spelling that is wrong, or a path that leads nowhere, before anything slow is begun."""
     name, argument = parse(spec)
     kind = KINDS[name]
-    if kind.argument == "SHARDS":
+    if kind.sharded:
         kind.find(argument)
-    if kind.argument == "PATH" and not os.path.exists(expanded(argument)):
+    elif kind.argument == "PATH" and not os.path.exists(expanded(argument)):
         made = "" if kind.reader else ", or make it with sfumato features SOURCE --output PATH"
         raise SfumatoError(
             f"{kind.called} {str(expanded(argument))!r} does not exist", f"correct the path after {name}:{made}"
