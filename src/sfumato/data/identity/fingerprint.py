@@ -118,26 +118,31 @@ def _json(value: Any) -> Iterator[bytes]:
 
 def digests(owner_key: bytes, *parts: Part) -> tuple[str, str]:
     """`Source.stored_digest` and `Source.pixels`."""
-    codes = np.concatenate([own_codes(part, owner_key) for part in parts])
-    stored, pixels = (_together(owner_key, b"material", some) for some in (codes[:, :LENGTH], codes[:, LENGTH:]))
-    return stored, pixels
+    codes = [own_codes(part, owner_key) for part in parts]
+    stored = _together(owner_key, b"material", np.concatenate([some[:, :LENGTH] for some in codes]))
+    return stored, _together(owner_key, b"material", np.concatenate([some[:, LENGTH:] for some in codes]))
 
 
 def assignment(owner_key: bytes, *parts: Part) -> str:
     """`Source.assignment`."""
-    whose = [coded_users(part, owner_key) for part in parts]
-    pairs = [
-        np.concatenate([own_codes(part, owner_key)[:, :LENGTH], users[0][users[1]]], axis=1)
-        for part, users in zip(parts, whose, strict=True)
-        if users is not None
-    ]
-    return "" if len(pairs) < len(parts) else _together(owner_key, b"assignment", np.concatenate(pairs))
+    pairs, start = np.empty((sum(map(len, parts)), 3 * LENGTH), np.uint8), 0
+    for part in parts:
+        users = coded_users(part, owner_key)
+        if users is None:
+            return ""
+        codes, numbers = users
+        some = pairs[start : start + len(part)]
+        some[:, :LENGTH] = own_codes(part, owner_key)[:, :LENGTH]
+        for first in range(0, len(part), _BLOCK):
+            some[first : first + _BLOCK, LENGTH:] = codes[numbers[first : first + _BLOCK]]
+        start += len(part)
+    return _together(owner_key, b"assignment", pairs)
 
 
 def _together(owner_key: bytes, what: bytes, members: np.ndarray) -> str:
-    """HMAC of members uint8 (N, bytes) in rising order."""
-    width = members.shape[1]
-    rising = np.sort(np.ascontiguousarray(members).view(f"S{width}").reshape(-1))
+    """HMAC of members, uint8 (N, bytes), in rising order, to which they are brought."""
+    rising = members.view(f"S{members.shape[1]}").reshape(-1)
+    rising.sort()
     code = hmac.new(owner_key, what, hashlib.sha256)
-    code.update(rising.view(np.uint8).data)
+    code.update(members.data)
     return code.hexdigest()

@@ -113,7 +113,7 @@ def _of_patients(listing: Listing, owner_key: bytes) -> Listing:
 
     for code in in_threads(whose, listing.places):
         users.append(code)
-    return replace(listing, users=users.array())
+    return replace(listing, users=users.numbers(), people=tuple(users.names))
 
 
 def _shape(listing: Listing, pixels: Pixels) -> tuple[int, int, str, float]:

@@ -30,7 +30,8 @@ class Listing:
         names: what the labels are called, each once.
         written: the class list, where somebody wrote it beside the records.
         test: bool (N,), which are of the test part; None to let the keyed hash decide.
-        users: text (N,), whose each one is; None where nobody knows.
+        users: int (N,), whose each one is, positions in `people`; None where nobody knows.
+        people: what the users are called, each once.
         groups: text (N,), the public group that the user belongs to, likewise.
         times: (N,), each one's own time stamp, likewise.
         filtered: whether any stands in a list that was filtered by looking at private data.
@@ -43,6 +44,7 @@ class Listing:
     written: tuple[str, ...] | None = None
     test: np.ndarray | None = field(repr=False, default=None)
     users: np.ndarray | None = field(repr=False, default=None)
+    people: tuple[str, ...] = field(repr=False, default=())
     groups: np.ndarray | None = field(repr=False, default=None)
     times: np.ndarray | None = field(repr=False, default=None)
     filtered: bool = False
@@ -80,7 +82,7 @@ class Listing:
 
     def of_users_by_class(self) -> Self:
         """The same, where each class is one user."""
-        return replace(self, users=np.array(self.names, TEXT)[self.labels])
+        return replace(self, users=self.labels, people=self.names)
 
     def in_test(self, order: Order) -> np.ndarray | None:
         """Which belong to the test part, bool (N,): as the list says, else by their users; None where each record's own
@@ -88,14 +90,14 @@ class Listing:
         """
         if self.test is not None or self.users is None:
             return self.test
-        names, numbers = np.unique(self.users, return_inverse=True)
-        share = order.declared.loading.share
-        return np.array([record_in_test(order.owner_key, b"", name, share) for name in names.tolist()], bool)[numbers]
+        key, share = order.owner_key, order.declared.loading.share
+        return np.array([record_in_test(key, b"", name, share) for name in self.people], bool)[self.users]
 
     def known(self, rows: np.ndarray) -> dict[str, Any]:
         """Labels, users, groups and times of these rows, as `Records` holds them."""
-        facts = {"labels": self.labels, "users": self.users, "groups": self.groups, "times": self.times}
-        return {name: None if some is None else some[rows] for name, some in facts.items()}
+        facts = {"labels": self.labels, "groups": self.groups, "times": self.times}
+        users = None if self.users is None else np.array(self.people, TEXT)[self.users[rows]]
+        return {"users": users} | {name: None if some is None else some[rows] for name, some in facts.items()}
 
     def reading(self, order: Order) -> dict[str, Any]:
         """What is to be said of how they were read, as `Reading` has it."""
@@ -157,7 +159,7 @@ class Gathering:
 
     def listing(self, stored: Stored, *, written: tuple[str, ...] | None = None) -> Listing:
         """What was gathered of these records, all of which are stored there in the same order."""
-        labels, names = np.array(self._labels, np.int64), tuple(self._names)
+        labels, names = np.frombuffer(self._labels, np.int64), tuple(self._names)
         if names and isinstance(names[0], tuple):
             labels, names = np.array(names, np.int64)[labels], ()
         check_names(names, self._users.names, self._groups.names)
@@ -171,8 +173,9 @@ class Gathering:
             names=names,
             written=written,
             test=np.array(self._test, bool) if self._test else None,
-            users=self._users.array(),
-            groups=self._groups.array(np.str_),  # few, and public
+            users=self._users.numbers() if len(self._users) else None,
+            people=tuple(self._users.names),
+            groups=self._groups.array() if len(self._groups) else None,
             times=None if self.first_time is None else times,
             filtered=self._filtered,
         )
@@ -182,8 +185,11 @@ class Texts:
     """A column of texts that repeat: each is kept once."""
 
     def __init__(self) -> None:
-        self._numbers = array("q")
+        self._numbers = array("i")
         self.names: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._numbers)
 
     def append(self, text: str) -> None:
         """One more text, behind the others."""
@@ -191,16 +197,16 @@ class Texts:
 
     def extend(self, names: Sequence[str], places: np.ndarray) -> None:
         """More of them: of each its place among these names, int (n,)."""
-        numbers = np.array([self.names.setdefault(name, len(self.names)) for name in names], np.int64)
+        numbers = np.array([self.names.setdefault(name, len(self.names)) for name in names], np.intc)
         self._numbers.frombytes(numbers[places].tobytes())
 
     def numbers(self) -> np.ndarray:
-        """Of each its place among `names`, int64 (n,)."""
-        return np.array(self._numbers, np.int64)
+        """Of each its place among `names`, int (n,)."""
+        return np.frombuffer(self._numbers, np.intc)
 
-    def array(self, form: Any = TEXT) -> np.ndarray | None:
-        """Text (n,); None where there is none."""
-        return np.array(list(self.names), form)[self.numbers()] if self._numbers else None
+    def array(self) -> np.ndarray:
+        """Text (n,), each with the room of the longest."""
+        return np.array(list(self.names), np.str_)[self.numbers()]
 
 
 def check_names(labels: Iterable[str], users: Iterable[str], groups: Iterable[str]) -> None:

@@ -111,9 +111,9 @@ def _ranks(users: np.ndarray, codes: np.ndarray, labels: np.ndarray, owner_key: 
         codes: uint8 (N, 16), of what is stored.
         labels: int64 (N,) or (N, L).
     """
-    drawn = (hmac.digest(owner_key, b"cap" + code.tobytes(), "sha256")[:8] for code in codes)
-    ranks = np.fromiter((int.from_bytes(number, "big") for number in drawn), np.uint64, len(codes))
-    order = np.lexsort((*labels.reshape(len(labels), -1).T, ranks, users))
+    digests = (hmac.digest(owner_key, b"cap" + code.tobytes(), "sha256")[:8] for code in codes)
+    drawn = np.fromiter((int.from_bytes(digest, "big") for digest in digests), np.uint64, len(codes))
+    order = np.lexsort((*labels.reshape(len(labels), -1).T, drawn, users))
     starts = np.searchsorted(users[order], users[order])
     ranks = np.empty(len(users), np.int64)
     ranks[order] = np.arange(len(users)) - starts

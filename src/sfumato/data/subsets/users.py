@@ -13,6 +13,7 @@ from sfumato.data.identity.codes import LENGTH, user_code
 from sfumato.data.parts import Part
 from sfumato.data.readers.layout import layout_of, renaming
 from sfumato.data.readers.whose import BY_CLASS
+from sfumato.data.records import numbered
 from sfumato.data.source import Source
 
 
@@ -64,14 +65,14 @@ def by_user(part: Part) -> tuple[np.ndarray, np.ndarray]:
     """
     if part.users is None:
         refuse_nameless()
-    users, numbers = np.unique(part.users, return_inverse=True)
-    return numbers.astype(np.int64), users
+    numbers, users = numbered(part.users)
+    return numbers, np.array(users, part.users.dtype)
 
 
 def number_of(declared: int | None, train: Part, where: str) -> int | None:
     """The number of users: as declared, else counted; None where nobody knows whose records these are."""
     if train.users is not None:
-        return len(np.unique(train.users)) if declared is None else declared
+        return len(by_user(train)[1]) if declared is None else declared
     if declared is not None:
         raise SfumatoError(
             f"`users={declared}` is declared, and {where} does not say whose record each one is",

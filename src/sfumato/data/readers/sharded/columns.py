@@ -43,8 +43,9 @@ def listing(stored: Rows, parts: Sequence[str | None], order: Order, where: str)
         names=names,
         written=written,
         test=None if parts[0] is None else part_of,
-        users=reader.texts["user"].array(),
-        groups=reader.texts["group"].array(np.str_),
+        users=reader.texts["user"].numbers() if "user" in stored.schema.names else None,
+        people=tuple(reader.texts["user"].names),
+        groups=reader.texts["group"].array() if "group" in stored.schema.names else None,
         times=np.concatenate(reader.times) if reader.times else None,
         filtered=MARK in stored.schema.names,
     )
@@ -97,7 +98,7 @@ class _Reader:
         if self._declared.label_columns is not None:
             return np.concatenate(self._numbers), (), None
         if not self._numbers:
-            return self.texts["label"].numbers(), tuple(self.texts["label"].names), None
+            return self.texts["label"].numbers().astype(np.int64), tuple(self.texts["label"].names), None
         labels = np.concatenate(self._numbers)
         known = features_of(self._stored.schema).get(self._labels[0], {}).get("names")
         written = class_lists.declared_names(known) if known and len(known) > 1 else None
