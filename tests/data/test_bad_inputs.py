@@ -17,6 +17,7 @@ from PIL import Image
 
 from sfumato._checks import SfumatoError
 from sfumato.data import open_source, paths
+from sfumato.data.images import decoding
 from sfumato.data.readers import arrays, rows
 
 Bad = Callable[[Path], tuple[str, dict[str, Any]]]
@@ -1441,11 +1442,11 @@ def test_what_may_not_be_read_is_said_so(spec, tmp_path, key, monkeypatch):
     def denied(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    for method in ("read_bytes", "open"):
-        monkeypatch.setattr(Path, method, denied)
+    monkeypatch.setattr(Path, "open", denied)
+    monkeypatch.setattr(decoding, "open", denied, raising=False)
     with pytest.raises(SfumatoError, match="may not be read; give yourself permission to read it"):
         open_source(spec.format(tmp_path), owner_key=key)
-    monkeypatch.setattr(Path, "iterdir", denied)
+    monkeypatch.setattr(os, "scandir", denied)
     with pytest.raises(SfumatoError, match="give yourself permission to read it"):
         open_source(spec.format(tmp_path), owner_key=key)
 

@@ -201,7 +201,10 @@ def numbered(texts: np.ndarray) -> tuple[np.ndarray, list[str]]:
     (array([1, 0, 1]), ['a', 'b'])
     """
     pieces = [slice(start, start + _BLOCK) for start in range(0, len(texts), _BLOCK)]
-    names = sorted(set().union(*(texts[piece].tolist() for piece in pieces)))
+    found: set[str] = set()
+    for piece in pieces:
+        found.update(texts[piece].tolist())
+    names = sorted(found)
     places = {name: place for place, name in enumerate(names)}
     numbers = (places[text] for piece in pieces for text in texts[piece].tolist())
     return np.fromiter(numbers, np.int64, len(texts)), names
