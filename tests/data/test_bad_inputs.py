@@ -17,6 +17,7 @@ from PIL import Image
 
 from sfumato._checks import SfumatoError
 from sfumato.data import open_source, paths
+from sfumato.data.images import decoding
 from sfumato.data.readers import arrays, rows
 
 Bad = Callable[[Path], tuple[str, dict[str, Any]]]
@@ -90,8 +91,8 @@ def listing(path: Path, text: str | bytes) -> str:
 
 
 @refused(
-    "source 'imagenet' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, torchvision:NAME, "
-    "features:PATH"
+    "source 'imagenet' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, "
+    "webdataset:SHARDS, torchvision:NAME, features:PATH"
 )
 def unknown_kind(path):
     return "imagenet", {}
@@ -205,7 +206,7 @@ def source_with_a_zero_byte(path):
 
 @refused(
     "source 'PATH/LONG' is of no known kind; no run is there either; write one of digits, folder:PATH, npz:PATH, "
-    "csv:PATH, torchvision:NAME, features:PATH"
+    "csv:PATH, parquet:PATH, webdataset:SHARDS, torchvision:NAME, features:PATH"
 )
 def name_that_no_file_can_have(path):
     return f"{path}/{'x' * 5000}", {}
@@ -755,7 +756,10 @@ def label_columns_of_single_labels(path):
     return archive(path, **four()), {"label_columns": ["a", "b"]}
 
 
-@refused("label_columns are for csv: and npz:, and the source is folder:PATH; leave them out, or write a table")
+@refused(
+    "label_columns are for csv:, npz:, parquet: and webdataset:, and the source is folder:PATH; leave them out, or "
+    "write a table"
+)
 def label_columns_of_a_folder(path):
     return folder(path, "cat", "dog"), {"label_columns": ["a", "b"]}
 
@@ -1438,11 +1442,11 @@ def test_what_may_not_be_read_is_said_so(spec, tmp_path, key, monkeypatch):
     def denied(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    for method in ("read_bytes", "open"):
-        monkeypatch.setattr(Path, method, denied)
+    monkeypatch.setattr(Path, "open", denied)
+    monkeypatch.setattr(decoding, "open", denied, raising=False)
     with pytest.raises(SfumatoError, match="may not be read; give yourself permission to read it"):
         open_source(spec.format(tmp_path), owner_key=key)
-    monkeypatch.setattr(Path, "iterdir", denied)
+    monkeypatch.setattr(os, "scandir", denied)
     with pytest.raises(SfumatoError, match="give yourself permission to read it"):
         open_source(spec.format(tmp_path), owner_key=key)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from sfumato import SfumatoError
 from sfumato.observers import progress
-from sfumato.observers.progress import Bars
+from sfumato.observers.progress import Bars, read_source
 
 
 @pytest.fixture
@@ -60,3 +62,26 @@ def test_what_was_done_before_does_not_count_as_quick(clock, capsys):
 def test_nothing_advances_that_has_not_begun():
     with Bars() as bars, pytest.raises(SfumatoError, match="nothing has begun"):
         bars.advance(1)
+
+
+def test_reading_many_files_is_shown_a_thousand_times_a_pass(monkeypatch):
+    told = []
+
+    class Watched:
+        def begin(self, what, total, done=0):
+            told.append((what, total))
+
+        def advance(self, done, note=""):
+            told.append(done)
+
+    class Spec:
+        def open(self, key, *, progress):
+            for _ in range(2):
+                for done in range(1, 5001):
+                    progress(done, 5000)
+            return SimpleNamespace(unreadable_files=())
+
+    monkeypatch.setattr("sfumato.randomness.owner_key", lambda: bytes(32))
+    read_source(Spec(), Watched())
+    once = [("reading files", 5000), *range(5, 5001, 5)]
+    assert told == [("reading", 1), *once, *once]

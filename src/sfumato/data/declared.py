@@ -48,7 +48,7 @@ class Labels:
     label_columns: tuple[str, ...] | None = fact(
         "NAME [NAME ...]",
         "one label for each image",
-        only="`label_columns` are for csv: and npz:",
+        only="`label_columns` are for csv:, npz:, parquet: and webdataset:",
         remedy="leave them out, or write a table",
     )
     """Several labels, of which none, one or many are true of an image: a table's columns of 0 and 1 in place of label,
@@ -107,9 +107,11 @@ class Loading:
     """Let torchvision download the data set."""
     test_fraction: float | None = fact("SHARE", "0.2")
     """Share of the test part where a source has none of its own."""
-    skip_unreadable: bool = fact("", otherwise=False, only="`skip_unreadable` is for folder:", remedy="leave it out")
-    """Leave files of a folder out from which no image can be read, instead of refusing the folder; how many they are is
-    not covered by the promise."""
+    skip_unreadable: bool = fact(
+        "", otherwise=False, only="`skip_unreadable` is for folder:, parquet: and webdataset:", remedy="leave it out"
+    )
+    """Leave files of a folder, or records in shards, out from which no image can be read, instead of refusing them all;
+    how many they are is not covered by the promise."""
 
     def checked(self) -> Loading:
         """With the share of the test part."""

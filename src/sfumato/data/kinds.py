@@ -32,12 +32,14 @@ class Kind:
         argument: what follows the colon, or None for a name that stands alone.
         called: what it is in a refusal.
         published: whether the data is published, so that nothing about it is secret.
+        sharded: whether what follows the colon may be a pattern; the reader's `find` looks for what it means.
     """
 
     reader: str | None
     argument: str | None
     called: str = "source"
     published: bool = False
+    sharded: bool = False
 
     @property
     def understood(self) -> tuple[str, ...]:
@@ -47,6 +49,10 @@ class Kind:
     def load(self, argument: str, order: Order) -> Parts:
         """What the reader makes of it."""
         return self._module.load(argument, order)
+
+    def find(self, argument: str) -> None:
+        """Refuse shards that are not there, or that no library reads."""
+        self._module.find(argument)
 
     @property
     def _module(self) -> ModuleType:
@@ -59,6 +65,8 @@ KINDS: MappingProxyType[str, Kind] = MappingProxyType(
         "folder": Kind(reader="folder", argument="PATH", called="folder"),
         "npz": Kind(reader="arrays", argument="PATH", called="archive"),
         "csv": Kind(reader="table", argument="PATH", called="table"),
+        "parquet": Kind(reader="parquet", argument="PATH", sharded=True),
+        "webdataset": Kind(reader="webdataset", argument="SHARDS", sharded=True),
         "torchvision": Kind(reader="zoo", argument="NAME", published=True),
         "features": Kind(reader=None, argument="PATH", called="cache"),
     }
@@ -69,7 +77,9 @@ def refuse_absent(spec: str) -> None:
     """Refuse a spelling that is wrong, or a path that leads nowhere, before anything slow is begun."""
     name, argument = parse(spec)
     kind = KINDS[name]
-    if kind.argument == "PATH" and not os.path.exists(expanded(argument)):
+    if kind.sharded:
+        kind.find(argument)
+    elif kind.argument == "PATH" and not os.path.exists(expanded(argument)):
         made = "" if kind.reader else ", or make it with sfumato features SOURCE --output PATH"
         raise SfumatoError(
             f"{kind.called} {str(expanded(argument))!r} does not exist", f"correct the path after {name}:{made}"
@@ -118,7 +128,9 @@ def parse(spec: str) -> tuple[str, str]:
             remedy = f"write features:{spec} for this cache"
         elif spec and os.path.isdir(expanded(spec)):
             remedy = f"write folder:{spec} for a folder of images"
-        elif Path(spec).suffix in (".npz", ".csv"):
+        elif Path(spec).suffix == ".tar":
+            remedy = f"write webdataset:{spec} for this file"
+        elif Path(spec).suffix in (".npz", ".csv", ".parquet"):
             remedy = f"write {Path(spec).suffix[1:]}:{spec} for this file"
         raise SfumatoError(f"source {spec!r} is of no known kind", remedy)
     if kind.argument is None and colon:

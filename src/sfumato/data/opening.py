@@ -19,7 +19,6 @@ from sfumato.data.identity.fingerprint import assignment, digests, fingerprint
 from sfumato.data.kinds import KINDS, parse
 from sfumato.data.parts import Parts
 from sfumato.data.paths import places_of
-from sfumato.data.records import FileRecords
 from sfumato.data.source import FACTS, LEFT_OUT, USERS, Identity, Source, from_facts
 from sfumato.data.subsets.users import number_of
 
@@ -34,8 +33,8 @@ def open_source(
 ) -> Source:
     """Read a source, check every record, and say what was declared and what was read.
 
-    Images are held in memory; those of image files that would take more than half of it stay in their files, and are
-    decoded again whenever they are asked for.
+    Images are held in memory; those of image files that would take more than half of it, and those of shards that would
+    take more than 1 GiB, stay where they are stored, and are decoded again whenever they are asked for.
 
     Everything that can be wrong with the data is refused here, before any privacy is spent. These checks look at
     private records without noise, so a refusal is the owner's to see and nobody else's.
@@ -45,8 +44,9 @@ def open_source(
     its user where the source says whose it is.
 
     Args:
-        spec: `digits`, `folder:PATH`, `npz:PATH`, `csv:PATH`, `torchvision:NAME`, or `features:PATH` for a cache, of
-            which everything but `examples`, `users` and `public` was declared when it was made.
+        spec: `digits`, `folder:PATH`, `npz:PATH`, `csv:PATH`, `parquet:PATH`, `webdataset:SHARDS`, `torchvision:NAME`,
+            or `features:PATH` for a cache, of which everything but `examples`, `users` and `public` was declared when
+            it was made.
         owner_key: the owner's secret, 32 bytes.
         declared: what is declared of the data, all together; None where each fact is given by itself, by the names
             that follow, or none is.
@@ -75,8 +75,9 @@ def open_source(
         users: the declared number of users of the training part.
         open_set: whether each part may have classes of its own, and single images of some, as for embeddings, which are
             tested on classes that training did not see.
-        skip_unreadable: whether files of a folder are left out from which no image can be read: those that are no
-            images by their names, empty, broken or cut short ones. How many there are is then a fact that was read.
+        skip_unreadable: whether files of a folder, or records in shards, are left out from which no image can be read:
+            those that are no images by their names, empty, broken or cut short ones. How many there are is then a fact
+            that was read.
         text_column: the columns of a table that hold its texts, put together with a space between them; None for the
             one that is called text.
         length: how many words of each text are read; shorter texts are filled up to as many. None for 64: it is never
@@ -85,8 +86,8 @@ def open_source(
             8192, to which words are hashed. Texts that are numbers already need it declared.
         words: a file of public words, one a line, that are numbered in this order, or these words themselves; others
             are then unknown.
-        progress: called with (files done, files in all) while image files are decoded, or where they stay on disk,
-            while they are read and then again while they are decoded and fingerprinted.
+        progress: called with (files done, files in all) while image files are decoded; where they stay on disk and a
+            hash of each one's bytes splits them, while they are read for that, and then again.
 
     >>> source = open_source("digits", owner_key=bytes(32))
     >>> source.train.images.shape, len(source.test), source.classes[:3], source.read, source.public
@@ -110,7 +111,6 @@ def open_source(
     stored, pixels = digests(owner_key, records.train, records.test)
     users = number_of(declared.people.users, records.train, spec)
     seen = records.train if records.zoomed is None else records.zoomed
-    shown = progress if isinstance(records.train, FileRecords) else None
     return Source(
         kind=name,
         records=records,
@@ -128,7 +128,7 @@ def open_source(
             *((USERS,) if users is not None and declared.people.users is None else ()),
         ),
         identity=Identity(
-            fingerprint=fingerprint(owner_key, seen, records.test, loaded.classes, progress=shown),
+            fingerprint=loaded.fingerprint or fingerprint(owner_key, seen, records.test, loaded.classes),
             stored_digest=stored,
             pixels=pixels,
             assignment=assignment(owner_key, records.train, records.test),
@@ -152,7 +152,8 @@ def _check_groups(loaded: Parts, spec: str) -> None:
     for part in (loaded.records.train, loaded.records.test):
         if part.users is None or part.groups is None:
             continue
-        for user, group in zip(part.users.tolist(), part.groups.tolist(), strict=True):
+        for user, group in zip(part.users, part.groups, strict=True):
+            user, group = str(user), str(group)
             if known.setdefault(user, group) != group:
                 problem = f"user {user!r} of {spec!r} is in the groups {known[user]!r} and {group!r}"
                 raise SfumatoError(problem, "give each user one group")

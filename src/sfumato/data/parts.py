@@ -73,8 +73,10 @@ class Parts:
 
     Args:
         classes: class names; a label is a position in it.
+        fingerprint: of the records, where they were read in its order anyway; None to read them for it.
     """
 
     records: RecordSets
     classes: tuple[str, ...]
     reading: Reading
+    fingerprint: str | None = field(repr=False, default=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def expanded(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(path))
 
 
-def status(path: Path) -> os.stat_result:
+def status(path: Path | str) -> os.stat_result:
     """What the system knows of whatever lies there, links followed; `OSError` where nothing can be seen there."""
     try:
         return os.stat(path)
@@ -48,11 +48,6 @@ def reading(name: str, absent: str, folder: str = "") -> Iterator[None]:
             raise SfumatoError(f"{name} is a folder", folder) from None
         reason = problem.strerror or problem
         raise SfumatoError(f"{name} cannot be read ({reason})", "check the file and its disk") from None
-
-
-def identity(path: Path, known: os.stat_result) -> Hashable:
-    """The same for all paths that lead to one file: other spellings, and links of both kinds."""
-    return (known.st_dev, known.st_ino) if known.st_ino else path  # some file systems number nothing
 
 
 def place_of(spec: str) -> str:

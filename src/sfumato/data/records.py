@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
-from pathlib import Path
 from typing import Self, TypeVar
 
 import numpy as np
@@ -14,11 +16,18 @@ import numpy as np
 from sfumato.data.declared import OnProgress
 from sfumato.data.images import decoding
 from sfumato.data.images.levels import Levels
+from sfumato.data.stored import Files, Stored
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _BLOCK = 4096
+_TRIED = 3
+"""Of each block, how many items are done before it is decided whether threads do the others."""
+_SHORT = 1e-3
+"""Seconds for an item, below which they don't."""
+_PIECE = 4
+"""Items that a thread takes at once."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,7 +40,6 @@ class Rows:
         users: array (N,) of text that says whose record each one is, where the source knows.
         groups: array (N,) of text, the public group that each record's user belongs to, likewise.
         times: array (N,) of each record's own time stamp (`TimeStamp`), likewise.
-        files: array (N,) of the paths of the files that the records come from, likewise.
         codes: uint8 array (N, 32), each record's own two (`codes`); None to make them of the images as they are.
         rows: int64 array (N,) of where the records stand in the array that they come from; None where they are all of
             it, in its order.
@@ -41,7 +49,6 @@ class Rows:
     users: np.ndarray | None = field(repr=False, default=None)
     groups: np.ndarray | None = field(repr=False, default=None)
     times: np.ndarray | None = field(repr=False, default=None)
-    files: np.ndarray | None = field(repr=False, default=None)
     codes: np.ndarray | None = field(repr=False, default=None)
     rows: np.ndarray | None = field(repr=False, default=None)
 
@@ -89,6 +96,7 @@ class Records(Rows):
 
     Args:
         images: uint8 array (N, H, W, C), C = 1 (grey) or 3 (red, green, blue), 0 is black.
+        files: array (N,) of the paths of the files that the records come from, where each comes from one.
 
     >>> part = Records(images=np.zeros((2, 8, 8, 1), np.uint8), labels=np.array([0, 1]))
     >>> len(part), part.images.shape
@@ -96,6 +104,7 @@ class Records(Rows):
     """
 
     images: np.ndarray = field(repr=False)
+    files: np.ndarray | None = field(repr=False, default=None)
 
     _stored = property(attrgetter("images"))
 
@@ -124,6 +133,7 @@ class TextRecords(Rows):
     codes: np.ndarray = field(repr=False)
     texts: np.ndarray | None = field(repr=False, default=None)
 
+    files = None
     _stored = property(attrgetter("tokens"))
 
     def __post_init__(self) -> None:
@@ -134,22 +144,29 @@ class TextRecords(Rows):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FileRecords(Rows):
-    """One part of a source whose images stay in their files and are decoded whenever they are asked for.
+    """One part of a source whose images stay where they are stored and are decoded whenever they are asked for.
 
     For sets that memory cannot hold; the images are those that `Records` would hold.
 
     Args:
-        files: array (N,) of paths.
+        stored: where the images of all parts lie: in files, or within shards.
+        places: int64 array (N,), which of them these are.
         codes: uint8 array (N, 32), each record's own two (`codes`).
         size, channels: what every image is brought to.
         levels: what was declared of pixels of 16 bits.
     """
 
-    files: np.ndarray = field(repr=False)
+    stored: Stored = field(repr=False)
+    places: np.ndarray = field(repr=False)
     codes: np.ndarray = field(repr=False)
     size: int
     channels: int
     levels: Levels | None = None
+
+    @property
+    def files(self) -> np.ndarray | None:
+        """Array (N,) of the files' paths; None where the images lie within shards."""
+        return paths_of(self.stored, self.places)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -163,29 +180,71 @@ class FileRecords(Rows):
 
     def take(self, rows: np.ndarray | slice) -> np.ndarray:
         """Images uint8 (n, H, W, C) of the records at these positions."""
-        paths = [Path(path) for path in self.files[rows]]
-        pixels = np.empty((len(paths), *self.shape[1:]), np.uint8)
-        for index, image in enumerate(in_threads(self._image, paths)):
-            pixels[index] = image
+        places = self.places[rows]
+        pixels = np.empty((len(places), *self.shape[1:]), np.uint8)
+        order = np.argsort(places, kind="stable")  # neighbours in a shard are read together
+        for row, image in zip(order, in_threads(self._image, places[order]), strict=True):
+            pixels[row] = image
         return pixels
 
-    def _image(self, path: Path) -> np.ndarray:
-        content = decoding.read_bytes(path)
-        return decoding.decode(content, path, size=self.size, channels=self.channels, levels=self.levels)
+    def _image(self, place: int) -> np.ndarray:
+        content, name = self.stored.read(place), self.stored.name(place)
+        return decoding.decode(content, name, size=self.size, channels=self.channels, levels=self.levels)
+
+
+def numbered(texts: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Which of the second each text (N,) is, int64 (N,); and all different ones, in order.
+
+    As `np.unique` has it, without a sorted copy of all of them.
+
+    >>> numbered(np.array(["b", "a", "b"]))
+    (array([1, 0, 1]), ['a', 'b'])
+    """
+    pieces = [slice(start, start + _BLOCK) for start in range(0, len(texts), _BLOCK)]
+    found: set[str] = set()
+    for piece in pieces:
+        found.update(texts[piece].tolist())
+    names = sorted(found)
+    places = {name: place for place, name in enumerate(names)}
+    numbers = (places[text] for piece in pieces for text in texts[piece].tolist())
+    return np.fromiter(numbers, np.int64, len(texts)), names
+
+
+def paths_of(stored: Stored, places: np.ndarray) -> np.ndarray | None:
+    """Array (n,) of text, the paths of the files in these places; None where the records lie within shards."""
+    if not isinstance(stored, Files):
+        return None
+    return np.array([stored.paths[place] for place in places], dtype=np.str_)
 
 
 def in_threads(
-    work: Callable[[Item], Result], items: Sequence[Item], progress: OnProgress | None = None
+    work: Callable[[Item], Result], items: Sequence[Item] | np.ndarray, progress: OnProgress | None = None
 ) -> Iterator[Result]:
-    """The results in the order of the items, so that the first bad file by name is the one that is reported."""
-    pool = ThreadPoolExecutor()
-    try:
-        done = 0
+    """The results in the order of the items, so that the first bad file by name is the one that is reported.
+
+    Work that is short is done without threads: they would wait for the interpreter longer than they worked.
+    """
+
+    def some(several: Sequence[Item]) -> list[Result]:
+        return [work(item) for item in several]
+
+    with contextlib.ExitStack() as stack:
+        pool, done = None, 0
         for start in range(0, len(items), _BLOCK):
-            for result in pool.map(work, items[start : start + _BLOCK]):
-                yield result
+            block = items[start : start + _BLOCK]
+            block = block.tolist() if isinstance(block, np.ndarray) else block
+            began = time.perf_counter()
+            results = iter(some(block[:_TRIED]))
+            if time.perf_counter() - began < _TRIED * _SHORT:
+                results = itertools.chain(results, map(work, block[_TRIED:]))
+            else:
+                if pool is None:
+                    pool = ThreadPoolExecutor()
+                    stack.callback(pool.shutdown, cancel_futures=True)
+                pieces = (block[first : first + _PIECE] for first in range(_TRIED, len(block), _PIECE))
+                results = itertools.chain(results, itertools.chain.from_iterable(pool.map(some, pieces)))
+            for result in results:
                 done += 1
                 if progress is not None:
                     progress(done, len(items))
-    finally:
-        pool.shutdown(cancel_futures=True)
+                yield result

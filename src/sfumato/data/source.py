@@ -87,7 +87,7 @@ class Source(OfParts):
     The fields of its parts are attributes of the source as well: `source.train`, `source.size`.
 
     Args:
-        kind: "digits", "folder", "npz", "csv", "torchvision" or "features"; never a path.
+        kind: "digits", "folder", "npz", "csv", "parquet", "webdataset", "torchvision" or "features"; never a path.
         records: the records themselves, in their sets: `train`, `test`, `held_out`, `zoomed`, `at_most`.
         declared: `classes` (a label is a position in it; where the source is `multilabel`, the labels' names),
             `examples` (the number of training examples that the promise is computed for), `users` (None where nobody

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 LINE_SECONDS = 10.0
 """How often a line is printed where there is no terminal for a bar."""
+SHOWN = 1000
+"""How often the progress of reading is shown, about: to show every one of millions of files would take longer."""
 NAMED_FILES = 5
 """So many of the files that are left out are named."""
 
@@ -51,14 +53,16 @@ def read_source(spec: SourceSpec, progress: Progress) -> Source:
     """The source, read with the owner's key, and shown while it lasts."""
     from sfumato.randomness import owner_key
 
-    all_files: int | None = None
+    all_files, last = 0, 0
 
     def on_progress(done: int, total: int) -> None:
-        nonlocal all_files
-        if all_files != total:
+        nonlocal all_files, last
+        if all_files != total or done < last:  # files are read twice where they stay on disk
             all_files = total
             progress.begin("reading files", total)
-        progress.advance(done)
+        last = done
+        if done == total or done % max(1, total // SHOWN) == 0:
+            progress.advance(done)
 
     progress.begin("reading", 1)
     source = spec.open(owner_key(), progress=on_progress)

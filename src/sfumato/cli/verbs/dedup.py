@@ -41,7 +41,8 @@ class Dedup(EndsWithJson):
     """
 
     public: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PUBLIC")]
-    """The public source: digits, folder:PATH, npz:PATH, csv:PATH or torchvision:NAME."""
+    """The public source: digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, webdataset:SHARDS or
+    torchvision:NAME."""
     private: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PRIVATE")]
     """The private source."""
     drop: str = "private"

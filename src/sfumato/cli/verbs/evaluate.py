@@ -38,7 +38,8 @@ class Evaluate(Together, OfModel, Loading):
     """
 
     source: spellings.SourceName
-    """digits, folder:PATH, npz:PATH, csv:PATH, torchvision:NAME, or features:PATH for a run on features."""
+    """digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, webdataset:SHARDS, torchvision:NAME, or
+    features:PATH for a run on features."""
     part: str = "test"
     """Which part of the source: test, train, or all of it."""
     public: bool = False

@@ -6,14 +6,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
-from sfumato.data.declared import OnProgress
 from sfumato.data.identity.codes import LENGTH
 from sfumato.data.parts import Part
 from sfumato.data.source import own_codes
-from sfumato.data.subsets.users import user_codes
+from sfumato.data.subsets.users import coded_users
 
 _BLOCK = 1024
 
@@ -23,7 +24,6 @@ def fingerprint(
     train: Part,
     test: Part,
     classes: tuple[str, ...],
-    progress: OnProgress | None = None,
 ) -> str:
     """HMAC-SHA256 over every pixel, label, user, group and time stamp in order, the parts, class names and shapes.
 
@@ -35,7 +35,6 @@ def fingerprint(
         owner_key: the owner's secret (32 bytes).
         train, test: the two parts; images (N, H, W, C), or texts (N, T).
         classes: the class names.
-        progress: called with (records, records in all).
 
     Returns:
         64 hexadecimal digits.
@@ -45,50 +44,105 @@ def fingerprint(
     >>> len(fingerprint(bytes(32), part, part, ("a", "b")))
     64
     """
+
+    def pixels(part: Part) -> Iterator[np.ndarray]:
+        return (part.take(slice(start, start + _BLOCK)) for start in range(0, len(part), _BLOCK))
+
+    return streamed(owner_key, train, test, classes, pixels)
+
+
+def streamed(
+    owner_key: bytes,
+    train: Part,
+    test: Part,
+    classes: tuple[str, ...],
+    pixels: Callable[[Any], Iterable[np.ndarray]],
+) -> str:
+    """`fingerprint` of parts whose pixels, uint8, are given piece by piece.
+
+    Args:
+        pixels: of a part, all of its images or texts in its order; asked for train, then for test.
+    """
     code = hmac.new(owner_key, b"fingerprint", hashlib.sha256)
     # JSON of fixed form with every length in it, so that no two data sets give the same stream of bytes.
     parts = {"train": train, "test": test}
-    users = {name: None if part.users is None else part.users.tolist() for name, part in parts.items()}
     shapes = {name: list(part.shape) for name, part in parts.items()}
-    always = {"classes": list(classes), "shapes": shapes, "users": users}
-    times = {name: [str(time) for time in part.times] for name, part in parts.items() if part.times is not None}
-    groups = {name: part.groups.tolist() for name, part in parts.items() if part.groups is not None}
+    users = {name: _Listed(part.users) for name, part in parts.items()}
+    times = {name: _Listed(part.times, str) for name, part in parts.items() if part.times is not None}
+    groups = {name: _Listed(part.groups) for name, part in parts.items() if part.groups is not None}
     matrices = {name: list(part.labels.shape) for name, part in parts.items() if part.labels.ndim > 1}
     known = (("times", times), ("groups", groups), ("labels", matrices))
     further = {name: some for name, some in known if some}
-    header = json.dumps(always | further, sort_keys=True).encode()
-    code.update(len(header).to_bytes(8, "big"))
-    code.update(header)
-    done, total = 0, len(train) + len(test)
+    header = {"classes": list(classes), "shapes": shapes, "users": users} | further
+    code.update(sum(map(len, _json(header))).to_bytes(8, "big"))
+    for text in _json(header):
+        code.update(text)
     for part in parts.values():
         code.update(np.ascontiguousarray(part.labels, dtype="<i8").data)
-        for start in range(0, len(part), _BLOCK):
-            pixels = part.take(slice(start, start + _BLOCK))
-            code.update(np.ascontiguousarray(pixels).data)
-            done += len(pixels)
-            if progress is not None:
-                progress(done, total)
+        for some in pixels(part):
+            code.update(np.ascontiguousarray(some).data)
     return code.hexdigest()
+
+
+class _Listed:
+    """An array (N,) as a list of JSON, made piece by piece; null where there is none."""
+
+    def __init__(self, column: np.ndarray | None, spelt: Callable[[Any], Any] | None = None):
+        self._column, self._spelt = column, spelt
+
+    def __iter__(self) -> Iterator[bytes]:
+        if self._column is None:
+            yield b"null"
+            return
+        yield b"["
+        for start in range(0, len(self._column), _BLOCK):
+            some = self._column[start : start + _BLOCK]
+            plain = some.tolist() if self._spelt is None else [self._spelt(one) for one in some]
+            yield (b", " if start else b"") + json.dumps(plain)[1:-1].encode()
+        yield b"]"
+
+
+def _json(value: Any) -> Iterator[bytes]:
+    """What `json.dumps(value, sort_keys=True)` gives, in pieces."""
+    if isinstance(value, _Listed):
+        yield from value
+    elif isinstance(value, dict):
+        yield b"{"
+        for place, (name, inner) in enumerate(sorted(value.items())):
+            yield (b", " if place else b"") + json.dumps(name).encode() + b": "
+            yield from _json(inner)
+        yield b"}"
+    else:
+        yield json.dumps(value).encode()
 
 
 def digests(owner_key: bytes, *parts: Part) -> tuple[str, str]:
     """`Source.stored_digest` and `Source.pixels`."""
-    codes = np.concatenate([own_codes(part, owner_key) for part in parts])
-    stored, pixels = ([code.tobytes() for code in some] for some in (codes[:, :LENGTH], codes[:, LENGTH:]))
-    return _together(owner_key, b"material", stored), _together(owner_key, b"material", pixels)
+    codes = [own_codes(part, owner_key) for part in parts]
+    stored = _together(owner_key, b"material", np.concatenate([some[:, :LENGTH] for some in codes]))
+    return stored, _together(owner_key, b"material", np.concatenate([some[:, LENGTH:] for some in codes]))
 
 
 def assignment(owner_key: bytes, *parts: Part) -> str:
     """`Source.assignment`."""
-    whose = [user_codes(part, owner_key) for part in parts]
-    pairs = [
-        code.tobytes() + user.encode()
-        for part, users in zip(parts, whose, strict=True)
-        if users is not None
-        for code, user in zip(own_codes(part, owner_key)[:, :LENGTH], users, strict=True)
-    ]
-    return "" if any(users is None for users in whose) else _together(owner_key, b"assignment", pairs)
+    pairs, start = np.empty((sum(map(len, parts)), 3 * LENGTH), np.uint8), 0
+    for part in parts:
+        users = coded_users(part, owner_key)
+        if users is None:
+            return ""
+        codes, numbers = users
+        some = pairs[start : start + len(part)]
+        some[:, :LENGTH] = own_codes(part, owner_key)[:, :LENGTH]
+        for first in range(0, len(part), _BLOCK):
+            some[first : first + _BLOCK, LENGTH:] = codes[numbers[first : first + _BLOCK]]
+        start += len(part)
+    return _together(owner_key, b"assignment", pairs)
 
 
-def _together(owner_key: bytes, what: bytes, members: list[bytes]) -> str:
-    return hmac.new(owner_key, what + b"".join(sorted(members)), hashlib.sha256).hexdigest()
+def _together(owner_key: bytes, what: bytes, members: np.ndarray) -> str:
+    """HMAC of members, uint8 (N, bytes), in rising order, to which they are brought."""
+    rising = members.view(f"S{members.shape[1]}").reshape(-1)
+    rising.sort()
+    code = hmac.new(owner_key, what, hashlib.sha256)
+    code.update(members.data)
+    return code.hexdigest()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
@@ -37,6 +37,7 @@ SIZE_CAP = 224
 
 # Pillow would also try formats that call other programs (EPS starts Ghostscript).
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+_MODES = {1: "L", 3: "RGB"}
 _GREY = frozenset({"1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N"})
 
 
@@ -63,7 +64,7 @@ def is_image_file(path: Path) -> bool:
     return path.suffix.lower() in EXTENSIONS or dicom.is_dicom_file(path)
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path | str) -> bytes:
     """The bytes of an image file, or a refusal that names it."""
     name = f"image {str(path)!r}"
     with paths.reading(name, "correct the path, or take it out"):
@@ -71,13 +72,14 @@ def read_bytes(path: Path) -> bytes:
         refuse_special(known, name)
         if known.st_size > LARGEST_FILE:
             raise SfumatoError(f"{name} has {known.st_size / 1e9:,.1f} GB", "make it smaller, or take it out")
-        content = path.read_bytes()
+        with open(path, "rb", buffering=0) as file:
+            content = file.read()
     if not content:
         raise UnreadableError(f"{name} is empty", "replace the file, or take it out")
     return content
 
 
-def header(content: bytes, path: Path, *, levels: Levels | None = None) -> Header:
+def header(content: bytes, path: Path | str, *, levels: Levels | None = None) -> Header:
     """The image's shorter side and whether it is grey, without decoding it."""
     if dicom.is_dicom(content):
         with refusals(path):
@@ -88,7 +90,7 @@ def header(content: bytes, path: Path, *, levels: Levels | None = None) -> Heade
     return Header(shorter_side=min(sides), longer_side=max(sides), grey=grey)
 
 
-def decode(content: bytes, path: Path, *, size: int, channels: int, levels: Levels | None = None) -> np.ndarray:
+def decode(content: bytes, path: Path | str, *, size: int, channels: int, levels: Levels | None = None) -> np.ndarray:
     """The image in a file's bytes as uint8 (size, size, channels): see `prepare`. `path` is for errors."""
     with _opened(content, path, levels) as (image, name):
         # A JPEG can be unpacked at a fraction of its size; twice the target leaves the final filter its work.
@@ -97,7 +99,7 @@ def decode(content: bytes, path: Path, *, size: int, channels: int, levels: Leve
 
 
 def decode_whole(
-    content: bytes, path: Path, *, sizes: Sequence[int], channels: int, levels: Levels | None = None
+    content: bytes, path: Path | str, *, sizes: Sequence[int], channels: int, levels: Levels | None = None
 ) -> tuple[list[np.ndarray], np.ndarray | None]:
     """The image in a file's bytes at several sizes, as `decode` gives it, and with all of its own pixels.
 
@@ -114,12 +116,15 @@ def decode_whole(
             full = image.size
             if size is not None:
                 image.draft(None, (2 * size, 2 * size))
+            upright = None
             if whole is None and image.size == full and (size is not None or full[0] * full[1] <= LARGEST_WHOLE):
                 upright = _upright(image, levels, name)
-                whole = np.asarray(upright.convert("L" if upright.mode in ("1", "L") else "RGB"), dtype=np.uint8)
-                whole = whole.reshape(*whole.shape[:2], -1)
-            if size is not None:
-                found.append(prepare(image, size=size, channels=channels, levels=levels, name=name))
+                whole = _pixels(upright, "L" if upright.mode in ("1", "L") else "RGB")
+            if size is not None and whole is not None and whole.shape == (size, size, channels):
+                found.append(whole)
+            elif size is not None:
+                upright = _upright(image, levels, name) if upright is None else upright
+                found.append(_squared(upright, size, channels))
     return found, whole
 
 
@@ -146,14 +151,26 @@ def prepare(
     (8, 8, 1)
     """
     _check(image, levels, name)
-    image = _upright(image, levels, name).convert("L" if channels == 1 else "RGB")
+    return _squared(_upright(image, levels, name), size, channels)
+
+
+def _squared(image: Image.Image, size: int, channels: int) -> np.ndarray:
+    """The centre square of an upright image, uint8 (size, size, channels)."""
+    image = image if image.mode == _MODES[channels] else image.convert(_MODES[channels])
     width, height = image.size
     side = min(width, height)
     left, top = (width - side) // 2, (height - side) // 2
     if (width, height) != (size, size):
         box = (left, top, left + side, top + side)
         image = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
-    return np.asarray(image, dtype=np.uint8).reshape(size, size, channels)
+    return _pixels(image, _MODES[channels])
+
+
+def _pixels(image: Image.Image, mode: str) -> np.ndarray:
+    """Uint8 (H, W, C)."""
+    image = image if image.mode == mode else image.convert(mode)
+    width, height = image.size
+    return np.frombuffer(image.tobytes(), np.uint8).reshape(height, width, -1)
 
 
 def _upright(image: Image.Image, levels: Levels | None, name: str) -> Image.Image:
@@ -161,7 +178,9 @@ def _upright(image: Image.Image, levels: Levels | None, name: str) -> Image.Imag
     if levels is not None and is_deep_grey(image):
         image = deep_grey_in_eight_bits(image, levels, name)
     else:
-        image = ImageOps.exif_transpose(image)
+        image.load()
+        turned = image.getexif().get(ExifTags.Base.Orientation, 1) != 1
+        image = ImageOps.exif_transpose(image) if turned else image
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -190,7 +209,7 @@ def prepare_array(images: np.ndarray, *, size: int, channels: int) -> np.ndarray
 
 
 @contextlib.contextmanager
-def _opened(content: bytes, path: Path, levels: Levels | None) -> Iterator[tuple[Image.Image, str]]:
+def _opened(content: bytes, path: Path | str, levels: Levels | None) -> Iterator[tuple[Image.Image, str]]:
     """The image in a file's bytes, checked: as Pillow opens it, or of a DICOM file in eight bits; and its name."""
     name = f"image {str(path)!r}"
     with refusals(path):
@@ -209,7 +228,7 @@ def _check(image: Image.Image, levels: Levels | None, name: str) -> None:
 
 
 @contextlib.contextmanager
-def refusals(path: Path) -> Iterator[None]:
+def refusals(path: Path | str) -> Iterator[None]:
     """Whatever Pillow or pydicom says of a broken file, as a refusal that names it."""
     try:
         yield

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sfumato._checks import SfumatoError
-from sfumato.data import paths
+from sfumato.data.classes import refuse_unwritable
 from sfumato.data.declared import Declared, Order
 from sfumato.data.images.decoding import EXTENSIONS, is_image_file
 from sfumato.data.parts import Parts
 from sfumato.data.readers.dicom import BY_PATIENT
-from sfumato.data.readers.files import Entry, load_files
+from sfumato.data.readers.files import load_files
 from sfumato.data.readers.layout import (
     PARTS,
     existing_folder,
@@ -24,7 +25,9 @@ from sfumato.data.readers.layout import (
     status,
     subfolders,
 )
+from sfumato.data.readers.listing import Gathering, Listing
 from sfumato.data.readers.whose import BY_CLASS, BY_FOLDER
+from sfumato.data.stored import Column, Files, Identities
 
 _LAYOUT = "make one folder for each class, such as PATH/cat and PATH/dog, or PATH/train/cat and PATH/test/cat"
 _OF_USERS = "make a folder for each user in each class folder, such as PATH/cat/ann, or PATH/train/cat/ann"
@@ -63,12 +66,12 @@ def load(path: str, order: Order) -> Parts:
         )
     parts = {folder.name: folder for folder in holders if folder.name in PARTS}
     if parts:
-        entries = _parts(root, folders, parts, declared, users)
+        found = _parts(root, folders, parts, declared, users)
     elif {folder.name for folder in folders} == {*PARTS}:
         raise SfumatoError(f"train and test of {where} have no class folders", users.layout)
     else:
-        entries = users.entries({None: folders})
-    return load_files(entries, order, where=where, unreadable=users.strays)
+        found = users.listing({None: folders})
+    return load_files(found, order, where=where, unreadable=users.strays)
 
 
 class _Users:
@@ -100,21 +103,29 @@ class _Users:
         inner = subfolders(folder)
         return any(subfolders(one) for one in inner) if self.by_folder else bool(inner)
 
-    def entries(self, parts: Mapping[str | None, Sequence[Path]]) -> list[Entry]:
+    def listing(self, parts: Mapping[str | None, Sequence[Path]]) -> Listing:
         """The images of the class folders of each part, or of both."""
-        found: dict[Hashable, Path] = {}
-        return [
-            Entry(path=file, label=folder.name, part=part, user=user)
-            for part, folders in parts.items()
-            for folder in folders
-            for file, user in self._files(folder, found)
-        ]
+        found, files, several = Gathering(), Column(), Identities()
+        for part, folders in parts.items():
+            for folder in folders:
+                refuse_unwritable(folder.name, "class name")
+                for file, known, user in self._files(folder):
+                    refuse_unwritable(str(file), "image", longest=None)
+                    found.add(folder.name, part=part, user=user)
+                    files.append(str(file))
+                    several.add(file, known)
+        for first, later in several.repeated():
+            raise SfumatoError(
+                f"images {files[first]!r} and {files[later]!r} are one file",
+                "keep one of them, since a promise for one record covers one name of it",
+            )
+        return found.listing(Files(files))
 
-    def _files(self, folder: Path, found: dict[Hashable, Path]) -> Iterator[tuple[Path, str | None]]:
-        """The images of a class folder with their users. `found` has those of all folders by their identity."""
+    def _files(self, folder: Path) -> Iterator[tuple[Path, os.stat_result, str | None]]:
+        """The images of a class folder, with what the system says of them and with their users."""
         if not self.by_folder:
-            for file in _files(folder, found, strays=self._strays):
-                yield file, self._named(file)
+            for file, known in _files(folder, strays=self._strays):
+                yield file, known, self._named(file)
             return
         for item in listing(folder):
             if not is_folder(item):
@@ -122,8 +133,9 @@ class _Users:
                     f"{str(item)!r} is not in a user's folder",
                     f"`user_from=folder` reads PATH/CLASS/USER/IMAGE; move it to one, or {_OTHERWISE}",
                 )
-            for file in _files(item, found, kind="user's folder", strays=self._strays):
-                yield file, item.name
+            refuse_unwritable(item.name, "user")
+            for file, known in _files(item, kind="user's folder", strays=self._strays):
+                yield file, known, item.name
 
     def _named(self, file: Path) -> str | None:
         if (pattern := self.pattern) is None:
@@ -138,7 +150,7 @@ class _Users:
         return user
 
 
-def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: Declared, users: _Users) -> list[Entry]:
+def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: Declared, users: _Users) -> Listing:
     for folder in folders:
         if folder.name not in parts:
             raise SfumatoError(
@@ -161,16 +173,16 @@ def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: De
         )
     for part in parts.values():
         _refuse_loose_images(part)
-    return users.entries({name: subfolders(parts[name]) for name in PARTS})
+    return users.listing({name: subfolders(parts[name]) for name in PARTS})
 
 
 def _files(
-    folder: Path, found: dict[Hashable, Path], kind: str = "class folder", strays: list[Path] | None = None
-) -> list[Path]:
-    """The images of a folder. `found` has those of all folders by their identity; `kind` is what to call it; `strays`
-    takes what is no image by its name, which is refused where there is no such list.
+    folder: Path, kind: str = "class folder", strays: list[Path] | None = None
+) -> Iterator[tuple[Path, os.stat_result]]:
+    """The images of a folder, with what the system says of them. `kind` is what to call the folder; `strays` takes what
+    is no image by its name, which is refused where there is no such list.
     """
-    files = []
+    empty = True
     for item in listing(folder):
         known = status(item)
         if stat.S_ISDIR(known.st_mode):
@@ -185,16 +197,10 @@ def _files(
                 raise SfumatoError(f"{str(item)!r} is not an image file by its name", remedy)
             strays.append(item)
             continue
-        first = found.setdefault(paths.identity(item, known), item)
-        if first != item:
-            raise SfumatoError(
-                f"images {str(first)!r} and {str(item)!r} are one file",
-                "keep one of them, since a promise for one record covers one name of it",
-            )
-        files.append(item)
-    if not files:
+        empty = False
+        yield item, known
+    if empty:
         raise SfumatoError(f"{kind} {str(folder)!r} holds no image", "add images, or take the folder away")
-    return files
 
 
 def _refuse_loose_images(folder: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 from sfumato._checks import SfumatoError
@@ -94,7 +95,12 @@ def renaming(renamed: Sequence[tuple[str, str]]) -> str:
 
 def subfolders(folder: Path) -> list[Path]:
     """The folders in a folder, by name."""
-    return [item for item in listing(folder) if is_folder(item)]
+    return [folder / item.name for item in entries(folder) if _is_folder(folder, item)]
+
+
+def _is_folder(folder: Path, item: os.DirEntry[str]) -> bool:
+    """`is_folder` of what a listing shows, which asks the system about links alone."""
+    return is_folder(folder / item.name) if item.is_symlink() else item.is_dir(follow_symlinks=False)
 
 
 def is_folder(item: Path) -> bool:
@@ -115,14 +121,20 @@ def status(item: Path) -> os.stat_result:
 
 def listing(folder: Path) -> list[Path]:
     """What is in a folder, by name, without hidden files and those that Windows and macOS leave there."""
+    return [folder / item.name for item in entries(folder)]
+
+
+def entries(folder: Path) -> list[os.DirEntry[str]]:
+    """The same, as the system lists it."""
     try:
-        items = sorted(folder.iterdir())
+        with os.scandir(folder) as found:
+            items = [item for item in found if not item.name.startswith(".") and item.name.lower() not in _SIDECARS]
     except OSError as problem:
         reason = problem.strerror or problem
         raise SfumatoError(
             f"folder {str(folder)!r} cannot be listed ({reason})", "give yourself permission to read it"
         ) from None
-    return [item for item in items if not item.name.startswith(".") and item.name.lower() not in _SIDECARS]
+    return sorted(items, key=attrgetter("name"))
 
 
 def existing_folder(path: str) -> Path:
@@ -139,6 +151,6 @@ def existing_folder(path: str) -> Path:
 def _levels(folder: Path) -> int:
     """How many folders lie one in another down to the first that holds an image, or no folder."""
     inner = subfolders(folder)
-    if not inner or any(is_image_file(item) for item in listing(folder) if not is_folder(item)):
+    if not inner or any(is_image_file(folder / item.name) for item in entries(folder) if not _is_folder(folder, item)):
         return 0
     return 1 + _levels(inner[0])

@@ -211,23 +211,17 @@ def reading_of(listed: Sequence[Listed], order: Order) -> dict[str, Any]:
     }
 
 
-def columns_of(listed: Sequence[Listed], classes: tuple[str, ...], *, several: bool = False) -> dict[str, Any]:
+def columns_of(listed: Sequence[Listed], classes: tuple[str, ...]) -> dict[str, Any]:
     """Labels, users, groups and times of the records of one part, as `Records` holds them.
 
     Args:
         listed: if any names its user, group or time, all do, and all times are of one kind.
-        classes: which classes there are, or which labels where these do not exclude each other.
-        several: whether they don't.
+        classes: which classes there are.
     """
-    labels = [one.label for one in listed]
-    if several:
-        known = np.array(labels, dtype=np.int64).reshape(-1, len(classes))
-    else:
-        numbers = {name: number for number, name in enumerate(classes)}
-        known = np.array([numbers[str(label)] for label in labels], dtype=np.int64)
+    numbers = {name: number for number, name in enumerate(classes)}
     timed = bool(listed) and listed[0].time is not None
     return {
-        "labels": known,
+        "labels": np.array([numbers[str(one.label)] for one in listed], dtype=np.int64),
         "users": _names([one.user for one in listed]),
         "groups": _names([one.group for one in listed]),
         "times": np.array([one.time for one in listed]) if timed else None,

@@ -3,19 +3,23 @@ optionally user, group, time and split. In place of label, images may have a col
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import os
+from array import array
+from collections.abc import Sequence
 from pathlib import Path
 
 from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
 from sfumato.data import paths
-from sfumato.data.classes import require_declared
+from sfumato.data.classes import refuse_unwritable, require_declared
 from sfumato.data.declared import Order
 from sfumato.data.parts import Parts
 from sfumato.data.readers import rows
 from sfumato.data.readers.dicom import BY_PATIENT
-from sfumato.data.readers.files import Entry, load_files
+from sfumato.data.readers.files import load_files
+from sfumato.data.readers.listing import Gathering
 from sfumato.data.readers.whose import BY_CLASS
+from sfumato.data.stored import Column, Files, Identities
 from sfumato.data.texts import reading
 
 _PATH = ("path",)
@@ -57,29 +61,35 @@ def _load_images(table: Path, first: Sequence[str], order: Order) -> Parts:
         raise SfumatoError(
             f"table {str(table)!r} has the column user, and `user_from={rule}` is given", "leave one of them out"
         )
-    entries = []
-    lines: dict[Hashable, int] = {}
+    found, files, lines, several = Gathering(), Column(), array("q"), Identities()
     for line, row in rows.rows_of(table):
         known = rows.facts_of(row, _PATH, table, line, labels)
-        entry = Entry(path=table.parent / paths.expanded(row["path"].strip()), **known)
         where = f"line {line} of {str(table)!r}"
-        earlier = lines.setdefault(_identity(entry.path, where), line)
-        if earlier != line:
-            raise SfumatoError(
-                f"{where} lists {row['path']!r}, which line {earlier} lists already",
-                "list each image once, since a promise for one record covers one line",
-            )
+        path = table.parent / paths.expanded(row["path"].strip())
+        several.add(*_identity(path, where))
         if declared.labels.classes is not None:
-            require_declared(entry.label, declared.labels.classes, f"{where} has", "the line")
-        rows.refuse_other_time(entry.time, entries[0].time if entries else entry.time, where)
-        entries.append(entry)
-    if not entries:
+            require_declared(known["label"], declared.labels.classes, f"{where} has", "the line")
+        if "time" in known:
+            rows.refuse_other_time(
+                known["time"], known["time"] if found.first_time is None else found.first_time, where
+            )
+        refuse_unwritable(str(path), "image", longest=None)
+        found.add(**known)
+        files.append(str(path))
+        lines.append(line)
+    if not len(found):
         raise SfumatoError(f"table {str(table)!r} lists no image", "add a line for each image")
-    return load_files(entries, order, where=f"table {str(table)!r}")
+    for earlier, later in several.repeated():
+        path = next(row["path"] for line, row in rows.rows_of(table) if line == lines[later])
+        raise SfumatoError(
+            f"line {lines[later]} of {str(table)!r} lists {path!r}, which line {lines[earlier]} lists already",
+            "list each image once, since a promise for one record covers one line",
+        )
+    return load_files(found.listing(Files(files)), order, where=f"table {str(table)!r}")
 
 
-def _identity(file: Path, where: str) -> Hashable:
-    """What tells a file that is listed there from others; refused where no ordinary file lies at the path."""
+def _identity(file: Path, where: str) -> tuple[Path, os.stat_result]:
+    """A file that is listed there, and what the system says of it; refused where no ordinary file lies at the path."""
     try:
         known = paths.status(file)
         refuse_special(known, f"image {str(file)!r}, which {where} lists,")
@@ -93,4 +103,4 @@ def _identity(file: Path, where: str) -> Hashable:
             f"{where} lists the image {str(file)!r}, which cannot be read ({problem.strerror or problem})",
             "correct the path, or take the line out",
         ) from None
-    return paths.identity(file, known)
+    return file, known

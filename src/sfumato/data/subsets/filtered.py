@@ -48,7 +48,8 @@ def write_without(
         arrays |= {f"x_{name}": part.take(slice(None))[kept[name]], f"y_{name}": part.labels[kept[name]]}
         for column, known in (("time", part.times), ("users", part.users), ("groups", part.groups)):
             if known is not None:
-                beside[f"{column}_{name}"] = known[kept[name]]
+                some = known[kept[name]]
+                beside[f"{column}_{name}"] = np.array(some.tolist(), np.str_) if some.dtype.kind == "T" else some
     arrays |= beside | {"classes": np.array(classes)}
     if marked:
         arrays[MARK] = np.array(True)

@@ -15,7 +15,7 @@ from sfumato.data.parts import Part
 from sfumato.data.readers.whose import BY_CLASS
 from sfumato.data.source import FACTS, LEFT_OUT, Source, own_codes
 from sfumato.data.subsets.split import in_test
-from sfumato.data.subsets.users import by_user, user_codes
+from sfumato.data.subsets.users import by_user, coded_users
 
 
 def hold_out(source: Source, owner_key: bytes, share: float) -> tuple[Source, Part]:
@@ -42,12 +42,13 @@ def hold_out(source: Source, owner_key: bytes, share: float) -> tuple[Source, Pa
             "leave one of them out",
         )
     train = source.train
-    users = user_codes(train, owner_key)
+    users = coded_users(train, owner_key)
     if users is None:
-        codes, rule = [code[:LENGTH].tobytes() for code in own_codes(train, owner_key)], ""
+        codes, numbers, prefix, rule = own_codes(train, owner_key)[:, :LENGTH], np.arange(len(train)), b"", ""
     else:
-        codes, rule = [b"user" + code.encode() for code in users.tolist()], " by user"
-    held_out = np.array([in_test(owner_key, b"validation" + code, share) for code in codes], dtype=bool)
+        (codes, numbers), prefix, rule = users, b"user", " by user"
+    coins = (in_test(owner_key, b"validation" + prefix + code.tobytes(), share) for code in codes)
+    held_out = np.fromiter(coins, bool, len(codes))[numbers]
     if held_out.all() or not held_out.any():
         raise SfumatoError(
             f"validation {share:g} of the training examples puts {'all' if held_out.all() else 'none'} of them aside",
@@ -110,8 +111,9 @@ def _ranks(users: np.ndarray, codes: np.ndarray, labels: np.ndarray, owner_key: 
         codes: uint8 (N, 16), of what is stored.
         labels: int64 (N,) or (N, L).
     """
-    drawn = [hmac.digest(owner_key, b"cap" + code.tobytes(), "sha256")[:8] for code in codes]
-    order = np.lexsort((*labels.reshape(len(labels), -1).T, np.frombuffer(b"".join(drawn), ">u8"), users))
+    digests = (hmac.digest(owner_key, b"cap" + code.tobytes(), "sha256")[:8] for code in codes)
+    drawn = np.fromiter((int.from_bytes(digest, "big") for digest in digests), np.uint64, len(codes))
+    order = np.lexsort((*labels.reshape(len(labels), -1).T, drawn, users))
     starts = np.searchsorted(users[order], users[order])
     ranks = np.empty(len(users), np.int64)
     ranks[order] = np.arange(len(users)) - starts

@@ -9,10 +9,11 @@ import numpy as np
 
 from sfumato._checks import SfumatoError
 from sfumato.data.caches.pieces import CachedRecords
-from sfumato.data.identity.codes import user_code
+from sfumato.data.identity.codes import LENGTH, user_code
 from sfumato.data.parts import Part
 from sfumato.data.readers.layout import layout_of, renaming
 from sfumato.data.readers.whose import BY_CLASS
+from sfumato.data.records import numbered
 from sfumato.data.source import Source
 
 
@@ -64,14 +65,14 @@ def by_user(part: Part) -> tuple[np.ndarray, np.ndarray]:
     """
     if part.users is None:
         refuse_nameless()
-    users, numbers = np.unique(part.users, return_inverse=True)
-    return numbers.astype(np.int64), users
+    numbers, users = numbered(part.users)
+    return numbers, np.array(users, part.users.dtype)
 
 
 def number_of(declared: int | None, train: Part, where: str) -> int | None:
     """The number of users: as declared, else counted; None where nobody knows whose records these are."""
     if train.users is not None:
-        return len(np.unique(train.users)) if declared is None else declared
+        return len(by_user(train)[1]) if declared is None else declared
     if declared is not None:
         raise SfumatoError(
             f"`users={declared}` is declared, and {where} does not say whose record each one is",
@@ -93,6 +94,17 @@ def user_codes(part: Part, owner_key: bytes) -> np.ndarray | None:
     return np.array([user_code(owner_key, user) for user in users.tolist()], dtype="U32")[numbers]
 
 
+def coded_users(part: Part, owner_key: bytes) -> tuple[np.ndarray, np.ndarray] | None:
+    """The same codes, each once, as ASCII uint8 (U, 32), and which of them each record has, int64 (N,)."""
+    if part.users is None:
+        return None
+    numbers, users = by_user(part)
+    known = (
+        users.tolist() if isinstance(part, CachedRecords) else [user_code(owner_key, user) for user in users.tolist()]
+    )
+    return np.frombuffer("".join(known).encode(), np.uint8).reshape(-1, 2 * LENGTH), numbers
+
+
 def shared_users(source: Source, owner_key: bytes, other: Source | None = None) -> int | None:
     """How many users have records both to train on and in the test part; or in two sources, in whichever part.
 
@@ -109,8 +121,8 @@ def shared_users(source: Source, owner_key: bytes, other: Source | None = None) 
     one, two = [source.train, source.held_out], [source.test]
     if other is not None:
         one, two = [*one, source.test], [other.train, other.held_out, other.test]
-    known = [[user_codes(part, owner_key) for part in parts if part is not None] for parts in (one, two)]
-    if any(codes is None for parts in known for codes in parts):
+    known = [[coded_users(part, owner_key) for part in parts if part is not None] for parts in (one, two)]
+    if any(users is None for parts in known for users in parts):
         return None
-    first, second = ({code for codes in parts if codes is not None for code in codes.tolist()} for parts in known)
+    first, second = ({code.tobytes() for users in parts if users is not None for code in users[0]} for parts in known)
     return len(first & second)

@@ -1,0 +1,216 @@
+"""Labelled records as they are listed, whatever lists them: what is said of each, in one array for each fact."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
+
+import numpy as np
+
+from sfumato.data import classes as class_lists
+from sfumato.data.clock import TimeStamp
+from sfumato.data.declared import Order
+from sfumato.data.stored import Stored
+from sfumato.data.subsets.split import record_in_test
+
+TEXT = np.dtypes.StringDType()
+"""Texts of any length: 16 bytes each, and their own where they are longer than 15."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Listing:
+    """N labelled records that are stored one by one, and none of them read.
+
+    Args:
+        stored: the records.
+        places: int64 (N,), which of those that are stored they are.
+        labels: int64 (N,), positions in `names`; or (N, L) of 0 and 1 for each of the source's labels.
+        names: what the labels are called, each once.
+        written: the class list, where somebody wrote it beside the records.
+        test: bool (N,), which are of the test part; None to let the keyed hash decide.
+        users: int (N,), whose each one is, positions in `people`; None where nobody knows.
+        people: what the users are called, each once.
+        groups: text (N,), the public group that the user belongs to, likewise.
+        times: (N,), each one's own time stamp, likewise.
+        filtered: whether any stands in a list that was filtered by looking at private data.
+    """
+
+    stored: Stored = field(repr=False)
+    places: np.ndarray = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+    names: tuple[str, ...] = ()
+    written: tuple[str, ...] | None = None
+    test: np.ndarray | None = field(repr=False, default=None)
+    users: np.ndarray | None = field(repr=False, default=None)
+    people: tuple[str, ...] = field(repr=False, default=())
+    groups: np.ndarray | None = field(repr=False, default=None)
+    times: np.ndarray | None = field(repr=False, default=None)
+    filtered: bool = False
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def chosen(self, which: np.ndarray) -> Self:
+        """The records where the mask (N,) is true, or at these positions."""
+        known = {one.name: getattr(self, one.name) for one in fields(self)}
+        return replace(self, **{name: some[which] for name, some in known.items() if isinstance(some, np.ndarray)})
+
+    def of_classes(self, classes: Sequence[str], whose: str) -> Self:
+        """The same with labels that are positions in this list, which each must be in.
+
+        Args:
+            whose: what holds a label that is not, in a refusal: the record.
+        """
+        places = {name: place for place, name in enumerate(classes)}
+        table = np.array([places.get(name, -1) for name in self.names], np.int64)
+        labels = table[self.labels] if len(table) else self.labels
+        if len(unknown := np.flatnonzero(labels < 0)):
+            first = unknown[0]
+            name = self.stored.name(int(self.places[first]))
+            class_lists.require_declared(self.names[self.labels[first]], classes, f"{str(name)!r} has", whose)
+        return replace(self, labels=labels, names=tuple(classes))
+
+    def numbered(self, classes: tuple[str, ...] | None) -> Self:
+        """The same; where all labels are whole numbers and the declared classes other names, by their positions."""
+        if classes is None or set(self.names) <= set(classes) or not all(map(str.isdecimal, self.names)):
+            return self
+        class_lists.require_named(max(map(int, self.names)), len(classes), "a record has", first=0)
+        table = np.array([int(name) for name in self.names])
+        return replace(self, labels=table[self.labels], names=classes)
+
+    def of_users_by_class(self) -> Self:
+        """The same, where each class is one user."""
+        return replace(self, users=self.labels, people=self.names)
+
+    def in_test(self, order: Order) -> np.ndarray | None:
+        """Which belong to the test part, bool (N,): as the list says, else by their users; None where each record's own
+        bytes decide (`record_in_test`).
+        """
+        if self.test is not None or self.users is None:
+            return self.test
+        key, share = order.owner_key, order.declared.loading.share
+        return np.array([record_in_test(key, b"", name, share) for name in self.people], bool)[self.users]
+
+    def known(self, rows: np.ndarray) -> dict[str, Any]:
+        """Labels, users, groups and times of these rows, as `Records` holds them."""
+        facts = {"labels": self.labels, "groups": self.groups, "times": self.times}
+        users = None if self.users is None else np.array(self.people, TEXT)[self.users[rows]]
+        return {"users": users} | {name: None if some is None else some[rows] for name, some in facts.items()}
+
+    def reading(self, order: Order) -> dict[str, Any]:
+        """What is to be said of how they were read, as `Reading` has it."""
+        labels = order.declared.labels
+        return {
+            "classes_listed": (labels.classes or labels.label_columns or self.written) is not None,
+            "has_own_split": self.test is not None,
+            "filtered": self.filtered,
+        }
+
+
+class Gathering:
+    """A listing that grows record by record, with no object for each of them.
+
+    Attributes:
+        beside: which of "user", "group" and "time" are known of the records.
+        first_time: the first one's time stamp, where they have such.
+    """
+
+    def __init__(self) -> None:
+        self._labels, self._test = array("q"), array("b")
+        self._names: dict[Any, int] = {}
+        self._users, self._groups = Texts(), Texts()
+        self._times: array[Any] = array("d")
+        self.first_time: TimeStamp | None = None
+        self._filtered = False
+        self.beside: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def add(
+        self,
+        label: str | tuple[int, ...],
+        *,
+        part: str | None = None,
+        user: str | None = None,
+        group: str | None = None,
+        time: TimeStamp | None = None,
+        filtered: bool = False,
+    ) -> None:
+        """One more: `rows.Listed` says what of it. If one names its part, user, group or time, all do."""
+        if not len(self):
+            facts = {"user": user, "group": group, "time": time}
+            self.beside = {name for name, fact in facts.items() if fact is not None}
+        self._labels.append(self._names.setdefault(label, len(self._names)))
+        self._filtered |= filtered
+        if part is not None:
+            self._test.append(part == "test")
+        if user is not None:
+            self._users.append(user)
+        if group is not None:
+            self._groups.append(group)
+        if time is not None:
+            if self.first_time is None:
+                self.first_time = time
+                self._times = array("d" if isinstance(time, float) else "q")
+            self._times.append(int(time.astype(np.int64)) if isinstance(time, np.datetime64) else time)
+
+    def listing(self, stored: Stored, *, written: tuple[str, ...] | None = None) -> Listing:
+        """What was gathered of these records, all of which are stored there in the same order."""
+        labels, names = np.frombuffer(self._labels, np.int64), tuple(self._names)
+        if names and isinstance(names[0], tuple):
+            labels, names = np.array(names, np.int64)[labels], ()
+        check_names(names, self._users.names, self._groups.names)
+        times = np.array(self._times)
+        if isinstance(self.first_time, np.datetime64):
+            times = times.view("datetime64[us]")
+        return Listing(
+            stored=stored,
+            places=np.arange(len(labels)),
+            labels=labels,
+            names=names,
+            written=written,
+            test=np.array(self._test, bool) if self._test else None,
+            users=self._users.numbers() if len(self._users) else None,
+            people=tuple(self._users.names),
+            groups=self._groups.array() if len(self._groups) else None,
+            times=None if self.first_time is None else times,
+            filtered=self._filtered,
+        )
+
+
+class Texts:
+    """A column of texts that repeat: each is kept once."""
+
+    def __init__(self) -> None:
+        self._numbers = array("i")
+        self.names: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def append(self, text: str) -> None:
+        """One more text, behind the others."""
+        self._numbers.append(self.names.setdefault(text, len(self.names)))
+
+    def extend(self, names: Sequence[str], places: np.ndarray) -> None:
+        """More of them: of each its place among these names, int (n,)."""
+        numbers = np.array([self.names.setdefault(name, len(self.names)) for name in names], np.intc)
+        self._numbers.frombytes(numbers[places].tobytes())
+
+    def numbers(self) -> np.ndarray:
+        """Of each its place among `names`, int (n,)."""
+        return np.frombuffer(self._numbers, np.intc)
+
+    def array(self) -> np.ndarray:
+        """Text (n,), each with the room of the longest."""
+        return np.array(list(self.names), np.str_)[self.numbers()]
+
+
+def check_names(labels: Iterable[str], users: Iterable[str], groups: Iterable[str]) -> None:
+    """Refuse names of classes, users and groups that could not be shown."""
+    for what, names in (("class name", labels), ("user", users), ("group", groups)):
+        for name in sorted(names):
+            class_lists.refuse_unwritable(name, what)

@@ -1,0 +1,164 @@
+"""The columns of Parquet files beside the images: which there are, and what they say of each record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from sfumato._checks import SfumatoError
+from sfumato.data import classes as class_lists
+from sfumato.data.clock import WRITTEN, time_stamp
+from sfumato.data.declared import Order
+from sfumato.data.readers.listing import Listing, Texts, check_names
+from sfumato.data.readers.sharded.row_groups import Rows, column_named, features_of
+from sfumato.data.subsets.filtered import MARK
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LABEL = "label"
+_FACTS = ("user", "group", "time")
+
+
+def listing(stored: Rows, parts: Sequence[str | None], order: Order, where: str) -> Listing:
+    """What the columns say of each row, read by row groups.
+
+    Args:
+        parts: of each shard, "train" or "test"; None where the keyed hash is to decide.
+    """
+    if not len(stored):
+        raise SfumatoError(f"{where} has no rows", "add some")
+    reader = _Reader(stored, order, where)
+    for group in range(len(stored.groups)):
+        reader.add(group)
+    part_of = np.repeat([parts[shard] == "test" for shard, _ in stored.groups], np.diff(stored.starts))
+    labels, names, written = reader.known_labels()
+    check_names(names, reader.texts["user"].names, reader.texts["group"].names)
+    return Listing(
+        stored=stored,
+        places=np.arange(len(stored)),
+        labels=labels,
+        names=names,
+        written=written,
+        test=None if parts[0] is None else part_of,
+        users=reader.texts["user"].numbers() if "user" in stored.schema.names else None,
+        people=tuple(reader.texts["user"].names),
+        groups=reader.texts["group"].array() if "group" in stored.schema.names else None,
+        times=np.concatenate(reader.times) if reader.times else None,
+        filtered=MARK in stored.schema.names,
+    )
+
+
+class _Reader:
+    """The columns' values of one row group after the other."""
+
+    def __init__(self, stored: Rows, order: Order, where: str):
+        schema = stored.schema
+        self._stored, self._declared, self._where = stored, order.declared.labels, where
+        several = self._declared.label_columns
+        self._labels = several or (column_named(schema, LABEL, "ClassLabel", str(stored.shards[0])),)
+        for name in self._labels:
+            if name not in schema.names:
+                raise SfumatoError(f"{where} has no column {name!r}", "name columns of 0 and 1 as `label_columns`")
+        self._beside = [name for name in _FACTS if name in schema.names]
+        if "group" in self._beside and "user" not in self._beside:
+            raise SfumatoError(f"{where} has a column 'group' and no column 'user'", "add it, or rename the column")
+        rule = order.declared.people.user_from
+        if rule is not None and "user" in self._beside:
+            raise SfumatoError(f"{where} has the column user, and `user_from={rule}` is given", "leave one of them out")
+        self._numbers: list[np.ndarray] = []
+        self.texts = {name: Texts() for name in ("label", "user", "group")}
+        self.times: list[np.ndarray] = []
+
+    def add(self, group: int) -> None:
+        """The rows of one more group."""
+        names = list(dict.fromkeys([*self._labels, *self._beside]))
+        table, first = self._stored.table(group, names), self._stored.starts[group]
+        for name in names:
+            column = table[name].combine_chunks()
+            if column.null_count:
+                self._refuse(first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))), f"no {name}")
+            if name == "time":
+                self.times.append(self._times(column, first))
+            elif name in self._beside:
+                self._text(self.texts[name], column, name, first)
+        columns = [table[name].combine_chunks() for name in self._labels]
+        if self._declared.label_columns is not None:
+            pairs = zip(self._labels, columns, strict=True)
+            self._numbers.append(np.stack([self._zeros_and_ones(name, column) for name, column in pairs], axis=1))
+        elif _whole(columns[0]):
+            self._numbers.append(columns[0].to_numpy(zero_copy_only=False).astype(np.int64))
+        else:
+            self._text(self.texts["label"], columns[0], self._labels[0], first)
+
+    def known_labels(self) -> tuple[np.ndarray, tuple[str, ...], tuple[str, ...] | None]:
+        """Labels, what they are positions in, and the class list where it stands beside them or was declared."""
+        if self._declared.label_columns is not None:
+            return np.concatenate(self._numbers), (), None
+        if not self._numbers:
+            return self.texts["label"].numbers().astype(np.int64), tuple(self.texts["label"].names), None
+        labels = np.concatenate(self._numbers)
+        known = features_of(self._stored.schema).get(self._labels[0], {}).get("names")
+        written = class_lists.declared_names(known) if known and len(known) > 1 else None
+        names = written or self._declared.classes
+        if names is None:
+            found, places = np.unique(labels, return_inverse=True)
+            return places, tuple(map(str, found.tolist())), None
+        for place in np.flatnonzero((labels < 0) | (labels >= len(names)))[:1].tolist():
+            label = int(labels[place])
+            class_lists.require_named(label, len(names), f"{self._stored.name(place)!r} has", first=0)
+            self._refuse(place, f"the label {label}, which names no class")
+        return labels, names, None if self._declared.classes else written
+
+    def _refuse(self, place: int, lacking: str) -> NoReturn:
+        remedy = "fill it in, or take the row out"
+        raise SfumatoError(f"image {self._stored.name(int(place))!r} has {lacking}", remedy)
+
+    def _text(self, texts: Texts, column: pa.Array, name: str, first: int) -> None:
+        kind = str(column.type)
+        if not (_whole(column) or "string" in kind or kind.startswith("dictionary<values=string")):
+            raise SfumatoError(f"column {name!r} of {self._where} is {kind[:60]}", "write whole numbers or text")
+        encoded = column.cast("string").dictionary_encode()
+        names = encoded.dictionary.to_pylist()
+        places = encoded.indices.to_numpy(zero_copy_only=False)
+        for place in [place for place, text in enumerate(names) if not text.strip()][:1]:
+            self._refuse(first + int(np.argmax(places == place)), f"no {name}")
+        texts.extend([text.strip() for text in names], places)
+
+    def _zeros_and_ones(self, name: str, column: pa.Array) -> np.ndarray:
+        values = column.to_numpy(zero_copy_only=False)
+        if values.dtype.kind not in "biuf" or not np.isin(values, (0, 1)).all():
+            raise SfumatoError(
+                f"column {name!r} of {self._where} holds something else than 0 and 1",
+                "write 1 where it is true and 0 where it is not; what is empty or uncertain is yours to decide",
+            )
+        return values.astype(np.int64)
+
+    def _times(self, column: pa.Array, first: int) -> np.ndarray:
+        kind = str(column.type)
+        if "string" in kind:
+            try:
+                times = np.array([time_stamp(text) for text in column.to_pylist()])
+            except ValueError:
+                raise SfumatoError(
+                    f"column 'time' of {self._where} has a text that is neither a date by ISO 8601 nor a finite number",
+                    f"write one {WRITTEN}",
+                ) from None
+        elif kind.startswith(("timestamp", "date")):
+            times = column.cast("timestamp[us]").to_numpy(zero_copy_only=False).astype("datetime64[us]")
+        else:
+            times = column.to_numpy(zero_copy_only=False)
+        if times.dtype.kind not in "iufM":
+            raise SfumatoError(f"column 'time' of {self._where} is {kind[:60]}", "write dates, or numbers")
+        if self.times and (times.dtype.kind == "M") != (self.times[0].dtype.kind == "M"):
+            raise SfumatoError(f"column 'time' of {self._where} has dates and numbers", "write dates or numbers")
+        times = times if times.dtype.kind == "M" else times.astype(np.float64)
+        if (odd := ~np.isfinite(times)).any():
+            self._refuse(first + int(np.argmax(odd)), "no finite time")
+        return times
+
+
+def _whole(column: pa.Array) -> bool:
+    return str(column.type).lstrip("u").startswith("int")

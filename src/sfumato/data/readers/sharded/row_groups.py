@@ -1,0 +1,197 @@
+"""The row groups of Parquet files: images that are read by them, and which columns there are.
+
+Parquet has no place of a single row: a row is read with its row group. So a row group's images are read at once, when
+one of them is asked for, and the last few groups stay in memory.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sfumato._checks import SfumatoError
+from sfumato.data.paths import UnreadableError
+from sfumato.data.readers.sharded.names import ROOM, place_in
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+IMAGE = "image"
+CACHED = 256 << 20
+"""Bytes of images of row groups that stay in memory; at least one group does."""
+LARGEST_GROUP = 1 << 30
+"""Bytes of images in a row group: it is read whole."""
+
+
+class Rows:
+    """The images in the rows of Parquet files, one file after the other.
+
+    Args:
+        shards: paths of the files, all of which have the same columns.
+
+    Attributes:
+        schema: of the first file.
+        starts: G + 1 numbers: the first row of each row group, counted through all files, and the number of rows.
+        groups: of each row group its file's place in `shards`, and its own in the file.
+        image: the column of images.
+    """
+
+    room = ROOM
+
+    def __init__(self, shards: Sequence[Path]):
+        import pyarrow.parquet as pq
+
+        self.shards = list(shards)
+        self.groups: list[tuple[int, int]] = []
+        counts, self._known = [0], []
+        for number, shard in enumerate(self.shards):
+            with reading(shard):
+                metadata = pq.read_metadata(shard)
+                schema = metadata.schema.to_arrow_schema()
+            if number == 0:
+                self.schema = schema
+                self.image = image_column(schema, str(shard))
+            check_same(self.schema, schema, self.image, str(shard))
+            self._check_groups(metadata, shard)
+            self.groups += [(number, group) for group in range(metadata.num_row_groups)]
+            counts += [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+            self._known.append(metadata)
+        self.starts = np.cumsum(counts).tolist()
+        self._cache: OrderedDict[int, pa.Array] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.shards,)
+
+    def __len__(self) -> int:
+        return self.starts[-1]
+
+    def name(self, place: int) -> str:
+        """The file's path and the row in it, from 0."""
+        group = self._group(place)
+        file, number = self.groups[group]
+        return place_in(self.shards[file], f"row {place - self.starts[group - number]}")
+
+    def read(self, place: int) -> bytes:
+        """The image in a row, as it is stored."""
+        group = self._group(place)
+        content = self._images(group)[place - self.starts[group]].as_py()
+        if not content:
+            raise UnreadableError(f"image {self.name(place)!r} is empty", "give its bytes, or take the row out")
+        return content
+
+    def table(self, group: int, names: Sequence[str]) -> pa.Table:
+        """These columns of a row group."""
+        import pyarrow.parquet as pq
+
+        file, number = self.groups[group]
+        with reading(self.shards[file]), pq.ParquetFile(self.shards[file], metadata=self._known[file]) as opened:
+            return opened.read_row_group(number, columns=list(names), use_threads=False)
+
+    def _group(self, place: int) -> int:
+        return bisect.bisect_right(self.starts, place) - 1
+
+    def _images(self, group: int) -> pa.Array:
+        """The images of a row group, binary (n,)."""
+        with self._lock:
+            if group in self._cache:
+                self._cache.move_to_end(group)
+                return self._cache[group]
+            path = bytes_in(self.schema, self.image)
+            column = self.table(group, [path])[self.image].combine_chunks()
+            images = column.field("bytes") if path != self.image else column
+            self._cache[group] = images
+            while len(self._cache) > 1 and sum(one.nbytes for one in self._cache.values()) > CACHED:
+                self._cache.popitem(last=False)
+            return images
+
+    def _check_groups(self, metadata: Any, shard: Path) -> None:
+        place = bytes_in(self.schema, self.image)
+        for group in range(metadata.num_row_groups):
+            known = metadata.row_group(group)
+            sizes = (known.column(number) for number in range(known.num_columns))
+            size = sum(one.total_uncompressed_size for one in sizes if one.path_in_schema == place)
+            if size > LARGEST_GROUP:
+                raise SfumatoError(
+                    f"a row group of {str(shard)!r} holds {size / 1e9:,.1f} GB of images, and is read whole",
+                    "write it with smaller ones, such as row_group_size=1000",
+                )
+
+
+@contextmanager
+def reading(shard: Path) -> Iterator[None]:
+    """What pyarrow says of a file that it cannot read, as a refusal that names it."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as problem:
+        reason = str(problem).split("\n")[0][:100]
+        raise SfumatoError(
+            f"shard {str(shard)!r} is no whole Parquet file ({reason})", "write it again, or take it out"
+        ) from None
+    except OSError as problem:
+        reason = problem.strerror or str(problem).split("\n")[0][:100]
+        raise SfumatoError(f"shard {str(shard)!r} cannot be read ({reason})", "check the file and its disk") from None
+
+
+def features_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
+    """What `datasets` wrote of the columns, by their names: `_type`, and of a class label its `names`."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        return {name: known for name, known in features.items() if isinstance(known, dict)}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return {}
+
+
+def image_column(schema: pa.Schema, shard: str) -> str:
+    """The column of images: the one called so, or the only one that `datasets` wrote as such."""
+    name = column_named(schema, IMAGE, "Image", shard)
+    kind = schema.field(name).type
+    place = bytes_in(schema, name)
+    inner = kind if place == name else kind.field("bytes").type
+    if str(inner) not in ("binary", "large_binary"):
+        raise SfumatoError(
+            f"column {name!r} of shard {shard!r} is {str(kind)[:60]}, and no bytes of image files",
+            "write it as bytes, or by `datasets` with its feature Image",
+        )
+    return name
+
+
+def bytes_in(schema: pa.Schema, image: str) -> str:
+    """The path of the column that holds the images' bytes."""
+    kind = schema.field(image).type
+    inside = str(kind).startswith("struct") and kind.get_field_index("bytes") >= 0
+    return f"{image}.bytes" if inside else image
+
+
+def check_same(first: pa.Schema, schema: pa.Schema, image: str, shard: str) -> None:
+    """Refuse a shard with other columns, or other names of the classes, than the first one."""
+    one, other = features_of(first), features_of(schema)
+    same = all(known.get("names") == other.get(name, {}).get("names") for name, known in one.items() if name != image)
+    if not schema.equals(first) or not same:
+        raise SfumatoError(
+            f"shard {shard!r} has other columns, or names of classes, than the first one",
+            "give shards of one set, or write them alike",
+        )
+
+
+def column_named(schema: pa.Schema, name: str, feature: str, shard: str) -> str:
+    """The column of this name, or the only one that `datasets` wrote with this feature."""
+    if name in schema.names:
+        return name
+    alike = [column for column, known in features_of(schema).items() if known.get("_type") == feature]
+    if len(alike) == 1 and alike[0] in schema.names:
+        return alike[0]
+    raise SfumatoError(
+        f"shard {shard!r} has no column {name!r}; it holds {', '.join(schema.names)[:100]}",
+        f"call the column of the {name}s {name}",
+    )

@@ -1,0 +1,122 @@
+"""webdataset:SHARDS - images in tar files, by the convention of WebDataset: `cat/0001.jpg` with `cat/0001.cls`.
+
+The package `webdataset` streams shards from their beginning to their end, and shuffles in a buffer. A private step
+wants a random sample of all records, each of them drawn by itself. So Python's own `tarfile` lists the members once,
+and afterwards each image is read by its shard, its offset and its length: one read, whatever the others are.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sfumato._checks import SfumatoError, parse_json
+from sfumato.data.clock import WRITTEN, TimeStamp, time_stamp
+from sfumato.data.declared import Order
+from sfumato.data.parts import Parts
+from sfumato.data.readers.dicom import BY_PATIENT
+from sfumato.data.readers.files import load_files
+from sfumato.data.readers.listing import Gathering
+from sfumato.data.readers.rows import refuse_other_time
+from sfumato.data.readers.sharded.members import Members, Sample, opened, samples
+from sfumato.data.readers.sharded.names import parts_of, shards_of
+from sfumato.data.readers.whose import BY_CLASS
+
+UNDERSTOOD = ("label_columns", "skip_unreadable", f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}")
+SUFFIX = ".tar"
+_FACTS = ("user", "group", "time")
+
+
+def find(argument: str) -> list[Path]:
+    """The shards that are meant."""
+    return shards_of(argument, "webdataset", SUFFIX)
+
+
+def load(argument: str, order: Order) -> Parts:
+    """Read a tar file, all in a folder, or those that match a pattern, in the order of names and members.
+
+    Members that follow one another and share their path up to the first dot of the name are one record: an image, and
+    its class in `.cls`, or in `.json` as `label`, or else in `.txt`. The `.json` may have `user`, `group` and `time` as
+    a table has them, and 0 or 1 for each of `label_columns`. Shards or folders called train and test (or validation)
+    are the parts; else a keyed hash decides, of the user where that is known, else of the image's bytes. Other members
+    are not looked at.
+    """
+    where, shards = f"webdataset:{argument}", find(argument)
+    parts = parts_of(shards, where)
+    stored, found, strays = Members(shards), Gathering(), []
+    for number, (shard, part) in enumerate(zip(shards, parts, strict=True)):
+        with opened(shard) as archive:
+            for sample in samples(archive, shard):
+                if sample.image is None and order.declared.loading.skip_unreadable:
+                    strays.append(sample.name)
+                    continue
+                found.add(part=part, **_facts(sample, order, found))
+                stored.add(number, sample)
+    if not len(found):
+        raise SfumatoError(f"{where} holds no image", "add some")
+    listing = found.listing(stored).numbered(order.declared.labels.classes)
+    return load_files(listing, order, where=where, unreadable=strays)
+
+
+def _facts(sample: Sample, order: Order, found: Gathering) -> dict[str, Any]:
+    """What a record says of itself, as `Gathering.add` takes it."""
+    name, said = f"record {sample.name!r}", _object(sample)
+    facts: dict[str, Any] = {fact: _text(said[fact], fact, name) for fact in _FACTS if said.get(fact) is not None}
+    if "group" in facts and "user" not in facts:
+        raise SfumatoError(f"{name} has a group and no user", "add whose image it is, or rename the field")
+    if "user" in facts and (rule := order.declared.people.user_from) is not None:
+        raise SfumatoError(f"{name} has a user, and `user_from={rule}` is given", "leave one of them out")
+    if len(found) and set(facts) != found.beside:
+        odd = min(set(facts) ^ found.beside)
+        says, others = ("no", "have one") if odd in found.beside else ("a", "have none")
+        raise SfumatoError(f"{name} has {says} {odd}, and those before it {others}", "write all alike")
+    if "time" in facts:
+        facts["time"] = _time(facts["time"], name)
+        refuse_other_time(facts["time"], facts["time"] if found.first_time is None else found.first_time, name)
+    several = order.declared.labels.label_columns
+    return {"label": _label(sample, said) if several is None else _labels(said, several, name), **facts}
+
+
+def _label(sample: Sample, said: dict[str, Any]) -> str:
+    own = _text(said["label"], "label", f"record {sample.name!r}") if "label" in said else None
+    label = sample.text("cls") or own or sample.text("txt")
+    if not label:
+        raise SfumatoError(f"record {sample.name!r} has no class", "add a member .cls, or a label in .json")
+    return label
+
+
+def _labels(said: dict[str, Any], several: tuple[str, ...], name: str) -> tuple[int, ...]:
+    if not all(type(said.get(label)) in (int, bool) and said[label] in (0, 1) for label in several):
+        raise SfumatoError(
+            f"{name} has something else than 0 and 1 for some of `label_columns`",
+            "write them into its .json: 1 where it is true and 0 where it is not",
+        )
+    return tuple(int(said[label]) for label in several)
+
+
+def _time(text: str, name: str) -> TimeStamp:
+    try:
+        return time_stamp(text)
+    except ValueError:
+        raise SfumatoError(
+            f"{name} has a time that is neither a date by ISO 8601 nor a finite number", f"write one {WRITTEN}"
+        ) from None
+
+
+def _object(sample: Sample) -> dict[str, Any]:
+    text = sample.text("json")
+    if text is None:
+        return {}
+    try:
+        said = parse_json(text)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise SfumatoError(f"{sample.name}.json is no JSON object", "correct it, or take the record out")
+    return said
+
+
+def _text(value: Any, fact: str, name: str) -> str:
+    if type(value) not in (str, int, float) or (type(value) is float and fact != "time"):
+        raise SfumatoError(f"{name} has a {fact} that is no text and no whole number", "write one of them")
+    return str(value).strip()

@@ -1,0 +1,182 @@
+"""Bad shards, one way after another: each is refused in one line that names it and says what to do."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sfumato._checks import SfumatoError
+from sfumato.data import open_source
+from sfumato.data.kinds import refuse_absent
+from sfumato.data.readers.sharded import row_groups
+from tests.data.readers.sharded.shards import as_members, as_table, records, write_parquet, write_tar
+
+KEY = bytes(range(32))
+SOME = records(24)
+
+
+def without(table, *names):
+    return table.drop_columns(list(names))
+
+
+def labelled(values, kind=None):
+    return without(as_table(SOME, named=False), "label").append_column("label", pa.array(values, kind))
+
+
+def beside(name, values):
+    return as_table(SOME, users=False, **{name: pa.array(values)})
+
+
+PARQUET = {
+    "no column of images": (
+        without(as_table(SOME, named=False), "image"),
+        "has no column 'image'; it holds label, user; call the column of the images image",
+    ),
+    "no label": (
+        without(as_table(SOME, named=False), "label"),
+        "has no column 'label'; it holds image, user; call the column of the labels label",
+    ),
+    "images that are numbers": (
+        as_table(SOME).set_column(0, "image", pa.array(range(24))),
+        "column 'image' of shard '.*' is int64, and no bytes of image files",
+    ),
+    "a label that is missing": (labelled([None, *[1] * 23]), r"row 0' has no label; fill it in, or take the row out"),
+    "real numbers as labels": (labelled([0.5] * 24), "column 'label' of .* is double; write whole numbers or text"),
+    "a label beyond the names": (
+        as_table(SOME).set_column(1, "label", pa.array([*[1] * 23, 2])),
+        "row 23' has the label 2, and 2 classes are named",
+    ),
+    "a label that is none": (
+        as_table(SOME).set_column(1, "label", pa.array([*[1] * 23, -1])),
+        "row 23' has the label -1, which names no class; fill it in",
+    ),
+    "an empty user": (beside("user", ["ann", " ", *["bob"] * 22]), r"row 1' has no user"),
+    "a group without a user": (beside("group", ["a"] * 24), "has a column 'group' and no column 'user'"),
+    "a time that is none": (beside("time", ["soon"] * 24), "column 'time' of .* has a text that is neither a date"),
+    "a time that is not finite": (beside("time", [np.nan] * 24), "row 0' has no finite time"),
+    "a name of a class with a control character": (labelled(["a\x07", "b"] * 12), "class name 'a.x07' holds a control"),
+    "no rows": (as_table([]), "has no rows; add some"),
+}
+
+
+@pytest.mark.parametrize("name", PARQUET)
+def test_parquet(name, tmp_path):
+    table, message = PARQUET[name]
+    write_parquet(tmp_path / "a.parquet", table)
+    with pytest.raises(SfumatoError, match=message) as error:
+        open_source(f"parquet:{tmp_path}", owner_key=KEY)
+    assert "\n" not in str(error.value)
+
+
+def samples(*others):
+    return [*as_members(SOME, users=False), *others]
+
+
+TAR = {
+    "no image": (samples(("a/99.cls", b"cat")), "record '.*a.tar/a/99' has no image; add one, or take the record out"),
+    "no class": (samples(("a/99.png", SOME[0].content)), "a/99' has no class; add a member .cls, or a label in .json"),
+    "two images": (samples(("z.png", b"1"), ("z.jpg", b"2")), "z' has images .png and .jpg; keep one of them"),
+    "one name twice": (samples(("z.png", b"1"), ("z.png", b"2")), "z' has two members .png"),
+    "broken JSON": (samples(("z.png", b"1"), ("z.json", b"{")), "z.json is no JSON object"),
+    "a class that is no text": (samples(("z.png", b"1"), ("z.cls", b"\xff")), "z.cls is not UTF-8 text"),
+    "a user of some": (
+        samples(("z.png", b"1"), ("z.cls", b"cat"), ("z.json", b'{"user": 7}')),
+        "z' has a user, and those before it have none; write all alike",
+    ),
+    "a group without a user": (
+        samples(("z.png", b"1"), ("z.cls", b"cat"), ("z.json", b'{"group": 7}')),
+        "z' has a group and no user",
+    ),
+    "a user that is a list": (
+        samples(("z.png", b"1"), ("z.cls", b"cat"), ("z.json", b'{"user": [7]}')),
+        "z' has a user that is no text and no whole number",
+    ),
+    "nothing": ([], "holds no image; add some"),
+}
+
+
+@pytest.mark.parametrize("name", TAR)
+def test_tar(name, tmp_path):
+    members, message = TAR[name]
+    write_tar(tmp_path / "a.tar", members)
+    with pytest.raises(SfumatoError, match=message) as error:
+        open_source(f"webdataset:{tmp_path}", owner_key=KEY)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("kind", "suffix", "what"), [("parquet", "parquet", "Parquet"), ("webdataset", "tar", "tar")])
+def test_files_of_another_kind_and_files_that_are_cut(kind, suffix, what, tmp_path):
+    path = tmp_path / f"a.{suffix}"
+    path.write_bytes(b"something else" * 100)
+    with pytest.raises(SfumatoError, match=f"a.{suffix}' is no whole {what} file"):
+        open_source(f"{kind}:{path}", owner_key=KEY)
+    write_parquet(path, as_table(SOME)) if kind == "parquet" else write_tar(path, as_members(SOME))
+    path.write_bytes(path.read_bytes()[: -12_000 if kind == "webdataset" else -9])
+    with pytest.raises(SfumatoError, match=f"a.{suffix}' is (no whole|cut short)"):
+        open_source(f"{kind}:{path}", owner_key=KEY)
+
+
+def test_shards_that_differ(tmp_path):
+    write_parquet(tmp_path / "a.parquet", as_table(SOME))
+    write_parquet(tmp_path / "b.parquet", as_table(SOME, users=False))
+    with pytest.raises(SfumatoError, match=r"b.parquet' has other columns, or names of classes, than the first one"):
+        open_source(f"parquet:{tmp_path}", owner_key=KEY)
+
+
+def test_a_row_group_that_memory_is_not_for(tmp_path, monkeypatch):
+    write_parquet(tmp_path / "a.parquet", as_table(SOME))
+    monkeypatch.setattr(row_groups, "LARGEST_GROUP", 100)
+    with pytest.raises(SfumatoError, match=r"a row group of .* is read whole; write it with smaller ones"):
+        open_source(f"parquet:{tmp_path}", owner_key=KEY)
+
+
+def test_without_the_library_one_line_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for ask in (refuse_absent, lambda spec: open_source(spec, owner_key=KEY)):
+        with pytest.raises(SfumatoError) as error:
+            ask(f"parquet:{tmp_path}/none")
+        assert str(error.value) == "parquet: needs pyarrow, which is not installed; pip install 'sfumato[parquet]'"
+
+
+def test_declared_classes_name_numbers(tmp_path):
+    write_parquet(tmp_path / "a.parquet", as_table(SOME, named=False))
+    members = [(name, json.dumps(["cat", "dog"].index(some.decode())).encode() if name.endswith("cls") else some)
+               for name, some in as_members(SOME)]  # fmt: skip
+    write_tar(tmp_path / "a.tar", members)
+    for kind in ("parquet", "webdataset"):
+        source = open_source(f"{kind}:{tmp_path}", owner_key=KEY)
+        assert source.classes == ("0", "1")
+        named = open_source(f"{kind}:{tmp_path}", owner_key=KEY, classes=["ape", "bee"])
+        assert np.array_equal(source.train.labels, named.train.labels)
+        with pytest.raises(SfumatoError, match=r"the label 1, and 1 classes are named|at least two"):
+            open_source(f"{kind}:{tmp_path}", owner_key=KEY, classes=["ape"])
+
+
+def test_several_labels_times_and_groups(tmp_path):
+    columns = {
+        "x": pa.array([number % 2 for number in range(24)]),
+        "y": pa.array([number % 3 == 0 for number in range(24)]),
+        "group": pa.array([one.user[-1] for one in SOME]),
+        "time": pa.array(np.arange(24).astype("datetime64[D]")),
+    }
+    write_parquet(tmp_path / "a.parquet", as_table(SOME, **columns))
+    dates = np.arange(24).astype("datetime64[D]").astype(str)
+    members = []
+    for number, one in enumerate(SOME):
+        said = {"user": one.user, "group": int(one.user[-1]), "time": dates[number], "x": number % 2}
+        members.append((f"{number}.png", one.content))
+        members.append((f"{number}.json", json.dumps(said | {"y": number % 3 == 0}).encode()))
+    write_tar(tmp_path / "a.tar", members)
+    one, other = (
+        open_source(f"{kind}:{tmp_path}", owner_key=KEY, label_columns=["x", "y"], test_fraction=0.4)
+        for kind in ("parquet", "webdataset")
+    )
+    assert one.fingerprint == other.fingerprint
+    assert one.train.labels.shape == (len(one.train), 2)
+    assert one.train.times.dtype == np.dtype("datetime64[us]")
+    with pytest.raises(SfumatoError, match=r"has no column 'z'; name columns of 0 and 1"):
+        open_source(f"parquet:{tmp_path}", owner_key=KEY, label_columns=["x", "z"])
