@@ -55,17 +55,23 @@ class Batches:
 
     def path(self, batch: Examples) -> tuple[tuple, RunPath]:
         """The kind of the batch, and the path for it."""
-        model = self._objective.model
-        isolation.refuse_mixing_layers(model)
-        unseen.refuse_backward_hooks(model, self._objective.loss)
-        modes = tuple(module.training for module in model.modules())
-        trained = tuple(parameter.requires_grad for parameter in model.parameters())
-        key = (signature(batch), modes, trained)
+        isolation.refuse_mixing_layers(self._objective.model)
+        unseen.refuse_backward_hooks(self._objective.model, self._objective.loss)
+        key = self._key(batch)
         if key not in self.paths:
             template = self.template if self.given or fits(self.template, batch) else None
             self.paths[key] = discover(self._objective, batch, template)
         self.latest = self.paths[key]
         return key, self.latest
+
+    def know(self, batch: Examples, path: RunPath) -> None:
+        """Take the path that was found out for such a batch and such a model in another floating-point type."""
+        self.paths[self._key(batch)] = replace(path, synthetic=each(itemgetter(slice(1)), batch))
+
+    def _key(self, batch: Examples) -> tuple:
+        model = self._objective.model
+        modes = tuple(module.training for module in model.modules())
+        return signature(batch), modes, tuple(parameter.requires_grad for parameter in model.parameters())
 
     def in_pieces(self, batch: Examples, key: tuple, *own: Tensor | None) -> ClippedSum:
         """The batch in pieces that stay near the processor, as large as makes no difference to the time.

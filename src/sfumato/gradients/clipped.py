@@ -236,11 +236,13 @@ class ClippedGradient(Bounded):
                 the classes of the model's output.
         """
         synthetic, loss = self._synthetic(example_shape, targets, examples=6), self._objective.loss
-        self._batches.path(synthetic)
+        path = self._batches.path(synthetic)[1]
 
-        def build(model: nn.Module) -> ClippedGradient:
+        def build(model: nn.Module, examples: Examples) -> ClippedGradient:
             same = {"max_norm": self._max_norm, "views": self.views, "methods": self.methods}
-            return ClippedGradient(model, loss, **same, template=synthetic)
+            found = ClippedGradient(model, loss, **same, template=examples)
+            found._batches.know(examples, path)
+            return found
 
         selfcheck.check(self, build, self._model, loss, synthetic, max_norm=self._max_norm, views=self.views)
 

@@ -122,7 +122,7 @@ def _classes(model: nn.Module, inputs: Tree, views: int) -> int:
 
 def check(
     gradient: Gradient,
-    build: Callable[[nn.Module], Gradient],
+    build: Callable[[nn.Module, Examples], Gradient],
     model: nn.Module,
     loss: Callable[[Any, Tree], Tensor],
     synthetic: Examples,
@@ -139,7 +139,7 @@ def check(
 
     Args:
         gradient: what is checked.
-        build: makes the like of it for a copy of the model.
+        build: makes the like of it for a copy of the model and examples of its type.
     """
     everything = list(range(len(tensors(synthetic)[0])))
 
@@ -162,7 +162,8 @@ def check(
         if exact is not plain:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="this model cannot be vectorised")
-                sharp, examples = build(doubled), each(_double, synthetic)
+                examples = each(_double, synthetic)
+                sharp = build(doubled, examples)
                 for chosen in ([0], everything):
                     _compare(sharp, examples, chosen, exact, exact, relative=_SHARP)
         _compare(gradient, synthetic, everything, plain, exact, relative=_LOOSE)
