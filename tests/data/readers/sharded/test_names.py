@@ -99,7 +99,7 @@ def test_what_is_often_met_in_place_of_shards_is_named_with_what_to_do(tmp_path,
         shards_of(str(tmp_path), "parquet", ".parquet")
 
 
-@pytest.mark.parametrize("address", ["https://host.example/train-{000..003}.tar", "hf://datasets/a/b.parquet"])
+@pytest.mark.parametrize("address", ["s3://bucket/train-{000..003}.tar", "hf://datasets/a/b.parquet"])
 def test_an_address_is_no_path(address):
     with pytest.raises(SfumatoError, match="is an address, and shards are read from the disk; download them first"):
         shards_of(address, "webdataset", ".tar")
