@@ -95,10 +95,9 @@ def buried(plan: PrivacyPlan, *, clients: int, parameters: int) -> str | None:
         return None
     rounds = f"in {plan.steps} rounds of {clients} client{'s' if clients > 1 else ''}"
     return (
-        f"{rounds} the noise in {parameters:,} parameters "
-        f"is {float(f'{noise:.2g}'):,.6g} times as long as all updates can be together, so next to nothing can be "
-        "learnt; what helps: more users, more clients in a round, a larger epsilon, or pretrained weights of which less "
-        "is trained"
+        f"{rounds} the noise in {parameters:,} parameters is {float(f'{noise:.2g}'):,.6g} times as long as all updates "
+        "can be together, so next to nothing can be learnt; what helps: more users, more clients in a round, a larger "
+        "epsilon, or pretrained weights of which less is trained"
     )
 
 
