@@ -312,7 +312,9 @@ REFUSED = {
     "out",
     "predict finished newline": "image 'newline/a\\nb.png' holds a control character; rename it",
     "predict finished /dev/zero": "image '/dev/zero' is a device; name an ordinary file, or take it out",
-    "predict finished empty": "no images were given; name image files, or folders that hold some",
+    "predict finished folder:pictures": "image 'folder:pictures' does not exist; name image files, or folders of them; "
+    "sfumato evaluate takes a source",
+    "predict finished empty": "no image file is in 'empty'; name image files, or folders of them",
     "predict finished pictures --top 0": "--top must be at least 1, got 0; give a whole number of at least 1",
     "evaluate finished folder:pictures": "'pictures/a/0.png' has the label 'a', a class that the model does not know; "
     "take its images out of the source; or give the run that was trained on these classes",

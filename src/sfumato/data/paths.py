@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,6 +70,24 @@ def places_of(spec: str) -> tuple[str, ...]:
     given = f"{kind}:{os.path.abspath(expanded(argument))}"
     return (place,) if given == place else (place, given)
 
+
+def without_pattern(spec: str) -> str:
+    """The source, and in place of a pattern of shards the folder that it starts in, which names directories.
+
+    >>> without_pattern("webdataset:/data/photos/train-{000..003}.tar"), without_pattern("parquet:/data/a/**/0*")
+    ('webdataset:/data/photos', 'parquet:/data/a')
+    >>> without_pattern("parquet:photos/a.parquet"), without_pattern("folder:photos [1]")
+    ('parquet:photos/a.parquet', 'folder:photos [1]')
+    """
+    kind, _, argument = spec.partition(":")
+    path = Path(os.path.abspath(expanded(argument)))
+    if kind not in ("parquet", "webdataset") or path.exists():
+        return spec
+    folder = next((one.parent for one in reversed((path, *path.parents)) if _PATTERN.search(one.name)), None)
+    return f"{kind}:{folder}" if folder else spec
+
+
+_PATTERN = re.compile(r"[*?\[{]")
 
 LARGEST_IMAGE = 80_000_000
 """Pixels: a file that would unpack to more is refused, since a small file can claim any size."""

@@ -124,5 +124,9 @@ def test_noise_that_is_longer_than_all_updates_can_be_together_is_named():
     told = remarks.buried(plan, clients=8, parameters=2500)
     assert told is not None
     assert "in 100 rounds of 8 clients the noise in 2,500 parameters is 10 times as long" in told
+    assert "of 1 client the noise in 2,500 parameters is 80 times" in (
+        remarks.buried(plan, clients=1, parameters=2500) or ""
+    )
+    assert " is 32,000 times as long" in (remarks.buried(plan, clients=1, parameters=400_000_000) or "")
     assert remarks.buried(plan, clients=80, parameters=2450) is None
     assert remarks.buried(replace(plan, steps=10_100), clients=8, parameters=2500) is None

@@ -20,6 +20,7 @@ from sfumato.privacy import (
     User,
 )
 from sfumato.privacy.statements.circumstances import FACT_NAMES, ORIGINS
+from sfumato.privacy.statements.computed import Computed
 from sfumato.report.sections.not_covered import FURTHER, HEADINGS, grouped
 
 PLAN = PrivacyPlan.calibrate(examples=1000, batch_size=100, steps=5, noise_multiplier=4.0, delta=1e-6)
@@ -82,3 +83,10 @@ def test_what_can_be_mended_comes_first_and_says_how():
     (heading, entries), *_ = grouped(STATEMENTS[0].not_covered)
     assert heading == "What you can mend"
     assert all(entry.remedy for entry in entries)
+
+
+@pytest.mark.parametrize(("machines", "heading"), [(1, "What is technical"), (2, "What you can mend")])
+def test_processes_of_one_machine_are_not_told_to_compute_on_one(machines, heading):
+    ((found, (entry,)),) = grouped([Computed(processes=8, machines=machines).not_covered])
+    assert found == heading
+    assert ("compute on one machine" in entry.remedy) is (machines > 1)

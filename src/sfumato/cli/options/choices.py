@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path as FilePath
@@ -27,6 +28,7 @@ from sfumato.cli.options.spellings import (
 )
 from sfumato.cli.registry import name_of
 from sfumato.data.declared import Declared, Labels, Loading, People, Pixels, Texts
+from sfumato.data.paths import without_pattern
 from sfumato.experiment.budget import Budget, PairOfRecords, Units
 from sfumato.experiment.experiment import Choices, ClassShares, Experiment, Normalisation
 
@@ -209,7 +211,7 @@ class Begins(EndsWithJson, RunChoices, SourceChoices):
     @property
     def first(self) -> FilePath:
         """runs/NAME."""
-        kind, _, argument = (self.source or "").partition(":")
+        kind, _, argument = without_pattern(self.source or "").partition(":")
         stem = (
             FilePath(argument.rstrip("/")).resolve().stem if argument and kind != "torchvision" else argument
         ) or kind
@@ -342,4 +344,5 @@ def stem_of(what: str) -> str:
     >>> stem_of("folder:data/pictures/"), stem_of("mine/small.toml"), stem_of("recipe:de2022/table13")
     ('pictures', 'small', 'table13')
     """
-    return FilePath((what.partition(":")[2] or what).rstrip("/")).stem
+    what = without_pattern(what)
+    return FilePath(os.path.abspath(what.partition(":")[2] or what)).stem

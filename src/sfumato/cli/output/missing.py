@@ -43,12 +43,16 @@ def refuse_absent_images(run: str, paths: Sequence[str]) -> None:
     """Refuse images that are not there; what the model of a run takes for texts is none."""
     from pathlib import Path
 
+    from sfumato.data.kinds import KINDS
     from sfumato.runs.directory import MODEL
 
     absent = [path for path in paths if not os.path.lexists(path)]
     file = Path(run) / MODEL if os.path.isdir(run) else Path(run)
     if absent and _takes_images(file):
-        raise SfumatoError(f"image {absent[0]!r} does not exist", "correct the path, or take it out")
+        remedy = "correct the path, or take it out"
+        if absent[0].partition(":")[0] in KINDS:
+            remedy = "name image files, or folders of them; sfumato evaluate takes a source"
+        raise SfumatoError(f"image {absent[0]!r} does not exist", remedy)
 
 
 def _takes_images(file: Path) -> bool:

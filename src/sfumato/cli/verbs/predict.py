@@ -55,10 +55,9 @@ class Predict(OfModel):
         threshold = 0.5 if self.threshold is None else fraction("--threshold", self.threshold)
         what, paths = ("text", _texts(self.images)) if of_texts else ("image", _expanded(self.images))
         if not paths:
-            raise SfumatoError(
-                f"no {what}s were given",
-                "give a text on each line" if of_texts else "name image files, or folders that hold some",
-            )
+            if not of_texts:
+                raise SfumatoError(f"no image file is in {self.images[0]!r}", "name image files, or folders of them")
+            raise SfumatoError("no texts were given", "give a text on each line")
         paths, outputs, unreadable = _predicted(loaded, paths)
         rows: list[dict[str, Any]] = []
         for path, values in zip(paths, outputs, strict=True):

@@ -93,10 +93,11 @@ def buried(plan: PrivacyPlan, *, clients: int, parameters: int) -> str | None:
     noise = _noise_in_the_sum(plan) * math.sqrt(parameters) / (clients * plan.steps)
     if noise < 1:
         return None
+    rounds = f"in {plan.steps} rounds of {clients} client{'s' if clients > 1 else ''}"
     return (
-        f"in {plan.steps} rounds of {clients} clients the noise in {parameters:,} parameters is {noise:.2g} times as "
-        "long as all updates can be together, so next to nothing can be learnt; what helps: more users, more clients "
-        "in a round, a larger epsilon, or pretrained weights of which less is trained"
+        f"{rounds} the noise in {parameters:,} parameters is {float(f'{noise:.2g}'):,.6g} times as long as all updates "
+        "can be together, so next to nothing can be learnt; what helps: more users, more clients in a round, a larger "
+        "epsilon, or pretrained weights of which less is trained"
     )
 
 

@@ -28,8 +28,9 @@ _DECLARED_BY = {
 _PLANNED = "fix the number of runs beforehand; sfumato sweep --search private covers a search as a whole"
 _UNFILTERED = "filter the private set instead of the public one: sfumato dedup does so record by record"
 _PUBLIC_WEIGHTS = "begin with weights of sfumato pretrain, or of timm, made of public data alone"
-_TRUSTED = "compute on one machine, or give the wire to nobody else: a network of your own, or a VPN"
+_TRUSTED = "compute on one machine, or let nobody else on the network: one of your own, or a VPN"
 _LINES: tuple[tuple[str, str, str], ...] = (
+    (r"The sums before their noise: computed by \d+ processes of one machine", TECHNICAL, ""),
     ("The sums before their noise", MENDABLE, _TRUSTED),
     ("The search for these settings", MENDABLE, _PLANNED),
     ("Choices made by looking at", MENDABLE, _PLANNED),

@@ -75,10 +75,31 @@ def test_parts_that_would_be_guessed_or_lost_are_refused(tmp_path, names, messag
         ("a-{0..1}.tar", "shard .*a-0.tar' does not exist"),
         ("a-{5..1}.tar", "names -3 shards; name 1 to 100,000, in rising order"),
         ("data/{t,t}est-00000-of-00001.parquet", "names a shard twice"),
-        ("../", "holds no file that ends with .none"),
+        ("../", "holds no file that ends with .none; correct webdataset:"),
     ],
 )
 def test_patterns_that_lead_nowhere(place, pattern, message):
     suffix = ".none" if pattern == "../" else ".tar"
     with pytest.raises(SfumatoError, match=message):
         shards_of(f"{place}/data/{pattern}" if pattern == "../" else f"{place}/{pattern}", "webdataset", suffix)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("me___photos/photos-train.arrow", "but some with .arrow; write them as Parquet, by dataset.to_parquet"),
+        ("train-000.tar.gz", "but some with .tar.gz; unpack them to .tar"),
+        ("a/train-000.tgz", "but some with .tgz; unpack them to .tar"),
+    ],
+)
+def test_what_is_often_met_in_place_of_shards_is_named_with_what_to_do(tmp_path, name, message):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    with pytest.raises(SfumatoError, match=message):
+        shards_of(str(tmp_path), "parquet", ".parquet")
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/train-{000..003}.tar", "hf://datasets/a/b.parquet"])
+def test_an_address_is_no_path(address):
+    with pytest.raises(SfumatoError, match="is an address, and shards are read from the disk; download them first"):
+        shards_of(address, "webdataset", ".tar")

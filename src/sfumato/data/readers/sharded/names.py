@@ -34,6 +34,12 @@ _PARTS = {
 }
 """Parts by the words in names, as Hugging Face's `datasets` finds them."""
 _WORD = re.compile(r"[^a-z]+")
+_OTHERS = {
+    ".arrow": "write them as Parquet, by dataset.to_parquet of Hugging Face's datasets",
+    ".tar.gz": "unpack them to .tar, since single images are read",
+    ".tgz": "unpack them to .tar, since single images are read",
+}
+"""What to do with files that are often met where shards are meant."""
 
 
 def shards_of(argument: str, kind: str, suffix: str) -> list[Path]:
@@ -45,11 +51,16 @@ def shards_of(argument: str, kind: str, suffix: str) -> list[Path]:
         suffix: of shards in a folder.
     """
     where = f"{kind}:{argument}"
+    if "://" in argument:
+        raise SfumatoError(f"{where} is an address, and shards are read from the disk", "download them first")
     given = expanded(argument)
     if given.is_dir():
-        found = [path for path in sorted(given.rglob(f"*{suffix}")) if not _hidden(path.relative_to(given))]
+        found = _within(given, suffix)
         if not found:
-            raise SfumatoError(f"folder {str(given)!r} holds no file that ends with {suffix}", f"correct {where}")
+            others = next((other for other in _OTHERS if _within(given, other)), None)
+            met = f", but some with {others}" if others else ""
+            remedy = _OTHERS[others] if others else f"correct {where}"
+            raise SfumatoError(f"folder {str(given)!r} holds no file that ends with {suffix}{met}", remedy)
         return found
     if given.exists():
         return [given]
@@ -90,7 +101,7 @@ def parts_of(shards: Sequence[Path], where: str) -> list[str | None]:
     if len(names) > 2:
         raise SfumatoError(
             f"{where} has three parts: train, validation and test",
-            "choose two by a pattern, such as PATH/{train,test}-*; `validation` holds records out of the training part",
+            "choose two by a pattern, such as PATH/{train,test}-*",
         )
     return ["train" if name == "train" else "test" for name in found]
 
@@ -102,6 +113,11 @@ def _named(path: Path) -> str | None:
         if len(words) == 1:
             return words.pop()
     return None
+
+
+def _within(folder: Path, suffix: str) -> list[Path]:
+    """Files at any depth by name, but for hidden ones."""
+    return [path for path in sorted(folder.rglob(f"*{suffix}")) if not _hidden(path.relative_to(folder))]
 
 
 def _hidden(path: Path) -> bool:

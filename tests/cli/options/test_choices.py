@@ -1,0 +1,35 @@
+"""What a run's directory, or a cache's, is called where nobody says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sfumato.cli.options.choices import stem_of
+from sfumato.cli.verbs.train import Train
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("digits", "digits"),
+        ("torchvision:MNIST", "MNIST"),
+        ("folder:data/pictures/", "pictures"),
+        ("folder:.", "here"),
+        ("parquet:photos/train-00000.parquet", "train-00000"),
+        ("webdataset:photos/train-{000..003}.tar", "photos"),
+        ("parquet:photos/{train,test}/*.parquet", "photos"),
+        ("webdataset:*.tar", "here"),
+    ],
+)
+def test_directories_are_named_after_the_source_and_never_after_a_pattern(tmp_path, monkeypatch, source, name):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert stem_of(source) == name
+    assert Train(what=source, source=source).first == Path("runs", name)
+
+
+def test_a_folder_that_is_called_like_a_pattern_is_none(tmp_path):
+    (tmp_path / "photos [1]").mkdir()
+    assert stem_of(f"parquet:{tmp_path}/photos [1]") == "photos [1]"
