@@ -77,9 +77,14 @@ class Computed:
     @property
     def not_covered(self) -> str:
         """What the promise does not speak of."""
+        wire = (
+            "the wire between them is"
+            if self.machines > 1
+            else "what they tell each other by the loopback interface is"
+        )
         return (
-            f"The sums before their noise: {self.sentence}; the wire between them is neither encrypted nor "
-            "authenticated, so all of them and whatever lies between are trusted as one machine is."
+            f"The sums before their noise: {self.sentence}; {wire} neither encrypted nor authenticated, so all of them "
+            "and whatever lies between are trusted as one machine is."
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -71,9 +71,10 @@ def idle_words(job: PrivateJob, processes: int) -> str | None:
     idle = processes - job.pieces
     if processes == 1 or idle <= 0:
         return None
+    remedy = "start fewer" if job.plan.unit.drawn == "clients" else "start fewer, or begin with a smaller --micro-batch"
     return (
         f"of {processes} processes {idle} {'has' if idle == 1 else 'have'} nothing to do in most steps, which come "
-        f"in {job.pieces} piece{'s' if job.pieces > 1 else ''}: start fewer, or begin with a smaller --micro-batch"
+        f"in {job.pieces} piece{'s' if job.pieces > 1 else ''}: {remedy}"
     )
 
 

@@ -85,7 +85,9 @@ class Rows:
         group = self._group(place)
         content = self._images(group)[place - self.starts[group]].as_py()
         if not content:
-            raise UnreadableError(f"image {self.name(place)!r} is empty", "give its bytes, or take the row out")
+            raise UnreadableError(
+                f"image {self.name(place)!r} has no bytes", "write the image itself into the table, or take the row out"
+            )
         return content
 
     def table(self, group: int, names: Sequence[str]) -> pa.Table:
