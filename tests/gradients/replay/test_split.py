@@ -111,3 +111,11 @@ def test_what_follows_from_weights_alone_is_not_run_for_each_batch():
     each = [str(node.target) for node in recording.parts.each.graph.nodes if node.op.startswith("call")]
     assert recording.size_of_fixed == 2
     assert not any("exp" in name or "sin" in name for name in each)
+
+
+def test_equal_outputs_are_tensors_of_their_own():
+    """Sums are added to in place: two parameters of the same gradient would otherwise get everything twice."""
+    weight, batch = torch.randn(4), torch.randn(4)
+    recording = recorded(lambda: [batch * 2, batch * 2, torch.zeros(4), torch.zeros(4)], [weight], [batch])
+    found, _ = recording.run([weight], [batch], recording.fixed([weight]))
+    assert len({one.data_ptr() for one in found}) == 4

@@ -94,6 +94,7 @@ def _simplify(graph: fx.Graph) -> None:
     """Takes out what gives its own input, and what was computed before from tensors that nothing writes to."""
     families = _Families(graph.nodes)
     written = {families.of(one) for node in graph.nodes for one in _written(node)}
+    written |= {families.of(node) for node in graph.output_node().all_input_nodes}  # by whoever gets them: each its own
     before: dict[tuple, fx.Node] = {}
     for node in list(graph.nodes):
         if node.op != "call_function":
