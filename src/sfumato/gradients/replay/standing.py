@@ -67,9 +67,11 @@ def standing(model: nn.Module, loss: Any) -> Standing:
         found.update(_of_class(kind, set()))
         if _is_known(kind) and not _is_known(kind.forward):
             found.update(_called(kind.forward, set()))
+    judged: set[type] = set()
     for place, value in held(model, loss).items():
         found["held", *place] = value
-        found.update(_of_held(value))
+        if not isinstance(value, Tensor):
+            found.update(_of_held(value, judged))
     if not isinstance(loss, nn.Module):
         found.update(_called(loss, set()))
     return found | {("form", *place): _form(value) for place, value in found.items() if isinstance(value, Tensor)}
@@ -81,16 +83,16 @@ def _form(tensor: Tensor) -> tuple:
     return tensor.shape, strides, tensor.dtype, tensor.device, tensor.layout, tensor.requires_grad
 
 
-def _of_held(value: Any) -> Iterator[tuple[tuple, Any]]:
+def _of_held(value: Any, judged: set[type]) -> Iterator[tuple[tuple, Any]]:
     """What a thing that a module holds, as `held` tells of it, depends on besides."""
     if isinstance(value, tuple) and isinstance(value[0], type):  # its type, and its contents
         if value[0] is Opaque:
             raise CannotReplay(f"a module holds a {value[1].__name__}, which can't be looked into")
-        if not issubclass(value[0], np.generic):
-            yield from _of_class(value[0], set())
-        if isinstance(value[1], type):
-            yield from _of_class(value[1], set())
-    elif callable(value) and not isinstance(value, Tensor):
+        for kind in value:
+            if isinstance(kind, type) and kind not in judged and not issubclass(kind, np.generic):
+                judged.add(kind)
+                yield from _of_class(kind, set())
+    elif callable(value):
         yield from _called(value, set())
 
 
