@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sfumato.gradients.recordable import CannotReplay, holds, permanent
@@ -29,6 +29,7 @@ _PROGRAMS = st.lists(
 )
 
 
+@example(program=[("add", 0, 0), ("write a part", 0, 3), ("add", 0, 0)], outputs=[9])
 @settings(max_examples=30, deadline=None)
 @given(program=_PROGRAMS, outputs=st.lists(st.integers(0, 20), min_size=1, max_size=3))
 def test_a_recorded_program_gives_its_bits_again_for_any_weights_and_batches(program, outputs):

@@ -100,7 +100,8 @@ def _simplify(graph: fx.Graph) -> None:
         if node.op != "call_function":
             continue
         same = node.args[0] if node.target in _SAME else None
-        if same is None and families.of(node) not in written and not _written(node) and not _draws(node):
+        steady = written.isdisjoint(map(families.of, (node, *node.all_input_nodes)))
+        if same is None and steady and not _written(node) and not _draws(node):
             same = before.setdefault((node.target, repr(node.args), repr(node.kwargs)), node)
         if isinstance(same, fx.Node) and same is not node:
             node.replace_all_uses_with(same)
