@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sfumato.gradients.recordable import CannotReplay, holds, permanent
@@ -29,6 +29,7 @@ _PROGRAMS = st.lists(
 )
 
 
+@example(program=[("add", 0, 0), ("write a part", 0, 3), ("add", 0, 0)], outputs=[9])
 @settings(max_examples=30, deadline=None)
 @given(program=_PROGRAMS, outputs=st.lists(st.integers(0, 20), min_size=1, max_size=3))
 def test_a_recorded_program_gives_its_bits_again_for_any_weights_and_batches(program, outputs):
@@ -111,3 +112,11 @@ def test_what_follows_from_weights_alone_is_not_run_for_each_batch():
     each = [str(node.target) for node in recording.parts.each.graph.nodes if node.op.startswith("call")]
     assert recording.size_of_fixed == 2
     assert not any("exp" in name or "sin" in name for name in each)
+
+
+def test_equal_outputs_are_tensors_of_their_own():
+    """Sums are added to in place: two parameters of the same gradient would otherwise get everything twice."""
+    weight, batch = torch.randn(4), torch.randn(4)
+    recording = recorded(lambda: [batch * 2, batch * 2, torch.zeros(4), torch.zeros(4)], [weight], [batch])
+    found, _ = recording.run([weight], [batch], recording.fixed([weight]))
+    assert len({one.data_ptr() for one in found}) == 4

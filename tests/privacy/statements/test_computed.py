@@ -28,6 +28,14 @@ def test_a_line_is_written_where_more_take_part_than_before(ledger):
     assert Computed.of(ledger.entries) == Computed(processes=8, machines=2)
 
 
+def test_the_line_survives_a_power_cut(ledger, monkeypatch):
+    """Else the run could go on alone, and its statement would know of nobody."""
+    written = []
+    monkeypatch.setattr(type(ledger), "sync", lambda ledger: written.append(ledger.entries[-1].kind))
+    Computed(processes=2, machines=1).record(ledger)
+    assert written == [ENTRY]
+
+
 def test_a_run_of_one_process_has_none(ledger):
     assert Computed.of(ledger.entries) is None
 

@@ -29,6 +29,16 @@ _NOTHING_INSIDE = (
     *(types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType),
 )
 
+# What says by itself what it is.
+_VALUES = (
+    *(type, type(None), bytes, frozenset, range, slice, np.generic),
+    *(torch.dtype, torch.device, torch.memory_format),
+)
+
+
+class Opaque:
+    """Stands for what `held` can't look into."""
+
 
 def refuse_mixing_layers(model: nn.Module) -> None:
     """Refuses, by module name, layers that couple examples or rewrite weights at private positions."""
@@ -106,14 +116,19 @@ class _Kept:
         elif self._plain and callable(value) and not isinstance(value, (type, nn.Module)):
             yield path, (value, None)
         elif isinstance(value, np.ndarray):
-            yield path, (value, value.tobytes())
+            yield path, (value, (value.dtype.str, value.shape, value.tobytes()))
+        elif self._plain and isinstance(value, _VALUES):
+            yield path, (type(value), value)
         elif depth == _DEEPEST:
-            return
+            if self._plain:
+                yield path, (Opaque, type(value))
         elif isinstance(value, (dict, list, set, deque, tuple)):
             if save and not isinstance(value, tuple):
                 self._saved.append((value, value.copy()))
-            items = value.items() if isinstance(value, dict) else enumerate(value)
-            for key, item in list(items):
+            items = list(value.items() if isinstance(value, dict) else enumerate(value))
+            if self._plain:
+                yield (*path, "keys"), (type(value), tuple(str(key) for key, _ in items))
+            for key, item in items:
                 yield from self._inside((*path, str(key)), item, save, depth + 1)
         elif isinstance(value, nn.Module):
             if id(value) not in self._registered:  # one in a plain list, which torch does not know of
@@ -121,10 +136,14 @@ class _Kept:
                     yield from self._inside((*path, key), item, save, depth + 1)
         elif _is_plain_object(value):
             attributes = vars(value) if hasattr(value, "__dict__") else {}
+            if self._plain:
+                yield path, (type(value), tuple(attributes))
             if save and attributes:
                 self._saved.append((attributes, dict(attributes)))
             for key, item in (*attributes.items(), *_slots_of(value)):
                 yield from self._inside((*path, key), item, save, depth + 1)
+        elif self._plain:
+            yield path, (Opaque, type(value))
 
     def change(self) -> tuple[str, ...] | None:
         """The first place that holds a new or changed value, or None."""

@@ -22,6 +22,13 @@ _MOST, _MOST_TIMES, _MOST_FAILURES = 8, 3, 8
 # Operations on weights alone from which on their results are kept until the weights change.
 _MANY = 100
 
+# Which kernel attention takes is decided before its operations are recorded.
+_ATTENTION = (
+    *(torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.mem_efficient_sdp_enabled),
+    *(torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.cudnn_sdp_enabled),
+    torch.backends.mha.get_fastpath_enabled,
+)
+
 
 @dataclass(eq=False)
 class _Kind:
@@ -158,6 +165,7 @@ def state(batch: Sequence[Tensor]) -> tuple:
         torch.are_deterministic_algorithms_enabled(),
         unit_roundoff(batch[0].new_empty(0, dtype=torch.float32)),
         torch.get_default_dtype(),
+        *(enabled() for enabled in _ATTENTION),
     )
 
 

@@ -94,12 +94,14 @@ def _simplify(graph: fx.Graph) -> None:
     """Takes out what gives its own input, and what was computed before from tensors that nothing writes to."""
     families = _Families(graph.nodes)
     written = {families.of(one) for node in graph.nodes for one in _written(node)}
+    written |= {families.of(node) for node in graph.output_node().all_input_nodes}  # by whoever gets them: each its own
     before: dict[tuple, fx.Node] = {}
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
         same = node.args[0] if node.target in _SAME else None
-        if same is None and families.of(node) not in written and not _written(node) and not _draws(node):
+        steady = written.isdisjoint(map(families.of, (node, *node.all_input_nodes)))
+        if same is None and steady and not _written(node) and not _draws(node):
             same = before.setdefault((node.target, repr(node.args), repr(node.kwargs)), node)
         if isinstance(same, fx.Node) and same is not node:
             node.replace_all_uses_with(same)

@@ -55,11 +55,13 @@ class Computed:
     def record(self, ledger: Ledger) -> None:
         """Write down that these are about to take steps, where fewer have done so before.
 
-        The line is a function of these numbers, so a run that is begun again and again by as many has one.
+        The line is a function of these numbers, so a run that is begun again and again by as many has one. It is safe
+        on the disk when this returns: sums that have left cannot be taken back, even where the power fails.
         """
         earlier = Computed.of(ledger.entries)
         if self.joined(earlier) != earlier:
             ledger.append(ENTRY, {"processes": self.processes, "machines": self.machines})
+            ledger.sync()
 
     def joined(self, earlier: Computed | None) -> Computed:
         """The most of both."""
