@@ -120,8 +120,10 @@ def _same(first: Any, second: Any) -> bool:
     """Whether two results have the same bits."""
     one, other = (tree_leaves(tree) for tree in (first, second))
     same_types = [tensor.dtype for tensor in one] == [tensor.dtype for tensor in other]
-    return same_types and all(map(torch.equal, map(_bits, one), map(_bits, other)))
+    return same_types and all(map(torch.equal, map(bits, one), map(bits, other)))
 
 
-def _bits(tensor: Tensor) -> Tensor:
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+def bits(tensor: Tensor) -> Tensor:
+    """What a tensor holds, flat, as whole numbers: equal where it is the same, -0 and not-a-number included."""
+    width = {1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(tensor.element_size(), torch.int64)
+    return tensor.detach().contiguous().view(-1).view(width)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 
 from sfumato.gradients.recordable import CannotReplay
-from sfumato.gradients.replay.recording import Recording, recorded
+from sfumato.gradients.replay.recording import Recording, bits, recorded
 from sfumato.gradients.replay.standing import Standing, standing, still
 from sfumato.gradients.use import unit_roundoff
 
@@ -59,7 +59,7 @@ class _Fixed:
 
     def same(self) -> Tensor:
         """() bool: whether the weights are the same, bit by bit, also where torch counted no write."""
-        return torch.stack([(now == then).all() for now, then in self.copies]).all()
+        return torch.stack([(bits(now) == bits(then)).all() for now, then in self.copies]).all()
 
 
 class Replays:

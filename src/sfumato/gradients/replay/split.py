@@ -17,7 +17,12 @@ from torch import fx
 from sfumato.gradients.recordable import CannotReplay
 
 # Operations that give a view of their input and don't say so.
-_SILENT_VIEWS = (torch.ops.aten._unsafe_view.default, torch.ops.aten.lift_fresh.default)
+_SILENT_VIEWS = (
+    torch.ops.aten._unsafe_view.default,
+    torch.ops.aten.lift_fresh.default,
+    torch.ops.aten.unsafe_split.Tensor,
+    torch.ops.aten.unsafe_split_with_sizes.default,
+)
 # Operations that a method of tensors of the same name performs.
 _METHODS = frozenset(
     (
