@@ -31,6 +31,7 @@ _PROGRAMS = st.lists(
 
 @example(program=[("add", 0, 0), ("write a part", 0, 3), ("add", 0, 0)], outputs=[9])
 @settings(max_examples=30, deadline=None)
+@example(program=[("add", 0, 1), ("write", 0, 2)], outputs=[3])  # written to once it has been read
 @given(program=_PROGRAMS, outputs=st.lists(st.integers(0, 20), min_size=1, max_size=3))
 def test_a_recorded_program_gives_its_bits_again_for_any_weights_and_batches(program, outputs):
     weight, batch = torch.randn(4), torch.randn(4)
