@@ -58,6 +58,12 @@ def test_one_that_shows_no_sign_of_life_is_named(two):
         two[0].finished(Work(60.0))
 
 
+def test_its_thread_has_ended_when_it_is_closed(two):
+    for one in two:
+        one.close()
+        assert not one._thread.is_alive()
+
+
 def test_what_an_operation_fails_of_is_raised(two):
     with pytest.raises(RuntimeError, match="Connection closed by peer"):
         two[0].finished(Work(0.2, RuntimeError("Connection closed by peer")))

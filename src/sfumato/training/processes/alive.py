@@ -22,6 +22,8 @@ LOOK = 20.0
 """Seconds from one look at the others' signs to the next, while waiting for them."""
 SILENCE = 300.0
 """Seconds without a sign after which a worker is given up."""
+_ENDING = 5.0
+"""Seconds for a last sign to be given."""
 AGAIN = "give the same command again: a run goes on from its last checkpoint"
 _SIGN = "sign of worker"
 
@@ -99,8 +101,13 @@ class Signs:
             )
 
     def close(self) -> None:
-        """Give no more of them."""
+        """Give no more of them.
+
+        The thread has ended then, unless the store does not answer: one that is still in torch's code when Python ends
+        ends the process with an abort.
+        """
         self._over.set()
+        self._thread.join(_ENDING)
 
 
 def _words(seconds: float) -> str:
