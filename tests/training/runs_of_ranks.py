@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from sfumato import EMA, PrivacyPlan, SfumatoError, features, open_source, owner_key, pretrain, train
+from sfumato.gradients import tuner
 from sfumato.privacy.planning.requested import requested
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.training import loop, together
@@ -43,6 +44,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "trained over": {"model": "linear", "aggregate": "ema", "aggregate_from": 1, "micro_batch": 3},
     "half precision": {"model": "cnn", "precision": "bfloat16"},
 }
+# Runs that are compared choose nothing by the clock: a run pins its methods, and another run may measure otherwise.
+tuner._fastest = lambda kernel, x, g: f"keep {kernel.methods()[0]}"
 PUBLIC = {"steps": 4, "batch_size": 40, "micro_batch": 9, "max_norm": 0.5, "public": True}
 
 
