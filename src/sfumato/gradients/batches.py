@@ -24,7 +24,7 @@ from sfumato.gradients.methods.expanded import trainable_parameters
 from sfumato.gradients.methods.row_forms import Forms
 from sfumato.gradients.methods.vectorised import Objective, Run, RunPath, run
 from sfumato.gradients.recordable import CannotReplay
-from sfumato.gradients.replay.replays import Replays
+from sfumato.gradients.replay.replays import Replays, state
 from sfumato.gradients.sites.dropout import fresh_keys
 from sfumato.gradients.sums import ClippedSum, QueuedSum, exact_sum, first_sum
 from sfumato.gradients.tuner import Settled, Tuner
@@ -105,8 +105,8 @@ class Batches:
         path = self.paths[key]
         if path.conditional or path.draws or keys is not None:
             return self._fast(batch, key, keys, weights)
-        kind, asking = (key, weights is None), not self._runs_behind(batch)
-        given = [*tensors(batch), *([] if weights is None else [weights])]
+        given, asking = [*tensors(batch), *([] if weights is None else [weights])], not self._runs_behind(batch)
+        kind = key, weights is None, state(given)
         replayed = self._replays.run(kind, given)
         if replayed is not None:
             (gradients, norms, losses, others), holds = replayed
@@ -116,7 +116,7 @@ class Batches:
                 return QueuedSum(total, others.any() | ~holds, later)
             if bool(holds):
                 return total
-            self._replays.failed(kind, given)
+            self._replays.failed(kind)
         began = time.perf_counter()
         total = self._fast(batch, key, keys, weights)
         once = partial(self._once, batch, key, weights, asking=asking)

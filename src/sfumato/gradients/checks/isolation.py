@@ -92,7 +92,7 @@ class _Kept:
         self._saved: list[tuple[Any, Any]] = []
         # Recurrent modules hold their parameters a second time, in a list that a run with substitutes leaves stale.
         self._aliases = [(m, list(m._flat_weights)) for _, m in self._modules if isinstance(m, nn.RNNBase)]
-        self._before = dict(self._contents(save=True))
+        self._before = dict(self._contents(save=not plain))
 
     def _contents(self, *, save: bool) -> Iterator[tuple[tuple[str, ...], tuple[Any, Any]]]:
         for name, module in self._modules:

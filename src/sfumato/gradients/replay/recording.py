@@ -41,7 +41,7 @@ class Recording:
 
     @property
     def size_of_fixed(self) -> int:
-        """How many operations `fixed` runs."""
+        """How many operations `fixed` runs, without those that are called as methods, most of which are views."""
         return sum(node.op == "call_function" for node in self.parts.fixed.graph.nodes)
 
     def fixed(self, given: Sequence[Tensor]) -> list[Any]:

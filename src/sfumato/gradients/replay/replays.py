@@ -90,10 +90,10 @@ class Replays:
         """A call's result, and () bool: whether it is to be used; None where there is no recording that holds.
 
         Args:
-            kind: what makes calls alike, apart from `state`.
+            kind: what makes calls alike, `state` of the batch included.
             batch: the tensors that are different in each call.
         """
-        known = self._kinds.get((kind, state(batch)))
+        known = self._kinds.get(kind)
         if known is None or known.recording is None or is_watched():
             return None
         try:
@@ -118,9 +118,9 @@ class Replays:
         known.fixed = fixed if many else None
         return fixed
 
-    def failed(self, kind: tuple, batch: Sequence[Tensor]) -> None:
+    def failed(self, kind: tuple) -> None:
         """A recording's result was not to be used."""
-        known = self._kinds[kind, state(batch)]
+        known = self._kinds[kind]
         known.failures, known.fixed = known.failures + 1, None
         if known.failures >= _MOST_FAILURES:
             known.forget()
@@ -133,7 +133,7 @@ class Replays:
             seconds: that the call took.
             once: computes it again, from `batch`, the model and the loss.
         """
-        known = self._kinds.setdefault((kind, state(batch)), _Kind())
+        known = self._kinds.setdefault(kind, _Kind())
         known.seconds, known.calls = known.seconds + seconds, known.calls + 1
         worth = known.seconds >= _WORTH_SECONDS if batch[0].device.type == "cpu" else known.calls >= _WORTH_CALLS
         if known.refused is not None or known.recording is not None or not worth or is_watched():

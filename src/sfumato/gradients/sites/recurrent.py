@@ -192,15 +192,17 @@ def _direction(mode, step: Step, inputs: Tensor, states: States, weights: Sequen
     of_input, of_hidden, input_bias, hidden_bias, projection = weights
     with mode:
         mapped = F.linear(inputs, of_input, input_bias)  # type: ignore[arg-type]
-    fixed = not any(hides_examples(state) or state.requires_grad for state in states)
-    initial = states if fixed else None
+    initial = None if any(hides_examples(state) or state.requires_grad for state in states) else states
     # States that depend on the example from the start, so that their map is tapped at the first step too.
     states = tuple(state + torch.zeros_like(mapped[:, 0, :1]) for state in states)
     if projection is None:
         kind = LSTMSite if step is _lstm else RecurrenceSite
         site = kind(of_hidden, hidden_bias, step, len(states), initial, backwards=backwards)  # type: ignore[arg-type]
-        begins = F.pad(torch.cat(states, dim=1), (0, mapped.shape[2] - len(states) * states[0].shape[1]))
-        found = mode.call(site, mapped if fixed else torch.cat([begins.unsqueeze(1), mapped], dim=1))
+        given = mapped
+        if initial is None:
+            begins = F.pad(torch.cat(states, dim=1), (0, mapped.shape[2] - len(states) * states[0].shape[1]))
+            given = torch.cat([begins.unsqueeze(1), mapped], dim=1)
+        found = mode.call(site, given)
         if found is not NotImplemented:
             return found[:, : mapped.shape[1]], found[:, mapped.shape[1] :].unbind(1)
     outputs = []
