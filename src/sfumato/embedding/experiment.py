@@ -103,7 +103,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
 
         Errors: `SfumatoError` for what cannot be, before anything is spent.
         """
-        from sfumato.privacy.statements.statement import rounded_up
+        from sfumato.privacy.statements.rounding import rounded_up
 
         self.refuse_no_noise()
         if self.chosen in WITHOUT_PLAN:

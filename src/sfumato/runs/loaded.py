@@ -17,7 +17,7 @@ from sfumato import models
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import TEST_FRACTION, AsStored, Picture, Preparation, Source, Tokens, each, open_source, preparation
 from sfumato.models.losses import exclusive
-from sfumato.privacy.statements.statement import rounded_up
+from sfumato.privacy.statements.rounding import rounded_up
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.aggregated import ENSEMBLES, ENTRY

@@ -13,7 +13,7 @@ from torch import nn
 from sfumato._renamed import warn_renamed
 from sfumato.privacy import Circumstances, PrivacyPlan, PrivateSelection, Statement
 from sfumato.privacy.statements.computed import Computed
-from sfumato.privacy.statements.statement import rounded_up
+from sfumato.privacy.statements.rounding import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory

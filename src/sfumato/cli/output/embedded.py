@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sfumato.cli.output import console
 from sfumato.cli.output.outcome import by_processes, show_uses, uses_of
 from sfumato.observers.progress import duration
-from sfumato.privacy.statements.statement import rounded_up
+from sfumato.privacy.statements.rounding import rounded_up
 
 if TYPE_CHECKING:
     from sfumato.embedding.job import AnyJob

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato.cli.output import console
-from sfumato.privacy.statements.statement import rounded_up
+from sfumato.privacy.statements.rounding import rounded_up
 
 if TYPE_CHECKING:
     from sfumato.search import Curve, Foreseen, Repeated

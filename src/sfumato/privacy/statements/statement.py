@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.selection import PrivateSelection
-from sfumato.privacy.statements.circumstances import FACT_NAMES, ORIGINS, Circumstances, Search
+from sfumato.privacy.statements.circumstances import Circumstances
 from sfumato.privacy.statements.computed import Computed
+from sfumato.privacy.statements.not_covered import not_covered
 from sfumato.privacy.statements.other_units import group_epsilon
+from sfumato.privacy.statements.rounding import ceiling, rounded_up
 from sfumato.privacy.statements.wording import Wording, wording
 from sfumato.privacy.theorems.selection import Selection
 from sfumato.privacy.theorems.theorem import Theorem
@@ -171,62 +172,7 @@ class Statement:
     @property
     def not_covered(self) -> list[str]:
         """What the promise does not speak of. Each line names something that could reveal private data all the same."""
-        facts = self.circumstances
-        lines = [f"Read from the data and treated as public: {FACT_NAMES[name]}." for name in facts.read]
-        lines.append(
-            "Checks of the data before training (broken images, unknown labels, classes with one image): that this "
-            "model exists shows that the data passed them."
-        )
-        if facts.tokens is not None:
-            lines.append(
-                f"How texts become numbers ({facts.tokens}): that nothing of it was made from the private texts is its "
-                "owner's word."
-            )
-        lines += _declared_shares(facts)
-        if not facts.test_public:
-            exact = "Accuracy, losses and pictures measured on the test split, wherever they are shown"
-            only = "only the noisy counts are covered." if facts.figures else "they are not noisy."
-            lines.append(f"{'Exact a' if facts.figures else 'A'}{exact[1:]}: {only}")
-        if facts.figures is not None:
-            lines += [
-                "Figures of the same test images that other runs publish: their epsilons add up.",
-                "A record that was put into both parts, such as an image of which there are two files, in data that "
-                "were divided beforehand: its epsilons add up.",
-            ]
-        if facts.calibrated_on_public:
-            lines.append("The data that the temperature of the model was fitted on: their owner declared them public.")
-        lines += [
-            *_earlier_runs(self.selection),
-            "Running time, memory use, crashes and whatever else a bystander may see of the run besides the model.",
-            *self.words.not_covered,
-            f"Floating-point artefacts of the noise and the rounding of sums; the noise is {facts.noise_sampler}.",
-            f"Whoever could break the generator: all draws come from a {facts.key_bits}-bit key (HMAC-SHA512, then "
-            "Philox; torch's own generator where a model throws other dice than dropout's).",
-            "The honesty of this record: it can be derived again, but whoever writes one record can write another.",
-        ]
-        if facts.steps_taken is not None:
-            lines.insert(0, f"The choice to end the run after {facts.steps_taken} steps, made by looking at it.")
-        if facts.public_examples:
-            lines.insert(
-                0,
-                f"The {facts.public_examples} examples whose statistics the model normalises by, and the choice of the "
-                "set that they come from: their owner declared them public.",
-            )
-        if facts.public_filtered:
-            lines.insert(0, f"The data behind these public examples ({ORIGINS['filtered data']}.")
-        origins = [words for name, words in ORIGINS.items() if name in facts.origins]
-        lines[:0] = [f"The data behind the pre-trained weights ({words}." for words in origins]
-        if facts.filtered:
-            lines.insert(
-                0,
-                "The choice of the training data: they were filtered by looking at private data, without noise, so "
-                "what was left out tells of those.",
-            )
-        if facts.search is not None:
-            lines.insert(0, _uncovered(facts.search))
-        if self.computed is not None:
-            lines.insert(0, self.computed.not_covered)
-        return lines
+        return not_covered(self.words, self.circumstances, self.selection, self.computed)
 
     def to_dict(self) -> dict[str, Any]:
         """The statement as JSON-ready data; epsilon rounded up to six decimals."""
@@ -238,8 +184,8 @@ class Statement:
             "not_covered": self.not_covered,
             "unit": plan.unit.name,
             "adjacency": plan.adjacency,
-            "epsilon": _ceil(self.epsilon, 6),
-            "epsilon_rdp": None if by_rdp is None else _ceil(by_rdp, 6),
+            "epsilon": ceiling(self.epsilon, 6),
+            "epsilon_rdp": None if by_rdp is None else ceiling(by_rdp, 6),
             "delta": plan.delta,
             "accountant": self.theorem.tight,
             "theorem": self.theorem.name,
@@ -257,7 +203,7 @@ class Statement:
                 "epsilon": facts.figures.epsilon,
                 "delta": 0.0,
                 "adjacency": "add-or-remove",
-                "epsilon_of_any_example": _ceil(max(self.epsilon, facts.figures.epsilon), 6),
+                "epsilon_of_any_example": ceiling(max(self.epsilon, facts.figures.epsilon), 6),
             }
         if selection is not None:
             data |= {"selection": selection.to_dict(), "selection_fingerprint": selection.fingerprint}
@@ -273,60 +219,6 @@ def _best_of(selection: PrivateSelection, steps: str) -> str:
         f"the best of K candidates, K secret and drawn by the {draws.law} law of mean {draws.mean:g}, each trained by "
         f"{steps}, and scored {scored}"
     )
-
-
-def _declared_shares(facts: Circumstances) -> list[str]:
-    """What to say of shares of classes that the run takes on their owner's word."""
-    used = (
-        (facts.class_prevalence, "by whose inverse examples are weighted"),
-        (facts.training_prevalence, "from which scores are moved"),
-        (facts.prevalence, "to which scores are moved"),
-    )
-    return [
-        f"The shares of the classes {what} ({', '.join(f'{name} {share:g}' for name, share in shares)}): that they "
-        "were not counted in the private labels is their owner's word."
-        for shares, what in used
-        if shares
-    ]
-
-
-def _earlier_runs(selection: PrivateSelection | None) -> list[str]:
-    if selection is None:
-        return ["Choices made by looking at earlier runs on the same data, and those runs themselves: epsilons add up."]
-    lines = [
-        "Choices made by looking at runs outside the search that this model won, and those runs themselves: epsilons "
-        "add up.",
-        "The other candidates of the search, their settings and scores, how many they were, how long they took and "
-        "which of them won: the promise holds as long as none of it is shown.",
-    ]
-    if selection.score_noise is None:
-        return [*lines, "The data that the candidates were scored on, which are taken as public."]
-    return [*lines, "Exact figures measured on the validation part: only the winner's noisy score is covered."]
-
-
-def _uncovered(search: Search) -> str:
-    return (
-        f"The search for these settings: {search.runs} run{'s' if search.runs > 1 else ''} on the same data, of which "
-        f"the promise speaks of one. Together, had they been planned in advance, they come to epsilon "
-        f"{rounded_up(search.epsilon)} at delta {search.delta!r}. No epsilon covers the choice among them, which was "
-        "made by exact scores on these data."
-    )
-
-
-def rounded_up(value: float, digits: int = 3) -> str:
-    """A figure for a sentence: never below the value.
-
-    >>> rounded_up(2.99961), rounded_up(0.90271), rounded_up(float("inf"))
-    ('3.000', '0.903', 'inf')
-    """
-    return f"{_ceil(value, digits):.{digits}f}" if math.isfinite(value) else "inf"
-
-
-def _ceil(value: float, digits: int) -> float:
-    if not math.isfinite(value):
-        return value
-    scaled = Decimal(value).scaleb(digits).to_integral_value(ROUND_CEILING)
-    return float(scaled.scaleb(-digits))
 
 
 def _factor(epsilon: float) -> str:

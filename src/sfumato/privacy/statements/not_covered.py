@@ -1,0 +1,115 @@
+"""What a statement does not speak of: a line for each thing that could reveal private data all the same."""
+
+from __future__ import annotations
+
+from sfumato.privacy.selection import PrivateSelection
+from sfumato.privacy.statements.circumstances import FACT_NAMES, ORIGINS, Circumstances, Search
+from sfumato.privacy.statements.computed import Computed
+from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.wording import Wording
+
+
+def not_covered(
+    words: Wording, facts: Circumstances, selection: PrivateSelection | None, computed: Computed | None
+) -> list[str]:
+    """The lines, the gravest first.
+
+    Args:
+        words: those that depend on the plan's unit.
+        facts: what else the statement must say.
+        selection: the search that the run won, where a theorem covers it.
+        computed: who has seen sums before their noise.
+    """
+    lines = [f"Read from the data and treated as public: {FACT_NAMES[name]}." for name in facts.read]
+    lines.append(
+        "Checks of the data before training (broken images, unknown labels, classes with one image): that this "
+        "model exists shows that the data passed them."
+    )
+    if facts.tokens is not None:
+        lines.append(
+            f"How texts become numbers ({facts.tokens}): that nothing of it was made from the private texts is its "
+            "owner's word."
+        )
+    lines += _declared_shares(facts)
+    if not facts.test_public:
+        exact = "Accuracy, losses and pictures measured on the test split, wherever they are shown"
+        only = "only the noisy counts are covered." if facts.figures else "they are not noisy."
+        lines.append(f"{'Exact a' if facts.figures else 'A'}{exact[1:]}: {only}")
+    if facts.figures is not None:
+        lines += [
+            "Figures of the same test images that other runs publish: their epsilons add up.",
+            "A record that was put into both parts, such as an image of which there are two files, in data that "
+            "were divided beforehand: its epsilons add up.",
+        ]
+    if facts.calibrated_on_public:
+        lines.append("The data that the temperature of the model was fitted on: their owner declared them public.")
+    lines += [
+        *_earlier_runs(selection),
+        "Running time, memory use, crashes and whatever else a bystander may see of the run besides the model.",
+        *words.not_covered,
+        f"Floating-point artefacts of the noise and the rounding of sums; the noise is {facts.noise_sampler}.",
+        f"Whoever could break the generator: all draws come from a {facts.key_bits}-bit key (HMAC-SHA512, then "
+        "Philox; torch's own generator where a model throws other dice than dropout's).",
+        "The honesty of this record: it can be derived again, but whoever writes one record can write another.",
+    ]
+    if facts.steps_taken is not None:
+        lines.insert(0, f"The choice to end the run after {facts.steps_taken} steps, made by looking at it.")
+    if facts.public_examples:
+        lines.insert(
+            0,
+            f"The {facts.public_examples} examples whose statistics the model normalises by, and the choice of the "
+            "set that they come from: their owner declared them public.",
+        )
+    if facts.public_filtered:
+        lines.insert(0, f"The data behind these public examples ({ORIGINS['filtered data']}.")
+    origins = [words for name, words in ORIGINS.items() if name in facts.origins]
+    lines[:0] = [f"The data behind the pre-trained weights ({words}." for words in origins]
+    if facts.filtered:
+        lines.insert(
+            0,
+            "The choice of the training data: they were filtered by looking at private data, without noise, so "
+            "what was left out tells of those.",
+        )
+    if facts.search is not None:
+        lines.insert(0, _uncovered(facts.search))
+    if computed is not None:
+        lines.insert(0, computed.not_covered)
+    return lines
+
+
+def _declared_shares(facts: Circumstances) -> list[str]:
+    """What to say of shares of classes that the run takes on their owner's word."""
+    used = (
+        (facts.class_prevalence, "by whose inverse examples are weighted"),
+        (facts.training_prevalence, "from which scores are moved"),
+        (facts.prevalence, "to which scores are moved"),
+    )
+    return [
+        f"The shares of the classes {what} ({', '.join(f'{name} {share:g}' for name, share in shares)}): that they "
+        "were not counted in the private labels is their owner's word."
+        for shares, what in used
+        if shares
+    ]
+
+
+def _earlier_runs(selection: PrivateSelection | None) -> list[str]:
+    if selection is None:
+        return ["Choices made by looking at earlier runs on the same data, and those runs themselves: epsilons add up."]
+    lines = [
+        "Choices made by looking at runs outside the search that this model won, and those runs themselves: epsilons "
+        "add up.",
+        "The other candidates of the search, their settings and scores, how many they were, how long they took and "
+        "which of them won: the promise holds as long as none of it is shown.",
+    ]
+    if selection.score_noise is None:
+        return [*lines, "The data that the candidates were scored on, which are taken as public."]
+    return [*lines, "Exact figures measured on the validation part: only the winner's noisy score is covered."]
+
+
+def _uncovered(search: Search) -> str:
+    return (
+        f"The search for these settings: {search.runs} run{'s' if search.runs > 1 else ''} on the same data, of which "
+        f"the promise speaks of one. Together, had they been planned in advance, they come to epsilon "
+        f"{rounded_up(search.epsilon)} at delta {search.delta!r}. No epsilon covers the choice among them, which was "
+        "made by exact scores on these data."
+    )
