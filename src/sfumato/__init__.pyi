@@ -29,4 +29,5 @@ from .training import PrivateStep as PrivateStep
 from .training import aggregate as aggregate
 from .training import features as features
 from .training import pretrain as pretrain
+from .training import private_steps as private_steps
 from .training import train as train

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato._renamed import warn_renamed
 from sfumato.gradients.batches import Batches
-from sfumato.gradients.checks import isolation, memory, selfcheck, unseen
+from sfumato.gradients.checks import isolation, losses, memory, selfcheck, unseen, wrapped
+from sfumato.gradients.checks.discovery import undisturbed_random
+from sfumato.gradients.checks.isolation import nothing_kept
 from sfumato.gradients.checks.synthetic import Examples, checked, repeated
 from sfumato.gradients.examples import Tree, batch_size, checked_weights, each, tensors
 from sfumato.gradients.explain import Explanation, explain
@@ -70,7 +72,8 @@ class ClippedGradient(Bounded):
 
     Args:
         model: gives logits (N, classes), or anything else that the loss takes, from a batch (N, ...). Parameters with
-            ``requires_grad=False`` are left out.
+            ``requires_grad=False`` are left out. One that went through ``torch.compile`` is taken by what it wraps; of
+            one that gives an object with ``logits``, as those of transformers do, torch's own losses get these.
         loss: called as ``loss(outputs, targets)`` with one example's outputs (K, ...) and its target once per view
             (K, ...); returns a scalar mean over views, like ``torch.nn.functional.cross_entropy``.
         max_norm: the bound ``C`` on the L2 norm of one example's gradient over all parameters together.
@@ -111,6 +114,7 @@ class ClippedGradient(Bounded):
             raise SfumatoError(f"model must be a torch.nn.Module, got {type(model).__name__}", "wrap it in a module")
         if not callable(loss):
             raise SfumatoError(f"loss must be a function, got {loss!r}", "give torch.nn.functional.cross_entropy")
+        model, loss = wrapped.without_compilation(model), wrapped.of_logits(model, loss)
         self._model = model
         super().__init__(positive("max_norm", max_norm), positive_integer("views", views))
         if self._max_norm < _LEAST_NORM:
@@ -126,6 +130,7 @@ class ClippedGradient(Bounded):
         unseen.refuse_scripted(model, loss)
         trainable_parameters(model)
         isolation.refuse_trainable_loss(loss)
+        losses.refuse_divided_weights(loss)
         isolation.refuse_mixing_layers(model)
         unseen.refuse_backward_hooks(model, loss)
 
@@ -244,6 +249,8 @@ class ClippedGradient(Bounded):
             found._batches.know(examples, path)
             return found
 
+        with undisturbed_random(), nothing_kept(self._model, loss):
+            losses.refuse_constant(self._model, loss, *synthetic, self.views)
         selfcheck.check(self, build, self._model, loss, synthetic, max_norm=self._max_norm, views=self.views)
 
     def bytes_per_example(self, example_shape: Any = None, *, targets: Tree | None = None) -> int:

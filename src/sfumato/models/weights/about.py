@@ -15,6 +15,8 @@ NAMES_OF_LOSSES = frozenset({"softmax", "sigmoid", "multilabel"})
 METADATA = "sfumato"
 """The key under which a model file of ours says what it is."""
 FORMAT = 2
+OWN_LOOP = "own loop"
+"""What a model file calls its kind whose weights come from a training loop of the owner's own."""
 LONGEST_SPELLING = 1000
 MOST_WORDS = 1 << 22
 MOST_WEIGHTS = 1 << 12
@@ -36,6 +38,11 @@ def about_of(metadata: Mapping[str, str] | None, path: str | Path) -> dict[str, 
         return None
     if not isinstance(about, dict) or "statement" not in about:
         return None
+    if about.get("kind") == OWN_LOOP:
+        raise SfumatoError(
+            f"{path} has the weights of a module that a loop of your own has trained, and does not say how to build it",
+            "build the module, and give safetensors.torch.load_file of it to load_state_dict",
+        )
     transform = about.get("transform")
     texts = isinstance(transform, dict) and "tokenizer" in transform
     required = REQUIRED if texts else (*REQUIRED, *OF_IMAGES)

@@ -40,7 +40,7 @@ ORIGINS = {
 
 MAY_BE_ABSENT = (
     *("published", "kept", "public_examples", "public_filtered", "tokens", "figures", "calibrated_on_public"),
-    *("class_prevalence", "prevalence", "training_prevalence"),
+    *("class_prevalence", "prevalence", "training_prevalence", "own_loop"),
 )
 """What circumstances leave out of their record where it is nothing."""
 _SHARES = ("class_prevalence", "prevalence", "training_prevalence")
@@ -102,6 +102,7 @@ class Circumstances:
             weigh alike.
         prevalence: the declared share of each class where the model is to be used, to which its scores are moved.
         training_prevalence: the same in the training data, from which they are moved.
+        own_loop: the steps were taken within a training loop of the owner's own code.
     """
 
     read: tuple[str, ...] = ()
@@ -124,6 +125,7 @@ class Circumstances:
     class_prevalence: tuple[tuple[str, float], ...] = ()
     prevalence: tuple[tuple[str, float], ...] = ()
     training_prevalence: tuple[tuple[str, float], ...] = ()
+    own_loop: bool = False
 
     def __post_init__(self) -> None:
         unknown = set(self.read) - set(FACT_NAMES)

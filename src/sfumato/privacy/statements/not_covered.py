@@ -52,6 +52,12 @@ def not_covered(
         "Philox; torch's own generator where a model throws other dice than dropout's).",
         "The honesty of this record: it can be derived again, but whoever writes one record can write another.",
     ]
+    if facts.own_loop:
+        lines.insert(
+            0,
+            "The owner's own code around the steps: what it did with private records besides the steps, such as to "
+            "choose a rate by them.",
+        )
     if facts.steps_taken is not None:
         lines.insert(0, f"The choice to end the run after {facts.steps_taken} steps, made by looking at it.")
     if facts.public_examples:

@@ -86,7 +86,7 @@ def conclude(
             _write_weights(job, run / names.LAST_WEIGHTS, weights_of(job.module), carried, weights=LAST)
     _write_weights(job, run / names.MODEL, released, carried, **said)
     if ending is not None:
-        _close(ending.ledger, run, outcome.step, ending.bound)
+        close(ending.ledger, run, outcome.step, ending.bound)
     write(run / names.DONE, b"")
     run.clean()
     return statement
@@ -120,7 +120,7 @@ def _write_weights(
     write(path, to_bytes(tensors, about))
 
 
-def _close(ledger: Ledger, run: RunDirectory, steps: int, bound: Mapping[str, Any]) -> None:
+def close(ledger: Ledger, run: RunDirectory, steps: int, bound: Mapping[str, Any]) -> None:
     """The ledger's last line, written once: it binds the model file, the statement, and what parts have to bind."""
     last = {
         "steps_taken": steps,

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import secrets
+from collections.abc import Mapping
 from typing import Any
 
 from sfumato import _devices
@@ -108,19 +109,20 @@ def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, going_on: bool = 
 
 def paid_steps(ledger: Ledger, job: PrivateJob, run: RunDirectory) -> int:
     """How many releases the ledger records; refused unless it began as this job and they are steps 0, 1, 2, ..."""
+    return recorded_steps(ledger, _opening(job, run.read_json(names.SETTINGS)["run"]), job.plan)
+
+
+def recorded_steps(ledger: Ledger, beginning: Mapping[str, Any], plan: PrivacyPlan) -> int:
+    """The same of a run whose ledger must have begun with this."""
     remedy = "restore plan.json and ledger.jsonl from a copy, or discard the run"
     opening = dict(ledger.entries[0].body) if ledger.entries else {}
-    odd = [
-        name
-        for name, value in _opening(job, run.read_json(names.SETTINGS)["run"]).items()
-        if opening.get(name) != value
-    ]
+    odd = [name for name, value in beginning.items() if opening.get(name) != value]
     if odd:
         listing = ", ".join(name.replace("_", " ") for name in odd)
         raise SfumatoError(f"the ledger {ledger.path} began otherwise than this run, in: {listing}", remedy)
     releases = [entry for entry in ledger.entries[1:] if entry.kind not in ("end", published.ENTRY, computed.ENTRY)]
     for step, entry in enumerate(releases):
-        if (entry.kind, entry.body) != ("release", {"step": step, "plan": job.plan.fingerprint}) or step >= job.steps:
+        if (entry.kind, entry.body) != ("release", {"step": step, "plan": plan.fingerprint}) or step >= plan.steps:
             raise SfumatoError(
                 f"release {step} in the ledger {ledger.path} is {dict(entry.body)}, not step {step} of the plan", remedy
             )

@@ -1,0 +1,1 @@
+"""A training loop of one's own: its records, its steps."""

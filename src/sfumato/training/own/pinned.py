@@ -1,0 +1,127 @@
+"""What a loop of one's own must be to go on: its record, and the ledger's first line that binds it."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from sfumato._checks import SfumatoError
+from sfumato.experiment.settings import Performance
+from sfumato.gradients.examples import Tree, each, loss_of_one, tensors
+from sfumato.models.weights.about import OWN_LOOP
+from sfumato.privacy import Circumstances, PrivacyPlan
+from sfumato.randomness import RunKey
+from sfumato.runs import directory as names
+from sfumato.runs import pins
+from sfumato.runs.checkpoint import MOVING
+from sfumato.runs.directory import RunDirectory
+from sfumato.training.own.records import OwnRecords
+
+KIND = OWN_LOOP
+"""What the record of such a run calls its kind."""
+_AGAIN = "call it as the run began, or give another `directory`"
+_REMEDIES = {"environment": "go back to the machine and versions that the run began with, or start another run"}
+_BOUND = ("data", "optimizer", "model", "later", "circumstances")
+"""What of the record the ledger's first line binds: all that the sums and the releases depend on."""
+
+
+def record_of(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    examples: tuple[Tree, Tree],
+    loss: Any,
+    records: OwnRecords,
+    circumstances: Circumstances,
+    performance: Performance,
+    with_state: Sequence[Any],
+) -> dict[str, Any]:
+    """What settings.json holds of a loop of one's own, but for its identity.
+
+    Args:
+        examples: made-up ones, on which what model and loss compute is known again.
+    """
+    constants = [
+        {name: repr(value) for name, value in group.items() if name not in MOVING} for group in optimizer.param_groups
+    ]
+    return {
+        "kind": KIND,
+        "data": {"fingerprint": records.fingerprint, "material": records.materials[0], "records": records.count},
+        "places": list(records.places),
+        "model": {"name": type(model).__qualname__, "function": _digest(model, loss, examples)},
+        "optimizer": {"name": type(optimizer).__qualname__, "groups": constants},
+        "later": [type(one).__qualname__ for one in with_state],
+        "circumstances": circumstances.to_dict(),
+        "performance": performance.to_dict(),
+        "environment": pins.environment(),
+    }
+
+
+def _digest(model: nn.Module, loss: Any, examples: tuple[Tree, Tree]) -> str:
+    """SHA-256 of the losses of made-up examples under made-up parameters, with the parameters' names and shapes."""
+    copied = copy.deepcopy(model).cpu().eval()
+    digest = hashlib.sha256()
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for name, parameter in copied.named_parameters():
+            width = max(1, parameter[0].numel()) if parameter.dim() else 1
+            waves = torch.linspace(1, parameter.numel(), parameter.numel()).sin() / width**0.5
+            parameter.copy_(waves.reshape(parameter.shape))
+            digest.update(f"{name} {tuple(parameter.shape)} {parameter.requires_grad}".encode())
+        for row in range(len(tensors(examples)[0])):
+            inputs, targets = (_row(tree, row) for tree in examples)
+            value = loss_of_one(copied, loss, {}, inputs, targets, 1)
+            digest.update(value.double().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _row(tree: Tree, row: int) -> Tree:
+    return each(lambda one: one[row].cpu(), tree)
+
+
+def key_of(seed: int | None, record: Mapping[str, Any], plan: PrivacyPlan, model: nn.Module) -> RunKey:
+    """The key of a new run; with a seed one that is for these data, this plan, model and optimizer alone.
+
+    **Guarantee.** Runs that differ in anything that their sums depend on have keys of their own: see `begun`.
+    """
+    if seed is None:
+        return RunKey.fresh()
+    decided = {name: record[name] for name in _BOUND}
+    weights = pins.weights_digest(model.state_dict())
+    return RunKey.from_seed(seed, json.dumps([plan.fingerprint, weights, decided], sort_keys=True))
+
+
+def opening(record: Mapping[str, Any], plan: PrivacyPlan, identity: str) -> dict[str, Any]:
+    """The ledger's first entry, but for the key's check value: all that the run's sums depend on."""
+
+    def commitment(to: str) -> str:
+        return hmac.new(bytes.fromhex(identity), to.encode(), hashlib.sha256).hexdigest()
+
+    return {
+        "plan": plan.to_dict(),
+        "plan_fingerprint": plan.fingerprint,
+        "data_commitment": commitment(record["data"]["fingerprint"]),
+        "settings_commitment": commitment(json.dumps({name: record[name] for name in _BOUND}, sort_keys=True)),
+    }
+
+
+def refuse_other(run: RunDirectory, record: Mapping[str, Any], plan: PrivacyPlan) -> None:
+    """Refuse to go on with a run as anything but what it was, naming the difference."""
+    recorded, where = run.read_json(names.SETTINGS), str(run.path)
+    if recorded.get("kind") != KIND:
+        raise SfumatoError(
+            f"{where} holds a run that was no loop of one's own", "go on with it as it began, or give another directory"
+        )
+    pins.compare("plan", run.read_json(names.PLAN), plan.to_dict(), remedy=_AGAIN, where=where)
+    for part in (*_BOUND, "performance"):
+        before, now = (one[part] if isinstance(one[part], Mapping) else {"is": one[part]} for one in (recorded, record))
+        pins.compare(part, before, now, remedy=_AGAIN, where=where)
+    pins.compare_environment(
+        recorded["environment"], record["environment"], remedy=_REMEDIES["environment"], where=where
+    )

@@ -1,0 +1,196 @@
+"""What a loop of one's own trains on: tensors, a map-style data set, or an opened source."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Sized
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset, default_collate
+
+from sfumato._checks import SfumatoError
+from sfumato.data import Source, Tokens, Transform
+from sfumato.gradients.examples import Tree, each, tensors
+
+_CODE = 16
+_KINDS = "a pair (inputs, targets) of tensors, a map-style torch Dataset, or what `sfumato.open_source` gives"
+
+
+@dataclass(frozen=True)
+class OwnRecords:
+    """Records that are read by their numbers.
+
+    Args:
+        count: how many there are.
+        read: of row numbers int64 (b,), inputs and targets (b, ...).
+        codes: uint8 (count, 16), under the owner's key, of what each record held when it was first read.
+        materials, places: by what the owner's list of runs knows the data again (`Source.materials`).
+        public: whether they are of a source that is public.
+        held: whether they are in memory, where nothing changes them between two reads.
+    """
+
+    count: int
+    read: Callable[[np.ndarray], tuple[Tree, Tree]] = field(repr=False)
+    codes: np.ndarray = field(repr=False)
+    materials: tuple[str, ...] = field(repr=False)
+    places: tuple[str, ...] = field(default=(), repr=False)
+    public: bool = False
+    held: bool = True
+    key: bytes = field(default=b"", repr=False)
+
+    @property
+    def fingerprint(self) -> str:
+        """HMAC of all records in their order, 64 hexadecimal digits: nothing to whoever lacks the owner's key."""
+        return hmac.new(self.key, b"own records" + self.codes.tobytes(), hashlib.sha256).hexdigest()
+
+    def take(self, rows: np.ndarray) -> tuple[Tree, Tree]:
+        """Inputs and targets (b, ...) of these rows.
+
+        Errors: `SfumatoError` for a record that is not what it was when the run began.
+        """
+        inputs, targets = self.read(rows)
+        if not self.held:
+            found = _codes(self.key, inputs, targets)
+            if (odd := np.flatnonzero((found != self.codes[rows]).any(1))).size:
+                raise SfumatoError(
+                    f"record {rows[odd[0]]} of the data set differs from what it was when it was first read",
+                    "give a data set that gives the same record each time, without random transforms",
+                )
+        return inputs, targets
+
+    @property
+    def like(self) -> tuple[Tree, Tree]:
+        """Of one record its form: zeros of its shapes and types, and nothing that it holds."""
+        return each(torch.zeros_like, self.read(np.zeros(1, np.int64)))  # type: ignore[return-value]
+
+
+def own_records(data: Any, owner_key: bytes) -> OwnRecords:
+    """The records of whatever was given.
+
+    Args:
+        data: a pair (inputs, targets), each a tensor or array (N, ...), or a tuple or dict of such; a map-style data
+            set whose items are such pairs; or an opened source, whose training images become the model's inputs.
+        owner_key: the owner's secret.
+
+    Errors: `SfumatoError` for anything else, and for data whose parts have different lengths or which are empty.
+    """
+    if isinstance(data, Source):
+        return _of_source(data, owner_key)
+    if isinstance(data, (tuple, list)) and len(data) == 2:
+        return _of_tensors(*data, owner_key)
+    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+        return _of_dataset(data, owner_key)
+    remedy = f"give {_KINDS}"
+    if hasattr(data, "dataset"):  # a DataLoader
+        remedy = f"give its `.dataset`: who takes part in a step is drawn here, by the plan; or {_KINDS}"
+    raise SfumatoError(f"data must be records that can be read by number, got {type(data).__name__}", remedy)
+
+
+def _of_source(source: Source, owner_key: bytes) -> OwnRecords:
+    if source.multilabel or source.cache is not None:
+        raise SfumatoError(
+            "a loop of one's own takes images with one label each, or texts, from a source",
+            "give a pair (inputs, targets) of tensors",
+        )
+    transform: Any = source.tokens or Transform(
+        size=source.size, channels=source.channels, bit_depth=source.bit_depth, window=source.window
+    )
+    labels = torch.from_numpy(source.train.labels)
+
+    def read(rows: np.ndarray) -> tuple[Tree, Tree]:
+        stored = source.train.take(rows)
+        images = transform(torch.from_numpy(stored) if isinstance(transform, Tokens) else stored)
+        return images, labels[torch.from_numpy(rows)]
+
+    return OwnRecords(
+        len(source.train),
+        read,
+        _codes_in_pieces(owner_key, read, len(source.train)),
+        source.materials,
+        places=source.places,
+        public=source.public,
+        held=False,
+        key=owner_key,
+    )
+
+
+def _of_tensors(inputs: Any, targets: Any, owner_key: bytes) -> OwnRecords:
+    inputs, targets = _as_tensors(inputs, "inputs"), _as_tensors(targets, "targets")
+    counts = sorted({len(one) if one.dim() else 0 for one in (*tensors(inputs), *tensors(targets))})
+    if len(counts) > 1 or counts == [0]:
+        raise SfumatoError(
+            f"inputs and targets must have one row for each record, got {' and '.join(map(str, counts))} rows",
+            "give tensors (N, ...) of the same N",
+        )
+
+    def read(rows: np.ndarray) -> tuple[Tree, Tree]:
+        chosen = torch.from_numpy(rows)
+        return each(lambda one: one.index_select(0, chosen), (inputs, targets))  # type: ignore[return-value]
+
+    codes = _codes_in_pieces(owner_key, read, counts[0])
+    return OwnRecords(counts[0], read, codes, (_material(owner_key, codes),), key=owner_key)
+
+
+def _of_dataset(data: Dataset[Any], owner_key: bytes) -> OwnRecords:
+    if not isinstance(data, Sized) or not len(data):
+        raise SfumatoError(f"the data set {type(data).__name__} has no length, or is empty", f"give {_KINDS}")
+
+    def read(rows: np.ndarray) -> tuple[Tree, Tree]:
+        items = [data[int(row)] for row in rows]
+        try:
+            inputs, targets = default_collate(items)
+        except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+            raise SfumatoError(
+                f"the items of {type(data).__name__} are no pairs of tensors of one shape ({error})",
+                "let each item be (input, target), of tensors or numbers; of images by a transform such as ToTensor",
+            ) from None
+        return _as_tree(inputs), _as_tree(targets)
+
+    codes = _codes_in_pieces(owner_key, read, len(data))
+    records = OwnRecords(len(data), read, codes, (_material(owner_key, codes),), held=False, key=owner_key)
+    records.take(np.arange(min(8, len(data))))  # random transforms show at once
+    return records
+
+
+def _as_tensors(given: Any, what: str) -> Tree:
+    """Tensors on the CPU, in tuples or dicts as they were given."""
+    if isinstance(given, dict):
+        return {name: _as_tensors(one, what) for name, one in given.items()}  # type: ignore[return-value]
+    if isinstance(given, tuple):
+        return tuple(_as_tensors(one, what) for one in given)  # type: ignore[return-value]
+    if isinstance(given, (Tensor, np.ndarray)):
+        return torch.as_tensor(given).detach().cpu()
+    raise SfumatoError(f"{what} must be tensors or arrays, got {type(given).__name__}", f"give {_KINDS}")
+
+
+def _as_tree(collated: Any) -> Tree:
+    """Lists, which collating makes of tuples, as tuples."""
+    return tuple(map(_as_tree, collated)) if isinstance(collated, list) else collated
+
+
+def _codes_in_pieces(owner_key: bytes, read: Callable[[np.ndarray], tuple[Tree, Tree]], count: int) -> np.ndarray:
+    pieces = np.array_split(np.arange(count), max(1, count // 256))
+    return np.concatenate([_codes(owner_key, *read(rows)) for rows in pieces])
+
+
+def _codes(owner_key: bytes, inputs: Tree, targets: Tree) -> np.ndarray:
+    """uint8 (b, 16): HMACs of each record's bytes, types and shapes."""
+    parts = [one.contiguous() for one in (*tensors(inputs), *tensors(targets))]
+    header = repr([(str(one.dtype), tuple(one.shape[1:])) for one in parts]).encode()
+    rows = [one.reshape(len(one), -1).view(torch.uint8).numpy() for one in parts]
+    codes = (
+        hmac.digest(owner_key, b"own record" + header + b"".join(part[row].tobytes() for part in rows), "sha256")
+        for row in range(len(rows[0]))
+    )
+    return np.frombuffer(b"".join(code[:_CODE] for code in codes), np.uint8).reshape(-1, _CODE)
+
+
+def _material(owner_key: bytes, codes: np.ndarray) -> str:
+    """By what the same records are known again, in whatever order."""
+    rising = np.sort(np.ascontiguousarray(codes).view(f"S{_CODE}").reshape(-1))
+    return hmac.new(owner_key, b"own material" + rising.tobytes(), hashlib.sha256).hexdigest()

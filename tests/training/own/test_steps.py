@@ -1,0 +1,254 @@
+"""A loop of one's own: what it releases, what it goes on with, what it refuses."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import sfumato
+from sfumato import SfumatoError
+from sfumato.randomness import Noise, RunKey, Sampler
+from sfumato.runs import directory as names
+from sfumato.runs.directory import RunDirectory
+from sfumato.runs.owner import uses
+from sfumato.training.own import steps as own_steps
+from sfumato.training.own.records import own_records
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+@pytest.fixture
+def data():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(60, 6, generator=generator), torch.arange(60) % 3
+
+
+def begun(data, directory, model=None, **choices):
+    model = network() if model is None else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+    choices = {"noise_multiplier": 1.0, "batch_size": 20, "steps": 8, "seed": 1, "threads": 1, **choices}
+    run = sfumato.private_steps(model, optimizer, data, directory=directory, with_state=[scheduler], **choices)
+    return run, model, scheduler
+
+
+def taken(data, directory, *, until=None, **choices):
+    run, model, scheduler = begun(data, directory, **choices)
+    for step in run:
+        scheduler.step()
+        if step.number == until:
+            break
+    return run, model
+
+
+def digest(model):
+    content = b"".join(value.detach().numpy().tobytes() for value in model.state_dict().values())
+    return hashlib.sha256(content).hexdigest()
+
+
+def test_each_step_is_clipped_sum_plus_noise_over_public_constants(data, tmp_path):
+    """By the equation, one example at a time, with the sampler's participants and the noise of the run's own key."""
+    run, model, _ = begun(data, tmp_path / "a", steps=3)
+    inputs, targets = data
+    reference, key = network(), run._key
+    sampler = Sampler(run.plan, key, records=60)
+    noise = Noise(run.plan.mechanism, max_norm=1.0, key=key)
+    optimizer = torch.optim.SGD(reference.parameters(), lr=0.5, momentum=0.9)
+    for step in run:
+        total = {name: torch.zeros_like(value) for name, value in reference.named_parameters()}
+        for row in sampler.draw(step.number - 1):
+            reference.zero_grad()
+            functional.cross_entropy(reference(inputs[row : row + 1]), targets[row : row + 1]).backward()
+            length = torch.cat([value.grad.flatten() for value in reference.parameters()]).norm()
+            for name, value in reference.named_parameters():
+                total[name] += value.grad * min(1.0, 1.0 / float(length))
+        for name, value in noise.add(total, step.number - 1).items():
+            reference.get_parameter(name).grad = value / 20
+        optimizer.step()
+        for own, other in zip(model.parameters(), reference.parameters(), strict=True):
+            torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-6)
+
+
+def test_the_statement_follows_from_the_record(data, tmp_path):
+    run, model = taken(data, tmp_path / "a")
+    assert sfumato.verify(tmp_path / "a").holds
+    assert run.statement.epsilon == run.plan.epsilon()
+    assert any("own code around the steps" in line for line in run.statement.not_covered)
+    assert not (tmp_path / "a" / names.RUN_KEY).exists()
+    again, weights = begun(data, tmp_path / "a", model=nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)))[:2]
+    assert list(again) == []
+    assert again.statement == run.statement
+    assert digest(weights) == digest(model)
+
+
+@pytest.mark.parametrize("pause", [0.0, 1e6])
+def test_an_interrupted_loop_goes_on_to_the_same_bytes_and_pays_each_step_once(data, tmp_path, monkeypatch, pause):
+    """With a checkpoint after each step, and with none since the beginning."""
+    _, model = taken(data, tmp_path / "whole")
+    monkeypatch.setattr(own_steps, "CHECKPOINT_SECONDS", pause)
+    monkeypatch.setattr(own_steps, "pause_after", lambda saving: pause)
+    for until in (3, 5):
+        taken(data, tmp_path / "cut", until=until)
+    _, again = taken(data, tmp_path / "cut")
+    assert digest(again) == digest(model)
+    lines = [json.loads(line) for line in (tmp_path / "cut" / names.LEDGER).read_text().splitlines()]
+    assert [line["body"]["step"] for line in lines if line["kind"] == "release"] == list(range(8))
+
+
+def test_the_line_is_in_the_ledger_before_the_step_is_computed(data, tmp_path, monkeypatch):
+    run, *_ = begun(data, tmp_path / "a")
+    ledger, seen = tmp_path / "a" / names.LEDGER, []
+    monkeypatch.setattr(
+        Sampler, "draw", lambda self, step: seen.append(ledger.read_text().count('"release"')) or np.arange(5)
+    )
+    for _ in itertools.islice(run, 3):
+        pass
+    assert seen[:3] == [1, 2, 3]
+
+
+def test_a_loop_is_ended_early_with_the_whole_plans_epsilon(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(own_steps, "pause_after", lambda saving: 0.0)
+    monkeypatch.setattr(own_steps, "CHECKPOINT_SECONDS", 0.0)
+    run, *_ = taken(data, tmp_path / "a", until=4)
+    statement = run.finish()
+    assert statement.epsilon == run.plan.epsilon()
+    assert statement.circumstances.steps_taken == 3
+    assert sfumato.verify(tmp_path / "a").holds
+
+
+def test_it_is_on_the_owners_list_once_and_public_data_are_not(data, tmp_path):
+    taken(data, tmp_path / "a", until=2)
+    run, _ = taken(data, tmp_path / "a")
+    key = sfumato.owner_key()
+    materials = own_records(data, key).materials
+    assert uses.plans(materials) == [run.plan]
+    other, _ = taken(data, tmp_path / "b", seed=2)
+    assert "1 earlier run" in other.note or "2 runs" in other.note
+    shuffled = data[0].flip(0), data[1].flip(0)
+    assert own_records(shuffled, key).materials == materials
+    taken((data[0] + 1, data[1]), tmp_path / "c", public=True)
+    assert uses.plans(own_records((data[0] + 1, data[1]), key).materials) == []
+
+
+OTHERS = {
+    "data": lambda data: {"data": (data[0] * 2, data[1])},
+    "plan": lambda data: {"noise_multiplier": 2.0},
+    "model": lambda data: {"model": nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))},
+    "loss": lambda data: {"loss": lambda outputs, targets: 2 * functional.cross_entropy(outputs, targets)},
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_another_run_does_not_go_on_with_its_key(data, tmp_path, what):
+    taken(data, tmp_path / "a", until=2)
+    with pytest.raises(SfumatoError, match="plan" if what == "plan" else "model" if what == "loss" else what):
+        taken(**{"data": data, "directory": tmp_path / "a", **OTHERS[what](data)})
+
+
+def test_seeded_runs_that_differ_have_keys_of_their_own(data, tmp_path):
+    keys = [begun(data, tmp_path / "a")[0]._key]
+    keys += [begun(**{"data": data, "directory": tmp_path / "b", **other(data)})[0]._key for other in OTHERS.values()]
+    drawn = {bytes(key.words("noise", 0)) for key in keys}
+    assert len(drawn) == len(keys)
+
+
+class Noisy(Dataset):
+    """One that augments by itself."""
+
+    def __len__(self):
+        return 30
+
+    def __getitem__(self, place):
+        return torch.full((6,), float(place)) + torch.rand(()), place % 3
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda data: TensorDataset(*data), None),
+        (lambda data: (data[0].numpy(), data[1].numpy()), None),
+        (lambda data: DataLoader(TensorDataset(*data)), "its .dataset"),
+        (lambda data: Noisy(), "without random transforms"),
+        (lambda data: (data[0], data[1][:-1]), "59 and 60 rows"),
+        (lambda data: data[0], "got Tensor"),
+        (lambda data: ([1, 2], [3, 4]), "inputs must be tensors or arrays, got list"),
+    ],
+)
+def test_data_as_they_come(data, tmp_path, given, words):
+    if words is None:
+        assert digest(taken(given(data), tmp_path / "a", until=2)[1]) == digest(taken(data, tmp_path / "b", until=2)[1])
+        return
+    with pytest.raises(SfumatoError, match=words):
+        begun(given(data), tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+def test_an_opened_source_is_data_too(tmp_path):
+    source = sfumato.open_source("digits", owner_key=sfumato.owner_key())
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    run = sfumato.private_steps(
+        model, optimizer, source, epsilon=3.0, batch_size=300, epochs=2, directory=tmp_path / "a", seed=0
+    )
+    assert [step.last for step in run] == [False] * 9 + [True]
+    assert len(run) == 10
+    assert run.statement.circumstances.data_public
+
+
+def test_other_tasks_than_classes(tmp_path):
+    """Numbers, and one class a pixel."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(40, 1, 6, 6, generator=generator)
+    for name, targets, loss in (
+        (
+            "numbers",
+            images.mean((1, 2, 3)),
+            lambda outputs, targets: functional.mse_loss(outputs.mean((1, 2, 3)), targets),
+        ),
+        ("pixels", (images[:, 0] > 0).long(), functional.cross_entropy),
+    ):
+        model = nn.Conv2d(1, 2, 3, padding=1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        choices = {"noise_multiplier": 1.0, "batch_size": 10, "steps": 2, "seed": 0}
+        run = sfumato.private_steps(model, optimizer, (images, targets), loss, directory=tmp_path / name, **choices)
+        assert len(list(run)) == 2
+
+
+def test_optimizers_of_other_parameters_are_refused(data, tmp_path):
+    model, other = network(), network()
+    for parameters, words in ((other.parameters(), "no trainable parameters"), (model[0].parameters(), "leaves out 2")):
+        with pytest.raises(SfumatoError, match=words):
+            sfumato.private_steps(
+                model,
+                torch.optim.SGD(parameters, lr=0.1),
+                data,
+                directory=tmp_path / "a",
+                noise_multiplier=1.0,
+                batch_size=20,
+                steps=2,
+            )
+
+
+def test_its_model_file_is_not_taken_for_one_that_can_be_built(data, tmp_path):
+    taken(data, tmp_path / "a")
+    with pytest.raises(SfumatoError, match="loop of your own"):
+        sfumato.load(tmp_path / "a")
+
+
+def test_the_key_of_another_run_is_refused(data, tmp_path):
+    taken(data, tmp_path / "a", until=2, seed=None)
+    RunDirectory(tmp_path / "a").path.joinpath(names.RUN_KEY).unlink()
+    RunKey.fresh().save(tmp_path / "a" / names.RUN_KEY)
+    with pytest.raises(SfumatoError, match="another run"):
+        taken(data, tmp_path / "a", seed=None)
