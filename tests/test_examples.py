@@ -72,3 +72,11 @@ def test_own_loop_together_gives_the_same_weights_with_two_processes(tmp_path: P
 
 def test_every_example_is_run():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {"federated_data", "own_loop", "own_loop_together"}
+
+
+def test_other_tasks_learn_within_their_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Numbers and masks, by a loss of one's own."""
+    monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "home"))
+    explained, right = load("other_tasks").main(tmp_path / "tasks", steps=20)
+    assert explained > 0.3
+    assert right > 0.8

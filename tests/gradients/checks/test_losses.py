@@ -1,0 +1,110 @@
+"""Losses that one example cannot carry, and models as other libraries hand them over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from sfumato import ClippedGradient, SfumatoError
+
+WEIGHT = torch.tensor([1.0, 2.0, 50.0])
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.CrossEntropyLoss(weight=WEIGHT),
+        nn.NLLLoss(weight=WEIGHT),
+        partial(functional.cross_entropy, weight=WEIGHT),
+    ],
+)
+def test_class_weights_that_a_mean_divides_out_are_refused(loss):
+    with pytest.raises(SfumatoError, match=r"divides out again.*class_prevalence"):
+        ClippedGradient(nn.Linear(4, 3), loss)
+
+
+def test_class_weights_that_stay_are_taken():
+    def loss(outputs, targets):
+        return functional.cross_entropy(outputs, targets, weight=WEIGHT, reduction="none").mean()
+
+    model, inputs = nn.Linear(4, 3), torch.randn(3, 4)
+    plain, weighted = (ClippedGradient(model, one, max_norm=1e3) for one in (functional.cross_entropy, loss))
+    weighted.self_check((4,))
+    norms = [gradient(inputs, torch.arange(3)).norms for gradient in (plain, weighted)]
+    torch.testing.assert_close(norms[1], norms[0] * WEIGHT, rtol=1e-4, atol=0)
+    ClippedGradient(model, nn.CrossEntropyLoss(weight=WEIGHT, reduction="sum"))
+
+
+CONSTANT = {
+    "relative to the batch": lambda outputs, targets: (outputs - outputs.mean(0)).square().mean(),
+    "pairs": lambda outputs, targets: torch.pdist(outputs).sum() + 0 * outputs.sum(),
+    "none at all": lambda outputs, targets: torch.zeros(()) + 0 * outputs.sum(),
+}
+
+
+@pytest.mark.parametrize("name", CONSTANT)
+def test_a_loss_that_is_constant_on_one_example_is_refused_before_any_step(name):
+    with pytest.raises(SfumatoError, match="constant on one example"):
+        ClippedGradient(nn.Linear(4, 3), CONSTANT[name]).self_check((4,))
+
+
+def test_views_of_one_example_may_be_compared_and_flat_places_are_no_constant_loss():
+    ClippedGradient(nn.Linear(4, 3), CONSTANT["relative to the batch"], views=2).self_check((4,))
+    model = nn.Linear(4, 3)
+    nn.init.zeros_(model.weight)
+    ClippedGradient(model, lambda outputs, targets: functional.relu(outputs - 5).mean()).self_check((4,))
+
+
+def test_a_compiled_model_is_taken_by_what_it_wraps():
+    model = nn.Linear(4, 3)
+    gradient = ClippedGradient(torch.compile(model), functional.cross_entropy)
+    gradient.self_check((4,))
+    assert list(gradient.zeros()) == ["weight", "bias"]
+    inputs, targets = torch.randn(5, 4), torch.arange(5) % 3
+    own = ClippedGradient(model, functional.cross_entropy)(inputs, targets).gradients
+    torch.testing.assert_close(gradient(inputs, targets).gradients, own)
+
+
+def test_a_module_inside_that_was_compiled_by_itself_is_named():
+    inside = nn.Sequential(torch.compile(nn.Linear(4, 4)), nn.Linear(4, 3))
+    in_place = nn.Linear(4, 3)
+    in_place.compile()
+    for model, name in ((inside, "'0'"), (in_place, "''")):
+        with pytest.raises(SfumatoError, match=f"module {name} of the model was compiled"):
+            ClippedGradient(model, functional.cross_entropy)
+
+
+@dataclass
+class Output:
+    """As transformers' models give it."""
+
+    logits: torch.Tensor
+
+
+class Classifier(nn.Linear):
+    """One whose outputs are objects."""
+
+    def forward(self, inputs):
+        return Output(super().forward(inputs))
+
+
+Classifier.__module__ = "transformers.models.none"
+
+
+def test_torchs_losses_get_the_logits_of_a_model_of_transformers_and_others_get_all():
+    model, inputs, targets = Classifier(4, 3), torch.randn(5, 4), torch.arange(5) % 3
+    plain = nn.Linear(4, 3)
+    plain.load_state_dict(model.state_dict())
+    expected = ClippedGradient(plain, functional.cross_entropy)(inputs, targets).gradients
+    for loss in (
+        functional.cross_entropy,
+        nn.CrossEntropyLoss(),
+        partial(functional.cross_entropy, label_smoothing=0.0),
+        lambda outputs, targets: functional.cross_entropy(outputs.logits, targets),
+    ):
+        torch.testing.assert_close(ClippedGradient(model, loss)(inputs, targets).gradients, expected)
