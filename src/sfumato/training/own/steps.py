@@ -297,7 +297,7 @@ class PrivateSteps:
                 ledger.sync()
             self._checkpoint(0, identity, opening.hash, NoiseState(step=0)).save(fresh / names.CHECKPOINT)
             if not self._public:
-                known = {"places": self._records.places}
+                known: dict[str, Any] = {"places": self._records.places}
                 if earlier := uses.plans(self._records.materials, **known):
                     self.note = sentences.summary(earlier, self.plan)
                 uses.record(self._records.materials, identity, self.plan, **known)
