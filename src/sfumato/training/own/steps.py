@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -367,7 +367,7 @@ class PrivateSteps:
         self._statement = statement
 
 
-def _refuse_foreign(optimizer: torch.optim.Optimizer, trained: dict[str, Tensor]) -> None:
+def _refuse_foreign(optimizer: torch.optim.Optimizer, trained: Mapping[str, Tensor]) -> None:
     """Refuse an optimizer that moves what gets no private gradient, or leaves out what does."""
     moved = {id(one) for group in optimizer.param_groups for one in group["params"]}
     if foreign := len(moved - {id(one) for one in trained.values()}):
