@@ -82,7 +82,7 @@ def own_records(data: Any, owner_key: bytes) -> OwnRecords:
     if isinstance(data, Source):
         return _of_source(data, owner_key)
     if isinstance(data, (tuple, list)) and len(data) == 2:
-        return _of_tensors(*data, owner_key)
+        return _of_tensors(data[0], data[1], owner_key)
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
         return _of_dataset(data, owner_key)
     remedy = f"give {_KINDS}"
