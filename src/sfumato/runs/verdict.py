@@ -13,7 +13,8 @@ from sfumato._checks import SfumatoError, parse_json
 from sfumato.privacy import Circumstances, Entry, PrivacyPlan, PrivateSelection, Statement, ledger
 from sfumato.privacy.statements import computed
 from sfumato.privacy.statements.computed import Computed
-from sfumato.runs import aggregated, kept
+from sfumato.privacy.statements.statement import FORMAT
+from sfumato.runs import aggregated, commitment, kept
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import RunDirectory, file_hash
@@ -21,7 +22,7 @@ from sfumato.runs.figures import choice, published
 
 LIMITS = (
     "This shows that the record is consistent and that the statement follows from it; "
-    "a record cannot prove its own honesty. The page (report.html), the settings and all measured figures are not "
+    "a record cannot prove its own honesty. The page (report.html){settings} and all measured figures are not "
     "looked at."
 )
 
@@ -40,6 +41,8 @@ class Verdict:
     """All checks of a run."""
 
     checks: tuple[Check, ...]
+    settings: bool = False
+    """Whether settings.json was there and bound by the ledger, so that it was looked at."""
 
     @property
     def holds(self) -> bool:
@@ -53,7 +56,8 @@ class Verdict:
     def line(self) -> str:
         """The verdict in one line."""
         if self.holds:
-            return f"The statement follows from the record. {LIMITS}"
+            limits = LIMITS.format(settings="" if self.settings else ", the settings")
+            return f"The statement follows from the record. {limits}"
         failed = next(check for check in self.checks if not check.holds)
         return f"The statement does NOT follow from the record: {failed.what}: {failed.found}."
 
@@ -78,13 +82,14 @@ def verify(directory: str | Path) -> Verdict:
             )
         raise SfumatoError(f"{run.path} was trained without privacy and promises nothing", "there is nothing to verify")
     checks: list[Check] = []
+    bound = False
     with contextlib.suppress(_BrokenError):
-        _look_at(run, checks)
-    return Verdict(checks=tuple(checks))
+        bound = _look_at(run, checks)
+    return Verdict(checks=tuple(checks), settings=bound)
 
 
-def _look_at(run: RunDirectory, checks: list[Check]) -> None:
-    """Every check in its order; what is broken ends it."""
+def _look_at(run: RunDirectory, checks: list[Check]) -> bool:
+    """Every check in its order; what is broken ends it. Whether the settings were among what was looked at."""
     with _noted(checks, "the plan can be read"):
         plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     with _noted(checks, "the ledger's hash chain holds"):
@@ -103,8 +108,9 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> None:
             selection is None or selection.plan == plan,
             f"its selection was made among runs of another plan than {names.PLAN}",
         )
-        workers = Computed.of(entries)
-        promised = Statement(plan=plan, circumstances=facts, selection=selection, computed=workers)
+        workers, form = Computed.of(entries), written.get("format", 1)
+        _require(form == FORMAT or commitment.WHOLE not in entries[0].body, f"its format is {form}, not {FORMAT}")
+        promised = Statement(plan=plan, circumstances=facts, selection=selection, computed=workers, format=form)
         derived = json.loads(json.dumps(promised.to_dict()))
         differing = [name for name in derived if written.get(name) != derived[name]]
         differing += sorted(set(written) - set(derived))
@@ -112,6 +118,10 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> None:
     with _noted(checks, "statement and model are the files that the ledger ends with"):
         for key, name in (("statement", names.STATEMENT), ("model", names.MODEL)):
             _require_bound(run / name, last[key])
+    bound = commitment.WHOLE in entries[0].body and (run / names.SETTINGS).is_file()
+    if bound:
+        with _noted(checks, f"{names.SETTINGS} is what the ledger began with"):
+            commitment.require(run.read_json(names.SETTINGS), entries[0].body, written["circumstances"])
     recorded, stored = kept.recorded(last), kept.files(run)
     if recorded or stored or facts.kept:
         with _noted(checks, "the weights kept beside the model are the files that the ledger ends with"):
@@ -137,6 +147,7 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> None:
     with _noted(checks, "the run key is gone"):
         gone = not (run / names.RUN_KEY).exists()
         _require(gone, f"{names.RUN_KEY} still stands: whoever has it can undo the noise")
+    return bound
 
 
 @contextlib.contextmanager

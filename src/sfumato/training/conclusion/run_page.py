@@ -25,7 +25,6 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
 from sfumato.runs.heading import Heading
 from sfumato.runs.owner import sentences, uses
-from sfumato.runs.run import statement_of
 from sfumato.training.job import UNTRAINED, lengths
 
 PERSONS = (2, 5, 10)
@@ -66,7 +65,7 @@ def _of_promise(
 ) -> dict[str, Any]:
     """What the page of a private run says of its promise."""
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
-    facts, promised = Circumstances.from_dict(record["circumstances"]), statement_of(statement, plan)
+    facts, promised = Circumstances.from_dict(record["circumstances"]), Statement.from_dict(statement)
     return {
         # The page has an attacker's curve in place of the statement's own bounds, which are weaker.
         "statement": {**statement, "plain": promised.remarks},
