@@ -12,8 +12,8 @@ from sfumato._checks import SfumatoError
 
 WHOLE, FIELDS = "record_commitment", "record_fields"
 """The entries of the ledger's first line: of the record as a whole, and a short one of each of its fields."""
-_PLACES = ("request", "places")
-"""What of a record says only where the data lay, and may be put right where they have moved."""
+_APART = ("request", "places", "environment")
+"""What of a record decides nothing: where the data lay, which may have moved, and on which machine a run began."""
 _AT_THE_END = ("steps_taken", "kept", "figures")
 """What of the circumstances a run only knows when it ends."""
 _SHORT = 8
@@ -55,7 +55,7 @@ def edited(record: Mapping[str, Any], opening: Mapping[str, Any]) -> list[str]:
 def _fields(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Each field's name and its canonical text, name and value; of a part of the record each of the part's fields."""
     for part, value in json.loads(json.dumps(record)).items():
-        if part in _PLACES:
+        if part in _APART:
             continue
         inside = value.items() if isinstance(value, Mapping) and value else ((None, value),)
         for name, one in inside:
