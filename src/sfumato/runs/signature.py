@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 PURPOSE, VERSION = "sfumato: this statement is vouched for", 1
 SHOWS = "who vouches, not when, nor that it ran"
+SIGNED = "it is signed by the key in"
 _SIGNED = ("purpose", "version", "statement", "model", "ledger")
 """What is signed; besides it a signature file holds the public key and the signature."""
 
@@ -39,12 +40,8 @@ def new_key(path: str | Path) -> str:
         if os.path.lexists(taken):
             raise SfumatoError(f"{taken} exists", "give the new key another place: a key is never written over")
     key = ed25519.Ed25519PrivateKey.generate()
-    pem = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    encoded = key.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    encoded = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     with writing(place), os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(pem)
         file.flush()
@@ -72,15 +69,17 @@ def sign(directory: str | Path, key: str | Path) -> Path:
     return run / names.SIGNATURE
 
 
-def require_signed(run: RunDirectory, signer: str | Path) -> str:
-    """Refuse a run that the owner of this public key has not signed as it is; the key in hexadecimal digits.
+def require_signed(run: RunDirectory, public: Ed25519PublicKey) -> None:
+    """Refuse a run that the owner of this public key has not signed as it is.
 
     **Guarantee.** What is verified is what lies in the run, whatever the signature file says of it, under the key that
     the caller gave, whatever key that file names. A signature of anything else, or by anyone else, is refused.
     """
     from cryptography.exceptions import InvalidSignature
 
-    public, written = public_key(Path(signer)), run.read_json(names.SIGNATURE)
+    if not (run / names.SIGNATURE).exists():
+        raise SfumatoError("nobody has signed it", f"have it signed (sfumato sign {run.path} --key PATH)")
+    written = run.read_json(names.SIGNATURE)
     expected = {*_SIGNED, "public_key", "signature"}
     if not isinstance(written, dict) or set(written) != expected:
         raise SfumatoError(f"{names.SIGNATURE} has missing or unknown fields", "sign the run again")
@@ -96,14 +95,14 @@ def require_signed(run: RunDirectory, signer: str | Path) -> str:
         public.verify(bytes.fromhex(written["signature"]), _canonical(said))
     except (InvalidSignature, TypeError, ValueError):
         raise SfumatoError(f"the signature in {names.SIGNATURE} is not one by this key", "sign the run again") from None
-    return digits
 
 
 def public_key(path: Path) -> Ed25519PublicKey:
     """The public key in a file that `new_key` has written beside the private one."""
     serialization, ed25519 = _library()
+    content = _content(path)
     try:
-        key = serialization.load_pem_public_key(_content(path))
+        key = serialization.load_pem_public_key(content)
     except ValueError:
         raise SfumatoError(f"{path} holds no public key", "give the .pub file of who signed") from None
     if not isinstance(key, ed25519.Ed25519PublicKey):
@@ -114,8 +113,8 @@ def public_key(path: Path) -> Ed25519PublicKey:
 def _private_key(path: Path) -> Ed25519PrivateKey:
     serialization, ed25519 = _library()
     content = _content(path)
-    if mode := stat.S_IMODE(path.stat().st_mode) & 0o077:
-        raise SfumatoError(f"the signing key {path} may be used by others (mode {mode:o})", f"chmod 600 {path}")
+    if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
+        raise SfumatoError(f"the signing key {path} may be used by others (mode {mode:03o})", f"chmod 600 {path}")
     try:
         key = serialization.load_pem_private_key(content, password=None)
     except (TypeError, ValueError):
@@ -133,7 +132,9 @@ def _content(path: Path) -> bytes:
     except FileNotFoundError:
         raise SfumatoError(f"the key {path} does not exist", "make one (sfumato sign --new-key PATH)") from None
     except OSError as error:
-        raise SfumatoError(f"the key {path} cannot be read ({error.strerror})", "give a file that you may read") from None
+        raise SfumatoError(
+            f"the key {path} cannot be read ({error.strerror})", "give a file that you may read"
+        ) from None
 
 
 def _said(run: RunDirectory) -> dict[str, Any]:
@@ -162,5 +163,7 @@ def _library() -> tuple[Any, Any]:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError:
-        raise SfumatoError("signatures need cryptography, which is not installed", "pip install 'sfumato[sign]'") from None
+        raise SfumatoError(
+            "signatures need cryptography, which is not installed", "pip install 'sfumato[sign]'"
+        ) from None
     return serialization, ed25519

@@ -11,10 +11,11 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
 from sfumato.privacy import Circumstances, Entry, PrivacyPlan, PrivateSelection, Statement, ledger
+from sfumato.privacy.second.agreement import agreement
 from sfumato.privacy.statements import computed
 from sfumato.privacy.statements.computed import Computed
 from sfumato.privacy.statements.statement import FORMAT
-from sfumato.runs import aggregated, commitment, kept
+from sfumato.runs import aggregated, commitment, kept, signature
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import RunDirectory, file_hash
@@ -59,6 +60,8 @@ class Verdict:
             limits = LIMITS.format(settings="" if self.settings else ", the settings")
             return f"The statement follows from the record. {limits}"
         failed = next(check for check in self.checks if not check.holds)
+        if failed.what.startswith(signature.SIGNED):
+            return f"The statement follows from the record, but nobody vouches for it as asked: {failed.found}."
         return f"The statement does NOT follow from the record: {failed.what}: {failed.found}."
 
 
@@ -66,13 +69,17 @@ class _BrokenError(Exception):
     """What a check found."""
 
 
-def verify(directory: str | Path) -> Verdict:
+def verify(directory: str | Path, *, signer: str | Path | None = None) -> Verdict:
     """Check a finished run: plan, ledger, statement and model file against each other.
 
-    Those four files are enough, so whoever was given them can check them too. Returns a verdict for any damage inside
-    the run; refuses (`SfumatoError`) only what is no finished run.
+    Those four files are enough, so whoever was given them can check them too. Where settings.json is there, it is
+    checked against what the ledger began with. Returns a verdict for any damage inside the run; refuses
+    (`SfumatoError`) only what is no finished run.
+
+    Args:
+        signer: the file of a public key, whose owner is to have signed the run as it is (`sfumato sign`).
     """
-    run = RunDirectory(directory)
+    run, key = RunDirectory(directory), None if signer is None else signature.public_key(Path(signer))
     if run.exists or not (run / names.LEDGER).exists():
         run.require_finished()
     if run.exists and not (run / names.PLAN).exists() and run.read_json(names.SETTINGS).get("kind"):
@@ -85,6 +92,9 @@ def verify(directory: str | Path) -> Verdict:
     bound = False
     with contextlib.suppress(_BrokenError):
         bound = _look_at(run, checks)
+        if key is not None:
+            with _noted(checks, f"{signature.SIGNED} {signer}, which shows {signature.SHOWS}"):
+                signature.require_signed(run, key)
     return Verdict(checks=tuple(checks), settings=bound)
 
 
@@ -118,9 +128,12 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> bool:
     with _noted(checks, "statement and model are the files that the ledger ends with"):
         for key, name in (("statement", names.STATEMENT), ("model", names.MODEL)):
             _require_bound(run / name, last[key])
+    second = agreement(written)
+    with _noted(checks, second.words if second.holds else "a second accountant agrees"):
+        _require(second.holds, second.words)
     bound = commitment.WHOLE in entries[0].body and (run / names.SETTINGS).is_file()
     if bound:
-        with _noted(checks, f"{names.SETTINGS} is what the ledger began with"):
+        with _noted(checks, f"the settings in {names.SETTINGS} are those that the ledger began with"):
             commitment.require(run.read_json(names.SETTINGS), entries[0].body, written["circumstances"])
     recorded, stored = kept.recorded(last), kept.files(run)
     if recorded or stored or facts.kept:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sfumato._checks import SfumatoError
 from sfumato.cli.options.choices import PrintsJson
-from sfumato.cli.options.spellings import Path
+from sfumato.cli.options.spellings import Path, RunIfAny
 from sfumato.cli.output import console
 
 
@@ -18,7 +18,7 @@ class Sign(PrintsJson):
     owner's; its public half, PATH.pub, is given to whoever is to check (sfumato verify RUN --signer PATH.pub).
     """
 
-    run_directory: RunToSign = ""
+    run_directory: RunIfAny = None
     """The run directory."""
     key: Path = None
     """The file of the signing key, which nobody else may read."""
@@ -29,7 +29,8 @@ class Sign(PrintsJson):
         """Sign and name the file, or make a key and print its public half."""
         from sfumato.runs import signature
 
-        if (self.new_key is None) == (self.key is None) or bool(self.run_directory) == (self.key is None):
+        run, key = self.run_directory, self.key
+        if (run is None) != (key is None) or (key is None) == (self.new_key is None):
             raise SfumatoError(
                 "sfumato sign takes a run and --key, or --new-key alone",
                 "give sfumato sign RUN --key PATH, or sfumato sign --new-key PATH",
@@ -37,13 +38,15 @@ class Sign(PrintsJson):
         if self.new_key is not None:
             digits = signature.new_key(self.new_key)
             if self.json:
-                console.as_json({"key": str(self.new_key), "public_key_file": f"{self.new_key}.pub", "public_key": digits})
+                made = {"key": self.new_key, "public_key_file": f"{self.new_key}.pub", "public_key": digits}
+                console.as_json(made)
             else:
                 console.result(digits)
                 console.note(f"{self.new_key} is the secret; {self.new_key}.pub is for whoever is to check")
             return
-        assert self.key is not None
-        path = signature.sign(self.run_directory, self.key)
+        assert run is not None
+        assert key is not None
+        path = signature.sign(run, key)
         if self.json:
             console.as_json({"signature": str(path)})
         else:

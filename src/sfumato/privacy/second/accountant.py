@@ -37,8 +37,8 @@ def bounds(plan: Mapping[str, Any], delta: float) -> Bounds | None:
     """Epsilon of a plan's plain data at this delta; None where nothing here speaks of it.
 
     **Guarantee.** The pair of distributions that dominates the plan's releases (`releases`) is (upper, delta)-private
-    and not (epsilon, delta)-private for any epsilon below `lower`, up to floating-point errors, for which 1e-12 of delta
-    and more is set aside. So an accountant that claims less than `lower` is wrong, or its theorem is another one.
+    and not (epsilon, delta)-private for any epsilon below `lower`, up to floating-point errors, for which 1e-12 of
+    delta and more is set aside. So an accountant that claims less than `lower` is wrong, or its theorem is another one.
     """
     found = releases(plan)
     if found is None:
@@ -98,7 +98,7 @@ def _of_steps(steps: Steps, delta: float, removed: bool) -> Bounds | None:
     if error >= delta:
         return Bounds(0.0, math.inf)
     lower, upper = _epsilon(losses, sums, delta + error), _epsilon(losses, sums, delta - error)
-    return Bounds(max(0.0, lower - off), upper + off)
+    return Bounds(max(0.0, float(lower) - off), float(upper) + off)
 
 
 @dataclass(frozen=True)

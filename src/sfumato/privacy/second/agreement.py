@@ -32,5 +32,5 @@ def agreement(statement: Mapping[str, Any]) -> Agreement:
     if claimed < found.lower:
         return Agreement(False, f"epsilon is {between} by a second accountant, more than the {claimed:.4f} stated")
     if claimed > _LARGER * found.upper:
-        return Agreement(True, f"a second accountant has epsilon {between}, so the {claimed:.4f} stated are on the safe side")
+        return Agreement(True, f"a second accountant has epsilon {between}, less than the {claimed:.4f} stated")
     return Agreement(True, f"a second accountant agrees: epsilon {between}, {claimed:.4f} stated")
