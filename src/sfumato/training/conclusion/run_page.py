@@ -70,7 +70,7 @@ def _of_promise(
         # The page has an attacker's curve in place of the statement's own bounds, which are weaker.
         "statement": {**statement, "plain": promised.remarks},
         "attack": _attack(promised),
-        "together": [] if facts.data_public or public else _together(record, plan),
+        "together": [] if facts.data_public or public else together(record, plan),
         "plan": plan_table(plan, record.get("clock", {})),
         "public_test": facts.test_public,
         "published": None if promised.circumstances.figures is None else published_of(run),
@@ -89,7 +89,7 @@ def _attack(promised: Statement) -> Attack:
     )
 
 
-def _together(record: Mapping[str, Any], plan: PrivacyPlan) -> list[str]:
+def together(record: Mapping[str, Any], plan: PrivacyPlan) -> list[str]:
     """What all runs of the owner's on these data come to by now: private, as their number is."""
     data, places = record["data"], uses.places_of(record)
     materials = [data[name] for name in ("material", "pixels") if data.get(name)]
