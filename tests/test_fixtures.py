@@ -112,7 +112,7 @@ def test_there_is_a_run_of_each_kind():
 def test_a_private_run_still_verifies(copies, version, name):
     verdict = verify(copies[version] / "runs" / name)
     assert verdict.holds, verdict.line
-    assert len(verdict.checks) == 7
+    assert len(verdict.checks) == 8
 
 
 @pytest.mark.parametrize(("version", "name"), PRIVATE)

@@ -133,6 +133,15 @@ DAMAGE = {
 }
 
 
+def older_format(copy):
+    """The statement as before there was a curve, in a run that has one, with a ledger and a model to match."""
+    written = json.loads((copy / "statement.json").read_text())
+    conclude_with(copy, replace(Statement.from_dict(written), format=1).to_dict())
+
+
+DAMAGE["a statement without its curve"] = (older_format, "its format is 1, not 2")
+
+
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_is_found_and_named(copy, damage):
     break_it, found = DAMAGE[damage]

@@ -192,7 +192,7 @@ import sfumato
 
 model = sfumato.load("FOLDER")
 ```"""
-_RETENTION = f"""- The run key, by which the noise could be undone, was deleted when the run ended: `sfumato verify` looks.
+_RETENTION = f"""- The run key, by which the noise could be undone, was deleted when the run ended (`verify` looks).
 - The owner's key, outside of the run, tells which records a run has used; without it runs on one data set cannot be \
 linked. How long it is kept: {BLANK}
 - A record cannot be taken out of a trained model: for that it is trained again without it. The promise bounds what \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import os
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def test_from_python_a_run_has_a_title_too(table):
     assert not Path("other").exists()
 
 
-def test_a_model_card_has_no_figure_of_private_data_and_an_assessment_is_the_owner_s(call, table, quick, capsys):
+def test_a_model_card_has_no_figure_of_private_data_and_an_assessment_is_the_owner_s(call, table, quick):
     call(f"train {table} {quick} --output run --report-epsilon 4")
     call("report run --dpia --purpose 'a trial' --title Dots")
     own = text("run/dpia.md")
@@ -98,8 +99,10 @@ def test_a_model_card_has_no_figure_of_private_data_and_an_assessment_is_the_own
     assert "# Dots" in card
     assert "a trial" not in card
     assert "from noisy counts, epsilon 4" in card
-    exact = sfumato.runs.run.read(sfumato.runs.directory.RunDirectory("run")).accuracy
-    assert f"{exact:.4f}" not in card
+    measured = json.loads(Path("run/evaluation.json").read_text())
+    Path("run/evaluation.json").write_text(json.dumps({**measured, "accuracy": 0.12345}))
+    call("report run --model-card")
+    assert "0.123" not in text("run/README.md")
     call("verify run")
 
 
@@ -110,13 +113,13 @@ def test_a_model_card_has_no_figure_of_private_data_and_an_assessment_is_the_own
         ("--model-card --owner me", "--model-card and --owner are both given"),
     ],
 )
-def test_documents_that_exclude_each_other_are_refused(call, table, quick, refused, options, said):
+def test_documents_that_exclude_each_other_are_refused(call, table, quick, options, said):
     call(f"train {table} {quick} --output run")
-    assert said in refused(f"report run {options}")
+    assert said in call(f"report run {options}", status=1)
 
 
-def test_nothing_is_assessed_of_a_run_without_private_data(call, workplace, refused):
+def test_nothing_is_assessed_of_a_run_without_private_data(call, workplace):
     call("pretrain digits --steps 2 --batch-size 32 --learning-rate 0.1 --threads 1 --output run")
     call("report run --model-card")
     assert "on public data" in text("run/README.md")
-    assert "leave out --dpia" in refused("report run --dpia")
+    assert "leave out --dpia" in call("report run --dpia", status=1)
