@@ -9,7 +9,8 @@ import pytest
 
 from sfumato import SfumatoError, verify
 from sfumato.runs import signature
-from sfumato.runs.signature import new_key, sign
+from sfumato.runs.signature import new_key
+from sfumato.runs.verdict import sign
 from tests.runs.test_verdict import conclude_with, edit_json
 
 

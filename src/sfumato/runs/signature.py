@@ -51,19 +51,9 @@ def new_key(path: str | Path) -> str:
     return _digits(key.public_key())
 
 
-def sign(directory: str | Path, key: str | Path) -> Path:
-    """Sign a finished run with the key at that place, and name the file that says so: signature.json in the run.
-
-    Errors: `SfumatoError` for a run whose statement does not follow from its record, and for a key that others may
-    read, that is damaged, or that is none.
-    """
-    from sfumato.runs.verdict import verify
-
-    own, run = _private_key(Path(key)), RunDirectory(directory)
-    verdict = verify(run.path)
-    if not verdict.holds:
-        raise SfumatoError(f"{run.path} is not signed: {verdict.line.rstrip('.')}", "sign a run that verifies")
-    said = _said(run)
+def write_signature(run: RunDirectory, key: str | Path) -> Path:
+    """Sign a finished run with the key at that place, and name the file that says so: signature.json in the run."""
+    own, said = _private_key(Path(key)), _said(run)
     said |= {"public_key": _digits(own.public_key()), "signature": own.sign(_canonical(said)).hex()}
     run.write_json(names.SIGNATURE, said)
     return run / names.SIGNATURE

@@ -98,6 +98,18 @@ def verify(directory: str | Path, *, signer: str | Path | None = None) -> Verdic
     return Verdict(checks=tuple(checks), settings=bound)
 
 
+def sign(directory: str | Path, key: str | Path) -> Path:
+    """Sign a finished run with the key at that place, and name the file that says so: signature.json in the run.
+
+    Errors: `SfumatoError` for a run whose statement does not follow from its record, and for a key that others may
+    read, that is damaged, or that is none.
+    """
+    run, verdict = RunDirectory(directory), verify(directory)
+    if not verdict.holds:
+        raise SfumatoError(f"{run.path} is not signed: {verdict.line.rstrip('.')}", "sign a run that verifies")
+    return signature.write_signature(run, key)
+
+
 def _look_at(run: RunDirectory, checks: list[Check]) -> bool:
     """Every check in its order; what is broken ends it. Whether the settings were among what was looked at."""
     with _noted(checks, "the plan can be read"):
@@ -128,13 +140,38 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> bool:
     with _noted(checks, "statement and model are the files that the ledger ends with"):
         for key, name in (("statement", names.STATEMENT), ("model", names.MODEL)):
             _require_bound(run / name, last[key])
+    bound = _second_and_settings(run, checks, entries[0].body, written)
+    _beside(run, checks, entries, facts)
+    with _noted(checks, "the model carries the same statement"):
+        inside = parse_json(read_safetensors(run / names.MODEL)[1][METADATA])["statement"]
+        carried = json.loads(json.dumps(replace(promised, computed=None).to_dict()))
+        _require(inside == carried, f"the statement inside {names.MODEL} is not that of {names.STATEMENT}")
+    if workers is not None:
+        checks.append(Check(what=f"ledger and statement tell of the same processes: {workers.sentence}", holds=True))
+    with _noted(checks, "the run key is gone"):
+        gone = not (run / names.RUN_KEY).exists()
+        _require(gone, f"{names.RUN_KEY} still stands: whoever has it can undo the noise")
+    return bound
+
+
+def _second_and_settings(
+    run: RunDirectory, checks: list[Check], opening: Mapping[str, Any], written: Mapping[str, Any]
+) -> bool:
+    """Whether a second accountant and, where they are there and bound, the settings bear the statement out; whether the
+    settings were looked at."""
     second = agreement(written)
     with _noted(checks, second.words if second.holds else "a second accountant agrees"):
         _require(second.holds, second.words)
-    bound = commitment.WHOLE in entries[0].body and (run / names.SETTINGS).is_file()
+    bound = commitment.WHOLE in opening and (run / names.SETTINGS).is_file()
     if bound:
         with _noted(checks, f"the settings in {names.SETTINGS} are those that the ledger began with"):
-            commitment.require(run.read_json(names.SETTINGS), entries[0].body, written["circumstances"])
+            commitment.require(run.read_json(names.SETTINGS), opening, written["circumstances"])
+    return bound
+
+
+def _beside(run: RunDirectory, checks: list[Check], entries: list[Entry], facts: Circumstances) -> None:
+    """What lies beside the model: kept weights, published figures, aggregates."""
+    last = entries[-1].body
     recorded, stored = kept.recorded(last), kept.files(run)
     if recorded or stored or facts.kept:
         with _noted(checks, "the weights kept beside the model are the files that the ledger ends with"):
@@ -151,16 +188,6 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> bool:
             for path in made:
                 problem = aggregated.problems(run, path)
                 _require(problem is None, str(problem))
-    with _noted(checks, "the model carries the same statement"):
-        inside = parse_json(read_safetensors(run / names.MODEL)[1][METADATA])["statement"]
-        carried = json.loads(json.dumps(replace(promised, computed=None).to_dict()))
-        _require(inside == carried, f"the statement inside {names.MODEL} is not that of {names.STATEMENT}")
-    if workers is not None:
-        checks.append(Check(what=f"ledger and statement tell of the same processes: {workers.sentence}", holds=True))
-    with _noted(checks, "the run key is gone"):
-        gone = not (run / names.RUN_KEY).exists()
-        _require(gone, f"{names.RUN_KEY} still stands: whoever has it can undo the noise")
-    return bound
 
 
 @contextlib.contextmanager

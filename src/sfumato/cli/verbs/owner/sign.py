@@ -28,6 +28,7 @@ class Sign(PrintsJson):
     def run(self) -> None:
         """Sign and name the file, or make a key and print its public half."""
         from sfumato.runs import signature
+        from sfumato.runs.verdict import sign
 
         run, key = self.run_directory, self.key
         if (run is None) != (key is None) or (key is None) == (self.new_key is None):
@@ -46,7 +47,7 @@ class Sign(PrintsJson):
             return
         assert run is not None
         assert key is not None
-        path = signature.sign(run, key)
+        path = sign(run, key)
         if self.json:
             console.as_json({"signature": str(path)})
         else:
