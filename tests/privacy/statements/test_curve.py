@@ -34,7 +34,7 @@ def test_each_pair_of_the_curve_holds_and_is_not_far_from_what_holds():
     for plan in (PLAN, FULL):
         for one in beyond_one_point(plan)["curve"]:
             delta = plan.loss.delta(one["epsilon"])
-            assert delta <= one["delta"] <= max(1.02 * delta, 1e-9)
+            assert delta <= one["delta"] <= max(1.05 * delta, 1e-9)
 
 
 def test_a_gaussian_is_its_own_mu():
