@@ -8,7 +8,9 @@ import sys
 import pytest
 
 from sfumato import SfumatoError, verify
+from sfumato.privacy import ledger
 from sfumato.runs import signature
+from sfumato.runs.directory import file_hash
 from sfumato.runs.signature import new_key
 from sfumato.runs.verdict import sign
 from tests.runs.test_verdict import conclude_with, edit_json
@@ -37,6 +39,16 @@ def test_a_signed_run_verifies_by_its_signer_s_public_key(signed, key):
     assert verdict.holds
     assert "which shows who vouches, not when, nor that it ran" in verdict.checks[-1].what
     assert verify(signed).holds
+
+
+def test_the_signed_bytes_are_those_that_the_documentation_names(signed, key):
+    written = json.loads((signed / "signature.json").read_text())
+    said = {name: written[name] for name in ("purpose", "version", "statement", "model", "ledger")}
+    assert said["model"] == file_hash(signed / "model.safetensors")
+    assert said["statement"] == file_hash(signed / "statement.json")
+    assert said["ledger"] == ledger.read(signed / "ledger.jsonl")[-1].hash
+    content = json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
+    signature.public_key(key.with_name("key.pub")).verify(bytes.fromhex(written["signature"]), content)
 
 
 def test_the_key_is_its_owner_s_alone_and_its_public_half_is_not(key, tmp_path):
