@@ -145,11 +145,11 @@ def _users(users: np.ndarray, what: str, images: int) -> np.ndarray:
     """Text (N,), of each image its user's name, or those of several; of a row of names (N, K) those that are filled in."""
     if users.ndim == 2 and users.dtype.kind == "U" and users.shape[1]:
         users = np.array([SEPARATOR.join([SEPARATOR, *row]) for row in users.tolist()], np.str_)
-    numbers, names = numbered(_texts(users, what, images, NOBODY))
+    numbers, names = numbered(_texts(users, what, images, f"; {NOBODY}"))
     return np.array([spelt(name) for name in names], np.str_)[numbers]
 
 
-def _texts(texts: np.ndarray, what: str, images: int, otherwise: str = "take the image out") -> np.ndarray:
+def _texts(texts: np.ndarray, what: str, images: int, otherwise: str = "") -> np.ndarray:
     """Whole numbers become their decimal digits, so that an archive's users are those of a table."""
     if texts.shape != (images,) or texts.dtype.kind not in "iuU":
         raise SfumatoError(
@@ -160,6 +160,6 @@ def _texts(texts: np.ndarray, what: str, images: int, otherwise: str = "take the
     for name in np.unique(texts).tolist():
         if not name.strip():
             odd = np.flatnonzero(texts == name)[0]
-            raise SfumatoError(f"{what} has no name for image {odd}", f"give it one, or {otherwise}")
+            raise SfumatoError(f"{what} has no name for image {odd}", f"give it one, or take the image out{otherwise}")
         refuse_unwritable(name, f"{what}: the name")
     return texts

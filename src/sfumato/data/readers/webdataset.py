@@ -121,7 +121,8 @@ def _object(sample: Sample) -> dict[str, Any]:
 
 def _text(value: Any, fact: str, name: str) -> str:
     if fact == "user" and isinstance(value, list):
-        return SEPARATOR.join([SEPARATOR, *(_text(one, fact, name) for one in value)])
+        names = [_text(one, fact, name) for one in value]
+        return SEPARATOR.join([SEPARATOR, *names]) if all(names) else ""
     if type(value) not in (str, int, float) or (type(value) is float and fact != "time"):
         raise SfumatoError(f"{name} has a {fact} that is no text and no whole number", "write one of them")
     return str(value).strip()

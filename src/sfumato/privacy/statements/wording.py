@@ -73,13 +73,17 @@ def _of_persons(plan: PrivacyPlan, unit: User) -> Wording:
         "Whose record it is: the names in the data are taken from their owner. Of a record that shows several persons "
         "only the one that it is named after is covered, and of a record without a name nobody."
     )
+    single = f"person, with {images},"
     if unit.shared:
-        images = "one image" if unit.at_most == 1 else f"up to {unit.at_most} images, those shared with others included"
+        single = (
+            f"person, over all images that they are on, {images.removesuffix(' images').removesuffix(' image')} of "
+            "which were used (who is on which is taken as public),"
+        )
         kept = f"Of a person who is on more than {unit.at_most} the others were not used"
         plain = [
             f"The promise is per person, over all images that they are on under one name. {kept}. Which images were "
-            "used was decided by who is on which of them alone, and that is taken as public: the promise hides what a "
-            "person's images show, and not that the person is on them, or with whom."
+            "used was decided by who is on which of them alone: the promise hides what a person's images show, and not "
+            "that the person is on them, or with whom."
         ]
         whose = (
             "Who is on which record: the names in the data are taken from their owner, and as public. Somebody on a "
@@ -96,7 +100,7 @@ def _of_persons(plan: PrivacyPlan, unit: User) -> Wording:
             "taken away may let another one in. It is covered as a part of its person, at the person's epsilon."
         )
     return Wording(
-        single=f"person, with {images},",
+        single=single,
         others="all images that the person is not on" if unit.shared else "all images of the other persons",
         subject="that person's data",
         used="a person's images were used",
