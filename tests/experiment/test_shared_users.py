@@ -1,4 +1,4 @@
-"""Users several of whom are on one image: what one of them moves in a real step, what is chosen, and what is refused."""
+"""Several users on one image: what one of them moves in a real step, what is chosen, and what is refused."""
 
 from __future__ import annotations
 
@@ -149,7 +149,9 @@ def test_what_follows_by_rule_is_said(people):
     assert source.at_most == math.ceil(edges.sum() / people.users)
     plan, _, reasons = asked.decide(source)
     told = "\n".join(reasons)
-    assert f"by rule: per user {source.at_most} ({people.users} users are each on as many on average, rounded up)" in told
+    assert (
+        f"by rule: per user {source.at_most} ({people.users} users are each on as many on average, rounded up)" in told
+    )
     assert "by rule: drawn examples, under zero-out adjacency" in told
     assert "who is on which record is taken as public" in told
     assert "of nobody, of whom nothing is promised" in told
@@ -187,6 +189,14 @@ def test_plans_that_take_each_image_for_one_users_are_refused(people):
         users.check(source, plan_for(source, **others))
     with pytest.raises(SfumatoError, match="where users are drawn as wholes each is one user's"):
         users.check(source, plan_for(source, examples=20, batch_size=5, unit=User(drawn="users", at_most=G)))
+
+
+def test_the_cap_is_looked_at_for_every_user_of_an_image(people):
+    source = capped(people, bytes(32), G)
+    whose = np.array([f"a{number};z" for number in range(len(source.train))])
+    source = replace(source, train=replace(source.train, users=whose), users=len(whose) + 1)
+    with pytest.raises(SfumatoError, match=f"keeps at most 4 records of each user, and one in the source has {len(whose)}"):
+        users.check(source, plan_for(source))
 
 
 def test_what_a_promise_for_single_images_is_worth_to_the_one_on_most(people):

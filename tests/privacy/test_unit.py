@@ -190,7 +190,9 @@ def test_shared_records_cost_under_zero_out_what_a_users_own_cost():
 @pytest.mark.parametrize("rule", [Poisson(batch_size=256), FullBatch()])
 @pytest.mark.parametrize("at_most", [1, 10])
 def test_shared_records_have_no_promise_for_a_user_who_may_be_missing(rule, at_most):
-    with pytest.raises(SfumatoError, match="adjacency must be zero-out where a record may be of several users, got add"):
+    with pytest.raises(
+        SfumatoError, match="adjacency must be zero-out where a record may be of several users, got add"
+    ):
         plan(replace(SHARED, at_most=at_most), participation=rule)
 
 

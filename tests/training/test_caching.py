@@ -189,7 +189,9 @@ def test_a_pass_that_was_killed_goes_on_to_the_same_bytes(tmp_path, images, monk
 
 def test_of_images_of_several_users_the_same_stay_from_a_cache(tmp_path, images):
     """Bounded by who is on which, and held out; no name is on disk."""
-    whose = np.array([";".join({f"Ann {number % 9}", f"Ann {number % 7}"}) if number % 8 else ";" for number in range(24)])
+    whose = np.array(
+        [";".join({f"Ann {number % 9}", f"Ann {number % 7}"}) if number % 8 else ";" for number in range(24)]
+    )
     train = replace(images.train, users=np.array([spelt(text) for text in whose.tolist()]))
     source = replace(images, train=train, test=replace(images.test, users=np.array(["Bob"] * 6)), users=9)
     cache = computed(tmp_path / "c", source)

@@ -112,8 +112,8 @@ class User:
     may let another one in, so no promise for records follows from one for users at the same noise. Where records are
     shared, which of them are kept must be a function of who is on which of them alone: then it is the same whatever one
     user's records hold, or if they contribute nothing, and of these at most G are drawn, each by a coin of its own.
-    Where a user may be missing altogether no such rule is known that keeps as many: without the records that one user
-    is on, others of their fellows' may take these places.
+    Where a user may be missing altogether that rule does not do: without the records that one user is on, others of
+    their fellows' may take these places. One that leaves all shared records out would (`shared=False`).
 
     >>> User(drawn="examples", at_most=10, users=3400).vectors, User(drawn="clients").moves
     (10, 2.0)

@@ -24,7 +24,7 @@ def graph_of(records: list[set[str]]) -> Owners:
 
 def kept(records: list[set[str]], at_most: int, key: bytes = KEY) -> np.ndarray:
     graph = graph_of(records)
-    return bounded(graph, [user_code(key, name).encode() for name in graph.names.tolist()], key, at_most)
+    return bounded(graph, [user_code(KEY, name).encode() for name in graph.names.tolist()], key, at_most)
 
 
 @given(graphs, most)

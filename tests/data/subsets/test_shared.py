@@ -45,7 +45,7 @@ def archive(path: Path) -> str:
 
 
 def rows_of_an_archive(path: Path) -> str:
-    rows = np.array([(who + ["", ""])[:2] for who in WHO])
+    rows = np.array([[*who, "", ""][:2] for who in WHO])
     np.savez(path / "a.npz", x=IMAGES, y=LABELS, users=rows)
     return f"npz:{path}/a.npz"
 
@@ -170,7 +170,9 @@ def test_whose_images_they_are_is_known_again(tmp_path):
     swapped = np.array([";".join(reversed(who)) or ";" for who in WHO])
     np.savez(tmp_path / "c.npz", x=IMAGES, y=LABELS, users=swapped)
     assert opened(f"npz:{tmp_path}/c.npz").assignment == source.assignment
-    spec = write_without({"train": source.train, "test": source.test}, source.classes, {0}, tmp_path / "d", marked=False)
+    spec = write_without(
+        {"train": source.train, "test": source.test}, source.classes, {0}, tmp_path / "d", marked=False
+    )
     assert opened(spec).train.users.tolist() == source.train.users.tolist()[1:]
 
 
@@ -191,8 +193,10 @@ def test_an_empty_name_is_nobodys_only_where_that_is_written(tmp_path):
     (tmp_path / "t.csv").write_text("path,label,user\n0.png,a,\n")
     with pytest.raises(SfumatoError, match=r"has no user; fill in its user, or take the line out; or write ; alone"):
         opened(f"csv:{tmp_path}/t.csv")
-    np.savez(tmp_path / "a.npz", x=IMAGES, y=LABELS, users=np.array([""] + SPELT[1:]))
-    with pytest.raises(SfumatoError, match="no name for image 0; give it one, or take the image out; write ; alone where nobody"):
+    np.savez(tmp_path / "a.npz", x=IMAGES, y=LABELS, users=np.array(["", *SPELT[1:]]))
+    with pytest.raises(
+        SfumatoError, match="no name for image 0; give it one, or take the image out; write ; alone where nobody"
+    ):
         opened(f"npz:{tmp_path}/a.npz")
 
 

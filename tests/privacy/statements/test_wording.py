@@ -102,8 +102,8 @@ def test_of_shared_records_it_says_what_is_public_and_whom_nothing_is_promised(a
     unit = User(drawn="examples", at_most=at_most, users=9000, shared=True)
     shared = Statement(plan=replace(PLAN, unit=unit, adjacency="zero-out"), circumstances=Circumstances())
     assert (
-        f"for each single person, over all images that they are on, {kept} of which were used (who is on which is taken "
-        "as public), under zero-out adjacency: 20 steps of the" in shared.sentence
+        f"for each single person, over all images that they are on, {kept} of which were used (who is on which is "
+        "taken as public), under zero-out adjacency: 20 steps of the" in shared.sentence
     )
     assert "with N = 6800 examples of 9000 persons;" in shared.sentence
     plain = "\n".join(shared.plain)

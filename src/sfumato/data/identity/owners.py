@@ -110,10 +110,9 @@ def bounded(owners: Owners, codes: Sequence[bytes], owner_key: bytes, at_most: i
 
     **Guarantee.** No user is on more than G records that stay. Which ones stay is a function of the owner's key and of
     the graph alone, of who is on which record and of the records' order, and of nothing that is on them: so it is the
-    same whatever the records of one user hold, and if they contribute nothing (unit: one user; adjacency: zero-out, with
-    the graph public). It is no such function where a user may be missing altogether: without a record that is shared,
-    another one of the other user may stay in its place, and so on from user to user. So nothing follows for
-    add-or-remove.
+    same whatever the records of one user hold, or if they contribute nothing (unit: one user; adjacency: zero-out, with
+    the graph public). Nothing follows for add-or-remove: without a user's records, where one of them is shared another
+    one of the other user may stay in its place, and so on from user to user.
 
     Args:
         codes: of each user, U of them, what tells that user from others (`user_code`).

@@ -64,7 +64,11 @@ def load(path: str, order: Order) -> Parts:
                 "save y as rows of 0 and 1, or leave them out",
             )
         classes, listed = _classes(arrays, names, declared, where)
-    has_own_split, before, of_texts = "x" not in arrays, len(arrays.get("x", ())), arrays["x" if "x" in arrays else "x_train"].ndim == 2
+    has_own_split, before, of_texts = (
+        "x" not in arrays,
+        len(arrays.get("x", ())),
+        arrays["x" if "x" in arrays else "x_train"].ndim == 2,
+    )
     if order.declared.people.user_from == BY_CLASS:
         arrays = _by_class(arrays, names or classes, order, where)
     if not has_own_split:

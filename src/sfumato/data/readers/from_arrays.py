@@ -142,7 +142,7 @@ def _times(times: np.ndarray, what: str, images: int) -> np.ndarray:
 
 
 def _users(users: np.ndarray, what: str, images: int) -> np.ndarray:
-    """Text (N,), of each image its user's name, or those of several; of a row of names (N, K) those that are filled in."""
+    """Text (N,), of each image its user's name, or those of several; of rows of names (N, K) all that are filled in."""
     if users.ndim == 2 and users.dtype.kind == "U" and users.shape[1]:
         users = np.array([SEPARATOR.join([SEPARATOR, *row]) for row in users.tolist()], np.str_)
     numbers, names = numbered(_texts(users, what, images, f"; {NOBODY}"))

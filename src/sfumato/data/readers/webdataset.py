@@ -13,9 +13,9 @@ from typing import Any
 from sfumato._checks import SfumatoError, parse_json
 from sfumato.data.clock import WRITTEN, TimeStamp, time_stamp
 from sfumato.data.declared import Order
+from sfumato.data.identity.owners import NOBODY, SEPARATOR
 from sfumato.data.parts import Parts
 from sfumato.data.readers.dicom import BY_PATIENT
-from sfumato.data.identity.owners import NOBODY, SEPARATOR
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.listing import Gathering
 from sfumato.data.readers.rows import refuse_other_time

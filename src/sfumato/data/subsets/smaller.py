@@ -26,8 +26,8 @@ def hold_out(source: Source, owner_key: bytes, share: float) -> tuple[Source, Pa
     stored, so adding or removing one record moves no other, and an image goes the same way at every size and in every
     cache of features (unit: one record; adjacency: any). Where the source says whose record each one is, the hash is of
     the user in place of the image: all records of one user go the same way, and adding or removing a user moves nobody
-    else (unit: one record, or one user). Records with users on both sides are on neither. The numbers of examples and of users that a promise is computed for are the
-    declared ones times 1 - share, rounded: public constants.
+    else (unit: one record, or one user). Records with users on both sides are on neither. The numbers of examples and
+    of users that a promise is computed for are the declared ones times 1 - share, rounded: public constants.
 
     Args:
         source: an opened source.

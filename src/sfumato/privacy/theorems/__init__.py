@@ -95,7 +95,7 @@ def theorem_for(plan: Plan) -> Theorem:
         raise SfumatoError(
             f"adjacency must be zero-out where a record may be of several users, got {plan.adjacency}: which records "
             "are kept of one user depends on who else is on them, so a user who is missing may let others' records in",
-            "take zero-out adjacency, which holds with it known who is on which record; or name one user for each",
+            "take zero-out adjacency, which holds with it known who is on which record; or leave shared records out",
         )
     if plan.adjacency not in allowed:
         moves, instead = _MOVES[rule]
