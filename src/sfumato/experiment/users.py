@@ -42,7 +42,7 @@ def most_of_each(source: Source, unit: str | None, per_user: int | None, drawn: 
         return per_user
     if drawn == "users" or source.at_most:
         return source.at_most
-    return math.ceil(source.examples * _users_of_each(source) / (source.users or 1))
+    return max(1, math.ceil(source.examples * _users_of_each(source) / (source.users or 1)))
 
 
 def _users_of_each(source: Source) -> float:
