@@ -1147,7 +1147,10 @@ def floating_users(path):
     return archive(path, **four(users_train=np.arange(4), user_test=np.zeros(4))), {}
 
 
-@refused("users_train of archive 'PATH/a.npz' has no name for image 2; give it one, or take the image out")
+@refused(
+    "users_train of archive 'PATH/a.npz' has no name for image 2; give it one, or take the image out; write ; alone "
+    "where nobody is on it"
+)
 def user_without_a_name(path):
     return archive(path, **four(users_train=np.array(["a", "b", " ", "c"]))), {}
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, positive, positive_integer
-from sfumato.data import Preparation, Source, Views, by_user
+from sfumato.data import Preparation, Source, Views, owners
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models import Trunk
@@ -169,7 +169,7 @@ class PrivateJob(Job):
         whose each one is: a private figure."""
         if self.source.train.users is None or isinstance(self.plan.unit, User):
             return None
-        return int(np.bincount(by_user(self.source.train)[0]).max())
+        return int(owners(self.source.train).of_each_user.max(initial=0))
 
     @property
     def scored(self) -> bool:

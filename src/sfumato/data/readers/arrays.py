@@ -20,13 +20,14 @@ from sfumato.data.images.levels import Levels, undeclared
 from sfumato.data.parts import Parts
 from sfumato.data.readers.files import memory
 from sfumato.data.readers.from_arrays import checked_column, columns_among, parts_of
-from sfumato.data.readers.whose import BY_CLASS, check_by_class
+from sfumato.data.readers.whose import BY_CLASS, check_by_class, refuse_several
 from sfumato.data.subsets.filtered import MARK
 from sfumato.data.subsets.split import record_in_test
 from sfumato.data.texts.reading import load_numbers
 
 _FOUR = ("x_train", "y_train", "x_test", "y_test")
 _PAIR = ("x", "y")
+_SIDES = (("train", False), ("test", True))
 UNDERSTOOD = ("label_columns", f"user_from={BY_CLASS}")
 _FIELDS = {"images": "x", "labels": "y", "users": "users", "groups": "groups", "times": "time", "rows": "rows"}
 
@@ -63,13 +64,23 @@ def load(path: str, order: Order) -> Parts:
                 "save y as rows of 0 and 1, or leave them out",
             )
         classes, listed = _classes(arrays, names, declared, where)
-    has_own_split, of_texts = "x" not in arrays, arrays["x" if "x" in arrays else "x_train"].ndim == 2
+    has_own_split, before, of_texts = (
+        "x" not in arrays,
+        len(arrays.get("x", ())),
+        arrays["x" if "x" in arrays else "x_train"].ndim == 2,
+    )
     if order.declared.people.user_from == BY_CLASS:
         arrays = _by_class(arrays, names or classes, order, where)
     if not has_own_split:
         arrays = _split(arrays, order)
         arrays.pop("time_test", None)  # which nobody asks for
-    known = {"classes_listed": listed, "has_own_split": has_own_split, "filtered": filtered}
+    neither = 0 if has_own_split else before - len(arrays["x_train"]) - len(arrays["x_test"])
+    known = {
+        "classes_listed": listed,
+        "has_own_split": has_own_split,
+        "filtered": filtered,
+        "in_neither_part": neither,
+    }
     if of_texts:
         if multilabel:
             raise SfumatoError(f"{where} has several labels for each text", "give one: several are for images")
@@ -92,18 +103,22 @@ def _by_class(arrays: dict[str, np.ndarray], names: tuple[str, ...], order: Orde
     """The arrays with each image's class as its user; `names` are what the labels are positions in."""
     own = next((f"array {name}" for name in arrays if name.startswith("users")), None)
     check_by_class(order.declared, where, has_own_split="x" not in arrays, own=own)
+    refuse_several(names)
     labels = {name.replace("y", "users", 1): array for name, array in arrays.items() if name.startswith("y")}
     return arrays | {name: np.array(names)[array] for name, array in labels.items()}
 
 
 def _split(arrays: dict[str, np.ndarray], order: Order) -> dict[str, np.ndarray]:
-    """The arrays of a pair in two parts, by a keyed hash of each record; and `rows`, where those of each part stood."""
+    """The arrays of a pair in two parts, by a keyed hash of each record; and `rows`, where those of each part stood.
+
+    Records that belong in neither (`record_in_test`) are left out.
+    """
     key, share = order.owner_key, order.declared.loading.share
     users = arrays["users"].tolist() if "users" in arrays else [None] * len(arrays["x"])
     pairs = zip(arrays["x"], users, strict=True)
-    test = np.array([record_in_test(key, record.tobytes(), user, share) for record, user in pairs], dtype=bool)
-    sides = {"_train": ~test, "_test": test}
-    arrays = arrays | {"rows": np.arange(len(test))}
+    found = [record_in_test(key, record.tobytes(), user, share) for record, user in pairs]
+    sides = {f"_{side}": np.array([one is is_test for one in found]) for side, is_test in _SIDES}
+    arrays = arrays | {"rows": np.arange(len(found))}
     return {name + side: array[chosen] for side, chosen in sides.items() for name, array in arrays.items()}
 
 

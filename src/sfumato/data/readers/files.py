@@ -59,7 +59,8 @@ def load_files(listing: Listing, order: Order, *, where: str, unreadable: Sequen
         side = declared.purpose.larger_side(size) or 0
         room = min(MEMORY_SHARE * memory(), listing.stored.room)
         read = _held if len(listing) * (size * size + side * side) * channels <= room else _left
-        records, known = read(listing, order, classes, size, channels)
+        parted = listing.in_parts(order)
+        records, known = read(parted, order, classes, size, channels)
     return Parts(
         records=records,
         classes=classes,
@@ -68,6 +69,7 @@ def load_files(listing: Listing, order: Order, *, where: str, unreadable: Sequen
             size_rule=size_rule,
             cropped_share=cropped_share,
             unreadable_files=tuple(map(str, unreadable)),
+            in_neither_part=len(listing) - len(parted),
             **listing.reading(order),
         ),
     )
@@ -143,12 +145,12 @@ def _held(
     """Training part, test part, and the larger training images where they are wanted, all in memory."""
     side = order.declared.purpose.larger_side(size) or 0
     levels, key, share = order.declared.pixels.levels, order.owner_key, order.declared.loading.share
-    stored, sides, test = listing.stored, listing.places, listing.in_test(order)
+    stored, sides, test = listing.stored, listing.places, listing.test
 
     def one(row: int) -> tuple[list[np.ndarray], bytes, bool]:
         place = int(sides[row])
         content = stored.read(place)
-        is_test = record_in_test(key, content, None, share) if test is None else bool(test[row])
+        is_test = bool(record_in_test(key, content, None, share) if test is None else test[row])
         sizes = (size, side) if side and not is_test else (size,)
         found, own = _decoded(content, stored.name(place), key, sizes=sizes, channels=channels, levels=levels)
         return found, own, is_test
@@ -178,12 +180,12 @@ def _left(listing: Listing, order: Order, classes: tuple[str, ...], size: int, c
     """The same, left where they are stored, and their fingerprint: each is decoded once, in the fingerprint's order."""
     side = order.declared.purpose.larger_side(size) or 0
     levels, key, share = order.declared.pixels.levels, order.owner_key, order.declared.loading.share
-    stored, test = listing.stored, listing.in_test(order)
+    stored, test = listing.stored, listing.test
     # What decoders say about odd metadata, once for all: readers run beside other work, where no filter can be set.
     warnings.filterwarnings("ignore", category=UserWarning, module="PIL|pydicom")
 
     def coin(place: int) -> bool:
-        return record_in_test(key, stored.read(place), None, share)
+        return bool(record_in_test(key, stored.read(place), None, share))
 
     if test is None:
         test = np.fromiter(in_threads(coin, listing.places, order.progress), bool, len(listing))
