@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sfumato._checks import SfumatoError, positive_integer
+from sfumato.privacy.clipping import Clipping, Quantile
+from sfumato.privacy.mechanism import Gaussian, Mechanism
+
+if TYPE_CHECKING:
+    from sfumato.privacy.planning.requested import Optimal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +40,9 @@ class NoiseGrid:
 
     def __post_init__(self) -> None:
         if isinstance(self.exponent, bool) or not isinstance(self.exponent, int):
-            raise SfumatoError(f"exponent must be a whole number, got {self.exponent!r}", "give that of the grid's step")
+            raise SfumatoError(
+                f"exponent must be a whole number, got {self.exponent!r}", "give that of the grid's step"
+            )
         positive_integer("elements", self.elements, remedy="give the number of trained parameters' elements")
         if not isinstance(self.alone, bool):
             raise SfumatoError(f"alone must be true or false, got {self.alone!r}", "say how the sum is computed")
@@ -51,4 +59,22 @@ class NoiseGrid:
         return (
             f"a Gaussian rounded correctly to multiples of 2^{self.exponent} of the clipping norm, drawn exactly from "
             f"the bits of SHAKE-256, and {more:.1e}% stronger than the noise multiplier says, for the rounding of sums"
+        )
+
+
+def refuse_without_grid(mechanism: Mechanism | Optimal, clipping: Clipping | None = None) -> None:
+    """Refuse secure noise where what is released would be no post-processing of integers on one grid.
+
+    Args:
+        clipping: the plan's; None where it is not known yet.
+    """
+    if not isinstance(mechanism, Gaussian):
+        raise SfumatoError(
+            "noise is secure, and the mechanism adds up noise of several steps in floating point",
+            "give mechanism gaussian with a participation that draws anew or takes all, or noise standard",
+        )
+    if isinstance(clipping, Quantile):
+        raise SfumatoError(
+            "noise is secure, and the clipping norm follows a quantile, so that each step would have another grid",
+            "leave quantile out, or give noise standard",
         )

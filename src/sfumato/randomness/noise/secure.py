@@ -19,16 +19,17 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients import GridSum, grid
-from sfumato.privacy.mechanism import Gaussian, Mechanism
-from sfumato.privacy.noise_grid import NoiseGrid
+from sfumato.gradients import GridSum
+from sfumato.gradients.grid import STEP
+from sfumato.privacy.mechanism import Mechanism
+from sfumato.privacy.noise_grid import NoiseGrid, refuse_without_grid
 from sfumato.randomness.keys import RunKey
 from sfumato.randomness.noise import ComingNoise, Noise, NoiseState
 from sfumato.randomness.noise.blocks import BLOCK, PIECE, blocks_of
 
 FINENESS = 32
 """A grid has at least 2^32 steps in a standard deviation, or as many as the grid of sums has."""
-SUMS_EXPONENT = int(math.log2(grid.STEP))
+SUMS_EXPONENT = int(math.log2(STEP))
 """Of the grid that sums lie on, in units of C."""
 BITS = 63
 """Of a magnitude's uniform number, to begin with; the 64th is the sign."""
@@ -56,32 +57,12 @@ class SecureNoise(Noise):
 
     def __init__(self, mechanism: Mechanism, *, max_norm: float, key: RunKey):
         super().__init__(mechanism, max_norm=max_norm, key=key)
-        if not isinstance(mechanism, Gaussian):
-            raise SfumatoError(
-                f"noise is secure, and mechanism {mechanism.name} adds up noise of several steps in floating point",
-                "give mechanism gaussian, or noise standard",
-            )
+        refuse_without_grid(mechanism)
         refuse_inaccurate()
 
     def taken(self, total: GridSum) -> dict[str, Tensor]:
         """The sum as integers."""
         return total.integers
-
-    def grid(self, elements: int, *, alone: bool = True) -> NoiseGrid:
-        """The grid for sums of so many coordinates in all.
-
-        >>> SecureNoise(Gaussian(noise_multiplier=1.5), max_norm=1.0, key=RunKey.from_seed(0)).grid(100).exponent
-        -32
-        """
-        finest = math.floor(math.log2(self.mechanism.noise_multiplier)) - FINENESS
-        return NoiseGrid(exponent=max(SUMS_EXPONENT, finest), elements=elements, alone=alone)
-
-    def scale(self, elements: int) -> float:
-        """s / g, the standard deviation in steps of the grid: rounded up, and then taken as it is."""
-        own = self.grid(elements)
-        return math.nextafter(
-            math.ldexp(self.mechanism.noise_multiplier, -own.exponent) * (1 + own.widening) * (1 + 2**-51), math.inf
-        )
 
     def ahead(
         self,
@@ -95,8 +76,8 @@ class SecureNoise(Noise):
         self._kept(like, self._checked(step, state))
         shapes = {name: value.shape for name, value in like.items()}
         elements = sum(shape.numel() for shape in shapes.values())
-        exponent = self.grid(elements).exponent
-        drawing = partial(draw, shapes, step, self._key, self.scale(elements), share)
+        sigma, exponent = self.mechanism.noise_multiplier, grid_of(self.mechanism.noise_multiplier, elements).exponent
+        drawing = partial(draw, shapes, step, self._key, scale_of(sigma, elements), share)
         coming = OnGrid(
             drawing,
             shapes,
@@ -105,6 +86,22 @@ class SecureNoise(Noise):
             unit=math.ldexp(self.max_norm, exponent),
         )
         return ComingNoise(coming, NoiseState(step=step + 1))
+
+
+def grid_of(noise_multiplier: float, elements: int, *, alone: bool = True) -> NoiseGrid:
+    """The grid for sums of so many coordinates in all: C 2^exponent, a multiple of the grid that sums lie on.
+
+    >>> grid_of(1.5, 100).exponent
+    -32
+    """
+    finest = math.floor(math.log2(noise_multiplier)) - FINENESS
+    return NoiseGrid(exponent=max(SUMS_EXPONENT, finest), elements=elements, alone=alone)
+
+
+def scale_of(noise_multiplier: float, elements: int) -> float:
+    """s / g, the noise's standard deviation in steps of the grid: rounded up, and from then on taken as it is."""
+    grid = grid_of(noise_multiplier, elements)
+    return math.ldexp(noise_multiplier, -grid.exponent) * (1 + grid.widening) * (1 + 2.0**-50)
 
 
 Take = Callable[[str, slice, np.ndarray], None]
@@ -208,7 +205,13 @@ def _tail(boundary: float, scale: float, bits: int) -> int:
 @cache
 def refuse_inaccurate() -> None:
     """Refuse a machine whose quantiles are off by more than an eighth of `MARGIN`, at points of all their branches."""
-    chances = np.concatenate([0.5 - 2.0 ** -np.arange(2.0, 50.0), np.exp(-np.linspace(1, 36, 120)), math.exp(-2) + np.arange(-4, 5) * 2.0**-40])
+    chances = np.concatenate(
+        [
+            0.5 - 2.0 ** -np.arange(2.0, 50.0),
+            np.exp(-np.linspace(1, 36, 120)),
+            math.exp(-2) + np.arange(-4, 5) * 2.0**-40,
+        ]
+    )
     for chance, quantile in zip(chances.tolist(), (-ndtri(chances)).tolist(), strict=True):
         error, value = MARGIN / 8 * (1 + abs(quantile)), int(math.ldexp(chance, 200))
         if not _tail(quantile + error, 1.0, 199) <= value <= _tail(quantile - error, 1.0, 199):

@@ -17,6 +17,7 @@ from sfumato import _devices, models
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato.data import Images, Source
 from sfumato.experiment import users
+from sfumato.experiment.budget import SECURE
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models.losses import LOSSES
@@ -28,6 +29,7 @@ from sfumato.training.descent import check_choices
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
 from sfumato.training.job import PUBLIC, PrivateJob, Shape, synthetic_targets
 from sfumato.training.kind import Kind
+from sfumato.training.noise import with_noise
 from sfumato.training.parts.part import Asked
 from sfumato.training.parts.registry import parts_of, split
 from sfumato.training.preparation.building import build, transform_for
@@ -92,9 +94,10 @@ def prepare(
     module, device = known["module"], known["performance"].device
     trunk = _trunk(module, source, settings)
     gradient, shape = _gradient(module, trunk, source, plan, settings, start, device)
-    micro_batch = _checked(gradient, shape, source, start, device)
+    micro_batch = _checked(gradient, shape, source, settings, start, device)
     parts = tuple(part.with_model(module, known["transform"]) for part in parts)
     facts = circumstances(source, plan, settings, known["key"], start.context)
+    facts = with_noise(facts, settings, plan, gradient.zeros(), alone=micro_batch == 1)
     for part in parts:
         facts = part.circumstances(facts)
     known["performance"] = replace(known["performance"], micro_batch=micro_batch, ways=gradient.methods)
@@ -203,7 +206,14 @@ def _gradient(
     return gradient, shape
 
 
-def _checked(gradient: ClippedGradient | UserGradient, shape: Shape, source: Source, start: Start, device: str) -> int:
+def _checked(
+    gradient: ClippedGradient | UserGradient,
+    shape: Shape,
+    source: Source,
+    settings: Settings,
+    start: Start,
+    device: str,
+) -> int:
     """Check the gradient against the oracle on synthetic examples; and how many of them fit into memory at once."""
     targets, micro_batch = synthetic_targets(source, device), start.machine.micro_batch
     with _devices.own_randomness(device):
@@ -214,7 +224,9 @@ def _checked(gradient: ClippedGradient | UserGradient, shape: Shape, source: Sou
             gradient.self_check(shape, targets=targets)
         if micro_batch is None:
             recorded = start.unfinished.recorded
-            micro_batch = recorded.micro_batch if recorded else size_micro_batch(gradient, shape, device, targets)
+            alone = 1 if settings.noise == SECURE else None  # so that sums are exact
+            micro_batch = recorded.micro_batch if recorded else alone
+            micro_batch = micro_batch or size_micro_batch(gradient, shape, device, targets)
     return micro_batch
 
 
