@@ -255,9 +255,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
             rarest = None if self.class_prevalence is None else min(declared(self.class_prevalence).values())
             lines.append(f"forecast: {remarks.forecast(plan, len(source.classes), rarest)}")
         if self.noise == SECURE:
-            lines.append(
-                "by rule: micro-batch 1, where none is given (noise is secure, and gradients by themselves add up exactly)"
-            )
+            lines.append("by rule: micro-batch 1, where none is given (noise is secure, and the sum is then exact)")
         if self.delta is None:
             counted_as, of = plan.epsilon(min(0.5, 1 / plan.units)), "" if plan.users is None else ", N users"
             lines.append(
