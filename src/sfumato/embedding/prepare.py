@@ -128,7 +128,7 @@ def _private(
     read = [fact for fact in facts.read if fact not in unused]
     facts = replace(facts, read=(*read, *(["groups"] if clients.grouping == "fixed" else [])))
     known |= {"plan": plan}
-    query: ClippedScatters | ClippedUpdates
+    query: Any
     if whitens:
         query = ClippedScatters(width=known["module"].mapped, max_norm=plan.max_norm)
     else:

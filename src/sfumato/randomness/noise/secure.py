@@ -1,7 +1,7 @@
 """Noise that holds on real machines: a Gaussian rounded correctly to a public grid, drawn from cryptographic bits.
 
-Noise of floating-point numbers has holes between them, and where they lie depends on what the noise is added to: the low
-bits of a noisy sum can show the sum (Mironov 2012; Jin et al. 2022, arXiv 2112.05307). Here sum and noise are integers.
+Noise of floating-point numbers has holes between them, and where they lie depends on what it is added to: the low bits
+of a noisy sum can show the sum (Mironov 2012; Jin et al. 2022, arXiv 2112.05307). Here sum and noise are integers.
 """
 
 from __future__ import annotations
@@ -48,11 +48,12 @@ class SecureNoise(Noise):
         mechanism, max_norm, key: as for `Noise`; the mechanism is `Gaussian`.
 
     **Guarantee.** With d coordinates in all, what leaves is S' + Z times the grid's step g, where S' is the sum rounded
-    to the grid and each Z is round(N(0, s^2) / g) with s = noise_multiplier * max_norm * (1 + g sqrt(d) / C), independent
-    across steps, parameters and coordinates: post-processing of the Gaussian mechanism (`NoiseGrid`). Z has exactly that
-    law where its bits are uniform: they are those of SHAKE-256, keyed by 512 bits of HMAC-SHA512 of the run key, and
-    more of them are drawn until they decide (`magnitude`), so no distance from the ideal is left to account for. S' + Z
-    are integers until the noise is in them; what becomes of them then is post-processing, the same for every sum.
+    to the grid and each Z is round(N(0, s^2) / g) with s = noise_multiplier * max_norm * (1 + g sqrt(d) / C),
+    independent across steps, parameters and coordinates: post-processing of the Gaussian mechanism (`NoiseGrid`). Z has
+    exactly that law where its bits are uniform: they are those of SHAKE-256, keyed by 512 bits of HMAC-SHA512 of the
+    run key, and more of them are drawn until they decide (`magnitude`), so the sampler's distance from the ideal is
+    zero, and takes nothing from delta. S' + Z are integers until the noise is in them; what becomes of them then is
+    post-processing, the same for every sum.
     """
 
     def __init__(self, mechanism: Mechanism, *, max_norm: float, key: RunKey):

@@ -17,7 +17,6 @@ from sfumato import _devices, models
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato.data import Images, Source
 from sfumato.experiment import users
-from sfumato.experiment.budget import SECURE
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models.losses import LOSSES
@@ -34,7 +33,7 @@ from sfumato.training.parts.part import Asked
 from sfumato.training.parts.registry import parts_of, split
 from sfumato.training.preparation.building import build, transform_for
 from sfumato.training.preparation.origins import origins, trained_on
-from sfumato.training.preparation.start import Context, Machine, Start
+from sfumato.training.preparation.start import Context, Machine, Start, known_micro_batch
 from sfumato.training.started import local_count
 from sfumato.training.steps import PRIVATE
 
@@ -94,7 +93,7 @@ def prepare(
     module, device = known["module"], known["performance"].device
     trunk = _trunk(module, source, settings)
     gradient, shape = _gradient(module, trunk, source, plan, settings, start, device)
-    micro_batch = _checked(gradient, shape, source, settings, start, device)
+    micro_batch = _checked(gradient, shape, source, known_micro_batch(start, settings.noise), device)
     parts = tuple(part.with_model(module, known["transform"]) for part in parts)
     facts = circumstances(source, plan, settings, known["key"], start.context)
     facts = with_noise(facts, settings, plan, gradient.zeros(), alone=micro_batch == 1)
@@ -215,19 +214,14 @@ def _checked(
     device: str,
 ) -> int:
     """Check the gradient against the oracle on synthetic examples; and how many of them fit into memory at once."""
-    targets, micro_batch = synthetic_targets(source, device), start.machine.micro_batch
+    targets = synthetic_targets(source, device)
     with _devices.own_randomness(device):
         torch.manual_seed(0)
         if source.tokens is not None and isinstance(gradient, ClippedGradient):
             gradient.self_check()  # on the template
         else:
             gradient.self_check(shape, targets=targets)
-        if micro_batch is None:
-            recorded = start.unfinished.recorded
-            alone = 1 if settings.noise == SECURE else None  # so that sums are exact
-            micro_batch = recorded.micro_batch if recorded else alone
-            micro_batch = micro_batch or size_micro_batch(gradient, shape, device, targets)
-    return micro_batch
+        return micro_batch or size_micro_batch(gradient, shape, device, targets)
 
 
 def refuse_printed(normalisation: str | None) -> None:
