@@ -206,12 +206,7 @@ def _gradient(
 
 
 def _checked(
-    gradient: ClippedGradient | UserGradient,
-    shape: Shape,
-    source: Source,
-    settings: Settings,
-    start: Start,
-    device: str,
+    gradient: ClippedGradient | UserGradient, shape: Shape, source: Source, micro_batch: int | None, device: str
 ) -> int:
     """Check the gradient against the oracle on synthetic examples; and how many of them fit into memory at once."""
     targets = synthetic_targets(source, device)
