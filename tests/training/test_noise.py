@@ -10,7 +10,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sfumato import ClippedGradient, Gaussian, Poisson, PrivacyPlan, PrivateStep, RunKey, SfumatoError, load, train
+from sfumato import (
+    ClippedGradient,
+    Gaussian,
+    Noise,
+    Poisson,
+    PrivacyPlan,
+    PrivateStep,
+    RunKey,
+    SfumatoError,
+    load,
+    train,
+)
 from sfumato.experiment.settings import Settings
 from sfumato.gradients import GridSum
 from sfumato.gradients.grid import STEP
@@ -18,7 +29,6 @@ from sfumato.privacy import Circumstances, FixedOrder, Statement
 from sfumato.privacy.mechanism import Tree
 from sfumato.privacy.noise_grid import NoiseGrid
 from sfumato.randomness.noise.secure import SecureNoise, grid_of, rounded_gaussians, scale_of
-from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
 from sfumato.training.job import PublicTraining
@@ -68,23 +78,37 @@ def test_gradients_that_are_computed_together_are_named_as_not_covered(tmp_path,
     assert together.statement.sentence == run.statement.sentence
 
 
-def test_a_run_that_was_killed_goes_on_with_the_same_noise(tmp_path, spots, run, monkeypatch):
-    save = Checkpoint.save
+def test_each_step_of_a_run_has_the_noise_that_was_asked_for(tmp_path, spots, monkeypatch):
+    kinds, ahead = [], Noise.ahead
+    monkeypatch.setattr(
+        Noise, "ahead", lambda self, *given, **known: (kinds.append(self), ahead(self, *given, **known))[1]
+    )
+    seen, drawn = [], SecureNoise.ahead
+    monkeypatch.setattr(
+        SecureNoise, "ahead", lambda self, *given, **known: (seen.append(given[1]), drawn(self, *given, **known))[1]
+    )
+    train("linear", spots, PLAN, directory=tmp_path / "run", **PLAIN)
+    assert seen == list(range(PLAN.steps))
+    assert not kinds
 
-    def killed(self, path):
-        save(self, path)
-        if self.step == 2:
+
+def test_a_run_that_was_killed_goes_on_with_the_same_noise(tmp_path, spots, run, monkeypatch):
+    descend, steps = loop.descend, []
+
+    def killed(*given):
+        steps.append(given)
+        if len(steps) == 3:
             raise KeyboardInterrupt
+        descend(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoint, "save", killed)
-        patch.setattr(loop, "DURABLE", 1, raising=False)
+        patch.setattr(loop, "descend", killed)
         with pytest.raises(KeyboardInterrupt):
-            train("linear", spots, PLAN, directory=tmp_path / "run", **PLAIN, checkpoint_every=2)
+            train("linear", spots, PLAN, directory=tmp_path / "run", **PLAIN)
     assert not RunDirectory(tmp_path / "run").finished
-    with pytest.raises(SfumatoError, match="noise"):
-        train("linear", spots, PLAN, directory=tmp_path / "run", **PLAIN | {"noise": "standard"}, checkpoint_every=2)
-    on = train("linear", spots, PLAN, directory=tmp_path / "run", **PLAIN, checkpoint_every=2)
+    with pytest.raises(SfumatoError, match="noise was secure"):
+        train("linear", spots, PLAN, directory=tmp_path / "run", **PLAIN | {"noise": "standard", "micro_batch": 1})
+    on = train("linear", spots, PLAN, directory=tmp_path / "run", **PLAIN)
     for name, value in weights(run).items():
         assert torch.equal(value, weights(on)[name])
 
