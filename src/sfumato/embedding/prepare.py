@@ -41,6 +41,7 @@ from sfumato.privacy import FixedOrder, PrivacyPlan, User
 from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.training.job import PrivateJob
+from sfumato.training.noise import with_noise
 from sfumato.training.preparation.building import transform_for
 from sfumato.training.preparation.origins import origins, trained_on
 from sfumato.training.preparation.prepare import begun, check_epsilon, circumstances, first_key
@@ -126,11 +127,14 @@ def _private(
     unused = {"classes"} if whitens else {"examples"} if clients.method == "fedavg" else {"examples", "classes"}
     read = [fact for fact in facts.read if fact not in unused]
     facts = replace(facts, read=(*read, *(["groups"] if clients.grouping == "fixed" else [])))
-    known |= {"plan": plan, "circumstances": facts}
+    known |= {"plan": plan}
+    query: Any
     if whitens:
-        return WhiteningJob(**known, gradient=ClippedScatters(width=known["module"].mapped, max_norm=plan.max_norm))
-    updates = ClippedUpdates(local=LocalTraining(known["module"], clients.local), max_norm=plan.max_norm)
-    return EmbeddingJob(**known, gradient=updates)
+        query = ClippedScatters(width=known["module"].mapped, max_norm=plan.max_norm)
+    else:
+        query = ClippedUpdates(local=LocalTraining(known["module"], clients.local), max_norm=plan.max_norm)
+    facts = with_noise(facts, settings, plan, query.zeros(), alone=True)  # one user, or one client, after the other
+    return (WhiteningJob if whitens else EmbeddingJob)(**known, circumstances=facts, gradient=query)
 
 
 def _by_gradients(source: Source, decided: Decided, model: nn.Module | None, start: Start) -> DpsgdJob:
@@ -177,7 +181,7 @@ def _decide_by_gradients(experiment: EmbeddingExperiment, source: Source) -> Dec
     if experiment.quantile is not None:
         raise SfumatoError("method dpsgd clips to a fixed norm", "leave quantile out")
     names = {one.name for kind in (Budget, Pair) for one in fields(kind)}
-    names |= {*choices_of(Descent), *choices_of(Averages), "seed"}
+    names |= {*choices_of(Descent), *choices_of(Averages), "seed", "noise"}
     given = {name: getattr(experiment, name) for name in names - {"pretrained_rate"}}
     asked = Experiment(**given, unit="user", per_user=experiment.per_user, drawn="users", views=1, model="cnn")
     plan, settings, reasons = asked.decide(source)

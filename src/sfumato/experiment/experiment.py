@@ -10,7 +10,7 @@ from sfumato._checks import SfumatoError, positive
 from sfumato._choices import asked, choices_of
 from sfumato.averaging.averages import Averages
 from sfumato.data.images.augmentation import Augmentation
-from sfumato.experiment.budget import Budget, PairOfRecords, Units
+from sfumato.experiment.budget import SECURE, Budget, NoiseMade, PairOfRecords, Units
 from sfumato.models.choices import Network, Norms, Objective
 from sfumato.optim.descent import Descent
 
@@ -46,7 +46,7 @@ class Choices(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budget):
+class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, NoiseMade, Budget):
     """A private training as it is asked for. What is None follows a written rule, from public facts alone.
 
     With all four of epsilon, noise, steps and batch size the plan may spend at most epsilon; else see
@@ -260,6 +260,8 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
         if self._features(source) is not None and images and not source.multilabel:
             rarest = None if self.class_prevalence is None else min(declared(self.class_prevalence).values())
             lines.append(f"forecast: {remarks.forecast(plan, len(source.classes), rarest)}")
+        if self.noise == SECURE:
+            lines.append("by rule: micro-batch 1, where none is given (noise is secure, and the sum is then exact)")
         if self.delta is None:
             counted_as, of = plan.epsilon(min(0.5, 1 / plan.units)), "" if plan.users is None else ", N users"
             lines.append(

@@ -65,6 +65,10 @@ class RunKey:
         counter = np.concatenate([np.zeros(1, np.uint64), derived[2:]])
         return np.random.Generator(np.random.Philox(key=derived[:2], counter=counter))
 
+    def extendable(self, stream: str, step: int, name: str = "") -> bytes:
+        """512 derived bits, to key a function whose output is as long as is wanted (SHAKE-256)."""
+        return self._derive(stream, step, name)
+
     def words(self, stream: str, step: int, name: str = "") -> np.ndarray:
         """256 derived bits as four numbers of uint64, to key a generator of someone else's."""
         return np.frombuffer(self._derive(stream, step, name)[:32], dtype=np.uint64)

@@ -15,12 +15,13 @@ from sfumato.data import ViewDraws
 from sfumato.models.losses import LOSSES
 from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan
-from sfumato.randomness import Noise, NoiseState, RunKey, Sampler
+from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.training import together
 from sfumato.training.inputs import Inputs, viewed
 from sfumato.training.inputs_of_users import UserInputs
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.kind import Kind
+from sfumato.training.noise import noise_of
 from sfumato.training.scorer import scorer_of
 from sfumato.training.step import PrivateStep
 from sfumato.training.workers import Workers
@@ -36,7 +37,7 @@ class PrivateSteps:
 
     def __init__(self, job: PrivateJob, key: RunKey, progress: Progress | None = None):
         plan = job.plan
-        noise = Noise(plan.mechanism, max_norm=plan.max_norm, key=key)
+        noise = noise_of(job.settings, plan, key)
         self._plan, self._key, self._performance = plan, key, job.performance
         self._workers = together.own()
         self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise, workers=self._workers)

@@ -9,7 +9,7 @@ from sfumato.cli.options.choices import Begins, Observed, Together
 from sfumato.cli.options.spellings import Examples, SourceRecipeOrRun, spelt
 from sfumato.embedding.choices import BudgetOfRounds, ClientChoices, ServerChoices
 from sfumato.embedding.experiment import EmbeddingExperiment
-from sfumato.experiment.budget import Pair
+from sfumato.experiment.budget import NoiseMade, Pair
 from sfumato.observers.progress import Bars, read_source
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @spelt
 @dataclass(frozen=True, kw_only=True)
-class Embed(Observed, Together, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds):
+class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientChoices, BudgetOfRounds):
     """Train an image embedding privately, with a promise for each person.
 
     Of few people on fixed features, of many by DP-FedEmb. SOURCE is folder:PATH with --user-from (class for

@@ -158,6 +158,8 @@ class Statement:
             lines.append(f"For a whole group, removed with all of its persons, epsilon is {rounded_up(whole)}.")
         who = plan.participation.remark(plan.unit.drawn_one)
         lines += filter(None, (plan.unit.neighbours[plan.adjacency].remark, who, plan.mechanism.remark))
+        if (grid := self.circumstances.noise_grid) is not None:
+            lines.append(f"Its noise holds for the numbers that a machine really computes: it is {grid.words}.")
         if self.selection is not None:
             lines.append(
                 "This model was chosen as the best of several, a random number of them. The promise covers that choice "

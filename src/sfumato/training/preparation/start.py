@@ -8,6 +8,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato._choices import OfParts
+from sfumato.experiment.budget import SECURE
 from sfumato.experiment.settings import Performance
 from sfumato.privacy import Search
 from sfumato.randomness import RunKey
@@ -84,6 +85,16 @@ class Start(OfParts):
 def recorded_performance(run: RunDirectory) -> Performance | None:
     """What an unfinished run has pinned; None where there is no run."""
     return Performance.from_dict(run.read_json(names.SETTINGS)["performance"]) if run.exists else None
+
+
+def known_micro_batch(start: Start, noise: str) -> int | None:
+    """The most examples at once: as asked for, as pinned, or one where noise is secure, so that sums are exact; None
+    where it is to be measured."""
+    if start.machine.micro_batch is not None:
+        return start.machine.micro_batch
+    if start.unfinished.recorded is not None:
+        return start.unfinished.recorded.micro_batch
+    return 1 if noise == SECURE else None
 
 
 def recorded_key(run: RunDirectory) -> RunKey | None:
