@@ -180,6 +180,7 @@ def foreseen(job: PrivateJob, run: RunDirectory) -> tuple[dict[str, Any], list[t
         "run": str(run.path),
         "would": "stand" if run.finished else "resume" if run.exists else "begin",
         "plan": plan,
+        "privacy_plan": job.plan.to_dict(),
         "settings": job.settings.to_dict(),
         "performance": job.performance.to_dict(),
         "estimate": asdict(expected),
