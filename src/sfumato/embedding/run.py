@@ -163,7 +163,7 @@ def recorded(path: str) -> tuple[AnyJob, RunDirectory]:
         )
         sizes = {name: record[name] for name in ("steps", "batch_size")}
         decided = Unpromised(settings=settings, clients=clients, **sizes)
-    return prepare(source, decided, start=start, **budgeted.of_record(record)), run
+    return prepare(source, decided, start=start, budget=budgeted.of_record(record).get("budget")), run
 
 
 def is_embedding(run: RunDirectory) -> bool:

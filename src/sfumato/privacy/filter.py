@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any
 
-from sfumato._checks import SfumatoError, fraction, number, one_of, positive
+from sfumato._checks import SfumatoError, fraction, one_of, positive
 from sfumato.privacy import calibration
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.selection import PrivateSelection
@@ -272,13 +272,13 @@ def best_order(epsilon: float, delta: float) -> float:
     """
     from scipy.optimize import minimize_scalar
 
-    found = minimize_scalar(
+    found: Any = minimize_scalar(
         lambda log: -_most_renyi(1 + math.exp(log), epsilon, delta) / (1 + math.exp(log)),
         bounds=(math.log(0.02), math.log(1e6)),
         method="bounded",
         options={"xatol": 1e-6},
     )
-    order = 1 + math.exp(number("order", found.x))
+    order = 1 + math.exp(float(found.x))
     return max(round(order, 2), 1.02) if order < 10 else float(round(order))
 
 

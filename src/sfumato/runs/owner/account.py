@@ -18,7 +18,7 @@ class Reservation:
     Args:
         date: when, in UTC; lines count in their order, whatever the clock said.
         run: its identity.
-        place: the name of its directory.
+        place: its directory, by the last two names of the path.
         use: the plan, or the private selection.
         figures: epsilon of what it publishes of test records; None where it publishes nothing.
         cost: what it takes of the filter's limit.

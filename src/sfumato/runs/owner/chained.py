@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from sfumato import _files
 from sfumato._checks import SfumatoError, parse_json
@@ -30,7 +30,8 @@ class Chained:
     """
 
     def __init__(self, path: Path, what: str, content: bytes):
-        self._path, self._what, self._file, self._seal = path, what, None, ""
+        self._path, self._what, self._seal = path, what, ""
+        self._file: BinaryIO | None = None
         self.entries: list[dict[str, Any]] = []
         for number, line in enumerate(content.split(b"\n"), start=1):
             if not line or torn(line):  # cut short, so that what it was written for had not begun

@@ -86,6 +86,18 @@ def admitted(account: Account, coming: Coming) -> Reservation:
     )
 
 
+def refuse_beyond(name: str, many: Sequence[Use]) -> None:
+    """Refuse several plans that do not all fit into what is left; nothing is reserved of them yet."""
+    account = read_budget(name)
+    costs = [cost_of(account, use, None) for use in many]
+    if not account.filter.fits([*account.costs, *costs]):
+        raise SfumatoError(
+            f"the budget {name} has {percent(1 - account.used)} left, and {runs(len(many))} need "
+            f"{percent(math.fsum(costs) / account.filter.limit)}",
+            "give fewer of them, or a smaller epsilon",
+        )
+
+
 def cost_of(account: Account, use: Use, figures: float | None) -> float:
     """What it takes of the budget's limit, or a refusal that names the budget."""
     try:
@@ -99,7 +111,7 @@ def _beyond(account: Account, coming: Coming, cost: float) -> tuple[str, str]:
     own, costs = account.filter, math.fsum([*account.costs, cost])
     problem = (
         f"the budget {account.name} has epsilon {own.epsilon:g} at delta {own.delta!r}, of which "
-        f"{runs(len(account.reservations))} use {percent(account.used)}; this one needs {percent(cost / own.limit)} "
+        f"{runs(len(account.reservations))} took {percent(account.used)}; this one needs {percent(cost / own.limit)} "
         f"and would bring it to epsilon {rounded_up(own.epsilon_of(costs))}"
     )
     less = own.most_noise_left(coming.use, account.left) if isinstance(coming.use, PrivacyPlan) else None

@@ -93,3 +93,14 @@ def check(name: str | None, *, public: bool) -> None:
 def of_record(record: Mapping[str, Any]) -> dict[str, str]:
     """The option that a run began with, by its settings.json."""
     return {"budget": record["budget"]["name"]} if "budget" in record else {}
+
+
+def lines(record: Mapping[str, Any]) -> list[str]:
+    """How the budget of a run with this record stands by now: for the owner, as it says what else was done."""
+    if (name := of_record(record).get("budget")) is None:
+        return []
+    try:
+        account = budgets.read_budget(name)
+    except SfumatoError as error:
+        return [f"How the budget {name} stands is not known: {error.problem}."]
+    return [f"B{account.words[1:]}; plans add up by {account.filter.rule}."]

@@ -186,7 +186,7 @@ class Part:
         yield from ()
 
     def paid(self, decided: Decided, run: str, place: str) -> AbstractContextManager[None]:
-        """Around the beginning of the run with this identity, in a directory of this name; and again each time that it
+        """Around the beginning of the run with this identity, in this directory; and again each time that it
         goes on, before any step. Refuses a run that may not begin."""
         return nullcontext()
 

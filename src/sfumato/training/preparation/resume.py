@@ -72,7 +72,7 @@ def paying(job: PrivateJob | PublicJob, run: RunDirectory, identity: str) -> Ite
         if isinstance(job, PrivateJob):
             decided = Decided(source=job.source, plan=job.plan, settings=job.settings)
             for part in job.parts:
-                stack.enter_context(part.paid(decided, identity, run.path.name))
+                stack.enter_context(part.paid(decided, identity, "/".join(run.path.parts[-2:])))
         yield
 
 
