@@ -162,16 +162,20 @@ class PrivacyFilter:
             )
 
     def _renyi(self, use: Use) -> float:
+        """The divergence at the order; or where its series does not converge there, at the next whole order, which is
+        no less: Renyi divergences rise with the order."""
         assert self.order is not None
-        if isinstance(use, PrivateSelection):
-            return use.renyi(self.order)
-        if "rdp" not in use.loss.accountants:
+        if isinstance(use, PrivacyPlan) and "rdp" not in use.loss.accountants:
             raise SfumatoError(
                 f"the budget counts Renyi divergences, and none is known of a plan by the {use.theorem.name}",
                 "take participation poisson without a cut and draw whole units, or set a budget with accounting "
                 "planned",
             )
-        return float(use.loss.renyi([self.order])[0])
+        cost = math.inf
+        for order in (self.order, float(math.ceil(self.order))):
+            if not math.isfinite(cost):
+                cost = use.renyi(order) if isinstance(use, PrivateSelection) else float(use.loss.renyi([order])[0])
+        return cost
 
     def _squared_mu(self, use: Use) -> float:
         parts = () if isinstance(use, PrivateSelection) else use.loss.parts

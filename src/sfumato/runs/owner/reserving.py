@@ -114,6 +114,8 @@ def _beyond(account: Account, coming: Coming, cost: float) -> tuple[str, str]:
         f"{runs(len(account.reservations))} took {percent(account.used)}; this one needs {percent(cost / own.limit)} "
         f"and would bring it to epsilon {rounded_up(own.epsilon_of(costs))}"
     )
+    if coming.figures is not None and own.cost_of_pure(coming.figures) > account.left:
+        return problem, "publish no figures (`report_epsilon`), or at a smaller epsilon"
     less = own.most_noise_left(coming.use, account.left) if isinstance(coming.use, PrivacyPlan) else None
     if less is None:
         return problem, "train on other data, or set a larger total, which the budget's history shows"
