@@ -10,7 +10,17 @@ import threading
 
 import pytest
 
-from sfumato import FullBatch, Gaussian, PrivacyPlan, SfumatoError, _files, open_source, read_budget, set_budget
+from sfumato import (
+    FullBatch,
+    Gaussian,
+    PrivacyPlan,
+    SfumatoError,
+    _files,
+    open_source,
+    read_budget,
+    record_use,
+    set_budget,
+)
 from sfumato.privacy import User
 from sfumato.runs.owner import reserving as reservations
 from sfumato.runs.owner import uses
@@ -202,3 +212,15 @@ def test_several_plans_are_refused_together(faces):
     reservations.refuse_beyond(faces, [plan(8.0)] * 3)
     with pytest.raises(SfumatoError, match=r"the budget faces has 100% left, and 100 runs need"):
         reservations.refuse_beyond(faces, [plan(8.0)] * 100)
+
+
+def test_a_loop_of_ones_own_is_reserved_too(faces):
+    source = open_source("digits", owner_key=bytes(32), public=False)
+    known = record_use(source, plan(), budget=faces)
+    record_use(source, plan(), run=known.run, budget=faces)
+    assert [one.run for one in read_budget(faces).reservations] == [known.run]
+    with pytest.raises(SfumatoError, match="the budget faces has epsilon 3"):
+        record_use(source, plan(0.5), budget=faces)
+    assert len(uses.plans(source.materials)) == 1, "one that is refused is no use"
+    with pytest.raises(SfumatoError, match="the data are public, which cost nothing"):
+        record_use(open_source("digits", owner_key=bytes(32)), plan(), budget=faces)
