@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sfumato._checks import SfumatoError
-from sfumato.data import Source
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.statements.rounding import rounded_up
 from sfumato.runs.owner import uses
@@ -16,6 +16,9 @@ from sfumato.runs.owner.account import Account, Reservation, percent, runs
 from sfumato.runs.owner.budgets import WHAT, account_in, names, now, path_of, read_budget
 from sfumato.runs.owner.chained import held, read
 from sfumato.runs.owner.composition import Use, together, unit_of
+
+if TYPE_CHECKING:
+    from sfumato.data import Source
 
 
 @dataclass(frozen=True, kw_only=True)
