@@ -106,8 +106,10 @@ class Train(Observed, Together, PrivateChoices):
     def printed(self) -> None:
         """Train by an algorithm whose claim does not hold, and say so."""
         from sfumato.cli.verbs.pretrain import show_public
+        from sfumato.training.parts import budgeted
         from sfumato.training.public import printed_run
 
+        budgeted.check(self.budget, public=True)
         run = self.directory()
         with Bars() as progress:
             for line in self.notes_on(run):
