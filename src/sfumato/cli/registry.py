@@ -16,6 +16,7 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
         "sweep": "Search for settings on a validation part, and say what the search costs.",
         "noise-study": "Train networks whose weights are drawn anew in every step, without privacy.",
         "plan": "Find one of noise multiplier, steps, batch size and epsilon from the others.",
+        "budget": "Set a budget for all runs on a data set, or show what they have used.",
         "tradeoff": "Show which noise allows how many steps within a budget.",
         "evaluate": "Measure a finished run's model on the test part of a source.",
         "predict": "Label images with a finished run's model.",
@@ -27,6 +28,9 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
         "doctor": "Look at versions, device, memory, disk and the owner's key, and say what is wrong.",
     }
 )
+
+_FOLDERS = {"budget": "owner"}
+"""Where a verb is that does not lie beside the others."""
 
 
 _FOLDERS = {"sign": "owner"}

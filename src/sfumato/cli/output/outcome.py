@@ -154,13 +154,17 @@ def uses_of(run: Run) -> dict[str, Any]:
 
 def show_uses(run: Run) -> None:
     """The same in words, for each unit by itself."""
+    from sfumato.runs.directory import SETTINGS, RunDirectory
     from sfumato.runs.owner.sentences import of_all, of_figures, of_other_unit
+    from sfumato.training.parts import budgeted
 
     if run.together is not None:
         epsilon, delta = run.together
         alike = run.uses - sum(other.runs for other in run.other_units)
         users = run.statement.plan.users is not None
         console.paragraph(of_all(alike, epsilon, delta, run.adjacency, users=users))
+    for line in budgeted.lines(RunDirectory(run.directory).read_json(SETTINGS)):
+        console.paragraph(line)
     for line in of_figures(run.publishing):
         console.paragraph(line)
     for other in run.other_units:
@@ -180,6 +184,7 @@ def foreseen(job: PrivateJob, run: RunDirectory) -> tuple[dict[str, Any], list[t
         "run": str(run.path),
         "would": "stand" if run.finished else "resume" if run.exists else "begin",
         "plan": plan,
+        "privacy_plan": job.plan.to_dict(),
         "settings": job.settings.to_dict(),
         "performance": job.performance.to_dict(),
         "estimate": asdict(expected),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from sfumato.cli.options.choices import Begins, Observed, Together
-from sfumato.cli.options.spellings import Examples, SourceRecipeOrRun, spelt
+from sfumato.cli.options.spellings import BudgetName, Examples, SourceRecipeOrRun, spelt
 from sfumato.embedding.choices import BudgetOfRounds, ClientChoices, ServerChoices
 from sfumato.embedding.experiment import EmbeddingExperiment
 from sfumato.experiment.budget import NoiseMade, Pair
@@ -35,6 +35,8 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
     """Number of training images, declared."""
     private: bool = False
     """The data are private, although the source is a published one."""
+    budget: BudgetName = None
+    """Reserve the whole plan in this budget before the first round: see sfumato budget."""
     dry_run: bool = False
     """Check everything, print the plan and the model, and spend nothing."""
 
@@ -49,19 +51,21 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
         from sfumato.cli.output import embedded
         from sfumato.embedding.run import begin, job_of
         from sfumato.experiment import users
+        from sfumato.training.parts import budgeted
         from sfumato.training.preparation.prepare import check_machine
         from sfumato.training.preparation.start import Machine, Start
 
         experiment = chosen.experiment
         spec = replace(chosen.spec, open_set=True)  # the test part may have classes of its own
         experiment.refuse_at_once(spec)
+        budgeted.check(chosen.budget, public=spec.is_public)
         performance = {"device": chosen.device, "threads": chosen.threads}
         start = Start(machine=Machine(**performance))
         check_machine(start.machine)
         with Bars() as progress:
             source = users.kept(read_source(spec, progress), chosen.per_user)
             if self.dry_run:
-                job, reasons = job_of(experiment, source, start=start)
+                job, reasons = job_of(experiment, source, start=start, budget=chosen.budget)
                 for line in reasons:
                     progress.report(line)
                 embedded.show_dry_run(job, run, json=self.json)
@@ -69,7 +73,13 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
             for line in chosen.notes_on(run):
                 progress.report(line)
             observers = self.observers(run, progress, public=source.public)
-            how = {**performance, "progress": progress, "observers": observers, "request": {"source": spec.record()}}
+            how = {
+                **performance,
+                "budget": chosen.budget,
+                "progress": progress,
+                "observers": observers,
+                "request": {"source": spec.record()},
+            }
             finished = begin(experiment, source, run, **how)
         embedded.show(finished, json=self.json)
 

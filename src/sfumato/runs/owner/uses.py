@@ -78,7 +78,7 @@ def _append(entry: Mapping[str, Any], materials: Sequence[str], places: Sequence
         with open(descriptor, "r+b") as file:
             held_alone(file.fileno())
             lines = reversed(file.read().split(b"\n"))
-            before = next((line for line in lines if line and not _torn(line)), b"")
+            before = next((line for line in lines if line and not torn(line)), b"")
             line = json.dumps({**data, **where, **entry, AFTER: _code(before)})
             # The line break comes first as well: a line that was cut short must not swallow this one.
             file.write(f"\n{line}\n".encode())
@@ -111,20 +111,27 @@ def plans(
     Errors: `SfumatoError` where a line cannot be read, or where one that was written before another is gone: then what
     the runs cost together is not known.
     """
+    return list(runs(materials, directory, places=places, users=users).values())
+
+
+def runs(
+    materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = (), users: str = ""
+) -> dict[str, Use]:
+    """The same, each by the identity of its run."""
     found = _known(materials, directory, places)
-    return [known.use for known in found if known.use is not None and _for(known, users)]
+    return {run: known.use for run, known in found.items() if known.use is not None and _for(known, users)}
 
 
 def other_assignments(
     materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = (), users: str = ""
 ) -> int:
     """How many runs on these data promised for users who were told apart otherwise: they compose with none of these."""
-    return sum(not _for(known, users) for known in _known(materials, directory, places))
+    return sum(not _for(known, users) for known in _known(materials, directory, places).values())
 
 
 def figures(materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = ()) -> list[float]:
     """What each release about test images of these data cost each of them: a run's figures, or a choice."""
-    return [known.figures for known in _known(materials, directory, places) if known.figures is not None]
+    return [known.figures for known in _known(materials, directory, places).values() if known.figures is not None]
 
 
 class _Known(NamedTuple):
@@ -147,8 +154,8 @@ def _for(known: _Known, users: str) -> bool:
     return known.users is None or users in known.users
 
 
-def _known(materials: Sequence[str], directory: Path | None, places: Sequence[str]) -> list[_Known]:
-    """The runs of `plans`, all of them."""
+def _known(materials: Sequence[str], directory: Path | None, places: Sequence[str]) -> dict[str, _Known]:
+    """The runs of `plans`, all of them, by their identities."""
     found: dict[str, _Known] = {}
     for entry, use in _read(directory):
         known = {entry["data"], entry.get("pixels")} & set(materials)
@@ -164,7 +171,7 @@ def _known(materials: Sequence[str], directory: Path | None, places: Sequence[st
             users = None if users is None or before.users is None else users | before.users
             published = max((one for one in (published, before.figures) if one is not None), default=None)
         found[entry["run"]] = _Known(use, users, published)
-    return list(found.values())
+    return found
 
 
 def plan_of(run: str, directory: Path | None = None) -> Use | PrivateChoice | None:
@@ -179,7 +186,7 @@ def _read(directory: Path | None) -> list[tuple[dict[str, Any], Use | PrivateCho
     lines = []
     before = b""
     for number, line in enumerate(ordinary(path).read_bytes().split(b"\n") if path.exists() else (), start=1):
-        if not line or _torn(line):
+        if not line or torn(line):
             continue
         try:
             entry = parse_json(line)
@@ -216,7 +223,7 @@ def _code(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest()[:16]
 
 
-def _torn(line: bytes) -> bool:
+def torn(line: bytes) -> bool:
     """Whether a kill or a full disk cut the line short, so that its run had not begun: it breaks off at its end."""
     try:
         json.loads(line)

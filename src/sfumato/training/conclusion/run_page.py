@@ -26,6 +26,7 @@ from sfumato.runs.figures import published
 from sfumato.runs.heading import Heading
 from sfumato.runs.owner import sentences, uses
 from sfumato.training.job import UNTRAINED, lengths
+from sfumato.training.parts import budgeted
 
 PERSONS = (2, 5, 10)
 """For persons with so many images a page gives epsilon, where the promise is for single ones."""
@@ -100,7 +101,7 @@ def together(record: Mapping[str, Any], plan: PrivacyPlan) -> list[str]:
     except SfumatoError as error:
         return [f"What your runs on these data cost together is not known: {error.problem}."]
     apart = [f"{sentences.of_other_assignments(odd, 'other')}."] if odd else []
-    return [*sentences.of_all_uses(used, plan), *apart, *sentences.of_figures(released)]
+    return [*budgeted.lines(record), *sentences.of_all_uses(used, plan), *apart, *sentences.of_figures(released)]
 
 
 def settings_shown(record: Mapping[str, Any]) -> dict[str, Any]:
