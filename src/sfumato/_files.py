@@ -82,8 +82,29 @@ def held_alone(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
+def whole_lines(content: bytes) -> bytes:
+    """Of a file to which lines of text are appended those that were written whole.
+
+    A last line without its line break was cut by a kill or a full disk; zeros stand where the power failed before what
+    was written was on the disk, and what follows them was not yet synced either.
+
+    >>> whole_lines(b'{"step": 0}\\n{"st'), whole_lines(b'{"step": 0}\\n\\0\\0\\0ep": 1}\\n{"step": 2}\\n')
+    (b'{"step": 0}\\n', b'{"step": 0}\\n')
+    """
+    written = content.partition(b"\0")[0]
+    return written[: written.rfind(b"\n") + 1]
+
+
+def make_directory(path: Path, *, private: bool = False) -> None:
+    """Make a directory, and those above it, where there is none: durably, each name in the directory above it."""
+    missing = [one for one in (path, *path.parents) if not one.exists()]
+    for one in reversed(missing):
+        one.mkdir(exist_ok=True, mode=0o700 if private else 0o777)
+        sync_directory(one.parent)
+
+
 def sync_directory(path: Path) -> None:
-    """Make a rename in this directory durable."""
+    """Make what was named, renamed or removed in this directory durable."""
     if os.name != "posix":
         return
     descriptor = os.open(path, os.O_RDONLY)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from sfumato._checks import SfumatoError
-from sfumato._files import ordinary
+from sfumato._files import make_directory, ordinary, sync_directory
 
 KEY_BYTES = 32
 HOME_VARIABLE = "SFUMATO_HOME"
@@ -116,7 +116,7 @@ def owner_key(directory: Path | None = None) -> bytes:
     path = (directory or home()) / "owner.key"
     if not path.exists():
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_directory(path.parent, private=True)
             _write_secret(path, secrets.token_bytes(KEY_BYTES))
         except FileExistsError:
             pass
@@ -138,7 +138,7 @@ def owner_key(directory: Path | None = None) -> bytes:
 
 
 def _write_secret(path: Path, secret: bytes) -> None:
-    """Write to a neighbour that only the owner can read, then link it into place: whole, and never over another."""
+    """Write to a neighbour that only the owner can read, then link it into place: whole, durably, and never over another."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -149,3 +149,4 @@ def _write_secret(path: Path, secret: bytes) -> None:
         os.link(beside, path)
     finally:
         os.unlink(beside)
+        sync_directory(path.parent)
