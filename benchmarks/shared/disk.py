@@ -73,8 +73,12 @@ class Trace:
     def look(self) -> None:
         """Note what has changed."""
         names, contents = self._found()
-        changed = [(*place, names.get(place)) for place in {*names, *self._names} if names.get(place) != self._names.get(place)]
-        self.events += [Content(file, content) for file, content in contents.items() if self._contents.get(file) != content]
+        changed = [
+            (*place, names.get(place)) for place in {*names, *self._names} if names.get(place) != self._names.get(place)
+        ]
+        self.events += [
+            Content(file, content) for file, content in contents.items() if self._contents.get(file) != content
+        ]
         if changed:
             self.events.append(Names(tuple(sorted(changed, key=str))))
         self._names, self._contents = names, contents

@@ -1474,9 +1474,9 @@ def test_arrays_are_refused_by_their_sizes_before_any_is_unpacked(tmp_path, key,
     def unpacked(*_, **__):
         raise AssertionError("an array was unpacked")
 
-    monkeypatch.setattr(arrays, "memory", lambda: size)
+    monkeypatch.setattr(arrays, "memory_limit", lambda: size)
     open_source(f"npz:{tmp_path}/a.npz", owner_key=key)
-    monkeypatch.setattr(arrays, "memory", lambda: size - 1)
+    monkeypatch.setattr(arrays, "memory_limit", lambda: size - 1)
     monkeypatch.setattr(arrays, "_array", unpacked)
     with pytest.raises(SfumatoError, match=r"unpacks to more than this machine's memory, x_train alone to 0\.0 GB"):
         open_source(f"npz:{tmp_path}/a.npz", owner_key=key)

@@ -72,7 +72,7 @@ def _versions() -> Iterator[Finding]:
 
 def _machine() -> Iterator[Finding]:
     """Where a run would be computed."""
-    from sfumato.data.readers.files import memory
+    from sfumato._devices import memory_limit
 
     try:
         from sfumato.training.preparation.prepare import default_threads
@@ -82,7 +82,7 @@ def _machine() -> Iterator[Finding]:
         device = _devices.chosen(None)
         yield Finding("device", device if device == "cpu" else f"{device}: {_devices.of(device)}")
         yield Finding("threads", f"{default_threads()}")
-    yield Finding("memory", f"{memory() / GIBIBYTE:.1f} GiB")
+    yield Finding("memory", f"{memory_limit() / GIBIBYTE:.1f} GiB")
 
 
 def _places() -> Iterator[Finding]:
