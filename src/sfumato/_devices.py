@@ -110,6 +110,15 @@ def free_memory(device: torch.device | str) -> int:
     return torch.get_device_module(device).mem_get_info(device)[0]
 
 
+def exhausted(error: BaseException) -> bool:
+    """Whether an error says that memory, the machine's or an accelerator's, was not enough."""
+    import torch
+
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # as torch says it on the CPU
+
+
 def memory_limit(root: Path = Path("/")) -> int:
     """Bytes of memory that this process may have: the machine's, or as few as its control groups and RLIMIT_AS leave.
 

@@ -610,7 +610,7 @@ def damaged_lzma(path):
 
 
 @refused(
-    "archive 'PATH/a.npz' unpacks to more than this machine's memory, x_train alone to 160,000.0 GB; save fewer or "
+    "archive 'PATH/a.npz' unpacks to more than the memory that there is, x_train alone to 160,000.0 GB; save fewer or "
     "smaller images, or as files, which are read when they are wanted (folder: or csv:)"
 )
 def array_that_no_memory_holds(path):
@@ -1478,7 +1478,7 @@ def test_arrays_are_refused_by_their_sizes_before_any_is_unpacked(tmp_path, key,
     open_source(f"npz:{tmp_path}/a.npz", owner_key=key)
     monkeypatch.setattr(arrays, "memory_limit", lambda: size - 1)
     monkeypatch.setattr(arrays, "_array", unpacked)
-    with pytest.raises(SfumatoError, match=r"unpacks to more than this machine's memory, x_train alone to 0\.0 GB"):
+    with pytest.raises(SfumatoError, match=r"unpacks to more than the memory that there is, x_train alone to 0\.0 GB"):
         open_source(f"npz:{tmp_path}/a.npz", owner_key=key)
 
 

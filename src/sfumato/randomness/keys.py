@@ -138,7 +138,7 @@ def owner_key(directory: Path | None = None) -> bytes:
 
 
 def _write_secret(path: Path, secret: bytes) -> None:
-    """Write to a neighbour that only the owner can read, then link it into place: whole, durably, never over another."""
+    """Write to a neighbour that only the owner can read, then link it into place: whole, durably, over no other."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

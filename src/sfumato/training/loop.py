@@ -21,10 +21,12 @@ from sfumato._files import writing
 from sfumato.averaging import Average
 from sfumato.observers.observer import Observer
 from sfumato.privacy import Ledger
+from sfumato.randomness import NoiseState
 from sfumato.runs import directory as names
 from sfumato.runs import kept as kept_weights
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
+from sfumato.training import exhausted
 from sfumato.training.descent import average_for, optimizer_for, set_rate, training_over
 from sfumato.training.job import Job
 from sfumato.training.kind import Measure, Steps
@@ -89,6 +91,19 @@ def take_steps(
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
     paid = 0 if ledger is None else sum(entry.kind == "release" for entry in ledger.entries)
     due = evaluation_steps(job.steps)
+
+    def take(step: int, noise: NoiseState) -> tuple[Mapping[str, Tensor | None], NoiseState]:
+        with nullcontext() if over is None else over.held(trained, average, step):
+            models.refresh(module)
+            return steps(step, noise)
+
+    def save(reached: int, noise: NoiseState) -> None:
+        noise = workers.remembered(noise)
+        if workers.is_leader:
+            head, state = "" if ledger is None else _synced(ledger, reached), (reached, module, average, optimizer)
+            Checkpoint.of(*state, run=checkpoint.run, noise=noise, ledger=head).save(run / names.CHECKPOINT)
+
+    smaller = (lambda: None) if workers.count > 1 else getattr(steps, "halved", lambda: None)
     for observer in observers:
         observer.begin(checkpoint.step, job.steps)
     with _devices.own_randomness(job.device):
@@ -96,9 +111,7 @@ def take_steps(
             if ledger is not None and step >= paid:
                 ledger.append("release", {"step": step, "plan": ledger.entries[0].body["plan_fingerprint"]})
             set_rate(optimizer, job.settings.descent.learning_rate * rate(step))
-            with nullcontext() if over is None else over.held(trained, average, step):
-                models.refresh(module)
-                gradient, state = steps(step, state)
+            gradient, state = exhausted.taken(take, step, state, smaller=smaller, run=run, save=save)
             descend(optimizer, trained, gradient)
             if averaging is not None:
                 average = averaging.update(average, trained, step)
@@ -116,10 +129,7 @@ def take_steps(
                 observer.stepped(step + 1)
             if workers.agreed((now := time.monotonic()) - saved_at > pause or step + 1 == job.steps):
                 workers.refuse_apart(trained, step + 1)
-                noise, reached = workers.remembered(state), (step + 1, module, average, optimizer)
-                if workers.is_leader:
-                    head = "" if ledger is None else _synced(ledger, step + 1)
-                    Checkpoint.of(*reached, run=checkpoint.run, noise=noise, ledger=head).save(run / names.CHECKPOINT)
+                save(step + 1, state)
                 saved_at = time.monotonic()
                 pause = pause_after(saved_at - now)
     for observer in observers:
