@@ -76,22 +76,37 @@ def write(path: Path, content: bytes, *, private: bool = False) -> None:
         sync_directory(path.parent)
 
 
-def held_alone(descriptor: int) -> None:
-    """Wait until no other process holds the open file, and hold it until it is closed, where the system can."""
-    if fcntl is not None:
+def held_alone(descriptor: int, name: str) -> None:
+    """Wait until no other process holds the open file, and hold it until it is closed.
+
+    Args:
+        name: what to call the file where its file system has no locks.
+    """
+    if fcntl is None:
+        return
+    try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        raise SfumatoError(
+            f"{name} lies on a file system without locks ({error.strerror}), where two processes may spoil it",
+            "move its directory to another file system",
+        ) from None
+
+
+_HOLE = bytes(8)
+"""So many zeros no single changed byte makes; no line of text has any."""
 
 
 def whole_lines(content: bytes) -> bytes:
     """Of a file to which lines of text are appended those that were written whole.
 
-    A last line without its line break was cut by a kill or a full disk; zeros stand where the power failed before what
-    was written was on the disk, and what follows them was not yet synced either.
+    A last line without its line break was cut by a kill or a full disk; zeros, at the end or many in a row, stand where
+    the power failed before what was written was on the disk, and what follows them was not yet synced either.
 
-    >>> whole_lines(b'{"step": 0}\\n{"st'), whole_lines(b'{"step": 0}\\n\\0\\0\\0ep": 1}\\n{"step": 2}\\n')
+    >>> whole_lines(b'{"step": 0}\\n{"st'), whole_lines(b'{"step": 0}\\n' + bytes(12) + b'\\n{"step": 2}\\n')
     (b'{"step": 0}\\n', b'{"step": 0}\\n')
     """
-    written = content.partition(b"\0")[0]
+    written = content.rstrip(b"\0").partition(_HOLE)[0]
     return written[: written.rfind(b"\n") + 1]
 
 

@@ -7,6 +7,7 @@ import hmac
 import os
 import secrets
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -88,8 +89,10 @@ class RunKey:
 
     @classmethod
     def load(cls, path: Path) -> RunKey:
-        """Read a key back; a missing or damaged one ends the run."""
+        """Read a key back, and close the file to others; a missing or damaged one ends the run."""
         try:
+            with suppress(OSError):
+                os.chmod(path, 0o600)  # a copy of the run may have lost the mode
             return cls(bytes.fromhex(ordinary(path).read_text("ascii").strip()))
         except (OSError, ValueError) as error:
             if isinstance(error, PermissionError):
@@ -134,6 +137,11 @@ def owner_key(directory: Path | None = None) -> bytes:
             f"the owner's key {path} cannot be read or is damaged",
             "restore it from a copy, or move it away to have another made (earlier runs then cannot be resumed)",
         ) from None
+    if os.name == "posix" and (mode := os.stat(path).st_mode & 0o777) & 0o077:
+        raise SfumatoError(
+            f"the owner's key {path} is open to others (mode {mode:03o})",
+            f"close it (chmod 600 {path}), or point {HOME_VARIABLE} to a directory whose file system keeps modes",
+        )
     return key
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +120,4 @@ def _key(path: Path) -> Finding:
         owner_key()
     except SfumatoError as error:
         return Finding(what, error.problem, remedy=error.remedy)
-    others = stat.S_IMODE(path.stat().st_mode) & 0o077
-    if others and os.name == "posix":
-        return Finding(what, f"others may use {path}", remedy=f"take that from them: chmod 600 {path}")
     return Finding(what, f"{path}, the owner's alone")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import held_alone, make_directory, ordinary, sync_directory
+from sfumato._files import held_alone, make_directory, ordinary, sync_directory, whole_lines
 from sfumato.privacy import PrivacyPlan, PrivateChoice, PrivateSelection
 from sfumato.privacy.unit import Example
 from sfumato.randomness import keys
@@ -76,7 +76,7 @@ def _append(entry: Mapping[str, Any], materials: Sequence[str], places: Sequence
         make_directory(path.parent, private=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         with open(descriptor, "r+b") as file:
-            held_alone(file.fileno())
+            held_alone(file.fileno(), f"the list of runs {path}")
             lines = reversed(file.read().split(b"\n"))
             before = next((line for line in lines if line and not _torn(line)), b"")
             line = json.dumps({**data, **where, **entry, AFTER: _code(before)})
@@ -220,7 +220,7 @@ def _code(line: bytes) -> str:
 def _torn(line: bytes) -> bool:
     """Whether a kill, a full disk or a power cut came before it was whole, so that its run had not begun: it breaks off
     at its end, or holds zeros in place of what was not yet on the disk."""
-    if b"\0" in line:
+    if whole_lines(line + b"\n") != line + b"\n":
         return True
     try:
         json.loads(line)

@@ -13,7 +13,7 @@ from sfumato.privacy import Search
 from sfumato.randomness import RunKey
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
-from sfumato.training import exhausted
+from sfumato.training.preparation import exhausted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from sfumato._checks import SfumatoError
 from sfumato.randomness import NoiseState
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
+from sfumato.training.kind import Steps
 
 FIRST = "micro_batch_at_first"
 """The field of settings.json with the size that a run began with, where its micro-batches were made smaller since."""
@@ -22,7 +23,8 @@ def taken(
     step: int,
     state: NoiseState,
     *,
-    smaller: Callable[[], int | None],
+    steps: Steps,
+    alone: bool,
     run: RunDirectory,
     save: Callable[[int, NoiseState], None],
 ) -> tuple[Gradient, NoiseState]:
@@ -30,7 +32,8 @@ def taken(
 
     Args:
         take: takes it.
-        smaller: makes the pieces of this step and of all later ones smaller: the new size, or None where it cannot.
+        steps: whose `halved`, where there is one, makes the pieces of this step and of all later ones smaller.
+        alone: whether no other worker has begun the step.
         save: writes a checkpoint of the state before the step, safe on disk when it returns.
 
     **Guarantee.** Sums of other pieces are rounded otherwise, and noise that two such sums share is gone from their
@@ -48,7 +51,7 @@ def taken(
         except (MemoryError, RuntimeError) as error:
             if not _devices.exhausted(error):
                 raise
-        size = None if remembers else smaller()
+        size = getattr(steps, "halved", lambda: None)() if alone and not remembers else None
         if size is None:
             raise SfumatoError(
                 f"memory was not enough for step {step}, and its pieces cannot be made smaller here",

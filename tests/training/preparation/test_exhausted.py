@@ -12,7 +12,8 @@ from sfumato.gradients import ClippedGradient
 from sfumato.privacy import ledger
 from sfumato.runs import verify
 from sfumato.runs.checkpoint import Checkpoint
-from sfumato.training import exhausted, loop
+from sfumato.training import loop
+from sfumato.training.preparation import exhausted
 
 COMMAND = (
     "train digits --noise-multiplier 8 --learning-rate 0.5 --seed 7 --device cpu --threads 1 --model linear --steps 4 "
@@ -82,9 +83,7 @@ def test_no_step_leaves_with_both_sizes(short_of_memory, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         short_of_memory(3, MemoryError(), after=9)
-        patch.setattr(
-            exhausted, "_pin", lambda run, size: (order.append(f"size {size}"), pin(run, size), size > 3 or stop())
-        )
+        patch.setattr(exhausted, "_pin", stopping)
         with pytest.raises(StopError):
             main([*COMMAND.split(), "--output", str(run)])
     assert Checkpoint.load(run / "checkpoint.safetensors").step == 1
