@@ -242,7 +242,7 @@ def _orders(changes: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 def _state(trace: Trace, contents: dict[int, bytes], changes: dict[int, list[Any]]) -> State:
-    """The names that are left, followed from the first directory on; of a change to two directories each has its own."""
+    """The names that are left, followed from the first directory on; of a change to two each has its own."""
     names: dict[tuple[int, str], int | None] = {}
     for number, done in changes.items():
         names |= {(number, name): file for where, name, file in done if where == number}

@@ -4,9 +4,9 @@
 
 A small run on private data is recorded: what it wrote, renamed, linked, removed and synced, in its directory and in the
 owner's. The record is cut after every event, and for each cut all that may be on the disk then is made
-(`benchmarks/shared/disk.py`): what was not synced is gone, there, torn, or zeros, and of changes to a directory some have
-happened. Each state must hold what was promised (`broken`), and the same command, given again, must end with the bytes of the
-run that nothing disturbed. The table and benchmarks/results/power.json hold the outcome.
+(`benchmarks/shared/disk.py`): what was not synced is gone, there, torn, or zeros, and of changes to a directory some
+have happened. Each state must hold what was promised (`broken`), and the same command, given again, must end with the
+bytes of the run that nothing disturbed. The table and benchmarks/results/power.json hold the outcome.
 """
 
 from __future__ import annotations
