@@ -47,24 +47,7 @@ from sfumato.runs.owner import uses
 
 RESULT = RESULTS / "fuzz.json"
 SIDE, COUNT = 8, 12
-RUN = [
-    "train",
-    "digits",
-    "--noise-multiplier",
-    "8",
-    "--steps",
-    "2",
-    "--batch-size",
-    "32",
-    "--model",
-    "linear",
-    "--seed",
-    "7",
-    "--device",
-    "cpu",
-    "--threads",
-    "1",
-]
+OPTIONS = "--noise-multiplier 8 --steps 2 --batch-size 32 --model linear --seed 7 --device cpu --threads 1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +127,7 @@ def archive(place: Path) -> list[str]:
 def table(place: Path) -> list[str]:
     """A table of files, with images of its own."""
     found, labels = pixels()
-    rows = ["image,label,user_id"]
+    rows = ["path,label,user"]
     for number, (image, label) in enumerate(zip(found, labels, strict=True)):
         (place / f"{number}.png").write_bytes(encoded(image, "png"))
         rows.append(f'{number}.png,"{"ab"[label]}",{number // 2}')
@@ -184,11 +167,10 @@ def shards(place: Path) -> list[str]:
     return ["data.tar"]
 
 
-def trained(place: Path, *further: str) -> Path:
+def trained(place: Path, source: str = "digits", *further: str) -> None:
     """A small run."""
-    if main([*RUN, *further, "--output", str(place / "run")]):
+    if main(["train", source, *OPTIONS.split(), *further, "--output", str(place / "run")]):
         sys.exit("the run failed")
-    return place / "run"
 
 
 def finished(place: Path) -> list[str]:
@@ -205,7 +187,10 @@ def model(place: Path) -> list[str]:
 
 def figures(place: Path) -> list[str]:
     """A run with published figures."""
-    trained(place, "--report-epsilon", "1")
+    found, labels = pixels(200)
+    np.savez(place / "data.npz", x=found, y=labels)
+    declared = ("--examples", "200", "--delta", "1e-5", "--size", f"{SIDE}", "--channels", "1", "--classes", "0", "1")
+    trained(place, f"npz:{place}/data.npz", *declared, "--report-epsilon", "1")
     return ["run/figures.json"]
 
 
@@ -220,7 +205,7 @@ def unfinished(place: Path) -> list[str]:
 
     loop.descend = stopping
     try:
-        main([*RUN, "--output", str(place / "run")])
+        main(["train", "digits", *OPTIONS.split(), "--output", str(place / "run")])
     finally:
         loop.descend = descend
     return [
@@ -249,10 +234,17 @@ def recipes(place: Path) -> list[str]:
     return [path.name for path in place.glob("*.toml")]
 
 
+TABLES = [recipe.table_of(f"recipe:{one}") for one in recipe.names()]
+KNOWN = sorted({name.replace("-", "_") for one in TABLES for table in (one, *one.get("row", [])) for name in table})
+"""The options that recipes have."""
+
+
 def read_recipe(place: Path) -> None:
     """Plan by the one that was changed."""
     changed = max(place.glob("*.toml"), key=lambda path: path.stat().st_mtime_ns)
-    recipe.read(str(changed), {}, ["epsilon", "delta", "model", "steps"])
+    recipe.read(str(changed), {}, KNOWN)
+    recipe.budget_of(str(changed))
+    recipe.label_of(str(changed))
 
 
 def resumed(place: Path) -> None:

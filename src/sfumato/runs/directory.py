@@ -177,6 +177,19 @@ class RunDirectory:
         text = json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
         write(self / name, text.encode(), private=private)
 
+    @contextmanager
+    def as_written(self) -> Iterator[None]:
+        """Around what takes the run's files for what sfumato writes: what a changed one leads to is a refusal."""
+        try:
+            yield
+        except SfumatoError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise SfumatoError(
+                f"a file of the run in {self.path} is not as sfumato has written it ({type(error).__name__}: {error})",
+                "restore it from a copy",
+            ) from error
+
     def rows(self, name: str = METRICS) -> list[dict[str, Any]]:
         """The complete rows of a file of JSON lines; none where there is no such file."""
         path = self / name

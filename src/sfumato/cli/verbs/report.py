@@ -47,9 +47,9 @@ class Report(OfRun):
         run.require_finished()
         heading.add_to(run)
         path = run / ("report-public.html" if self.public else names.REPORT)
-        plain, text = is_public(run), run_page.report(run, public=self.public)
-        statement = run.read_json(names.STATEMENT)
-        plain_figures = plain and statement.get("test_public", True)
+        with run.as_written():
+            plain, text = is_public(run), run_page.report(run, public=self.public)
+            plain_figures = plain and run.read_json(names.STATEMENT).get("test_public", True)
         names.write(path, text.encode(), private=not (self.public or plain_figures))
         changed = None if plain else altered(run)
         if changed is not None:
