@@ -21,7 +21,7 @@ def test_a_hostile_file_is_read_or_refused(name, tmp_path, monkeypatch):
     if name in NEEDS:
         pytest.importorskip(NEEDS[name])
     monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "home"))
-    found = fuzz.fuzz(name, tmp_path, files=SLOW.get(name, 40))
+    found = fuzz.fuzz(name, tmp_path, files=SLOW.get(name, 20))
     assert found["findings"] == {}
     assert found["files"] == found["read"] + found["refused"]
 
