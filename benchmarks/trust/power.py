@@ -42,6 +42,7 @@ from sfumato.randomness import RunKey
 from sfumato.report.sections import calibrated, learning_curves
 from sfumato.runs import verify
 from sfumato.runs.checkpoint import Checkpoint
+from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
 from sfumato.training.conclusion import run_page
 
@@ -111,12 +112,13 @@ def recorded(words: list[str], root: Path) -> disk.Trace:
     return trace
 
 
-def broken(root: Path, passed: set[str], kept: set[int]) -> Iterator[str]:
+def broken(root: Path, passed: set[str], kept: set[int], measured: set[int]) -> Iterator[str]:
     """What of that which was promised does not hold of this state.
 
     Args:
         passed: which marks of the trace lie before the cut.
         kept: after which steps the run keeps weights.
+        measured: after which steps it is measured.
     """
     run = root / RUN
     stands = (run / "settings.json").is_file()
@@ -147,6 +149,8 @@ def broken(root: Path, passed: set[str], kept: set[int]) -> Iterator[str]:
             return
         if any(step <= checkpoint.step and not _kept(run, step).is_file() for step in kept):
             yield "weights that were kept are lost, before the checkpoint"
+        if not {step for step in measured if step <= checkpoint.step} <= _measured(run):
+            yield "what was measured is lost, before the checkpoint"
     if any(int(path.stem[5:]) > paid for path in (run / "kept").glob("step-*.safetensors")):
         yield "weights were kept of a step that is not paid"
     if (run / "model.safetensors").is_file() and paid < STEPS:
@@ -159,6 +163,10 @@ def broken(root: Path, passed: set[str], kept: set[int]) -> Iterator[str]:
     lines = listed.read_bytes().split(b"\n") if listed.is_file() else []
     if not any(settings["run"].encode() in line for line in lines):
         yield "the run is not on its owner's list"
+
+
+def _measured(run: Path) -> set[int]:
+    return {row["step"] for row in RunDirectory(run).rows()}
 
 
 def _kept(run: Path, step: int) -> Path:
@@ -207,6 +215,7 @@ def drill(
     trace = recorded(command(images, root, keep), root)
     whole = root / RUN
     kept = {int(path.stem[5:]) for path in whole.glob("kept/*")}
+    measured = _measured(whole)
     cuts = range(0, len(trace.events) + 1, every)
     found: dict[disk.State, set[str]] = {}
     for cut, state in disk.possible(trace, cuts, mixtures=mixtures):
@@ -217,7 +226,7 @@ def drill(
         place = scratch / "state"
         place.mkdir()
         state.put(place)
-        own = list(broken(place, passed, kept))
+        own = list(broken(place, passed, kept, measured))
         if number in going_on:
             own_key = state.get(f"{HOME}/owner.key") is not None
             otherwise = differs(place, command(images, place, keep), whole, own_key=own_key)

@@ -1509,3 +1509,9 @@ def test_equal_contents_are_two_records(tmp_path, key):
     spec = folder(tmp_path, "train/cat", "train/dog", "test/cat", "test/dog")
     (tmp_path / "train" / "cat" / "copy.png").write_bytes((tmp_path / "train" / "cat" / "0.png").read_bytes())
     assert len(open_source(spec, owner_key=key).train) == 7
+
+
+def test_names_in_an_archive_stay_in_one_line(tmp_path, key):
+    np.savez(tmp_path / "a.npz", **{"x\ny": np.zeros(3)})
+    with pytest.raises(SfumatoError, match=r"has no array 'x'; it holds 'x\\ny'; save x_train"):
+        open_source(f"npz:{tmp_path}/a.npz", owner_key=key)

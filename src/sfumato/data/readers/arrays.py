@@ -113,7 +113,7 @@ def _read(file: Path, where: str, order: Order) -> tuple[dict[str, np.ndarray], 
         wanted = _PAIR if not set(_FOUR) & set(members) else _FOUR
         for name in wanted:
             if name not in members:
-                found = ", ".join(members) or "nothing"
+                found = ", ".join(one if one.isprintable() else repr(one) for one in members) or "nothing"
                 raise SfumatoError(
                     f"{where} has no array {name!r}; it holds {found}",
                     "save x_train, y_train, x_test and y_test, or one pair x and y to have it split",
