@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
+from sfumato._files import whole_lines
 from sfumato.privacy import Circumstances, Entry, PrivacyPlan, PrivateSelection, Statement, ledger
 from sfumato.privacy.second.agreement import agreement
 from sfumato.privacy.statements import computed
@@ -116,7 +117,8 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> bool:
         plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     with _noted(checks, "the ledger's hash chain holds"):
         entries = ledger.read(run / names.LEDGER)
-        _require((run / names.LEDGER).read_bytes().endswith(b"\n"), "its last line is incomplete")
+        content = (run / names.LEDGER).read_bytes()
+        _require(whole_lines(content) == content, "its last line is incomplete")
     with _noted(checks, "the ledger records this plan's steps, each once"):
         _sequence(entries, plan)
     last = entries[-1].body

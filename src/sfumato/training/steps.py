@@ -55,6 +55,10 @@ class PrivateSteps:
         with _devices.computing(self._performance.device, self._performance.precision):
             return self._step(step, self._inputs.micro_batches(self._key, step, participants, self._workers), state)
 
+    def halved(self) -> int | None:
+        """From now on micro-batches of half the size, where memory was not enough: that size; None for single ones."""
+        return self._inputs.halved()
+
     def figures(self, step: int) -> dict[str, Any]:
         """What so many steps have spent, where the theorem says so of fewer than all; else None."""
         return spent(self._plan, step)

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.lib import format
 
 from sfumato._checks import SfumatoError
+from sfumato._devices import memory_limit
 from sfumato._files import refuse_special
 from sfumato.data import classes as class_lists
 from sfumato.data import paths
 from sfumato.data.declared import Labels, Order, Texts
 from sfumato.data.images.levels import Levels, undeclared
 from sfumato.data.parts import Parts
-from sfumato.data.readers.files import memory
 from sfumato.data.readers.from_arrays import checked_column, columns_among, parts_of
 from sfumato.data.readers.whose import BY_CLASS, check_by_class, refuse_several
 from sfumato.data.subsets.filtered import MARK
@@ -128,7 +128,7 @@ def _read(file: Path, where: str, order: Order) -> tuple[dict[str, np.ndarray], 
         wanted = _PAIR if not set(_FOUR) & set(members) else _FOUR
         for name in wanted:
             if name not in members:
-                found = ", ".join(members) or "nothing"
+                found = ", ".join(one if one.isprintable() else repr(one) for one in members) or "nothing"
                 raise SfumatoError(
                     f"{where} has no array {name!r}; it holds {found}",
                     "save x_train, y_train, x_test and y_test, or one pair x and y to have it split",
@@ -193,12 +193,12 @@ def _check_sizes(archive: zipfile.ZipFile, members: dict[str, str], where: str) 
                 )
             sizes[name] = math.prod(shape) * dtype.itemsize
             held = archive.getinfo(member).file_size - stream.tell()
-        if sizes[name] <= memory() and sizes[name] != held:
+        if sizes[name] <= memory_limit() and sizes[name] != held:
             raise ValueError("the header speaks of another array")
-    if sum(sizes.values()) > memory():
+    if sum(sizes.values()) > memory_limit():
         largest = max(sizes, key=sizes.__getitem__)
         raise SfumatoError(
-            f"{where} unpacks to more than this machine's memory, {largest} alone to {sizes[largest] / 1e9:,.1f} GB",
+            f"{where} unpacks to more than the memory that there is, {largest} alone to {sizes[largest] / 1e9:,.1f} GB",
             "save fewer or smaller images, or as files, which are read when they are wanted (folder: or csv:)",
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sfumato._checks import SfumatoError
+from sfumato._devices import memory_limit
 from sfumato.data import classes as class_lists
 from sfumato.data.declared import Declared, Order, Pixels, check_size
 from sfumato.data.identity.codes import LENGTH, pixel_code, stored_code, user_code
@@ -25,7 +25,7 @@ from sfumato.data.records import FileRecords, Records, in_threads, paths_of
 from sfumato.data.subsets.split import record_in_test
 
 MEMORY_SHARE = 0.5
-"""How much of the machine's memory images may take; more of them stay in their files."""
+"""How much of the memory that this process may have images may take; more of them stay in their files."""
 
 
 def load_files(listing: Listing, order: Order, *, where: str, unreadable: Sequence[Path | str] = ()) -> Parts:
@@ -57,7 +57,7 @@ def load_files(listing: Listing, order: Order, *, where: str, unreadable: Sequen
             listing = _of_patients(listing, order.owner_key)
         size, channels, size_rule, cropped_share = _shape(listing, declared.pixels)
         side = declared.purpose.larger_side(size) or 0
-        room = min(MEMORY_SHARE * memory(), listing.stored.room)
+        room = min(MEMORY_SHARE * memory_limit(), listing.stored.room)
         read = _held if len(listing) * (size * size + side * side) * channels <= room else _left
         parted = listing.in_parts(order)
         records, known = read(parted, order, classes, size, channels)
@@ -225,11 +225,3 @@ def _decoded(content: bytes, name: str, owner_key: bytes, **form: Any) -> tuple[
     found, whole = image_files.decode_whole(content, name, **form)
     own = stored_code(owner_key, content)
     return found, own + (own if whole is None else pixel_code(owner_key, whole))
-
-
-def memory() -> int:
-    """Bytes of memory that the machine has; a great many where the system doesn't say."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return 1 << 62

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import held_alone, ordinary
+from sfumato._files import held_alone, make_directory, ordinary, sync_directory, whole_lines
 from sfumato.privacy import PrivacyPlan, PrivateChoice, PrivateSelection
 from sfumato.privacy.unit import Example
 from sfumato.randomness import keys
@@ -73,10 +73,10 @@ def _append(entry: Mapping[str, Any], materials: Sequence[str], places: Sequence
     data = dict(zip(("data", "pixels"), materials, strict=False))
     where = {"place": places[0] if places else None, **({"origins": list(places[1:])} if places[1:] else {})}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_directory(path.parent, private=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         with open(descriptor, "r+b") as file:
-            held_alone(file.fileno())
+            held_alone(file.fileno(), f"the list of runs {path}")
             lines = reversed(file.read().split(b"\n"))
             before = next((line for line in lines if line and not torn(line)), b"")
             line = json.dumps({**data, **where, **entry, AFTER: _code(before)})
@@ -84,6 +84,7 @@ def _append(entry: Mapping[str, Any], materials: Sequence[str], places: Sequence
             file.write(f"\n{line}\n".encode())
             file.flush()
             os.fsync(file.fileno())
+        sync_directory(path.parent)  # where the list may be new
     except OSError as error:
         raise SfumatoError(
             f"the list of runs {path} cannot be extended ({error.strerror})", "free some space or mend its permissions"
@@ -224,7 +225,10 @@ def _code(line: bytes) -> str:
 
 
 def torn(line: bytes) -> bool:
-    """Whether a kill or a full disk cut the line short, so that its run had not begun: it breaks off at its end."""
+    """Whether a kill, a full disk or a power cut came before it was whole, so that its run had not begun: it breaks off
+    at its end, or holds zeros in place of what was not yet on the disk."""
+    if whole_lines(line + b"\n") != line + b"\n":
+        return True
     try:
         json.loads(line)
     except json.JSONDecodeError as error:

@@ -14,6 +14,7 @@ from sfumato.privacy import Search
 from sfumato.randomness import RunKey
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
+from sfumato.training.preparation import exhausted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +79,12 @@ class Start(OfParts):
 
     @classmethod
     def of(cls, run: RunDirectory, **others: Any) -> Start:
-        """How a run in this directory starts, or goes on."""
-        return cls(recorded=recorded_performance(run), key=recorded_key(run), **others)
+        """How a run in this directory starts, or goes on: with micro-batches that were made smaller since, where those
+        are asked for that it began with."""
+        start = cls(recorded=recorded_performance(run), key=recorded_key(run), **others)
+        if start.machine.micro_batch in (None, exhausted.begun_with(run)):
+            return replace(start, machine=replace(start.machine, micro_batch=None))
+        return start
 
 
 def recorded_performance(run: RunDirectory) -> Performance | None:
