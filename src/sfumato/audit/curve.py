@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import math
 
-from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
-from sfumato._checks import SfumatoError, fraction, not_negative
-
-LARGEST = 1e6
-"""Beyond this epsilon nothing is told apart."""
+from sfumato._checks import fraction, not_negative
+from sfumato.audit.search import last
 
 
 def delta_of(mu: float, epsilon: float) -> float:
@@ -30,20 +27,13 @@ def delta_of(mu: float, epsilon: float) -> float:
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """The least epsilon >= 0 with delta(epsilon) <= delta.
+    """The least epsilon >= 0 with delta(epsilon) <= delta; infinite beyond a million.
 
     >>> round(epsilon_of(1.0, 1e-5), 4)
     4.3772
     """
     delta, mu = fraction("delta", delta), not_negative("mu", mu)
-    if delta_of(mu, 0.0) <= delta:
-        return 0.0
-    upper = 1.0
-    while delta_of(mu, upper) > delta:
-        upper *= 2
-        if upper > LARGEST:
-            return math.inf
-    return float(brentq(lambda epsilon: delta_of(mu, epsilon) - delta, 0.0, upper, xtol=1e-10))
+    return last(lambda epsilon: delta_of(mu, epsilon) > delta)
 
 
 def mu_of(epsilon: float, delta: float) -> float:
@@ -53,9 +43,4 @@ def mu_of(epsilon: float, delta: float) -> float:
     3.0
     """
     epsilon, delta = not_negative("epsilon", epsilon), fraction("delta", delta)
-    upper = 1.0
-    while delta_of(upper, epsilon) < delta:
-        upper *= 2
-        if upper > LARGEST:
-            raise SfumatoError(f"epsilon must be below {LARGEST:g}, got {epsilon!r}", "give a smaller epsilon")
-    return float(brentq(lambda mu: delta_of(mu, epsilon) - delta, 0.0, upper, xtol=1e-12))
+    return last(lambda mu: delta_of(mu, epsilon) < delta)

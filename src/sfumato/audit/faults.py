@@ -6,7 +6,11 @@ from collections.abc import Callable
 
 from scipy.stats import binom
 
+from sfumato.audit.search import last
+
 NINE_OF_TEN = 0.9
+LEAST = 0.01
+"""Less noise than this share of the nominal is not looked for."""
 
 
 def smallest_fault(shown: Callable[[float], float], nominal: float) -> float | None:
@@ -17,13 +21,9 @@ def smallest_fault(shown: Callable[[float], float], nominal: float) -> float | N
             nine of ten repetitions}; falls as the factor grows.
         nominal: what is promised, in the same unit.
     """
-    lower, upper = 0.01, 1.0
-    if not shown(lower) > nominal:
+    if not shown(LEAST) > nominal:
         return None
-    for _ in range(30):
-        middle = (lower + upper) / 2
-        lower, upper = (middle, upper) if shown(middle) > nominal else (lower, middle)
-    return lower
+    return LEAST + last(lambda more: LEAST + more < 1 and shown(LEAST + more) > nominal)
 
 
 def unlucky(trials: int, probability: float, events: int = 2) -> int:

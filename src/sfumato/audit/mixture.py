@@ -8,6 +8,8 @@ import numpy as np
 from scipy.signal import fftconvolve
 from scipy.special import ndtr
 
+from sfumato.audit.search import last
+
 CELLS = 2**15
 """Losses are told apart by so many steps."""
 
@@ -59,10 +61,4 @@ def _epsilon(losses: np.ndarray, mass: np.ndarray, delta: float) -> float:
     def spent(epsilon: float) -> float:
         return float(mass @ -np.expm1(np.minimum(epsilon - losses, 0.0)))
 
-    if spent(0.0) <= delta:
-        return 0.0
-    lower, upper = 0.0, float(losses[-1])
-    for _ in range(60):
-        middle = (lower + upper) / 2
-        lower, upper = (middle, upper) if spent(middle) > delta else (lower, middle)
-    return lower
+    return last(lambda epsilon: spent(epsilon) > delta)

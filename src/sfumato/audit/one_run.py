@@ -7,7 +7,7 @@ a promise of epsilon; every epsilon with p below one minus the confidence is ref
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -15,14 +15,15 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from sfumato._checks import SfumatoError, fraction, not_negative, positive, positive_integer
+from sfumato._checks import SfumatoError, fraction, not_negative, positive
 from sfumato.audit.bound import Bound
 from sfumato.audit.curve import mu_of
 from sfumato.audit.faults import smallest_fault, unlucky
+from sfumato.audit.search import last
 
-LARGEST = 1e3
+LARGEST = 500.0
+"""Beyond this epsilon a bound says infinity."""
 Guesses = tuple[int, int]
-Refuted = Callable[[float], bool]
 
 
 def one_run(
@@ -31,7 +32,7 @@ def one_run(
     *,
     delta: float,
     confidence: float = 0.95,
-    guesses: Guesses | Iterable[Guesses] | None = None,
+    guesses: Guesses | None = None,
     nominal_epsilon: float | None = None,
 ) -> Bound:
     """A lower bound of epsilon from one training run (Steinke et al. 2023, theorem 5.2 and algorithm 1).
@@ -40,9 +41,9 @@ def one_run(
         scores: (m,) one for each canary, from released values alone; higher where it looks as if it were in.
         included: (m,) whether its coin put it in.
         delta: of the promise.
-        confidence: of the bound, in all.
-        guesses: (k_in, k_out), how many are guessed in and out, fixed before any score was seen; or several such
-            pairs, each of which gets its share of one minus the confidence. A tenth of the canaries each by default.
+        confidence: of the bound.
+        guesses: (k_in, k_out), how many are guessed in and out, fixed before any score was seen. A tenth of the
+            canaries each by default.
         nominal_epsilon: what is promised, for the smallest fault that would have been noticed.
 
     **Guarantee.** The bound exceeds the true epsilon at delta, of adding or removing one canary, with probability at
@@ -60,7 +61,7 @@ def one_run_gaussian(
     *,
     delta: float,
     confidence: float = 0.95,
-    guesses: Guesses | Iterable[Guesses] | None = None,
+    guesses: Guesses | None = None,
     nominal_epsilon: float | None = None,
 ) -> Bound:
     """The same by the bound of arXiv 2410.22235 (algorithm 3), which presumes a Gaussian trade-off curve.
@@ -80,43 +81,47 @@ def one_run_gaussian(
     )
 
 
-def _audited(scores, included, delta, confidence, guesses, nominal_epsilon, by_guesses, method, assumption=None):
-    scores, included = _canaries(scores, included)
-    delta, alpha = not_negative("delta", delta), 1 - fraction("confidence", confidence)
-    canaries, pairs = len(scores), _pairs(guesses, len(scores))
-    share = alpha / len(pairs)
-    found = [
-        (by_guesses(canaries, sum(pair), right, delta, 1 - share), right, pair)
-        for pair in pairs
-        for right in [right_guesses(scores, included, pair)]
-    ]
-    epsilon, right, pair = max(found)
-    guessed = sum(pair)
+def _audited(
+    scores: ArrayLike,
+    included: ArrayLike,
+    delta: float,
+    confidence: float,
+    guesses: Guesses | None,
+    nominal_epsilon: float | None,
+    by_guesses: Callable[[int, int, int, float, float], float],
+    method: str,
+    assumption: str | None = None,
+) -> Bound:
+    values, coins = _canaries(scores, included)
+    delta, confidence = not_negative("delta", delta), fraction("confidence", confidence)
+    canaries, pair = len(values), _guesses(guesses, len(values))
+    guessed, right = sum(pair), right_guesses(values, coins, pair)
+
+    def by(right: int) -> float:
+        return by_guesses(canaries, guessed, right, delta, confidence)
 
     def shown(factor: float) -> float:
         """What so many guesses would show of Gaussian scores."""
-        wrong = unlucky(guessed, 1 - _precision(mu / factor, guessed / canaries), events=1)
-        return by_guesses(canaries, guessed, guessed - wrong, delta, 1 - share)
+        return by(guessed - unlucky(guessed, 1 - _precision(mu / factor, guessed / canaries), events=1))
 
     fault = None
     if nominal_epsilon is not None:
         mu = mu_of(positive("nominal_epsilon", nominal_epsilon), max(delta, 1e-12))
         fault = smallest_fault(shown, nominal_epsilon)
     return Bound(
-        epsilon=epsilon,
+        epsilon=by(right),
         delta=delta,
         confidence=confidence,
         method=method,
         assumption=assumption,
-        at_most=max(by_guesses(canaries, sum(pair), sum(pair), delta, 1 - share) for pair in pairs),
+        at_most=by(guessed),
         smallest_fault=fault,
         observations={
             "canaries": canaries,
-            "included": int(included.sum()),
+            "included": int(coins.sum()),
             "guessed_in": pair[0],
             "guessed_out": pair[1],
             "right": right,
-            "tests": len(pairs),
         },
     )
 
@@ -134,7 +139,7 @@ def epsilon_by_guesses(canaries: int, guesses: int, right: int, delta: float, co
     >>> round(epsilon_by_guesses(1000, 100, 100, 1e-5, 0.95), 4)
     3.4654
     """
-    return _largest(lambda epsilon: p_value(canaries, guesses, right, epsilon, delta) < 1 - confidence)
+    return last(lambda epsilon: p_value(canaries, guesses, right, epsilon, delta) < 1 - confidence, limit=LARGEST)
 
 
 def p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
@@ -161,7 +166,7 @@ def epsilon_by_guesses_gaussian(canaries: int, guesses: int, right: int, delta: 
     >>> round(epsilon_by_guesses_gaussian(1000, 100, 90, 1e-5, 0.95), 4)
     2.4564
     """
-    return _largest(partial(_gaussian_refuted, canaries, guesses, right, delta, 1 - confidence))
+    return last(partial(_gaussian_refuted, canaries, guesses, right, delta, 1 - confidence), limit=LARGEST)
 
 
 def _gaussian_refuted(canaries: int, guesses: int, right: int, delta: float, alpha: float, epsilon: float) -> bool:
@@ -176,31 +181,16 @@ def _gaussian_refuted(canaries: int, guesses: int, right: int, delta: float, alp
     return r + h > guesses / canaries
 
 
-def _largest(refuted: Refuted) -> float:
-    """The end of the epsilons that are refuted, from 0 on."""
-    if not refuted(0.0):
-        return 0.0
-    lower, upper = 0.0, 1.0
-    while refuted(upper):
-        lower, upper = upper, 2 * upper
-        if upper > LARGEST:
-            return lower
-    while upper - lower > 1e-8 * max(1.0, upper):
-        middle = (lower + upper) / 2
-        lower, upper = (middle, upper) if refuted(middle) else (lower, middle)
-    return lower
-
-
 def _precision(mu: float, guessed: float) -> float:
     """The share of right guesses, when so large a share of N(0, 1) and N(mu, 1), mixed evenly, is guessed."""
-    lower, upper = 0.0, 40.0 + mu
-    for _ in range(60):
-        distance = (lower + upper) / 2  # of the thresholds from the middle
-        rest = (
-            ndtr(distance - mu / 2) - ndtr(-distance - mu / 2) + ndtr(distance + mu / 2) - ndtr(mu / 2 - distance)
-        ) / 2
-        lower, upper = (lower, distance) if 1 - rest < guessed else (distance, upper)
-    right, wrong = ndtr(mu / 2 - lower), ndtr(-mu / 2 - lower)
+
+    def too_many(distance: float) -> bool:
+        """Whether thresholds at this distance from the middle leave fewer than wanted between them."""
+        between = ndtr(distance - mu / 2) - ndtr(-distance - mu / 2)  # by symmetry the same of both
+        return bool(1 - between > guessed)
+
+    distance = last(too_many)
+    right, wrong = ndtr(mu / 2 - distance), ndtr(-mu / 2 - distance)
     return float(right / max(right + wrong, 1e-300))
 
 
@@ -215,19 +205,12 @@ def _canaries(scores: ArrayLike, included: ArrayLike) -> tuple[np.ndarray, np.nd
     return found, coins.astype(bool)
 
 
-def _pairs(guesses: Guesses | Iterable[Guesses] | None, canaries: int) -> list[Guesses]:
-    if guesses is None:
-        tenth = max(1, canaries // 10)
-        guesses = (tenth, min(tenth, canaries - tenth))
-    listed = list(guesses)
-    pairs = [tuple(listed)] if listed and not isinstance(listed[0], Iterable) else [tuple(pair) for pair in listed]  # type: ignore[arg-type]
-    for pair in pairs:
-        if len(pair) != 2 or min(pair) < 0 or not 0 < sum(pair) <= canaries:
-            raise SfumatoError(
-                f"guesses must be (k_in, k_out), together 1 to {canaries}, got {pair}",
-                "guess fewer, or audit with more canaries",
-            )
-    if not pairs:
-        raise SfumatoError("guesses must name at least one pair, got none", "give (k_in, k_out)")
-    positive_integer("canaries", canaries)
-    return pairs  # type: ignore[return-value]
+def _guesses(guesses: Guesses | None, canaries: int) -> Guesses:
+    tenth = max(1, canaries // 10)
+    pair = (tenth, min(tenth, canaries - tenth)) if guesses is None else guesses
+    if len(pair) != 2 or min(pair) < 0 or not 0 < sum(pair) <= canaries:
+        raise SfumatoError(
+            f"guesses must be (k_in, k_out), together 1 to {canaries}, got {pair}",
+            "guess fewer, or audit with more canaries",
+        )
+    return pair

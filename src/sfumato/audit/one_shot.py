@@ -15,6 +15,10 @@ from scipy.special import ndtr
 
 from sfumato._checks import SfumatoError, fraction, positive_integer
 from sfumato.audit.bound import Bound
+from sfumato.audit.search import last
+
+MOST = 500.0
+"""Beyond this epsilon an estimate says infinity."""
 
 
 def one_shot(cosines: ArrayLike, *, dimensions: int, delta: float) -> Bound:
@@ -49,21 +53,7 @@ def epsilon_between(mean: float, deviation: float, delta: float) -> float:
     4.3772
     """
     sides = [((mean, deviation), (0.0, 1.0)), ((0.0, 1.0), (mean, deviation))]
-    return max(_epsilon(first, second, delta) for first, second in sides)
-
-
-def _epsilon(first: tuple[float, float], second: tuple[float, float], delta: float) -> float:
-    lower, upper = 0.0, 1.0
-    if _delta(first, second, 0.0) <= delta:
-        return 0.0
-    while _delta(first, second, upper) > delta:
-        lower, upper = upper, 2 * upper
-        if upper > 700:
-            return math.inf
-    for _ in range(60):
-        middle = (lower + upper) / 2
-        lower, upper = (middle, upper) if _delta(first, second, middle) > delta else (lower, middle)
-    return lower
+    return max(last(lambda epsilon, side=side: _delta(*side, epsilon) > delta, limit=MOST) for side in sides)
 
 
 def _delta(first: tuple[float, float], second: tuple[float, float], epsilon: float) -> float:
@@ -72,12 +62,17 @@ def _delta(first: tuple[float, float], second: tuple[float, float], epsilon: flo
     a = (1 / t**2 - 1 / s**2) / 2
     b = m / s**2 - n / t**2
     c = (n**2 / t**2 - m**2 / s**2) / 2 + math.log(t / s) - epsilon
-    ends = [np.roots([a, b, c])] if abs(a) > 1e-12 else [np.array([-c / b])] if b else [np.array([])]
-    real = np.sort(ends[0][np.isreal(ends[0])].real)
-    edges = np.concatenate([[-np.inf], real, [np.inf]])
-    inner = np.clip(np.where(np.isinf(edges), np.sign(edges) * 1e6, edges), -1e6, 1e6)
+    edges = np.concatenate([[-np.inf], _roots(a, b, c), [np.inf]])
+    inner = np.clip(edges, -1e6, 1e6)
     middles = (inner[:-1] + inner[1:]) / 2
     inside = a * middles**2 + b * middles + c > 0
-    p = np.diff(ndtr((edges - m) / s))[inside].sum()
-    q = np.diff(ndtr((edges - n) / t))[inside].sum()
+    p, q = (np.diff(ndtr((edges - center) / scale))[inside].sum() for center, scale in (first, second))
     return float(p - math.exp(epsilon) * q)
+
+
+def _roots(a: float, b: float, c: float) -> list[float]:
+    """Where a x^2 + b x + c = 0, ascending."""
+    if abs(a) < 1e-12:
+        return [-c / b] if b else []
+    under = b * b - 4 * a * c
+    return sorted((-b + sign * math.sqrt(under)) / (2 * a) for sign in (-1, 1)) if under > 0 else []
