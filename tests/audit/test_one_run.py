@@ -21,7 +21,7 @@ PUBLISHED = [
     ((1000, 1000, 900, 1e-5), 2.020646, 3.779339),
     ((5000, 500, 480, 1e-5), 2.783021, 4.062678),
 ]
-SHIFTED = [(1, 1.13346, 2.164749), (2, 2.311945, 4.7218075), (4, 4.395568, 9.133752)]
+SHIFTED = [(1, 1.13346), (2, 2.311945), (4, 4.395568)]
 """10,000 scores in and out at normal quantiles, the former shifted: jax_privacy's, by Bonferroni over thresholds."""
 
 
@@ -47,8 +47,8 @@ def corners(inside: np.ndarray, outside: np.ndarray) -> list[tuple[int, int]]:
         points = points[kept]
 
 
-@pytest.mark.parametrize(("shift", "plain", "gaussian"), SHIFTED)
-def test_shifted_quantiles(shift, plain, gaussian):
+@pytest.mark.parametrize(("shift", "plain"), SHIFTED)
+def test_shifted_quantiles(shift, plain):
     outside = norm.ppf((np.arange(10_000) + 0.5) / 10_000)
     tried = corners(outside + shift, outside)
     confidence = 1 - 0.05 / len(tried)
@@ -56,9 +56,6 @@ def test_shifted_quantiles(shift, plain, gaussian):
     best = max(useful, key=lambda case: -p_value(*case[:3], plain, case[3]))
     assert epsilon_by_guesses(*best, confidence) == pytest.approx(plain, rel=1e-5)
     assert all(p_value(*case[:3], plain * (1 + 1e-5), case[3]) >= 0.05 / len(tried) for case in useful)
-    few = useful[:: max(1, len(useful) // 12)]
-    found = max(epsilon_by_guesses_gaussian(*case, confidence) for case in few)
-    assert gaussian * 0.95 < found <= gaussian * (1 + 1e-5)
 
 
 @pytest.mark.parametrize(
