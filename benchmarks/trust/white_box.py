@@ -6,7 +6,7 @@ A small network is trained with full batches on the digits and on 5,000 canaries
 its own; 5,000 more rows belong to canaries that are not there. In each step the onlooker sees the noisy sum
 in each canary's direction and adds the steps up: 5,000 observations of the whole run in each world. The threshold is
 half of the nominal mu, fixed beforehand. "gaussian" is the bound that presumes a Gaussian curve, "plain" the one that
-presumes nothing, both with confidence 95%; "most" is the bound at the counts that are to be expected. Each seed is a
+presumes nothing, both with confidence 95%; "most" is the former at the counts that are to be expected. Each seed is a
 run; the median is what is quoted. Writes results/white-box.json.
 """
 

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import ndtr, ndtri
+from scipy.stats import binom
 
 from sfumato import PrivacyPlan, SfumatoError
-from sfumato.audit import delta_of, epsilon_of, mu_of, white_box
-from sfumato.audit.gaussian import mu_shown
+from sfumato.audit import at_most, delta_of, epsilon_of, mu_of, white_box
+from sfumato.audit.gaussian import mu_shown, refuted
 from sfumato.audit.mixture import epsilon_of_mixture
 
 
@@ -20,15 +22,14 @@ def observed(mu: float, n: int, seed: int = 0, q: float = 1.0, scale: float = 1.
     return random.normal(mu * (random.random(n) < q), scale, n), random.normal(0, scale, n)
 
 
-@pytest.mark.parametrize(("nominal", "shown"), [(1, 0.72), (3, 2.67), (8, 7.54)])
-def test_what_5000_observations_can_show(nominal, shown):
-    """At the counts that are expected."""
-    from scipy.special import ndtr
-
+@pytest.mark.parametrize(("nominal", "by_halves", "shown"), [(1, 0.72, 0.82), (3, 2.67, 2.79), (8, 7.54, 7.71)])
+def test_what_5000_observations_can_show(nominal, by_halves, shown):
+    """At the counts that are expected: by an interval for each rate, and by both counts together."""
     mu = mu_of(nominal, 1e-5)
     error = round(5000 * float(ndtr(-mu / 2)))
-    found = epsilon_of(mu_shown(error, error, (5000, 5000), 0.05), 1e-5)
-    assert found == pytest.approx(shown, abs=0.03)
+    rate = at_most(error, 5000, 0.025)
+    assert epsilon_of(float(ndtri(1 - rate) - ndtri(rate)), 1e-5) == pytest.approx(by_halves, abs=0.03)
+    assert epsilon_of(mu_shown(error, error, (5000, 5000), 0.05), 1e-5) == pytest.approx(shown, abs=0.01)
 
 
 @given(mu=st.floats(0.05, 8), delta=st.sampled_from([1e-9, 1e-5, 1e-2]))
@@ -49,10 +50,21 @@ def test_the_curve_is_the_accountant_s():
 @pytest.mark.parametrize("q", [1.0, 0.3])
 def test_it_exceeds_the_truth_as_rarely_as_it_says(q):
     above = 0
-    for seed in range(1000):
-        inside, outside = observed(1.0, 400, seed, q)
-        above += mu_shown((inside < 0.7).sum(), (outside >= 0.7).sum(), (400, 400), 0.2, q) > 1.0
-    assert above <= 0.2 * 1000
+    for seed in range(200):
+        inside, outside = observed(1.0, 300, seed, q)
+        above += refuted(1.0, int((inside < 0.7).sum()), int((outside >= 0.7).sum()), (300, 300), 0.2, q)
+    assert 0.08 * 200 < above <= 0.2 * 200, "nor is it rarer by much"
+
+
+@pytest.mark.parametrize(("mu", "q", "alarm"), [(1.0, 1.0, 0.4), (0.3, 1.0, 0.1), (1.5, 0.4, 0.2)])
+def test_no_true_mu_is_refuted_more_often_than_alpha_by_enumeration(mu, q, alarm):
+    """Over all pairs of counts of 12 observations in each world."""
+    counts, alpha = np.arange(13), 0.3
+    miss = (1 - q) * (1 - alarm) + q * float(ndtr(ndtri(1 - alarm) - mu))
+    found = [[refuted(mu, lost, wrong, (12, 12), alpha, q) for wrong in range(13)] for lost in range(13)]
+    total = binom.pmf(counts, 12, miss) @ np.array(found) @ binom.pmf(counts, 12, alarm)
+    assert total <= alpha
+    assert mu_shown(12, 0, (12, 12), alpha, q) == 0
 
 
 def test_of_a_sampled_canary_the_mu_is_that_of_the_steps_that_it_takes_part_in():
@@ -88,14 +100,16 @@ def test_both_bounds_and_their_words():
 
 
 def test_the_smallest_fault_is_noticed():
-    fault = white_box(*observed(1.0, 3000), delta=1e-5, thresholds=0.5, nominal_mu=1.0)[0].smallest_fault
-    found = [
-        white_box(*observed(1.0, 3000, seed, scale=fault * 0.995), delta=1e-5, thresholds=0.5)[0].mu
-        for seed in range(60)
-    ]
-    assert sum(mu > 1.0 for mu in found) >= 0.8 * 60
-    honest = [white_box(*observed(1.0, 3000, seed), delta=1e-5, thresholds=0.5)[0].mu for seed in range(60)]
-    assert sum(mu > 1.0 for mu in honest) <= 0.05 * 60
+    fault = white_box(*observed(1.0, 1500), delta=1e-5, thresholds=0.5, nominal_mu=1.0)[0].smallest_fault
+
+    def accused(scale: float) -> int:
+        """Of 60 repetitions."""
+        seen = [observed(1.0, 1500, seed, scale=scale) for seed in range(60)]
+        counts = [(int((inside < 0.5).sum()), int((outside >= 0.5).sum())) for inside, outside in seen]
+        return sum(refuted(1.0, *found, (1500, 1500), 0.05) for found in counts)
+
+    assert accused(fault * 0.995) >= 0.8 * 60
+    assert accused(1.0) <= 0.1 * 60
 
 
 def test_steps_compose_by_their_square_root():

@@ -13,17 +13,16 @@ LEAST = 0.01
 """Less noise than this share of the nominal is not looked for."""
 
 
-def smallest_fault(shown: Callable[[float], float], nominal: float) -> float | None:
-    """The largest factor on the noise, below 1, at which `shown(factor)` is above `nominal`; None where there is none.
+def smallest_fault(noticed: Callable[[float], bool]) -> float | None:
+    """The largest factor on the noise, below 1, that is noticed; None where there is none.
 
     Args:
-        shown: {factor on the standard deviation of the noise: the bound that the observations would then have shown in
-            nine of ten repetitions}; falls as the factor grows.
-        nominal: what is promised, in the same unit.
+        noticed: whether the observations, in nine of ten repetitions, would show more than was promised with the noise
+            times this factor; where one factor is noticed, so is a smaller one.
     """
-    if not shown(LEAST) > nominal:
+    if not noticed(LEAST):
         return None
-    return LEAST + last(lambda more: LEAST + more < 1 and shown(LEAST + more) > nominal)
+    return LEAST + last(lambda more: LEAST + more < 1 and noticed(LEAST + more), precision=1e-4)
 
 
 def unlucky(trials: int, probability: float, events: int = 2) -> int:

@@ -107,7 +107,7 @@ def _audited(
     fault = None
     if nominal_epsilon is not None:
         mu = mu_of(positive("nominal_epsilon", nominal_epsilon), max(delta, 1e-12))
-        fault = smallest_fault(shown, nominal_epsilon)
+        fault = smallest_fault(lambda factor: shown(factor) > nominal_epsilon)
     return Bound(
         epsilon=by(right),
         delta=delta,

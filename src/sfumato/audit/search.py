@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable
 
 
-def last(holds: Callable[[float], bool], *, limit: float = 1e6) -> float:
-    """The last number, from 0 on, at which it holds, to 12 digits and from below; 0 where it holds nowhere.
+def last(holds: Callable[[float], bool], *, limit: float = 1e6, precision: float = 1e-12) -> float:
+    """The last number, from 0 on, at which it holds, from below; 0 where it holds nowhere.
 
     Args:
         holds: up to some number, and no longer beyond.
         limit: infinity where it still holds there.
+        precision: of the number, relative to it.
 
     >>> round(last(lambda x: x * x < 2), 9)
     1.414213562
@@ -23,7 +24,7 @@ def last(holds: Callable[[float], bool], *, limit: float = 1e6) -> float:
         if upper >= limit:
             return math.inf
         lower, upper = upper, 2 * upper
-    while upper - lower > 1e-12 * upper:
+    while upper - lower > precision * upper:
         middle = (lower + upper) / 2
         lower, upper = (middle, upper) if holds(middle) else (lower, middle)
     return lower
