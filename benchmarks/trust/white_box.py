@@ -40,7 +40,7 @@ CANARIES, DELTA, PIECE = 5000, 1e-5, 512
 
 
 class WithCanaries(nn.Module):
-    """A classifier of digits beside a table with a row for each canary, and one for all digits, which stays at zero."""
+    """A classifier of digits beside a table with a row for each canary, which stays at zero, none for digits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class WithCanaries(nn.Module):
         nn.init.zeros_(self.own.weight)
 
     def forward(self, pixels: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
-        return self.body(pixels) + 1000 * self.own(row)
+        return self.body(pixels) + 1000 * (row < 2 * CANARIES).unsqueeze(-1) * self.own(row)
 
 
 def pieces(pixels: torch.Tensor, labels: torch.Tensor):
@@ -72,7 +72,7 @@ def observed(plan: PrivacyPlan, seed: int) -> tuple[np.ndarray, float]:
     noise = Noise(plan.mechanism, max_norm=plan.max_norm, key=RunKey.from_seed(seed))
     step = PrivateStep(plan=plan, gradient=gradient, noise=noise)
     body = {name: value for name, value in model.named_parameters() if name.startswith("body")}
-    optimizer = torch.optim.SGD(body.values(), lr=4.0)
+    optimizer = torch.optim.SGD(body.values(), lr=20.0)
     seen = torch.zeros(2 * CANARIES)
     for index in range(plan.steps):
         with torch.no_grad():
