@@ -91,7 +91,7 @@ def held(path: Path, what: str) -> Iterator[Chained]:
         raise _refused(path, what, error) from None
     with file:
         try:
-            held_alone(file.fileno())
+            held_alone(file.fileno(), f"{what} {path}")
             if made:
                 sync_directory(path.parent)
             content = file.read()
