@@ -40,7 +40,7 @@ ORIGINS = {
 
 MAY_BE_ABSENT = (
     *("published", "kept", "public_examples", "public_filtered", "tokens", "figures", "calibrated_on_public"),
-    *("class_prevalence", "prevalence", "training_prevalence"),
+    *("class_prevalence", "prevalence", "training_prevalence", "audit"),
 )
 """What circumstances leave out of their record where it is nothing."""
 _SHARES = ("class_prevalence", "prevalence", "training_prevalence")
@@ -102,6 +102,7 @@ class Circumstances:
             weigh alike.
         prevalence: the declared share of each class where the model is to be used, to which its scores are moved.
         training_prevalence: the same in the training data, from which they are moved.
+        audit: how many canaries there were, records of nobody's of which coins put about half among the examples.
     """
 
     read: tuple[str, ...] = ()
@@ -124,6 +125,7 @@ class Circumstances:
     class_prevalence: tuple[tuple[str, float], ...] = ()
     prevalence: tuple[tuple[str, float], ...] = ()
     training_prevalence: tuple[tuple[str, float], ...] = ()
+    audit: int = 0
 
     def __post_init__(self) -> None:
         unknown = set(self.read) - set(FACT_NAMES)

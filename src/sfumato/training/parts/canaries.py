@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -37,6 +38,12 @@ class Canaries:
 
     def __len__(self) -> int:
         return len(self.records)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what they hold, and of their labels."""
+        held = (self.records.take(slice(None)), self.records.labels)
+        return hashlib.sha256(b"".join(np.ascontiguousarray(one).tobytes() for one in held)).hexdigest()
 
     def coins(self, key: RunKey) -> np.ndarray:
         """Which of them are in, bool (M,).
