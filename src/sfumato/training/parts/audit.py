@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.audit import one_run, one_run_gaussian
@@ -141,8 +141,7 @@ def refuse_unsound(count: int, asked: Asked) -> None:
 
 
 def scores_of(canaries: Canaries, trained: Trained, loss: str) -> np.ndarray:
-    """A score (M,) of each canary, higher where it looks as if it had been in: how much better the released model does
-    on it than on other canaries with its label.
+    """A score (M,) of each canary, higher where it looks as if it had been in: minus the released model's loss.
 
     **Guarantee.** A function of the released weights and of public constants alone: neither the coins nor anything that
     a step has seen plays a part.
@@ -156,13 +155,4 @@ def scores_of(canaries: Canaries, trained: Trained, loss: str) -> np.ndarray:
     )
     outputs, labels = accuracy.logits_alone(own, blocks).double(), torch.from_numpy(records.labels)
     losses = torch.stack([LOSSES[loss](one[None], label[None]) for one, label in zip(outputs, labels, strict=True)])
-    return -_beside_others(losses.nan_to_num(nan=1e9), labels).numpy()
-
-
-def _beside_others(losses: Tensor, labels: Tensor) -> Tensor:
-    """Losses (M,) less their mean over the canaries with the same label."""
-    if labels.dim() > 1:
-        return losses - losses.mean()
-    means = torch.stack([losses[labels == label].mean() for label in labels])
-    return losses - means
-
+    return -losses.nan_to_num(nan=torch.inf).numpy()
