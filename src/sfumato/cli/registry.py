@@ -22,6 +22,7 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
         "aggregate": "Make a model of the weights that a finished run has kept.",
         "report": "Write the page of a finished run.",
         "verify": "Check that a finished run's statement follows from its record.",
+        "audit": "Attack the step of a run, and say which epsilon that proves at least.",
         "finish": "End an unfinished run with what its last checkpoint holds.",
         "doctor": "Look at versions, device, memory, disk and the owner's key, and say what is wrong.",
     }

@@ -9,10 +9,14 @@ from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato._files import write
-from sfumato.audit import Bound
+from sfumato.audit import Bound, one_run, one_run_gaussian
+from sfumato.privacy import PrivacyPlan
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 
+GUESSED = 0.2
+"""The share of the canaries that is guessed in, and as large a one that is guessed out: fixed before any is seen."""
+CONFIDENCE = 0.95
 ENTRY = "audit"
 """What the ledger's last line calls the hash of the file."""
 
@@ -40,15 +44,19 @@ class Audited:
         leaves."""
         return any(bound.refutes(self.nominal) for bound in self.bounds)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data that `from_dict` reads back."""
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Plain data, without the details."""
         return {
             "nominal": self.nominal,
             "refuted": self.refuted,
             "bounds": [bound.to_dict() for bound in self.bounds],
             "plan": self.plan,
-            **self.details,
         }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that `from_dict` reads back."""
+        return {**self.summary, **self.details}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Audited:
@@ -57,6 +65,34 @@ class Audited:
         bounds = tuple(Bound(**{name: bound[name] for name in known}) for bound in data["bounds"])
         details = {name: value for name, value in data.items() if name not in ("nominal", "refuted", "bounds", "plan")}
         return cls(nominal=float(data["nominal"]), bounds=bounds, plan=str(data["plan"]), details=details)
+
+
+def of_canaries(plan: PrivacyPlan, scores: Sequence[float], included: Sequence[bool]) -> Audited:
+    """What scores of canaries within a run show of its plan (`one_run`, `one_run_gaussian`).
+
+    Args:
+        scores: (M,) from released values alone, higher where a canary looks as if it had been in.
+        included: (M,) whether its coin put it in.
+    """
+    guessed = max(1, round(GUESSED * len(scores)))
+    known: dict[str, Any] = {"delta": plan.delta, "confidence": CONFIDENCE, "guesses": (guessed, guessed)}
+    nominal = plan.epsilon()
+    bounds = (one_run(scores, included, **known, nominal_epsilon=nominal),)
+    bounds += (one_run_gaussian(scores, included, **known, nominal_epsilon=nominal),)
+    details = {"scores": [float(score) for score in scores], "included": [bool(coin) for coin in included]}
+    return Audited(nominal=nominal, bounds=bounds, plan=plan.fingerprint, details=details)
+
+
+def problem(found: Audited, plan: PrivacyPlan, canaries: int) -> str | None:
+    """In what an audit of canaries within a run is not what its own scores and coins give; None where it is."""
+    if found.plan != plan.fingerprint:
+        return "it is of another plan"
+    if not len(found.details.get("scores", ())) == len(found.details.get("included", ())) == canaries:
+        return f"it has other canaries than the {canaries} that the statement tells of"
+    again = of_canaries(plan, found.details["scores"], found.details["included"])
+    pairs = zip(found.bounds, again.bounds, strict=False)
+    same = len(found.bounds) == len(again.bounds) and all(abs(a.epsilon - b.epsilon) < 1e-6 for a, b in pairs)
+    return None if same else "its bounds do not follow from its scores and coins"
 
 
 def save(run: RunDirectory, found: Audited, name: str = names.AUDIT) -> None:

@@ -53,7 +53,7 @@ class Train(Observed, Together, PrivateChoices):
     """Each class's share in the training data, declared and not counted, from which scores are moved."""
     audit: Whole = None
     """Put so many canaries, made-up records with labels of chance, among the examples or leave them out, each by a fair
-    coin, and say which epsilon their guessed coins prove at least. At most as much noise for the model as half of them."""
+    coin, and say which epsilon their guessed coins prove at least. Those that are in are noise to the model."""
     audit_source: SourceText = None
     """A public source whose images the canaries are, in place of noise; none of them may be a private record."""
     seeds: Whole = None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sfumato import models
 from sfumato._checks import SfumatoError
-from sfumato.data import AsStored, Images, Tokens
+from sfumato.data import AsStored, Form, Images, Tokens
 from sfumato.experiment.settings import Settings
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models.losses import LOSSES, exclusive
@@ -45,7 +45,7 @@ class Subject:
     name: str
     plan: PrivacyPlan
     module: nn.Module = field(repr=False)
-    form: Images | AsStored | Tokens
+    form: Form
     loss: str
     views: int
     classes: int
@@ -72,7 +72,9 @@ class Subject:
     @cached_property
     def trunk(self) -> models.Trunk | None:
         """The module's fixed beginning, whose features are then the inputs."""
-        return models.trunk_of(self.module, self.form.shape) if isinstance(self.form, Images) else None
+        if not isinstance(self.form, Images):
+            return None
+        return models.trunk_of(self.module, (self.form.channels, self.form.size, self.form.size))
 
     @cached_property
     def trained(self) -> nn.Module:
@@ -166,7 +168,7 @@ def of_run(directory: str | PathLike[str], *, model: nn.Module | str | None = No
     )
 
 
-def _form(transform: Any) -> Images | AsStored | Tokens:
+def _form(transform: Any) -> Form:
     if isinstance(transform, (AsStored, Tokens)):
         return transform
     return Images(size=transform.size, channels=transform.channels)

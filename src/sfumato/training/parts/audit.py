@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.audit import one_run, one_run_gaussian
-from sfumato.data import Preparation, Source, refuse_absent
+from sfumato.data import Source, refuse_absent
 from sfumato.evaluation import accuracy
 from sfumato.models.losses import LOSSES
 from sfumato.privacy import Circumstances, PrivacyPlan
@@ -25,9 +24,8 @@ from sfumato.training.parts.canaries import Canaries, made_up, of_public
 from sfumato.training.parts.part import Asked, Early, Ending, Part, Trained
 
 FEWEST = 10
-GUESSED = 0.2
-"""The share of the canaries that is guessed in, and as large a one that is guessed out: fixed before any is seen."""
-CONFIDENCE = 0.95
+MOST = 1e30
+"""The loss of a canary on which a model that has diverged has none."""
 DRAWN_APART = ("poisson", "full-batch")
 """Participations in which no record's part depends on how many others there are."""
 
@@ -91,7 +89,7 @@ class Audit(Part):
         count, units = len(self.canaries), plan.population
         yield (
             f"audit: about {count // 2} of {count} canaries, records of nobody's with labels of chance, train beside "
-            f"the {units:,} {plan.unit.drawn} of the plan ({count / 2 / units:.1%} more, all of it noise to the model); "
+            f"the {units:,} {plan.unit.drawn} of the plan ({count / 2 / units:.1%} more, noise to the model); "
             "sampling probability, divisor and epsilon stay the plan's, and no figure is measured on them"
         )
 
@@ -100,20 +98,7 @@ class Audit(Part):
         if ending.key is None:  # the coins are lost with it
             return
         scores = scores_of(self.canaries, ending.trained, ending.decided.settings.objective.loss)
-        coins, count = self.canaries.coins(ending.key), len(self.canaries)
-        guessed = max(1, round(GUESSED * count))
-        known: dict[str, Any] = {
-            "delta": self.plan.delta,
-            "confidence": CONFIDENCE,
-            "guesses": (guessed, guessed),
-            "nominal_epsilon": (nominal := self.plan.epsilon()),
-        }
-        found = audited.Audited(
-            nominal=nominal,
-            bounds=tuple(method(scores, coins, **known) for method in (one_run, one_run_gaussian)),
-            plan=self.plan.fingerprint,
-            details={"scores": scores.tolist(), "included": coins.tolist()},
-        )
+        found = audited.of_canaries(self.plan, scores.tolist(), self.canaries.coins(ending.key).tolist())
         audited.save(ending.run, found)
         ending.bound |= {audited.ENTRY: file_hash(ending.run / names.AUDIT)}
 
@@ -137,7 +122,9 @@ def refuse_unsound(count: int, asked: Asked) -> None:
             "audit a plan of Poisson sampling or full batches with independent noise",
         )
     if plan.unit.drawn not in ("examples", "users"):
-        raise SfumatoError(f"{given}, and the plan draws {plan.unit.drawn}", "audit a plan that draws examples or users")
+        raise SfumatoError(
+            f"{given}, and the plan draws {plan.unit.drawn}", "audit a plan that draws examples or users"
+        )
 
 
 def scores_of(canaries: Canaries, trained: Trained, loss: str) -> np.ndarray:
@@ -155,4 +142,4 @@ def scores_of(canaries: Canaries, trained: Trained, loss: str) -> np.ndarray:
     )
     outputs, labels = accuracy.logits_alone(own, blocks).double(), torch.from_numpy(records.labels)
     losses = torch.stack([LOSSES[loss](one[None], label[None]) for one, label in zip(outputs, labels, strict=True)])
-    return -losses.nan_to_num(nan=torch.inf).numpy()
+    return -losses.nan_to_num(nan=MOST).numpy()
