@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe
 from sfumato.cli.options.choices import EndsWithJson
 from sfumato.cli.options.spellings import Number, Own, WholeByRule
@@ -48,13 +49,10 @@ class Audit(EndsWithJson):
         from sfumato.runs import directory as names
         from sfumato.training.conclusion import audits_shown
 
-        of_recipe = recipe.named_by(self.what)
         with Bars() as progress:
-            found = self._found(progress, of_recipe=of_recipe)
-        run = None if of_recipe else names.RunDirectory(self.what)
+            found = self._found(progress)
+        run = None if recipe.named_by(self.what) else names.RunDirectory(self.what)
         before = None if run is None else audited.read(run)
-        if run is not None:
-            _keep(run, found)
         if self.json:
             within = {} if before is None else {"canaries": before.summary}
             console.as_json({"run": self.what, **found.summary, **within})
@@ -68,12 +66,18 @@ class Audit(EndsWithJson):
                 console.note(f"{run / names.REPORT}   the page, with a picture of it")
         return 1 if found.refuted or (before is not None and before.refuted) else 0
 
-    def _found(self, progress: Progress, *, of_recipe: bool) -> Audited:
+    def _found(self, progress: Progress) -> Audited:
+        from sfumato.search.audits.run import audit_run
         from sfumato.search.audits.step import audit_step
-        from sfumato.search.audits.subject import of_run
 
-        subject = self._of_recipe(progress) if of_recipe else of_run(self.what, model=self.model)
-        return audit_step(subject, observations=self.observations, confidence=self.confidence, progress=progress)
+        how: dict[str, Any] = {"observations": self.observations, "confidence": self.confidence, "progress": progress}
+        if recipe.named_by(self.what):
+            return audit_step(self._of_recipe(progress), **how)
+        if self.epsilon is not None:
+            raise SfumatoError(
+                f"--epsilon {self.epsilon:g} chooses a recipe's row, and {self.what} is a run", "leave it out"
+            )
+        return audit_run(self.what, model=self.model, **how)
 
     def _of_recipe(self, progress: Progress) -> Subject:
         """The training of a recipe, as a dry run has it."""
@@ -82,17 +86,6 @@ class Audit(EndsWithJson):
 
         training = Train(what=self.what, epsilon=self.epsilon, trust_code=self.trust_code, model=self.model)
         return of_job(training.job(progress)[0], self.what)
-
-
-def _keep(run, found: Audited) -> None:
-    """Write an audit beside its run, and the page with it."""
-    from sfumato._files import write
-    from sfumato.runs import audited
-    from sfumato.runs import directory as names
-    from sfumato.training.conclusion import run_page
-
-    audited.save(run, found, names.STEP_AUDIT)
-    write(run / names.REPORT, run_page.report(run).encode(), private=True)
 
 
 def _verdict(found: Audited) -> str:
