@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from sfumato import Noise, PrivacyPlan, PrivateStep, SfumatoError, audit_run
+from sfumato import Noise, PrivacyPlan, SfumatoError, audit_run
 from sfumato.data import Images, Tokens
 from sfumato.gradients import ClippedGradient, ClippedSum
 from sfumato.privacy import Quantile, Tree, User
@@ -59,12 +59,12 @@ def test_poisson_steps_are_composed_from_the_mu_of_one_in_which_the_canary_takes
     assert 0.8 / 1.2 < found.bounds[0].mu < 1 / 1.2
     assert 0.7 * plan.epsilon() < found.bounds[0].epsilon < plan.epsilon()
     assert "probability 0.1" in found.bounds[0].assumption
-    assert composed(plan, 1 / 1.2)[0] == pytest.approx(plan.epsilon(), rel=0.02)
+    assert composed(plan, 1 / 1.2)[0] == pytest.approx(plan.epsilon(), rel=0.04)
 
 
 @pytest.mark.parametrize("of_users", [False, True])
 def test_observations_are_standard_normal_with_and_without_the_canary(of_users):
-    plan = full(3.0, unit=User()) if of_users else full(3.0)
+    plan = full(3.0, unit=User(drawn="users")) if of_users else full(3.0)
     box = WhiteBox(subject=subject(plan, views=3), merged=plan.steps)
     seen = np.array([[box.observed(2 * i + side, canary=bool(side)) for i in range(600)] for side in (0, 1)])
     mu = math.sqrt(plan.steps) / plan.noise_multiplier
@@ -74,45 +74,35 @@ def test_observations_are_standard_normal_with_and_without_the_canary(of_users):
     assert np.abs(seen.std(1) - 1).max() < 0.12
 
 
+RIGHT = ClippedGradient.__call__
+
+
 def halved(noise: Noise) -> float:
     return noise.mechanism.noise_multiplier * noise.max_norm / 2
 
 
 def unclipped(gradient: ClippedGradient, *batch) -> ClippedSum:
-    found = ClippedGradient(gradient._model, gradient._objective.loss, max_norm=1e3, views=gradient.views)(*batch)
-    return found
+    wide = ClippedGradient(gradient._model, gradient._objective.loss, max_norm=1e3, views=gradient.views)
+    return RIGHT(wide, *batch)
+
+
+def with_the_last_one_again(gradient: ClippedGradient, inputs, targets) -> ClippedSum:
+    return RIGHT(gradient, torch.cat([inputs, inputs[3:]]), torch.cat([targets, targets[3:]]))
 
 
 FAULTS = {
     "noise of half its scale": (Noise, "standard_deviation", property(halved)),
     "no clipping": (ClippedGradient, "__call__", unclipped),
+    "an example twice": (ClippedGradient, "__call__", with_the_last_one_again),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_step_is_seen(fault, monkeypatch):
-    box = subject(full(1.0))
-    assert not audit_step(box, observations=400).refuted
-    checked = ClippedGradient.self_check
+    it = subject(full(1.0))
     monkeypatch.setattr(ClippedGradient, "self_check", lambda gradient, *given, **named: None)
     monkeypatch.setattr(*FAULTS[fault])
-    found = audit_step(box, observations=400)
-    assert checked is not ClippedGradient.self_check
-    assert found.refuted
-
-
-def test_a_step_that_divides_by_half_is_seen(monkeypatch):
-    inner = PrivateStep.__call__
-    monkeypatch.setattr(
-        PrivateStep,
-        "__call__",
-        lambda step, *given: {name: 2 * value - _noise(step) for name, value in inner(step, *given).items()},
-    )
-    assert audit_step(subject(full(1.0)), observations=400).refuted
-
-
-def _noise(step: PrivateStep) -> float:
-    return 0.0
+    assert audit_step(it, observations=1000).refuted
 
 
 def test_what_single_steps_say_nothing_of_is_refused():
@@ -125,7 +115,7 @@ def test_what_single_steps_say_nothing_of_is_refused():
 
 
 def test_texts_and_embeddings_of_words_are_audited_too():
-    tokens = Tokens(tokenizer="words", length=5, vocabulary=20)
+    tokens = Tokens(tokenizer="numbers", length=5, vocabulary=20)
     module = nn.Sequential(nn.Embedding(20, 4), nn.Flatten(), nn.Linear(20, 3))
     found = audit_step(subject(full(3.0), module=module, form=tokens, classes=3), observations=300)
     assert not found.refuted

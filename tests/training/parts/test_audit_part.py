@@ -200,7 +200,7 @@ def test_each_canary_is_a_user_of_its_own(tmp_path):
         participation=Poisson(batch_size=10),
         steps=3,
         delta=1e-3,
-        unit=User(),
+        unit=User(drawn="users"),
     )
     run = train("linear", source, plan, directory=tmp_path / "run", audit=CANARIES, learning_rate=0.1)
     assert len(audited.read(RunDirectory(run.directory)).details["scores"]) == CANARIES
@@ -237,9 +237,8 @@ def test_canaries_that_are_private_records_are_refused(digits, tmp_path):
     images, labels = digits.train.images, digits.train.labels
     test = {"x_test": digits.test.images[:40], "y_test": digits.test.labels[:40]}
     np.savez(tmp_path / "private.npz", x_train=images[:60], y_train=labels[:60], **test)
-    np.savez(
-        tmp_path / "public.npz", x_train=images[100:160], y_train=labels[100:160], **{k: v[:0] for k, v in test.items()}
-    )
+    others = {"x_test": digits.test.images[40:80], "y_test": digits.test.labels[40:80]}
+    np.savez(tmp_path / "public.npz", x_train=images[100:160], y_train=labels[100:160], **others)
     source = open_source(f"npz:{tmp_path / 'private.npz'}", owner_key=owner_key())
     plan = PrivacyPlan.calibrate(examples=60, batch_size=20, steps=3, noise_multiplier=4.0, delta=1e-3)
     with pytest.raises(SfumatoError, match="records of the private source") as refused:
