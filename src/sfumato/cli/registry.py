@@ -28,10 +28,14 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
     }
 )
 
+_FOLDERS = {"audit": "checks"}
+"""Where a verb is that does not lie beside the others."""
+
 
 def load(name: str) -> Any:
     """The dataclass whose fields are the verb's options and whose method `run` does its work."""
-    return getattr(importlib.import_module(f"sfumato.cli.verbs.{name.replace('-', '_')}"), _class_of(name))
+    place = ".".join(filter(None, ("sfumato.cli.verbs", _FOLDERS.get(name), name.replace("-", "_"))))
+    return getattr(importlib.import_module(place), _class_of(name))
 
 
 def name_of(verb: type) -> str:
