@@ -13,7 +13,7 @@ from torch import nn
 from sfumato import Noise, PrivacyPlan, SfumatoError, audit_run
 from sfumato.data import Images, Tokens
 from sfumato.gradients import ClippedGradient, ClippedSum
-from sfumato.privacy import Quantile, Tree, User
+from sfumato.privacy import FullBatch, Quantile, Tree, User
 from sfumato.runs import audited
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
@@ -72,6 +72,17 @@ def test_observations_are_standard_normal_with_and_without_the_canary(of_users):
     assert abs(seen[0].mean()) < 0.17, "the others are taken off"
     assert abs(seen[1].mean() - mu) < 0.17
     assert np.abs(seen.std(1) - 1).max() < 0.12
+
+
+@pytest.mark.parametrize("views", [1, 3])
+def test_without_noise_autograd_and_the_step_agree(views):
+    plan = PrivacyPlan.calibrate(
+        examples=50, batch_size=50, steps=1, noise_multiplier=1e-3, delta=1e-5, max_norm=0.5, participation=FullBatch()
+    )
+    box = WhiteBox(subject=subject(plan, views=views), merged=1)
+    assert abs(box.of_others) > 0.03 * plan.max_norm, "the others have something in the canary's direction"
+    assert box.observed(0, canary=False) * plan.noise_multiplier == pytest.approx(0, abs=6e-3)
+    assert box.observed(1, canary=True) * plan.noise_multiplier == pytest.approx(1, abs=6e-3)
 
 
 RIGHT = ClippedGradient.__call__
