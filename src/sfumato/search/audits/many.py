@@ -1,8 +1,8 @@
-"""Thousands of small networks trained at once by one plan, as audits need them: a step is a few products for all of them.
+"""Thousands of small networks trained at once by one plan, as audits need them: a step is a few products for all.
 
-M models of one shape, whose weights are tensors (M, ...): a stack of linear layers with tanh between them, of which one
-layer alone is a linear classifier, or the head of a model on its trunk's features. Each step is the one of `PrivateStep`
-(De et al. 2022, equation 4): participants by coins, each gradient clipped to C, their sum, N(0, (sigma C)^2) in every
+M models of one shape, whose weights are tensors (M, ...): a stack of linear layers with tanh between them. One layer
+alone is a linear classifier, or the head of a model on its trunk's features. Each step is that of `PrivateStep` (De et
+al. 2022, equation 4): participants by coins, each gradient clipped to C, their sum, N(0, (sigma C)^2) in every
 coordinate, divided by the expected batch size and C. The tests hold both beside each other. Nothing here is a release:
 whatever is trained serves to attack, and the noise comes from a generator that is quick and not secret.
 """
@@ -151,9 +151,8 @@ class Training:
                 optimizer.step()
                 if averaging is not None:
                     average = averaging.update(average, trained, step)
-        return stacked(
-            {name: value.detach() for name, value in (averaging.released(average) if averaging else trained).items()}
-        )
+        last = averaging.released(average) if averaging else trained
+        return stacked({name: value.detach() for name, value in last.items()})
 
 
 def stacked(values: dict[str, Tensor]) -> list[Layer]:

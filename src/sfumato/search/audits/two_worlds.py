@@ -8,19 +8,22 @@ others. All begin at the same weights; coins and noise are all that differs betw
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy.special import ndtr
 from torch import Tensor
 
+from sfumato import audit
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato.averaging.averages import Averages
-from sfumato.observers.progress import Progress, Silence
+from sfumato.evaluation.diagnostic import auc
 from sfumato.optim.descent import Descent
 from sfumato.privacy import PrivacyPlan
 from sfumato.search.audits.many import Training, begin, losses_at
@@ -78,9 +81,11 @@ def choices(
     >>> len(choices())
     54
     """
-    names = ("canary", "learning_rate", "max_norm", "batch_size", "steps", "hidden")
-    values = (canaries, learning_rates, max_norms, batch_sizes, steps, hidden)
-    return [Choice(**dict(zip(names, row, strict=True))) for row in itertools.product(*values)]
+    rows = itertools.product(canaries, learning_rates, max_norms, batch_sizes, steps, hidden)
+    return [
+        Choice(canary=canary, learning_rate=rate, max_norm=norm, batch_size=size, steps=count, hidden=units)
+        for canary, rate, norm, size, count, units in rows
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,13 +113,8 @@ class TwoWorlds:
 
     def plan(self, choice: Choice) -> PrivacyPlan:
         """What a choice is trained by: the least noise for epsilon."""
-        return PrivacyPlan.calibrate(
-            examples=len(self.records.targets),
-            batch_size=choice.batch_size,
-            steps=choice.steps,
-            max_norm=choice.max_norm,
-            epsilon=self.epsilon,
-            delta=self.delta,
+        return _planned(
+            len(self.records.targets), choice.batch_size, choice.steps, choice.max_norm, self.epsilon, self.delta
         )
 
     def scores(self, choice: Choice, models: int, *, phase: int) -> tuple[np.ndarray, np.ndarray]:
@@ -135,3 +135,115 @@ class TwoWorlds:
             layers = training(start, *world, models=models, generator=generator)
             found.append(-losses_at(layers, *canary)[:, 0].numpy())
         return found[0], found[1]
+
+    def choose(self, choices: Sequence[Choice], *, models: int) -> list[tuple[Choice, float]]:
+        """Phase I: the choices, that which tells the worlds apart best first, each with its total variation distance.
+
+        Args:
+            models: in each world, for each choice. No model of phase I has a part in phase II.
+        """
+        positive_integer("models", models, remedy="give how many models each choice is tried with, such as 200")
+        found = [(choice, _apart(*self.scores(choice, models, phase=1))) for choice in choices]
+        return sorted(found, key=lambda row: -row[1])
+
+    def measure(self, choice: Choice, *, models: int, confidence: float = 0.999) -> Measured:
+        """Phase II: what so many models in each world prove, with the threshold of the first half of them.
+
+        Args:
+            choice: of phase I, or any other that no model of phase II had a part in.
+            confidence: of the bound.
+        """
+        positive_integer("models", models, remedy="give how many models are trained in each world, such as 2000")
+        own, others = self.scores(choice, models, phase=2)
+        bound = audit.two_worlds(own, others, delta=self.delta, confidence=confidence, nominal_epsilon=self.epsilon)
+        seen, half = bound.observations, models // 2
+        missed = seen["in_taken_for_out"] / seen["models_in"] + seen["out_taken_for_in"] / seen["models_out"]
+        return Measured(
+            choice=choice,
+            epsilon=self.epsilon,
+            noise_multiplier=self.plan(choice).noise_multiplier,
+            models=models,
+            bound=bound,
+            auc=auc(own[half:], others[half:]).value,
+            advantage=1 - missed,
+            advantage_at_most=advantage_at_most(self.epsilon, self.delta),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What two worlds have shown: a row of De et al. 2022, table 9.
+
+    Args:
+        choice: what was trained.
+        epsilon: nominal.
+        noise_multiplier: of its plan.
+        models: trained in each world; half of them are what the figures are of.
+        bound: the lower bound of epsilon, and the largest that so many models could have proven (`at_most`).
+        auc: of telling models of one world from those of the other.
+        advantage: 1 - alpha - beta at the threshold.
+        advantage_at_most: by the promise.
+    """
+
+    choice: Choice
+    epsilon: float
+    noise_multiplier: float
+    models: int
+    bound: audit.Bound
+    auc: float
+    advantage: float
+    advantage_at_most: float
+
+    @property
+    def sentence(self) -> str:
+        """The finding, and what was promised."""
+        held = "contradicts" if self.bound.refutes(self.epsilon) else "does not contradict"
+        return (
+            f"{self.models:,} models in each world: {self.bound.sentence}, which {held} the promise of {self.epsilon:g}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        own = {name: value for name, value in vars(self).items() if name not in ("choice", "bound")}
+        return {**own, **asdict(self.choice), "bound": self.bound.to_dict(), "sentence": self.sentence}
+
+
+@functools.cache
+def _planned(examples: int, batch: int, steps: int, max_norm: float, epsilon: float, delta: float) -> PrivacyPlan:
+    return PrivacyPlan.calibrate(
+        examples=examples, batch_size=batch, steps=steps, max_norm=max_norm, epsilon=epsilon, delta=delta
+    )
+
+
+def total_variation(first: tuple[float, float], second: tuple[float, float]) -> float:
+    """The total variation distance of two Gaussians, each given by its mean and standard deviation.
+
+    Half of the integral of |p - q|: between the points where p = q, which solve a quadratic equation, one of the two
+    densities is the larger one.
+
+    >>> round(total_variation((0.0, 1.0), (1.0, 1.0)), 4)  # 2 Phi(1/2) - 1
+    0.3829
+    """
+    (m, s), (n, t) = first, second
+    square, line = 1 / t**2 - 1 / s**2, 2 * (m / s**2 - n / t**2)
+    roots = np.roots([square, line, n**2 / t**2 - m**2 / s**2 + 2 * math.log(t / s)])
+    ends = np.concatenate([[-np.inf], np.sort(roots[np.isreal(roots)].real), [np.inf]])
+    masses = np.diff(ndtr((ends - m) / s)) - np.diff(ndtr((ends - n) / t))
+    return float(np.abs(masses).sum() / 2)
+
+
+def advantage_at_most(epsilon: float, delta: float) -> float:
+    """The largest 1 - alpha - beta of any test against an (epsilon, delta)-private training (Humphries et al. 2020).
+
+    >>> [round(advantage_at_most(epsilon, 0.01), 2) for epsilon in (1.0, 2.0, 4.0, 8.0)]
+    [0.47, 0.76, 0.96, 1.0]
+    """
+    return (math.expm1(epsilon) + 2 * delta) / (math.exp(epsilon) + 1)
+
+
+def _apart(own: np.ndarray, others: np.ndarray) -> float:
+    """The total variation distance of Gaussians fitted to both."""
+    fitted = [(float(found.mean()), float(found.std(ddof=1))) for found in (own, others)]
+    if not all(math.isfinite(mean) and deviation > 0 for mean, deviation in fitted):
+        return 0.0  # diverged, or never moved
+    return total_variation(*fitted)
