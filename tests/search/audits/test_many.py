@@ -184,11 +184,11 @@ def test_models_that_are_trained_in_several_blocks_differ(monkeypatch):
         ({"descent": Descent(optimizer="lamb", learning_rate=0.1)}, "there is lamb"),
         ({"loss": "multilabel"}, "there is multilabel"),
         ({"averages": Averages(ema=0.9, aggregate="ema")}, "gradients at the last weights"),
-        ({"plan": "users"}, "the plan has user"),
+        ({"plan": "users"}, "the plan has"),
     ],
 )
 def test_what_these_steps_do_not_do_is_refused(given, words):
     if given.get("plan") == "users":
-        given = {"plan": a_plan(batch_size=EXAMPLES, unit=User(at_most=1))}
+        given = {"plan": a_plan(batch_size=EXAMPLES, unit=User(drawn="users"))}
     with pytest.raises(SfumatoError, match=words):
         Training(**{"plan": a_plan(), "descent": SGD, "averages": Averages(ema=0.0)} | given)
