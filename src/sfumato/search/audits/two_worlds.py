@@ -156,8 +156,7 @@ class TwoWorlds:
         positive_integer("models", models, remedy="give how many models are trained in each world, such as 2000")
         own, others = self.scores(choice, models, phase=2)
         bound = audit.two_worlds(own, others, delta=self.delta, confidence=confidence, nominal_epsilon=self.epsilon)
-        seen, half = bound.observations, models // 2
-        missed = seen["in_taken_for_out"] / seen["models_in"] + seen["out_taken_for_in"] / seen["models_out"]
+        half = models // 2
         return Measured(
             choice=choice,
             epsilon=self.epsilon,
@@ -165,7 +164,7 @@ class TwoWorlds:
             models=models,
             bound=bound,
             auc=auc(own[half:], others[half:]).value,
-            advantage=1 - missed,
+            advantage=_advantage(own, others, half),
             advantage_at_most=advantage_at_most(self.epsilon, self.delta),
         )
 
@@ -181,7 +180,7 @@ class Measured:
         models: trained in each world; half of them are what the figures are of.
         bound: the lower bound of epsilon, and the largest that so many models could have proven (`at_most`).
         auc: of telling models of one world from those of the other.
-        advantage: 1 - alpha - beta at the threshold.
+        advantage: 1 - alpha - beta at the threshold that is best for it among the models the bound's was chosen on.
         advantage_at_most: by the promise.
     """
 
@@ -247,3 +246,11 @@ def _apart(own: np.ndarray, others: np.ndarray) -> float:
     if not all(math.isfinite(mean) and deviation > 0 for mean, deviation in fitted):
         return 0.0  # diverged, or never moved
     return total_variation(*fitted)
+
+
+def _advantage(own: np.ndarray, others: np.ndarray, half: int) -> float:
+    """1 - alpha - beta of the second half, at the threshold that is best for it in the first."""
+    places = np.unique(np.concatenate([own[:half], others[:half]]))
+    missed, alarms = (np.searchsorted(np.sort(part[:half]), places) / half for part in (own, others))
+    threshold = places[np.argmax(alarms - missed)]
+    return float((own[half:] >= threshold).mean() - (others[half:] >= threshold).mean())
