@@ -10,7 +10,7 @@ import tyro
 from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe
 from sfumato.cli.options.choices import EndsWithJson
-from sfumato.cli.options.spellings import Number, Own, WholeByRule
+from sfumato.cli.options.spellings import Number, Own, Whole, WholeByRule
 from sfumato.cli.output import console
 from sfumato.observers.progress import Bars
 
@@ -43,8 +43,13 @@ class Audit(EndsWithJson):
     trust_code: bool = False
     """Run the code that a recipe names as its model (package:function)."""
 
+    attack: Whole = None
+    """Instead of its step attack a run's model file, on its own records, by so many shadow models, such as 64."""
+
     def run(self) -> int:
         """Audit, write it down beside the run, and print it."""
+        if self.attack is not None:
+            return self._attacked(self.attack)
         from sfumato.runs import audited
         from sfumato.runs import directory as names
         from sfumato.training.conclusion import audits_shown
@@ -78,6 +83,25 @@ class Audit(EndsWithJson):
                 f"--epsilon {self.epsilon:g} chooses a recipe's row, and {self.what} is a run", "leave it out"
             )
         return audit_run(self.what, model=self.model, **how)
+
+    def _attacked(self, shadows: int) -> int:
+        """What a stranger with the model file finds out: for the owner's eyes, and written down nowhere."""
+        from sfumato.search.audits.shadow import shadow
+
+        others = {"--epsilon": self.epsilon, "--observations": self.observations, "--model": self.model}
+        if given := [name for name, value in others.items() if value is not None]:
+            raise SfumatoError(f"--attack {shadows} and {given[0]} are both given", f"leave {given[0]} out")
+        if recipe.named_by(self.what):
+            raise SfumatoError(
+                f"--attack {shadows} is for a model file, and {self.what} is a recipe", "name a run directory"
+            )
+        with Bars() as progress:
+            found = shadow(self.what, shadows, progress=progress)
+        if self.json:
+            console.as_json({"run": self.what, **found.to_dict()})
+        else:
+            console.result(found.sentence)
+        return 1 if found.exceeds else 0
 
     def _of_recipe(self, progress: Progress) -> Subject:
         """The training of a recipe, as a dry run has it."""
