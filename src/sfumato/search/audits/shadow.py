@@ -92,7 +92,7 @@ def shadow(
     if source.fingerprint != record["data"]["fingerprint"]:
         raise SfumatoError(
             f"the run in {run.path} was trained on other records than those of {source.kind}",
-            "give its own source: who is in it must be known",
+            "give its own source, and have the owner's key at hand that split it: who is in it must be known",
         )
     if source.zoomed is not None:
         raise SfumatoError(
