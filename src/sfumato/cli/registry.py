@@ -24,16 +24,13 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
         "report": "Write the page of a finished run.",
         "verify": "Check that a finished run's statement follows from its record.",
         "sign": "Vouch for a finished run by a signature of its statement, model and ledger.",
+        "audit": "Attack the step of a run, and say which epsilon that proves at least.",
         "finish": "End an unfinished run with what its last checkpoint holds.",
         "doctor": "Look at versions, device, memory, disk and the owner's key, and say what is wrong.",
     }
 )
 
-_FOLDERS = {"budget": "owner"}
-"""Where a verb is that does not lie beside the others."""
-
-
-_FOLDERS = {"sign": "owner"}
+_FOLDERS = {"budget": "owner", "sign": "owner", "audit": "checks"}
 """Where a verb is that does not lie beside the others."""
 
 

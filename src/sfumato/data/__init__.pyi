@@ -1,3 +1,4 @@
+from .appended import Appended as Appended
 from .caches.features import BACKBONE as BACKBONE
 from .caches.features import PARTS as PARTS
 from .caches.features import Cache as Cache

@@ -16,7 +16,7 @@ from sfumato.privacy.second.agreement import agreement
 from sfumato.privacy.statements import computed
 from sfumato.privacy.statements.computed import Computed
 from sfumato.privacy.statements.statement import FORMAT
-from sfumato.runs import aggregated, commitment, kept, signature
+from sfumato.runs import aggregated, audited, commitment, kept, signature
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import RunDirectory, file_hash
@@ -185,6 +185,9 @@ def _beside(run: RunDirectory, checks: list[Check], entries: list[Entry], facts:
     if facts.figures is not None or published.recorded(entries) or published.ENTRY in last or present:
         with _noted(checks, "the published figures are the one release that statement and ledger tell of"):
             _published(run, entries, facts, last)
+    if facts.audit or audited.ENTRY in last or (run / names.AUDIT).is_file():
+        with _noted(checks, "the audit of canaries is the one that the ledger ends with, and follows from its scores"):
+            _audited(run, plan, facts, last)
     if made := aggregated.files(run):
         with _noted(checks, "the aggregates beside the model follow from the kept weights, as far as these are here"):
             for path in made:
@@ -251,6 +254,16 @@ def _published(run: RunDirectory, entries: list[Entry], facts: Circumstances, la
     chosen = found and choice.chosen(replace(figures, operating=None), found.rule)
     _require(found == chosen, "the operating point is not the one that the counts give")
     _require((found and found.to_dict()) == stored.get("operating_point"), "the model has another operating point")
+
+
+def _audited(run: RunDirectory, plan: PrivacyPlan, facts: Circumstances, last: Mapping[str, Any]) -> None:
+    """None where the coins were lost with the run key, and else the one that is bound."""
+    if audited.ENTRY not in last and not (run / names.AUDIT).is_file():
+        return
+    _require_bound(run / names.AUDIT, last.get(audited.ENTRY))
+    found = audited.read(run)
+    problem = audited.problem(found, plan, facts.audit) if found is not None else f"{names.AUDIT} is missing"
+    _require(problem is None, str(problem))
 
 
 def _require_bound(path: Path, recorded: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,9 +42,14 @@ class PrivateSteps:
         self._plan, self._key, self._performance = plan, key, job.performance
         self._workers = together.own()
         self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise, workers=self._workers)
-        self._inputs = (UserInputs if plan.unit.drawn == "users" else Inputs)(job, progress)
-        draws = job.draws
+        seen = job
+        for part in job.parts:
+            seen = replace(seen, source=part.in_steps(seen.source, key))
+        self._inputs = (UserInputs if plan.unit.drawn == "users" else Inputs)(seen, progress)
+        draws, further = job.draws, len(seen.source.train) - len(job.source.train)
         self._excluded = None if plan.unit.drawn == "users" else draws.get("excluded")
+        if self._excluded is not None:
+            self._excluded = np.append(self._excluded, np.zeros(further, bool))
         records = self._inputs.units if self._excluded is None else len(self._excluded)
         self._sampler = Sampler(plan, key, records=records, times=draws.get("times"), groups=draws.get("groups"))
 

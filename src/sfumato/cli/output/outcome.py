@@ -11,6 +11,8 @@ from sfumato.observers.progress import duration
 from sfumato.privacy.statements.rounding import rounded_up
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sfumato.runs import Run
     from sfumato.runs.directory import RunDirectory
     from sfumato.training.job import PrivateJob
@@ -38,6 +40,7 @@ def show(run: Run, *, json: bool) -> None:
                 "run": str(path),
                 "statement": statement.sentence,
                 **_figures(run),
+                **audit_of(path),
                 **uses_of(run),
             }
         )
@@ -65,6 +68,7 @@ def show(run: Run, *, json: bool) -> None:
             f"For the person with the most images to train on, {images} of them, epsilon is {rounded_up(epsilon)} "
             "(a private figure: keep it to yourself); --unit user promises for each person as a whole."
         )
+    show_audit(path)
     show_uses(run)
     console.note(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")
     if not public:
@@ -75,6 +79,25 @@ def show(run: Run, *, json: bool) -> None:
         form = "texts" if statement.circumstances.tokens else "images"
         console.note(f"sfumato predict {path} {'TEXT' if form == 'texts' else 'IMAGE'}   labels {form}")
     console.note(f"sfumato verify {path}   checks that the statement follows from the record")
+
+
+def audit_of(path: Path) -> dict[str, Any]:
+    """What the canaries within a run have shown, as data; nothing where there were none."""
+    from sfumato.runs import audited
+    from sfumato.runs.directory import RunDirectory
+
+    found = audited.read(RunDirectory(path))
+    return {} if found is None else {"audit": found.summary}
+
+
+def show_audit(path: Path) -> None:
+    """The same in words."""
+    from sfumato.runs import audited
+    from sfumato.runs import directory as names
+    from sfumato.training.conclusion import audits_shown
+
+    if (found := audited.read(names.RunDirectory(path))) is not None:
+        console.paragraph(*audits_shown.lines(names.AUDIT, found))
 
 
 def shift_of(run: Run) -> list[str]:

@@ -53,6 +53,11 @@ class Train(Observed, Together, PrivateChoices):
     """Each class's share where the model is to be used, declared: its scores are moved there."""
     training_prevalence: spellings.Shares = None
     """Each class's share in the training data, declared and not counted, from which scores are moved."""
+    audit: Whole = None
+    """Put so many canaries, made-up records with labels of chance, among the examples or leave them out, each by a fair
+    coin, and say which epsilon their guessed coins prove at least. Those that are in are noise to the model."""
+    audit_source: SourceText = None
+    """A public source whose images the canaries are, in place of noise; none of them may be a private record."""
     seeds: Whole = None
     """Train this often, with a key of its own each time, and print the median and the spread."""
     title: FreeText = None

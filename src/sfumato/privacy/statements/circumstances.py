@@ -41,7 +41,7 @@ ORIGINS = {
 
 MAY_BE_ABSENT = (
     *("published", "kept", "public_examples", "public_filtered", "tokens", "figures", "calibrated_on_public"),
-    *("class_prevalence", "prevalence", "training_prevalence", "noise_grid"),
+    *("class_prevalence", "prevalence", "training_prevalence", "noise_grid", "audit"),
 )
 """What circumstances leave out of their record where it is nothing."""
 _SHARES = ("class_prevalence", "prevalence", "training_prevalence")
@@ -104,6 +104,7 @@ class Circumstances:
         prevalence: the declared share of each class where the model is to be used, to which its scores are moved.
         training_prevalence: the same in the training data, from which they are moved.
         noise_grid: of secure noise; None for noise of floating-point numbers.
+        audit: how many canaries there were, records of nobody's of which coins put about half among the examples.
     """
 
     read: tuple[str, ...] = ()
@@ -127,6 +128,7 @@ class Circumstances:
     prevalence: tuple[tuple[str, float], ...] = ()
     training_prevalence: tuple[tuple[str, float], ...] = ()
     noise_grid: NoiseGrid | None = None
+    audit: int = 0
 
     def __post_init__(self) -> None:
         unknown = set(self.read) - set(FACT_NAMES)

@@ -177,6 +177,13 @@ class Statement:
                 f"of counts by at most a factor of {_factor(figures.epsilon)} (epsilon {figures.epsilon:g}). A person "
                 "with several of them is protected more weakly, in proportion to their number."
             )
+        if canaries := self.circumstances.audit:
+            lines.append(
+                f"For an audit, each of {canaries} canaries, records of nobody's, was put among the training data or "
+                "left out by a fair coin. They were drawn, clipped and hidden by noise like all others; the "
+                "probability of taking part, the divisor and N are as if they were not there. What the audit found "
+                "tells of these coins alone, and of no person."
+            )
         if self.circumstances.published:
             lines.append("The training data are a published collection: there was no secret here to keep.")
         elif self.circumstances.data_public:

@@ -25,6 +25,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
 from sfumato.runs.heading import Heading
 from sfumato.runs.owner import sentences, uses
+from sfumato.training.conclusion import audits_shown
 from sfumato.training.job import UNTRAINED, lengths
 from sfumato.training.parts import budgeted
 
@@ -74,6 +75,7 @@ def _of_promise(
         "together": [] if facts.data_public or public else together(record, plan),
         "plan": plan_table(plan, record.get("clock", {})),
         "public_test": facts.test_public,
+        "audits": audits_shown.of_run(run),
         "published": None if promised.circumstances.figures is None else published_of(run),
         **_persons(record, plan),
     }

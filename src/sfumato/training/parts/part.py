@@ -161,6 +161,10 @@ class Part:
         """The part, once the model is there."""
         return self
 
+    def in_steps(self, source: Source, key: RunKey) -> Source:
+        """The source as the steps alone see it: nothing is measured or counted on what it has besides."""
+        return source
+
     @property
     def draws(self) -> dict[str, np.ndarray]:
         """What draws go by besides the plan, with one entry for each training record (`PrivateSteps`)."""
