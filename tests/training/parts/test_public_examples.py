@@ -320,7 +320,7 @@ class Lines(sfumato.observers.progress.Silence):
 
 
 def test_canaries_come_behind_the_records_that_are_left_out(source, choices, plan, monkeypatch):
-    job, key = prepare(None, source, plan, choices, audit=20), RunKey.from_seed(1)
+    job, key = prepare.prepare(None, source, plan, choices, audit=20), RunKey.from_seed(1)
     (excluded,) = job.draws.values()
     seen = []
     private = steps.PrivateSteps(job, key)
