@@ -46,7 +46,7 @@ def words(name: str, found: Audited) -> Sequence[str]:
             f"that were fixed beforehand; {seen['right']} of these guesses were right."
         ]
     merged, steps = details["merged_steps"], details["steps"]
-    whole = "all of them" if merged == steps else f"{merged} of its {steps:,} steps"
+    whole = f"all {steps:,} steps of the run" if merged == steps else f"{merged:,} of its {steps:,} steps"
     return [
         f"The software's own step was taken {details['observations']:,} times with a canary and as often without it, "
         f"on made-up inputs, each time with as much noise as {whole} have together. None of the run's data were read.",
