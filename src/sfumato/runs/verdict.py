@@ -143,7 +143,7 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> bool:
         for key, name in (("statement", names.STATEMENT), ("model", names.MODEL)):
             _require_bound(run / name, last[key])
     bound = _second_and_settings(run, checks, entries[0].body, written)
-    _beside(run, checks, entries, facts)
+    _beside(run, checks, plan, entries, facts)
     with _noted(checks, "the model carries the same statement"):
         inside = parse_json(read_safetensors(run / names.MODEL)[1][METADATA])["statement"]
         carried = json.loads(json.dumps(replace(promised, computed=None).to_dict()))
@@ -171,8 +171,10 @@ def _second_and_settings(
     return bound
 
 
-def _beside(run: RunDirectory, checks: list[Check], entries: list[Entry], facts: Circumstances) -> None:
-    """What lies beside the model: kept weights, published figures, aggregates."""
+def _beside(
+    run: RunDirectory, checks: list[Check], plan: PrivacyPlan, entries: list[Entry], facts: Circumstances
+) -> None:
+    """What lies beside the model: kept weights, published figures, the audit of canaries, aggregates."""
     last = entries[-1].body
     recorded, stored = kept.recorded(last), kept.files(run)
     if recorded or stored or facts.kept:

@@ -179,8 +179,8 @@ class Statement:
             )
         if canaries := self.circumstances.audit:
             lines.append(
-                f"For an audit, each of {canaries} canaries, made-up or public records, was put among the training data "
-                "or left out by a fair coin. They were drawn, clipped and hidden by noise like all others; the "
+                f"For an audit, each of {canaries} canaries, made-up or public records, was put among the training "
+                "data or left out by a fair coin. They were drawn, clipped and hidden by noise like all others; the "
                 "probability of taking part, the divisor and N are as if they were not there. What the audit found "
                 "tells of these coins alone, and of no person."
             )
