@@ -65,6 +65,14 @@ def test_what_was_chosen_on_the_scores_costs_what_it_must(threshold):
     assert wrong <= 0.2 * 150
 
 
+def test_it_is_the_logarithm_of_the_rates_without_delta():
+    """Hall et al. 2013: ln((TPR - delta) / FPR), of 90 of 100 against 10 of 100, each rate at 1 - alpha / 4."""
+    inside, outside = np.repeat([1.0, 0.0], [90, 10]), np.repeat([1.0, 0.0], [10, 90])
+    low, high = at_least(90, 100, 0.05 / 4), at_most(10, 100, 0.05 / 4)
+    found = two_worlds(inside, outside, delta=0.3, threshold=0.5)
+    assert found.epsilon == pytest.approx(math.log((low - 0.3) / high))
+
+
 def test_thresholds_that_are_tried_share_what_may_go_wrong():
     inside, outside = worlds(2.0, 500)
     alone = [two_worlds(inside, outside, delta=1e-5, threshold=t, confidence=0.975).epsilon for t in (0.5, 1.5)]
