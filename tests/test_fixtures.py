@@ -52,6 +52,7 @@ PUBLIC = [both for both in FINISHED if both not in PRIVATE]
 def laid_out(version: str, place: Path) -> Path:
     """A copy whose files speak of the place where it is."""
     shutil.copytree(HERE / version, place)
+    (place / "home" / "owner.key").chmod(0o600)  # which git does not keep
     for path in place.rglob("*"):
         if path.suffix in write.TEXTS:
             path.write_text(path.read_text("utf-8").replace(write.FIXTURES, str(place)), "utf-8")

@@ -17,6 +17,8 @@ _APART = ("request", "places", "environment")
 _AT_THE_END = ("steps_taken", "kept", "figures")
 """What of the circumstances a run only knows when it ends."""
 _SHORT = 8
+MICRO_BATCH_AT_FIRST = "micro_batch_at_first"
+"""The field of settings.json with the size that a run began with, where its micro-batches were made smaller since."""
 
 
 def commitments(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,13 +56,20 @@ def edited(record: Mapping[str, Any], opening: Mapping[str, Any]) -> list[str]:
 
 def _fields(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Each field's name and its canonical text, name and value; of a part of the record each of the part's fields."""
-    for part, value in json.loads(json.dumps(record)).items():
+    for part, value in _as_begun(json.loads(json.dumps(record))).items():
         if part in _APART:
             continue
         inside = value.items() if isinstance(value, Mapping) and value else ((None, value),)
         for name, one in inside:
             full = part if name is None else f"{part}.{name}"
             yield full, json.dumps([full, one], sort_keys=True)
+
+
+def _as_begun(record: dict[str, Any]) -> dict[str, Any]:
+    """The record as it was at the beginning, with the micro-batches of then."""
+    if MICRO_BATCH_AT_FIRST in record:
+        record["performance"]["micro_batch"] = record.pop(MICRO_BATCH_AT_FIRST)
+    return record
 
 
 def require(record: Mapping[str, Any], opening: Mapping[str, Any], circumstances: Mapping[str, Any]) -> None:

@@ -63,7 +63,7 @@ def test_a_step_is_taken_again_in_smaller_pieces(kind, short_of_memory, tmp_path
     assert max(sums[:9]) == 12
     assert max(sums[11:]) == 6
     assert record(run)["performance"]["micro_batch"] == 6
-    assert record(run)[exhausted.FIRST] == 12
+    assert record(run)[MICRO_BATCH_AT_FIRST] == 12
     kinds = [entry.body.get("step") for entry in ledger.read(run / "ledger.jsonl") if entry.kind == "release"]
     assert kinds == [0, 1, 2, 3]
     assert verify(run).holds

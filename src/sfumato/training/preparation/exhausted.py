@@ -10,11 +10,10 @@ from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.randomness import NoiseState
 from sfumato.runs import directory as names
+from sfumato.runs.commitment import MICRO_BATCH_AT_FIRST
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.kind import Steps
 
-FIRST = "micro_batch_at_first"
-"""The field of settings.json with the size that a run began with, where its micro-batches were made smaller since."""
 Gradient = Mapping[str, Tensor | None]
 
 
@@ -64,12 +63,12 @@ def taken(
 
 def begun_with(run: RunDirectory) -> int | None:
     """The size that a run's micro-batches had at first, where they are smaller by now."""
-    return run.read_json(names.SETTINGS).get(FIRST) if run.exists else None
+    return run.read_json(names.SETTINGS).get(MICRO_BATCH_AT_FIRST) if run.exists else None
 
 
 def _pin(run: RunDirectory, size: int) -> None:
     """Write down that from the run's checkpoint on micro-batches have this size."""
     settings = run.read_json(names.SETTINGS)
-    settings.setdefault(FIRST, settings["performance"]["micro_batch"])
+    settings.setdefault(MICRO_BATCH_AT_FIRST, settings["performance"]["micro_batch"])
     settings["performance"]["micro_batch"] = size
     run.write_json(names.SETTINGS, settings, private=True)
