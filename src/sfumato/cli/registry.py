@@ -16,6 +16,7 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
         "sweep": "Search for settings on a validation part, and say what the search costs.",
         "noise-study": "Train networks whose weights are drawn anew in every step, without privacy.",
         "plan": "Find one of noise multiplier, steps, batch size and epsilon from the others.",
+        "budget": "Set a budget for all runs on a data set, or show what they have used.",
         "tradeoff": "Show which noise allows how many steps within a budget.",
         "evaluate": "Measure a finished run's model on the test part of a source.",
         "predict": "Label images with a finished run's model.",
@@ -23,13 +24,13 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
         "report": "Write the page of a finished run.",
         "verify": "Check that a finished run's statement follows from its record.",
         "sign": "Vouch for a finished run by a signature of its statement, model and ledger.",
+        "audit": "Attack the step of a run, and say which epsilon that proves at least.",
         "finish": "End an unfinished run with what its last checkpoint holds.",
         "doctor": "Look at versions, device, memory, disk and the owner's key, and say what is wrong.",
     }
 )
 
-
-_FOLDERS = {"sign": "owner"}
+_FOLDERS = {"budget": "owner", "sign": "owner", "audit": "checks"}
 """Where a verb is that does not lie beside the others."""
 
 

@@ -14,6 +14,8 @@ from .plots.comparisons import swept as swept
 from .plots.drawing import png as png
 from .plots.recall import roc as roc
 from .plots.receiver import receiver_file as receiver_file
+from .sections.audits import Audit as Audit
+from .sections.audits import Histogram as Histogram
 from .sections.classes import wilson as wilson
 from .sections.embedding import EmbeddingEvaluation as EmbeddingEvaluation
 from .sections.embedding import Looked as Looked

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
+from sfumato._files import whole_lines
 from sfumato.privacy import Circumstances, Entry, PrivacyPlan, PrivateSelection, Statement, ledger
 from sfumato.privacy.second.agreement import agreement
 from sfumato.privacy.statements import computed
 from sfumato.privacy.statements.computed import Computed
 from sfumato.privacy.statements.statement import FORMAT
-from sfumato.runs import aggregated, commitment, kept, signature
+from sfumato.runs import aggregated, audited, commitment, kept, signature
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import RunDirectory, file_hash
@@ -116,7 +117,8 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> bool:
         plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     with _noted(checks, "the ledger's hash chain holds"):
         entries = ledger.read(run / names.LEDGER)
-        _require((run / names.LEDGER).read_bytes().endswith(b"\n"), "its last line is incomplete")
+        content = (run / names.LEDGER).read_bytes()
+        _require(whole_lines(content) == content, "its last line is incomplete")
     with _noted(checks, "the ledger records this plan's steps, each once"):
         _sequence(entries, plan)
     last = entries[-1].body
@@ -141,7 +143,7 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> bool:
         for key, name in (("statement", names.STATEMENT), ("model", names.MODEL)):
             _require_bound(run / name, last[key])
     bound = _second_and_settings(run, checks, entries[0].body, written)
-    _beside(run, checks, entries, facts)
+    _beside(run, checks, plan, entries, facts)
     with _noted(checks, "the model carries the same statement"):
         inside = parse_json(read_safetensors(run / names.MODEL)[1][METADATA])["statement"]
         carried = json.loads(json.dumps(replace(promised, computed=None).to_dict()))
@@ -169,8 +171,10 @@ def _second_and_settings(
     return bound
 
 
-def _beside(run: RunDirectory, checks: list[Check], entries: list[Entry], facts: Circumstances) -> None:
-    """What lies beside the model: kept weights, published figures, aggregates."""
+def _beside(
+    run: RunDirectory, checks: list[Check], plan: PrivacyPlan, entries: list[Entry], facts: Circumstances
+) -> None:
+    """What lies beside the model: kept weights, published figures, the audit of canaries, aggregates."""
     last = entries[-1].body
     recorded, stored = kept.recorded(last), kept.files(run)
     if recorded or stored or facts.kept:
@@ -183,6 +187,9 @@ def _beside(run: RunDirectory, checks: list[Check], entries: list[Entry], facts:
     if facts.figures is not None or published.recorded(entries) or published.ENTRY in last or present:
         with _noted(checks, "the published figures are the one release that statement and ledger tell of"):
             _published(run, entries, facts, last)
+    if facts.audit or audited.ENTRY in last or (run / names.AUDIT).is_file():
+        with _noted(checks, "the audit of canaries is the one that the ledger ends with, and follows from its scores"):
+            _audited(run, plan, facts, last)
     if made := aggregated.files(run):
         with _noted(checks, "the aggregates beside the model follow from the kept weights, as far as these are here"):
             for path in made:
@@ -249,6 +256,16 @@ def _published(run: RunDirectory, entries: list[Entry], facts: Circumstances, la
     chosen = found and choice.chosen(replace(figures, operating=None), found.rule)
     _require(found == chosen, "the operating point is not the one that the counts give")
     _require((found and found.to_dict()) == stored.get("operating_point"), "the model has another operating point")
+
+
+def _audited(run: RunDirectory, plan: PrivacyPlan, facts: Circumstances, last: Mapping[str, Any]) -> None:
+    """None where the coins were lost with the run key, and else the one that is bound."""
+    if audited.ENTRY not in last and not (run / names.AUDIT).is_file():
+        return
+    _require_bound(run / names.AUDIT, last.get(audited.ENTRY))
+    found = audited.read(run)
+    problem = audited.problem(found, plan, facts.audit) if found is not None else f"{names.AUDIT} is missing"
+    _require(problem is None, str(problem))
 
 
 def _require_bound(path: Path, recorded: str | None) -> None:

@@ -40,6 +40,7 @@ EVERYTHING = Circumstances(
     class_prevalence=(("normal", 0.9), ("odd", 0.1)),
     prevalence=(("normal", 0.5), ("odd", 0.5)),
     training_prevalence=(("normal", 0.9), ("odd", 0.1)),
+    audit=100,
 )
 SELECTED = [PrivateSelection(plan=PLAN, draws=CandidateCount(mean=3), score_noise=noise) for noise in (None, 4.0)]
 STATEMENTS = [

@@ -102,6 +102,7 @@ RuleOfLabels = Annotated[
 ClassName = Annotated[str | None, _arg("CLASS")]
 Delta = Annotated[float | None, _arg("DELTA", "default: at most 1e-5 and 1/(10 N)")]
 Text = Annotated[str | None, _arg("NAME")]
+BudgetName = Annotated[str | None, _arg("NAME", "default: none is kept to")]
 FreeText = Annotated[str | None, _arg("TEXT")]
 Vary = Annotated[
     tuple[tuple[str, ...], ...],

@@ -58,8 +58,9 @@ class Report(OfRun):
         run = names.RunDirectory(self.run_directory)
         run.require_finished()
         heading.add_to(run)
-        plain = is_public(run)
-        path, text, open_to_all = self._written(run, plain)
+        with run.as_written():
+            plain = is_public(run)
+            path, text, open_to_all = self._written(run, plain)
         names.write(path, text.encode(), private=not open_to_all)
         changed = None if plain else altered(run)
         if changed is not None:

@@ -158,6 +158,8 @@ class Statement:
             lines.append(f"For a whole group, removed with all of its persons, epsilon is {rounded_up(whole)}.")
         who = plan.participation.remark(plan.unit.drawn_one)
         lines += filter(None, (plan.unit.neighbours[plan.adjacency].remark, who, plan.mechanism.remark))
+        if (grid := self.circumstances.noise_grid) is not None:
+            lines.append(f"Its noise holds for the numbers that a machine really computes: it is {grid.words}.")
         if self.selection is not None:
             lines.append(
                 "This model was chosen as the best of several, a random number of them. The promise covers that choice "
@@ -174,6 +176,13 @@ class Statement:
                 "images, which the model was not trained on: each of those raises or lowers the probability of any set "
                 f"of counts by at most a factor of {_factor(figures.epsilon)} (epsilon {figures.epsilon:g}). A person "
                 "with several of them is protected more weakly, in proportion to their number."
+            )
+        if canaries := self.circumstances.audit:
+            lines.append(
+                f"For an audit, each of {canaries} canaries, made-up or public records, was put among the training "
+                "data or left out by a fair coin. They were drawn, clipped and hidden by noise like all others; the "
+                "probability of taking part, the divisor and N are as if they were not there. What the audit found "
+                "tells of these coins alone, and of no person."
             )
         if self.circumstances.published:
             lines.append("The training data are a published collection: there was no secret here to keep.")

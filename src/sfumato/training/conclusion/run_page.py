@@ -25,7 +25,9 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
 from sfumato.runs.heading import Heading
 from sfumato.runs.owner import sentences, uses
+from sfumato.training.conclusion import audits_shown
 from sfumato.training.job import UNTRAINED, lengths
+from sfumato.training.parts import budgeted
 
 PERSONS = (2, 5, 10)
 """For persons with so many images a page gives epsilon, where the promise is for single ones."""
@@ -73,6 +75,7 @@ def _of_promise(
         "together": [] if facts.data_public or public else together(record, plan),
         "plan": plan_table(plan, record.get("clock", {})),
         "public_test": facts.test_public,
+        "audits": audits_shown.of_run(run),
         "published": None if promised.circumstances.figures is None else published_of(run),
         **_persons(record, plan),
     }
@@ -100,7 +103,7 @@ def together(record: Mapping[str, Any], plan: PrivacyPlan) -> list[str]:
     except SfumatoError as error:
         return [f"What your runs on these data cost together is not known: {error.problem}."]
     apart = [f"{sentences.of_other_assignments(odd, 'other')}."] if odd else []
-    return [*sentences.of_all_uses(used, plan), *apart, *sentences.of_figures(released)]
+    return [*budgeted.lines(record), *sentences.of_all_uses(used, plan), *apart, *sentences.of_figures(released)]
 
 
 def settings_shown(record: Mapping[str, Any]) -> dict[str, Any]:

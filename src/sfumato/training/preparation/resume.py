@@ -6,7 +6,8 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from sfumato import _devices
@@ -23,6 +24,7 @@ from sfumato.runs.figures import published
 from sfumato.runs.owner import public_records, uses
 from sfumato.training.descent import beginning_of_average, optimizer_for
 from sfumato.training.job import PrivateJob, PublicJob, lengths
+from sfumato.training.parts.part import Decided
 
 PINNED = {
     "data": "give the data that the run began with, unchanged, or another `directory`",
@@ -39,9 +41,9 @@ PINNED = {
 
 def begin(job: PrivateJob | PublicJob, run: RunDirectory) -> None:
     """Lay down a new run: settings, key, the checkpoint before the first step; with a promise its plan, and the
-    ledger's first line."""
+    ledger's first line. What its parts have to pay is paid once all of it is on disk, or it does not begin."""
     identity = secrets.token_hex(32)
-    with run.creating() as fresh:
+    with paying(job, run, identity), run.creating() as fresh:
         record = job.record(identity)
         fresh.write_json(names.SETTINGS, record, private=True)
         job.key.save(fresh / names.RUN_KEY)
@@ -62,6 +64,17 @@ def begin(job: PrivateJob | PublicJob, run: RunDirectory) -> None:
                 users=job.source.assignment,
                 figures=None if facts is None else facts.epsilon,
             )
+
+
+@contextmanager
+def paying(job: PrivateJob | PublicJob, run: RunDirectory, identity: str) -> Iterator[None]:
+    """Around the beginning of a run, and before it goes on: see `Part.paid`."""
+    with ExitStack() as stack:
+        if isinstance(job, PrivateJob):
+            decided = Decided(source=job.source, plan=job.plan, settings=job.settings)
+            for part in job.parts:
+                stack.enter_context(part.paid(decided, identity, "/".join(run.path.parts[-2:])))
+        yield
 
 
 def _begin_ledger(job: PrivateJob, fresh: RunDirectory, record: Mapping[str, Any]) -> str:
