@@ -48,9 +48,9 @@ class Report(OfRun):
         heading.add_to(run)
         path = run / ("report-public.html" if self.public else names.REPORT)
         with run.as_written():
-            plain, text = is_public(run), run_page.report(run, public=self.public)
+            plain, text = is_public(run), run_page.report(run, public=self.public).encode()
             plain_figures = plain and run.read_json(names.STATEMENT).get("test_public", True)
-        names.write(path, text.encode(), private=not (self.public or plain_figures))
+        names.write(path, text, private=not (self.public or plain_figures))
         changed = None if plain else altered(run)
         if changed is not None:
             console.note(f"note: {run / changed} is not as the run left it; see sfumato verify {run.path}")
