@@ -56,6 +56,7 @@ def laid_out(version: str, place: Path) -> Path:
     for path in place.rglob("*"):
         if path.suffix in write.TEXTS:
             path.write_text(path.read_text("utf-8").replace(write.FIXTURES, str(place)), "utf-8")
+    (place / "home" / "owner.key").chmod(0o600)  # git keeps no such modes
     return place
 
 

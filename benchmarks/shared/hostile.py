@@ -19,7 +19,7 @@ from typing import Any
 from sfumato._checks import SfumatoError
 
 SECONDS, MEMORY = 10.0, 1 << 30
-"""How long a file may be read, and how much more memory than before that may take."""
+"""How much of the processor's time reading a file may take, a tenth of the clock's, and how much more memory."""
 LENGTHS = (0, 1, 2**7, 2**8 - 1, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1)
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 2, 10**6, 2**63, -(10**30), 0.5, -0.0, 1e-320, 1e308, float("nan"), float("inf")),
@@ -104,8 +104,10 @@ def outcome(read: Callable[[], Any]) -> str:
     def ring(*_: Any) -> None:
         raise HangError
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    clocks = {signal.SIGPROF: (signal.ITIMER_PROF, SECONDS), signal.SIGALRM: (signal.ITIMER_REAL, 10 * SECONDS)}
+    before = {number: signal.signal(number, ring) for number in clocks}
+    for clock, seconds in clocks.values():
+        signal.setitimer(clock, seconds)
     try:
         read()
         return "read"
@@ -120,5 +122,7 @@ def outcome(read: Callable[[], Any]) -> str:
         file = place.filename.rpartition("/sfumato/")[2]
         return f"{type(error).__name__} at {file}:{place.lineno} ({place.name}): {str(error)[:100]}"
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for clock, _ in clocks.values():
+            signal.setitimer(clock, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)

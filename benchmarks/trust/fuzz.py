@@ -3,8 +3,8 @@
     python benchmarks/trust/fuzz.py [PARSER ...] [--minutes 30] [--seed 0]
 
 Valid files are changed by chance (`benchmarks/shared/hostile.py`). A parser may read what it gets, or refuse it in one
-line (`SfumatoError`). Anything else is a finding: another error, more than 10 seconds, more than 1 GiB of memory. The
-outcome of each parser is added to benchmarks/results/fuzz.json.
+line (`SfumatoError`). Anything else is a finding: another error, more than 10 seconds of the processor, more than 1 GiB
+of memory. The outcome of each parser is added to benchmarks/results/fuzz.json.
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ WORKERS = "workers.token"
 LEASE = ledger.LEASE
 DONE = "done"
 
+_IDENTITY = re.compile("[0-9a-f]{64}")
 _SECRETS = (RUN_KEY, CHECKPOINT, WORKERS, LEASE)
 """What a finished run has no more of."""
 
@@ -166,7 +167,10 @@ class RunDirectory:
         """A JSON file of the run, or a refusal that names it."""
         path = self / name
         try:
-            return parse_json(ordinary(path).read_text("utf-8"))
+            data = parse_json(ordinary(path).read_text("utf-8"))
+            if not isinstance(data, dict) or (name == SETTINGS and not _IDENTITY.fullmatch(str(data.get("run")))):
+                raise SfumatoError(f"{path} is not as sfumato has written it", "restore it from a copy")
+            return data
         except FileNotFoundError:
             raise SfumatoError(f"{path} is missing", "restore it from a copy, or start another run") from None
         except OSError as error:

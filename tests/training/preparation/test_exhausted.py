@@ -109,7 +109,7 @@ def test_the_same_sizes_at_the_same_steps_give_the_same_bytes(short_of_memory, t
 @pytest.mark.parametrize("further", ["--micro-batch 1", "--mechanism tree"])
 def test_where_pieces_cannot_be_smaller_it_is_said_in_a_line(further, short_of_memory, tmp_path, capsys):
     words = [*COMMAND.split(), *further.split(), "--output", str(tmp_path / "run")]
-    short_of_memory(0, MemoryError(), after=1 if "tree" in further else 9)
+    short_of_memory(6 if "tree" in further else 0, MemoryError(), after=9)
     assert main(words) == 1
     assert "memory was not enough for step" in capsys.readouterr().err.splitlines()[-1]
 

@@ -61,7 +61,8 @@ class Report(OfRun):
         with run.as_written():
             plain = is_public(run)
             path, text, open_to_all = self._written(run, plain)
-        names.write(path, text.encode(), private=not open_to_all)
+            content = text.encode()
+        names.write(path, content, private=not open_to_all)
         changed = None if plain else altered(run)
         if changed is not None:
             console.note(f"note: {run / changed} is not as the run left it; see sfumato verify {run.path}")
