@@ -22,7 +22,7 @@ Named = Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME"
 
 @dataclass(frozen=True, kw_only=True)
 class Budget(PrintsJson):
-    """Set a budget for all runs on your data set of this name, or show what its runs have used.
+    """Set a budget for all runs on a data set, or show what they have used.
 
     A run with --budget NAME reserves its whole plan before its first step, and does not begin if it is too much. For
     instance: sfumato budget faces --epsilon 8 --delta 1e-5. Without a name all budgets are listed.
