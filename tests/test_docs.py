@@ -183,6 +183,7 @@ PUBLIC_HOSTS = {
     "bford.info",
     "docs.pytest.org",
     "github.com",
+    "json-schema.org",
     "keepachangelog.com",
     "semver.org",
     "www.apache.org",

@@ -317,6 +317,7 @@ def workplace(place: Path) -> Iterator[None]:
     """An empty directory to work in, with an owner's key in it."""
     (place / "home").mkdir()
     (place / "home" / "owner.key").write_text(SECRET.hex() + "\n")
+    (place / "home" / "owner.key").chmod(0o600)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SFUMATO_HOME", str(place / "home"))
         patch.chdir(place)

@@ -235,7 +235,7 @@ def test_what_everybody_uses_is_made_of_few_things():
     from sfumato.training.preparation.prepare import prepare
 
     assert {kind.__name__: len(fields(kind)) for kind in (Settings, Source, SourceSpec, Declared)} == {
-        "Settings": 7,
+        "Settings": 8,
         "Source": 6,
         "SourceSpec": 2,
         "Declared": 8,

@@ -76,14 +76,50 @@ def write(path: Path, content: bytes, *, private: bool = False) -> None:
         sync_directory(path.parent)
 
 
-def held_alone(descriptor: int) -> None:
-    """Wait until no other process holds the open file, and hold it until it is closed, where the system can."""
-    if fcntl is not None:
+def held_alone(descriptor: int, name: str) -> None:
+    """Wait until no other process holds the open file, and hold it until it is closed.
+
+    Args:
+        name: what to call the file where its file system has no locks.
+    """
+    if fcntl is None:
+        return
+    try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        raise SfumatoError(
+            f"{name} lies on a file system without locks ({error.strerror}), where two processes may spoil it",
+            "move its directory to another file system",
+        ) from None
+
+
+_HOLE = bytes(8)
+"""So many zeros no single changed byte makes; no line of text has any."""
+
+
+def whole_lines(content: bytes) -> bytes:
+    """Of a file to which lines of text are appended those that were written whole.
+
+    A last line without its line break was cut by a kill or a full disk; zeros, at the end or many in a row, stand where
+    the power failed before what was written was on the disk, and what follows them was not yet synced either.
+
+    >>> whole_lines(b'{"step": 0}\\n{"st'), whole_lines(b'{"step": 0}\\n' + bytes(12) + b'\\n{"step": 2}\\n')
+    (b'{"step": 0}\\n', b'{"step": 0}\\n')
+    """
+    written = content.rstrip(b"\0").partition(_HOLE)[0]
+    return written[: written.rfind(b"\n") + 1]
+
+
+def make_directory(path: Path, *, private: bool = False) -> None:
+    """Make a directory, and those above it, where there is none: durably, each name in the directory above it."""
+    missing = [one for one in (path, *path.parents) if not one.exists()]
+    for one in reversed(missing):
+        one.mkdir(exist_ok=True, mode=0o700 if private else 0o777)
+        sync_directory(one.parent)
 
 
 def sync_directory(path: Path) -> None:
-    """Make a rename in this directory durable."""
+    """Make what was named, renamed or removed in this directory durable."""
     if os.name != "posix":
         return
     descriptor = os.open(path, os.O_RDONLY)

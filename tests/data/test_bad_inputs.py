@@ -610,7 +610,7 @@ def damaged_lzma(path):
 
 
 @refused(
-    "archive 'PATH/a.npz' unpacks to more than this machine's memory, x_train alone to 160,000.0 GB; save fewer or "
+    "archive 'PATH/a.npz' unpacks to more than the memory that there is, x_train alone to 160,000.0 GB; save fewer or "
     "smaller images, or as files, which are read when they are wanted (folder: or csv:)"
 )
 def array_that_no_memory_holds(path):
@@ -1147,7 +1147,10 @@ def floating_users(path):
     return archive(path, **four(users_train=np.arange(4), user_test=np.zeros(4))), {}
 
 
-@refused("users_train of archive 'PATH/a.npz' has no name for image 2; give it one, or take the image out")
+@refused(
+    "users_train of archive 'PATH/a.npz' has no name for image 2; give it one, or take the image out; write ; alone "
+    "where nobody is on it"
+)
 def user_without_a_name(path):
     return archive(path, **four(users_train=np.array(["a", "b", " ", "c"]))), {}
 
@@ -1474,11 +1477,11 @@ def test_arrays_are_refused_by_their_sizes_before_any_is_unpacked(tmp_path, key,
     def unpacked(*_, **__):
         raise AssertionError("an array was unpacked")
 
-    monkeypatch.setattr(arrays, "memory", lambda: size)
+    monkeypatch.setattr(arrays, "memory_limit", lambda: size)
     open_source(f"npz:{tmp_path}/a.npz", owner_key=key)
-    monkeypatch.setattr(arrays, "memory", lambda: size - 1)
+    monkeypatch.setattr(arrays, "memory_limit", lambda: size - 1)
     monkeypatch.setattr(arrays, "_array", unpacked)
-    with pytest.raises(SfumatoError, match=r"unpacks to more than this machine's memory, x_train alone to 0\.0 GB"):
+    with pytest.raises(SfumatoError, match=r"unpacks to more than the memory that there is, x_train alone to 0\.0 GB"):
         open_source(f"npz:{tmp_path}/a.npz", owner_key=key)
 
 
@@ -1509,3 +1512,9 @@ def test_equal_contents_are_two_records(tmp_path, key):
     spec = folder(tmp_path, "train/cat", "train/dog", "test/cat", "test/dog")
     (tmp_path / "train" / "cat" / "copy.png").write_bytes((tmp_path / "train" / "cat" / "0.png").read_bytes())
     assert len(open_source(spec, owner_key=key).train) == 7
+
+
+def test_names_in_an_archive_stay_in_one_line(tmp_path, key):
+    np.savez(tmp_path / "a.npz", **{"x\ny": np.zeros(3)})
+    with pytest.raises(SfumatoError, match=r"has no array 'x'; it holds 'x\\ny'; save x_train"):
+        open_source(f"npz:{tmp_path}/a.npz", owner_key=key)

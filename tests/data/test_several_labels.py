@@ -62,7 +62,7 @@ def test_each_image_has_the_labels_of_its_own_line(table, key):
 
 def test_images_that_stay_in_their_files_have_them_too(table, key, monkeypatch):
     held = opened(table, key)
-    monkeypatch.setattr("sfumato.data.readers.files.memory", lambda: 0)
+    monkeypatch.setattr("sfumato.data.readers.files.memory_limit", lambda: 0)
     source = opened(table, key)
     assert type(source.train) is not type(held.train)
     assert of_each(source.train) == of_each(held.train)

@@ -88,7 +88,7 @@ def test_views_are_windows_as_sharp_as_the_original_brought_to_that_side(folder)
 def test_memory_counts_both_sizes(folder, monkeypatch):
     both = 24 * (SIZE**2 + SIDE**2) * 3
     for enough in (True, False):
-        monkeypatch.setattr(files, "memory", lambda enough=enough: 2 * both - 2 * (not enough))
+        monkeypatch.setattr(files, "memory_limit", lambda enough=enough: 2 * both - 2 * (not enough))
         source = open_source(f"folder:{folder}", owner_key=KEY, size=SIZE, channels=3, zoom=ZOOM)
         assert isinstance(source.train, Records if enough else FileRecords)
         assert isinstance(source.zoomed, Records if enough else FileRecords)

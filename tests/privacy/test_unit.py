@@ -173,3 +173,47 @@ def test_noisy_scores_count_records_and_are_refused_for_users():
 def test_bad_values_are_refused(make, words):
     with pytest.raises(SfumatoError, match=words):
         make()
+
+
+# -- records of several users -----------------------------------------------------------------------------------------
+
+SHARED = User(drawn="examples", at_most=10, users=3400, shared=True)
+
+
+def test_shared_records_cost_under_zero_out_what_a_users_own_cost():
+    """Of one user at most G contribute nothing, each drawn by a coin of its own: the same mixture."""
+    assert plan(SHARED, adjacency="zero-out").epsilon() == plan(BY_RECORDS, adjacency="zero-out").epsilon()
+    whole = {"participation": FullBatch(), "adjacency": "zero-out"}
+    assert plan(SHARED, **whole).epsilon() == plan(BY_RECORDS, **whole).epsilon()
+
+
+@pytest.mark.parametrize("rule", [Poisson(batch_size=256), FullBatch()])
+@pytest.mark.parametrize("at_most", [1, 10])
+def test_shared_records_have_no_promise_for_a_user_who_may_be_missing(rule, at_most):
+    with pytest.raises(
+        SfumatoError, match="adjacency must be zero-out where a record may be of several users, got add"
+    ):
+        plan(replace(SHARED, at_most=at_most), participation=rule)
+
+
+def test_a_plan_says_that_records_are_shared_and_others_say_nothing_of_it():
+    one = plan(SHARED, adjacency="zero-out")
+    assert one.to_dict()["shared"] is True
+    assert PrivacyPlan.from_dict(json.loads(json.dumps(one.to_dict()))) == one
+    assert "shared" not in plan(BY_RECORDS).to_dict()
+    assert PrivacyPlan.from_dict(plan(BY_RECORDS).to_dict()) == plan(BY_RECORDS)
+    assert one.fingerprint != plan(BY_RECORDS, adjacency="zero-out").fingerprint
+    for odd in (False, 1, "yes"):
+        with pytest.raises(SfumatoError):
+            PrivacyPlan.from_dict(one.to_dict() | {"shared": odd})
+
+
+def test_shared_records_may_be_fewer_than_users_or_nobodys():
+    assert plan(replace(SHARED, users=10_000), adjacency="zero-out").units == 10_000
+    assert plan(replace(SHARED, users=2), adjacency="zero-out").units == 2
+
+
+@pytest.mark.parametrize("drawn", ["users", "clients"])
+def test_users_who_are_drawn_as_wholes_share_nothing(drawn):
+    with pytest.raises(SfumatoError, match=f"belongs to none of them as a whole, and drawn is {drawn}"):
+        User(drawn=drawn, shared=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import hmac
 import os
@@ -111,3 +112,34 @@ def test_a_damaged_owner_s_key_is_not_replaced(tmp_path):
     with pytest.raises(SfumatoError, match="cannot be read or is damaged"):
         owner_key(tmp_path)
     assert (tmp_path / "owner.key").read_text() == "zz"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o606])
+def test_an_owner_s_key_that_others_may_read_is_refused(tmp_path, mode):
+    key = owner_key(tmp_path)
+    (tmp_path / "owner.key").chmod(mode)
+    with pytest.raises(SfumatoError, match=rf"is open to others \(mode {mode:03o}\); close it \(chmod 600 "):
+        owner_key(tmp_path)
+    (tmp_path / "owner.key").chmod(0o600)
+    assert owner_key(tmp_path) == key
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+def test_a_run_key_that_others_may_read_is_closed_to_them(tmp_path):
+    RunKey.fresh().save(tmp_path / "dice.key")
+    (tmp_path / "dice.key").chmod(0o644)
+    RunKey.load(tmp_path / "dice.key")
+    assert stat.S_IMODE((tmp_path / "dice.key").stat().st_mode) == 0o600
+
+
+def test_where_files_cannot_be_linked_no_key_is_made(tmp_path, monkeypatch):
+    """As on some network file systems: it is said, and nothing is left."""
+
+    def refused(*_):
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(os, "link", refused)
+    with pytest.raises(SfumatoError, match=r"key cannot be made at .* \(Operation not supported\); point SF"):
+        owner_key(tmp_path / "home")
+    assert list((tmp_path / "home").iterdir()) == []

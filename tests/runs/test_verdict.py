@@ -58,6 +58,11 @@ def better_plan(copy):
     (copy / "statement.json").write_text(json.dumps(statement))
 
 
+def zeros(copy):
+    with open(copy / "ledger.jsonl", "ab") as file:
+        file.write(bytes(20) + b"\n{}\n")
+
+
 def torn(copy):
     content = (copy / "ledger.jsonl").read_bytes()
     (copy / "ledger.jsonl").write_bytes(content + b'{"index": 14')
@@ -95,6 +100,7 @@ DAMAGE = {
     "model without statement": (stripped_model, "model.safetensors is not the file"),
     "model missing": (lambda copy: (copy / "model.safetensors").unlink(), "model.safetensors: No such file"),
     "ledger torn": (torn, "its last line is incomplete"),
+    "zeros and more in the ledger": (zeros, "its last line is incomplete"),
     "ledger missing": (lambda copy: (copy / "ledger.jsonl").unlink(), "there is no ledger"),
     "ledger line dropped": (
         lambda copy: rewrite(copy, lambda events: [*events[:3], *events[4:]]),
@@ -131,6 +137,15 @@ DAMAGE = {
     "an end before the first step": (lambda copy: ended_after(copy, -1), "it ends after -1 steps, but records 12"),
     "an end within a step": (lambda copy: ended_after(copy, 1.5), "it ends after 1.5 steps, which is no whole number"),
 }
+
+
+def older_format(copy):
+    """The statement as before there was a curve, in a run that has one, with a ledger and a model to match."""
+    written = json.loads((copy / "statement.json").read_text())
+    conclude_with(copy, replace(Statement.from_dict(written), format=1).to_dict())
+
+
+DAMAGE["a statement without its curve"] = (older_format, "its format is 1, not 2")
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

@@ -24,6 +24,8 @@ from sfumato.data import (
     shared_users,
     user_codes,
 )
+from sfumato.data.identity.fingerprint import assignment
+from sfumato.data.identity.owners import spelt
 from sfumato.evaluation import accuracy
 from sfumato.experiment import Settings
 from sfumato.gradients import keeps_apart
@@ -183,6 +185,24 @@ def test_a_pass_that_was_killed_goes_on_to_the_same_bytes(tmp_path, images, monk
     assert names == sorted(path.name for path in again.path.iterdir())
     for name in names:
         assert (whole.path / name).read_bytes() == (again.path / name).read_bytes()
+
+
+def test_of_images_of_several_users_the_same_stay_from_a_cache(tmp_path, images):
+    """Bounded by who is on which, and held out; no name is on disk."""
+    whose = np.array(
+        [";".join({f"Ann {number % 9}", f"Ann {number % 7}"}) if number % 8 else ";" for number in range(24)]
+    )
+    train = replace(images.train, users=np.array([spelt(text) for text in whose.tolist()]))
+    source = replace(images, train=train, test=replace(images.test, users=np.array(["Bob"] * 6)), users=9)
+    cache = computed(tmp_path / "c", source)
+    assert not [file for file in cache.path.iterdir() if b"Ann" in file.read_bytes()]
+    known = open_source(f"features:{cache.path}", owner_key=KEY)
+    assert known.shared
+    assert known.assignment == assignment(KEY, source.train, source.test)
+    for made in (lambda one: capped(one, KEY, 2), lambda one: hold_out(one, KEY, 0.3)[0]):
+        ours, theirs = (made(one).train for one in (source, known))
+        assert 0 < len(ours) < 24
+        np.testing.assert_array_equal(ours.codes, theirs.codes)
 
 
 def test_users_are_known_by_their_codes_and_keep_their_records(tmp_path, images):

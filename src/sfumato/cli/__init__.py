@@ -61,6 +61,13 @@ def _main(arguments: Sequence[str] | None) -> int:
 
         print(f"error: {in_options(f'{error.problem}; {error.remedy}', verb)}", file=sys.stderr)
         return 2 if isinstance(error, UnclearError) else 1
+    except (MemoryError, RuntimeError) as error:
+        from sfumato._devices import exhausted
+
+        if not exhausted(error):
+            raise
+        print("error: memory was not enough; free some, or work on fewer or smaller images at once", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("interrupted: an unfinished run goes on when the same command is given again", file=sys.stderr)
         return 130

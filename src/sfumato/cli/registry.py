@@ -16,21 +16,28 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
         "sweep": "Search for settings on a validation part, and say what the search costs.",
         "noise-study": "Train networks whose weights are drawn anew in every step, without privacy.",
         "plan": "Find one of noise multiplier, steps, batch size and epsilon from the others.",
+        "budget": "Set a budget for all runs on a data set, or show what they have used.",
         "tradeoff": "Show which noise allows how many steps within a budget.",
         "evaluate": "Measure a finished run's model on the test part of a source.",
         "predict": "Label images with a finished run's model.",
         "aggregate": "Make a model of the weights that a finished run has kept.",
         "report": "Write the page of a finished run.",
         "verify": "Check that a finished run's statement follows from its record.",
+        "sign": "Vouch for a finished run by a signature of its statement, model and ledger.",
+        "audit": "Attack the step of a run, and say which epsilon that proves at least.",
         "finish": "End an unfinished run with what its last checkpoint holds.",
         "doctor": "Look at versions, device, memory, disk and the owner's key, and say what is wrong.",
     }
 )
 
+_FOLDERS = {"budget": "owner", "sign": "owner", "audit": "checks"}
+"""Where a verb is that does not lie beside the others."""
+
 
 def load(name: str) -> Any:
     """The dataclass whose fields are the verb's options and whose method `run` does its work."""
-    return getattr(importlib.import_module(f"sfumato.cli.verbs.{name.replace('-', '_')}"), _class_of(name))
+    place = ".".join(filter(None, ("sfumato.cli.verbs", _FOLDERS.get(name), name.replace("-", "_"))))
+    return getattr(importlib.import_module(place), _class_of(name))
 
 
 def name_of(verb: type) -> str:

@@ -1,3 +1,4 @@
+from .appended import Appended as Appended
 from .caches.features import BACKBONE as BACKBONE
 from .caches.features import PARTS as PARTS
 from .caches.features import Cache as Cache
@@ -44,7 +45,9 @@ from .subsets.filtered import write_without as write_without
 from .subsets.smaller import capped as capped
 from .subsets.smaller import hold_out as hold_out
 from .subsets.users import by_user as by_user
+from .subsets.users import owners as owners
 from .subsets.users import refuse_nameless as refuse_nameless
+from .subsets.users import refuse_shared_records as refuse_shared_records
 from .subsets.users import shared_users as shared_users
 from .subsets.users import user_codes as user_codes
 from .texts.tokens import Tokens as Tokens

@@ -16,6 +16,7 @@ from sfumato.data import classes as class_lists
 from sfumato.data.caches.features import PLACES, Cache
 from sfumato.data.declared import Declared, OnProgress, Order
 from sfumato.data.identity.fingerprint import assignment, digests, fingerprint
+from sfumato.data.identity.owners import are_shared, owners_of
 from sfumato.data.kinds import KINDS, parse
 from sfumato.data.parts import Parts
 from sfumato.data.paths import places_of
@@ -108,6 +109,7 @@ def open_source(
     declared.refuse_of_other_form(spec, "texts" if texts else "images")
     _check_parts(loaded, spec, open_set=declared.purpose.open_set)
     _check_groups(loaded, spec)
+    whose = (records.train.users, records.test.users)
     stored, pixels = digests(owner_key, records.train, records.test)
     users = number_of(declared.people.users, records.train, spec)
     seen = records.train if records.zoomed is None else records.zoomed
@@ -134,7 +136,7 @@ def open_source(
             assignment=assignment(owner_key, records.train, records.test),
             places=places_of(spec),
         ),
-        reading=loaded.reading,
+        reading=replace(loaded.reading, shared=loaded.reading.in_neither_part > 0 or any(map(are_shared, whose))),
     )
 
 
@@ -152,8 +154,9 @@ def _check_groups(loaded: Parts, spec: str) -> None:
     for part in (loaded.records.train, loaded.records.test):
         if part.users is None or part.groups is None:
             continue
-        for user, group in zip(part.users, part.groups, strict=True):
-            user, group = str(user), str(group)
+        graph = owners_of(part.users)
+        groups = part.groups[graph.records].tolist()
+        for user, group in zip(graph.names[graph.users].tolist(), groups, strict=True):
             if known.setdefault(user, group) != group:
                 problem = f"user {user!r} of {spec!r} is in the groups {known[user]!r} and {group!r}"
                 raise SfumatoError(problem, "give each user one group")

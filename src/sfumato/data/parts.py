@@ -53,6 +53,9 @@ class Reading:
             it is known: for the owner's eyes.
         filtered: whether the set was filtered by looking at private data, so that what is trained on it tells of those.
         unreadable_files: the files from which no image could be read, where such may be left out: for the owner's eyes.
+        in_neither_part: how many records were left out, as the split puts their users on both sides; for the owner's
+            eyes.
+        shared: whether any record has several users, or nobody.
         tokens: how texts became numbers, where the records are such.
         cache: where the records are features; size and channels are then those of the images that they were made of.
     """
@@ -63,6 +66,8 @@ class Reading:
     cropped_share: float = field(repr=False, default=0.0)
     filtered: bool = False
     unreadable_files: tuple[str, ...] = field(repr=False, default=())
+    in_neither_part: int = field(repr=False, default=0)
+    shared: bool = False
     tokens: Tokens | None = None
     cache: Cache | None = None
 

@@ -15,6 +15,7 @@ from sfumato._renamed import OldName
 from sfumato.data.caches.features import LATER_FACTS, SOURCE_FACTS, USER_FACTS, Cache
 from sfumato.data.declared import Declared
 from sfumato.data.identity.codes import codes_of
+from sfumato.data.identity.owners import are_shared
 from sfumato.data.images.normalise import AsStored, Form, Images
 from sfumato.data.images.views import Views
 from sfumato.data.kinds import KINDS
@@ -132,6 +133,7 @@ class Source(OfParts):
     cropped_share = Of[float]("reading")
     filtered = Of[bool]("reading")
     unreadable_files = Of[tuple[str, ...]]("reading")
+    in_neither_part = Of[int]("reading")
     tokens = Of[Tokens | None]("reading")
     cache = Of[Cache | None]("reading")
 
@@ -180,6 +182,11 @@ class Source(OfParts):
     def users_read(self) -> bool:
         """Whether the number of users was counted in the data rather than declared."""
         return USERS in self.facts_read
+
+    @property
+    def shared(self) -> bool:
+        """Whether records have several users, or nobody: among those to train on, or wherever it was read."""
+        return self.reading.shared or are_shared(self.train.users)
 
     @property
     def multilabel(self) -> bool:

@@ -25,7 +25,7 @@ WHITEN, UNTRAINED = "whiten", "untrained"
 AT_FEATURES = (WHITEN, UNTRAINED)
 """Fixed public features: a linear map of them is measured once, by a plan; or nothing is trained, without any data."""
 OF_FEATURES = ("method", "model", "pretrained", "pretrained_weights", "dimension", "far", "per_user", "seed")
-OF_WHITENING = ("epsilon", "delta", "noise_multiplier", "max_norm")
+OF_WHITENING = ("epsilon", "delta", "noise_multiplier", "max_norm", "noise")
 """What may be asked for of these methods; and of the former besides."""
 WITHOUT_PLAN = ("central", *NOISELESS, UNTRAINED)
 """Methods that promise nothing."""

@@ -7,10 +7,12 @@ import torch
 
 from sfumato.data import by_user
 from sfumato.embedding.job import AnyJob, CentralJob, DpsgdJob, NoiselessJob, UntrainedJob, WhiteningJob
-from sfumato.randomness import Noise, RunKey
+from sfumato.gradients import GridSum
+from sfumato.randomness import RunKey
 from sfumato.training import together
 from sfumato.training.preparation import estimate as of_steps
 from sfumato.training.preparation.estimate import seconds_of
+from sfumato.training.preparation.noise import noise_of
 
 AT_ONCE = 16
 """Images whose features are computed by the clock."""
@@ -40,8 +42,9 @@ def seconds(job: AnyJob) -> float | None:
     client = seconds_of(job, lambda: job.gradient(inputs, labels, np.random.default_rng(0)))
     if plan is None:
         return job.steps * count * client
-    noise = Noise(plan.mechanism, max_norm=1.0, key=RunKey.fresh())
-    drawing = seconds_of(job, lambda: noise.add(job.gradient.zeros(), 0, noise.begin()))
+    noise = noise_of(job.settings, plan, RunKey.fresh(), max_norm=1.0)
+    nothing = GridSum(job.gradient.zeros(), max_norm=1.0)
+    drawing = seconds_of(job, lambda: noise.add(noise.taken(nothing), 0, noise.begin()))
     processes = together.own().count
     return plan.steps * (-(-count // processes) * client + drawing / processes)
 

@@ -29,7 +29,7 @@ from sfumato.embedding.choices import (
     Clients,
     ServerChoices,
 )
-from sfumato.experiment.budget import Pair
+from sfumato.experiment.budget import NoiseMade, Pair
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,7 +59,7 @@ class Decided(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
+class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetOfRounds):
     """A private training of embeddings as it is asked for; the promise is for users.
 
     Of the budget, `batch_size` is the expected number of users in a round (of groups, where these are fixed), `steps`
@@ -72,6 +72,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
         """Refuse, before any data are read, what none could be trained by, or not the source of this spelling."""
         from sfumato.privacy import Quantile, User
         from sfumato.training.preparation import beforehand
+        from sfumato.training.preparation.noise import refuse_noise
 
         beforehand.check_numbers(self)
         method = self.chosen
@@ -96,6 +97,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, BudgetOfRounds):
             clipping = None
             if self.quantile is not None:  # what the count's noise leaves of the updates' depends on the clients
                 clipping = Quantile(max_norm=norm, quantile=self.quantile, count_noise=1e6)
+            refuse_noise(self.noise, request.mechanism, clipping)
             beforehand.plan_of_any(self, request, User(drawn="clients", at_most=self.per_user), clipping=clipping)
 
     def decide(self, source: Source) -> Decided:

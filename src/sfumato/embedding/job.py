@@ -63,7 +63,7 @@ class OfEmbeddings:
     @property
     def further(self) -> dict[str, Any]:
         """How clients are made and train."""
-        return {KIND: self.clients.to_dict()}
+        return super().further | {KIND: self.clients.to_dict()}  # type: ignore[misc] - of the job beside it
 
     @property
     def of_model(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class AtFeatures(OfEmbeddings):
     def further(self) -> dict[str, Any]:
         """Of clients, which there are none of, what counts."""
         known = {name: getattr(self.clients, name) for name in ("method", "dimension", "far")}
-        return {KIND: known | {"mapped": min(MAPPED, self.clients.dimension)}}
+        return super().further | {KIND: known | {"mapped": min(MAPPED, self.clients.dimension)}}
 
     @property
     def of_model(self) -> dict[str, Any]:

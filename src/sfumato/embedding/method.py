@@ -151,7 +151,7 @@ def _of_features(
         reasons.append(f"by rule: dimension {dimension} (keeps the features' similarities)")
     names: Mapping[str, Any] = {
         name: value
-        for name in ("pretrained", "pretrained_weights", "seed")
+        for name in ("pretrained", "pretrained_weights", "seed", "noise")
         if (value := getattr(experiment, name)) is not None
     }
     settings = Settings(

@@ -99,7 +99,7 @@ def refuse_private(source: Source, method: str) -> None:
 def decide_central(experiment: EmbeddingExperiment, source: Source) -> Unpromised:
     """How central training goes: `batch_size` is the number of images in a step here, `learning_rate` that step's."""
     refuse_private(source, "central")
-    if experiment.epsilon is not None or experiment.noise_multiplier is not None:
+    if not (experiment.epsilon is experiment.noise_multiplier is experiment.noise is None):
         raise SfumatoError("method central promises nothing, and a budget is given", "leave the budget out")
     images = len(source.train)
     batch_size = min(images, BATCH_SIZE if experiment.batch_size is None else experiment.batch_size)
@@ -119,7 +119,7 @@ def decide_noiseless(experiment: EmbeddingExperiment, source: Source) -> tuple[N
     """
     method, reasons = experiment.chosen, []
     experiment.refuse_clocks()
-    promised = ("epsilon", "delta", "noise_multiplier", *(one.name for one in fields(Pair)))
+    promised = ("epsilon", "delta", "noise_multiplier", "noise", *(one.name for one in fields(Pair)))
     given = {name: getattr(experiment, name) for name in promised if getattr(experiment, name) is not None}
     for name, value in given.items():
         if (name, value) != ("participation", "poisson"):

@@ -41,7 +41,9 @@ from sfumato.privacy import FixedOrder, PrivacyPlan, User
 from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.training.job import PrivateJob
+from sfumato.training.parts import budgeted
 from sfumato.training.preparation.building import transform_for
+from sfumato.training.preparation.noise import with_noise
 from sfumato.training.preparation.origins import origins, trained_on
 from sfumato.training.preparation.prepare import begun, check_epsilon, circumstances, first_key
 from sfumato.training.preparation.prepare import prepare as prepare_classifier
@@ -55,6 +57,7 @@ def prepare(
     *,
     model: nn.Module | None = None,
     start: Start | None = None,
+    budget: str | None = None,
     **others: Any,
 ) -> AnyJob:
     """Everything up to the first round.
@@ -63,6 +66,7 @@ def prepare(
         source: the run's.
         decided: what is decided of it: with a plan, or without.
         model: a module of the caller's own in place of `settings.model`, copied: images (N, C, H, W) to (N, D).
+        budget: the name of the budget that the plan counts against.
         start, others: as for `sfumato.training.preparation.prepare`.
 
     **Guarantee.** Data that are not declared public are refused where there is no plan.
@@ -70,11 +74,13 @@ def prepare(
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
     start, clients, settings = Start.given(start, others), decided.clients, decided.settings
+    if budget is not None and not isinstance(decided, Decided):
+        raise SfumatoError(f"`budget` is {budget}, and method {clients.method} spends nothing of it", "leave it out")
     if isinstance(decided, Decided) or clients.method == UNTRAINED:
         refuse_trained_on(source, trained_on(source, settings))
     if isinstance(decided, Decided):
         if clients.method == "dpsgd":
-            return _by_gradients(source, decided, model, start)
+            return _by_gradients(source, decided, model, start, budget)
         _refuse(source, decided.plan, clients)
     elif clients.method == UNTRAINED:
         _refuse_cache(source)
@@ -91,7 +97,7 @@ def prepare(
         return build(source, settings, clients, key, model)
 
     if isinstance(decided, Decided):
-        return _private(source, decided, start, built)
+        return _private(source, decided, start, built, budget)
     if isinstance(decided, NoiselessRounds):
         kind, micro_batch = kinds.NOISELESS, clients.local.batch_size
     elif clients.method == UNTRAINED:
@@ -108,10 +114,11 @@ def prepare(
 
 
 def _private(
-    source: Source, decided: Decided, start: Start, built: Callable[[RunKey], nn.Module]
+    source: Source, decided: Decided, start: Start, built: Callable[[RunKey], nn.Module], budget: str | None
 ) -> EmbeddingJob | WhiteningJob:
     """The job of virtual clients, or of whitening, by a plan."""
     plan, settings, clients = decided.plan, decided.settings, decided.clients
+    counted = budgeted.planned(budget, source, plan)
 
     def keyed_by(functions: Mapping[str, str], weights: str) -> tuple[Any, ...]:
         return plan.fingerprint, source.fingerprint, dict(functions), weights, settings.to_dict(), clients.to_dict()
@@ -126,20 +133,25 @@ def _private(
     unused = {"classes"} if whitens else {"examples"} if clients.method == "fedavg" else {"examples", "classes"}
     read = [fact for fact in facts.read if fact not in unused]
     facts = replace(facts, read=(*read, *(["groups"] if clients.grouping == "fixed" else [])))
-    known |= {"plan": plan, "circumstances": facts}
+    known |= {"plan": plan, "parts": () if counted is None else (counted,)}
+    query: Any
     if whitens:
-        return WhiteningJob(**known, gradient=ClippedScatters(width=known["module"].mapped, max_norm=plan.max_norm))
-    updates = ClippedUpdates(local=LocalTraining(known["module"], clients.local), max_norm=plan.max_norm)
-    return EmbeddingJob(**known, gradient=updates)
+        query = ClippedScatters(width=known["module"].mapped, max_norm=plan.max_norm)
+    else:
+        query = ClippedUpdates(local=LocalTraining(known["module"], clients.local), max_norm=plan.max_norm)
+    facts = with_noise(facts, settings, plan, query.zeros(), alone=True)  # one user, or one client, after the other
+    return (WhiteningJob if whitens else EmbeddingJob)(**known, circumstances=facts, gradient=query)
 
 
-def _by_gradients(source: Source, decided: Decided, model: nn.Module | None, start: Start) -> DpsgdJob:
+def _by_gradients(
+    source: Source, decided: Decided, model: nn.Module | None, start: Start, budget: str | None
+) -> DpsgdJob:
     """The job of a classifier that has the backbone in it, by each user's mean gradient."""
     check_scored(source)
     settings, clients = decided.settings, decided.clients
     module = build(source, settings, clients, start.unfinished.key or first_key(settings), model)
     own = replace(settings, model="module", pretrained=None, pretrained_weights=None)
-    job = prepare_classifier(module, source, decided.plan, own, start, keep=0)
+    job = prepare_classifier(module, source, decided.plan, own, start, keep=0, budget=budget)
     known: dict[str, Any] = {one.name: getattr(job, one.name) for one in fields(PrivateJob)}
     known |= {"kind": kinds.DPSGD, "settings": settings, "transform": transform_for(job.module, source, settings)}
     known["circumstances"] = replace(job.circumstances, origins=origins(source, settings))
@@ -177,7 +189,7 @@ def _decide_by_gradients(experiment: EmbeddingExperiment, source: Source) -> Dec
     if experiment.quantile is not None:
         raise SfumatoError("method dpsgd clips to a fixed norm", "leave quantile out")
     names = {one.name for kind in (Budget, Pair) for one in fields(kind)}
-    names |= {*choices_of(Descent), *choices_of(Averages), "seed"}
+    names |= {*choices_of(Descent), *choices_of(Averages), "seed", "noise"}
     given = {name: getattr(experiment, name) for name in names - {"pretrained_rate"}}
     asked = Experiment(**given, unit="user", per_user=experiment.per_user, drawn="users", views=1, model="cnn")
     plan, settings, reasons = asked.decide(source)

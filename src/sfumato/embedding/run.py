@@ -29,6 +29,7 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run
 from sfumato.training.job import is_public
+from sfumato.training.parts import budgeted
 from sfumato.training.preparation.prepare import check_machine, own_threads
 from sfumato.training.preparation.recorded import source_of
 from sfumato.training.preparation.start import Machine, Start
@@ -41,6 +42,7 @@ def embed(
     *,
     directory: str | os.PathLike[str],
     model: str | nn.Module | None = None,
+    budget: str | None = None,
     device: str | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -53,6 +55,7 @@ def embed(
         source: a spelling such as "npz:faces.npz", or an opened `Source`; it must say whose record each one is.
         directory: the run directory.
         model: a name, a module of one's own (images (N, C, H, W) to embeddings (N, D), copied), or None for the rule's.
+        budget: the name of a budget (`sfumato.set_budget`) that the whole plan is reserved in before the first round.
         device, threads: performance; they don't change the promise.
         progress: where to report to.
         observers: who else looks on.
@@ -71,12 +74,13 @@ def embed(
     if isinstance(source, str):
         spec = SourceSpec(spec=source, open_set=True)
         experiment.refuse_at_once(spec)
+        budgeted.check(budget, public=spec.is_public)
         check_machine(Machine(device=device, threads=threads))
         source, request = spec.open(owner_key()), {"source": spec.record()}
     source = users.kept(source, experiment.per_user)
     own = model if isinstance(model, nn.Module) else None
     how: dict[str, Any] = {"device": device, "threads": threads, "request": request}
-    return begin(experiment, source, run, model=own, progress=progress, observers=observers, **how)
+    return begin(experiment, source, run, model=own, budget=budget, progress=progress, observers=observers, **how)
 
 
 def begin(
@@ -85,13 +89,14 @@ def begin(
     run: RunDirectory,
     *,
     model: nn.Module | None = None,
+    budget: str | None = None,
     progress: Progress,
     observers: Sequence[Observer] = (),
     **others: Any,
 ) -> Run | PublicRun:
     """Train as it is asked for, in this directory; the others are fields of `Start`."""
     source.require_classes("a training of embeddings")
-    job, reasons = job_of(experiment, source, model=model, start=Start.of(run, **others))
+    job, reasons = job_of(experiment, source, model=model, start=Start.of(run, **others), budget=budget)
     if not run.exists:
         for line in reasons:
             progress.report(line)
@@ -99,11 +104,16 @@ def begin(
 
 
 def job_of(
-    experiment: EmbeddingExperiment, source: Source, *, model: nn.Module | None = None, start: Start | None = None
+    experiment: EmbeddingExperiment,
+    source: Source,
+    *,
+    model: nn.Module | None = None,
+    start: Start | None = None,
+    budget: str | None = None,
 ) -> tuple[AnyJob, list[str]]:
     """Everything up to the first round, and why what was left out is what it is."""
     decided, reasons = decide(experiment, source)
-    job = prepare(source, decided, model=model, start=start)
+    job = prepare(source, decided, model=model, start=start, budget=budget)
     if not isinstance(decided, Decided):
         return job, reasons
     plan = decided.plan
@@ -153,7 +163,7 @@ def recorded(path: str) -> tuple[AnyJob, RunDirectory]:
         )
         sizes = {name: record[name] for name in ("steps", "batch_size")}
         decided = Unpromised(settings=settings, clients=clients, **sizes)
-    return prepare(source, decided, start=start), run
+    return prepare(source, decided, start=start, budget=budgeted.of_record(record).get("budget")), run
 
 
 def is_embedding(run: RunDirectory) -> bool:

@@ -25,11 +25,12 @@ from sfumato.evaluation.similarity import embed, nearest, recall_at_k
 from sfumato.gradients import GridSum
 from sfumato.observers.progress import Progress
 from sfumato.privacy import Quantile
-from sfumato.randomness import Noise, NoiseState, RunKey, Sampler
+from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.report import png
 from sfumato.training import together
 from sfumato.training.adaptive import FARTHEST, NORM, AdaptiveStep
 from sfumato.training.kind import Kind
+from sfumato.training.preparation.noise import noise_of
 from sfumato.training.step import PrivateStep
 from sfumato.training.steps import PrivateSteps, PublicSteps, spent
 from sfumato.training.workers import ALONE, Workers
@@ -92,7 +93,7 @@ class EmbeddingSteps:
     def __init__(self, job: EmbeddingJob, key: RunKey, progress: Progress | None = None):
         plan, self._plan = job.plan, job.plan
         adaptive = isinstance(plan.clipping, Quantile)
-        noise = Noise(plan.mechanism, max_norm=1.0 if adaptive else plan.max_norm, key=key)
+        noise = noise_of(job.settings, plan, key, max_norm=1.0 if adaptive else None)
         kind = AdaptiveStep if adaptive else PrivateStep
         known = {"divisor": job.clients.count, "workers": together.own()}
         self._step = kind(plan=plan, gradient=job.gradient, noise=noise, **known)

@@ -9,6 +9,10 @@ from typing import Any
 from sfumato._choices import asked, left_out
 from sfumato.privacy.planning import requested
 
+STANDARD, SECURE = "standard", "secure"
+NOISES = (STANDARD, SECURE)
+"""How noise is drawn and added."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
@@ -63,6 +67,15 @@ class Units:
     """Of users: how many records of each are kept at most."""
     drawn: str | None = left_out("examples|users", "the one with less noise over the signal")
     """Of users: what takes part in a step by itself, each of their records or each user with all that is kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseMade:
+    """How noise is made, as far as it is asked for."""
+
+    noise: str | None = left_out("standard|secure", "standard")
+    """Drawn and added as floating-point numbers (standard); or exactly, on a public grid, by a cryptographic generator,
+    so that the promise holds for the numbers that a machine really computes (secure)."""
 
 
 def rates_of(schedule: str | None, warmup: int | None) -> Callable[[int], tuple[float, ...]] | None:

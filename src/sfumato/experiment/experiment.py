@@ -10,7 +10,7 @@ from sfumato._checks import SfumatoError, positive
 from sfumato._choices import asked, choices_of
 from sfumato.averaging.averages import Averages
 from sfumato.data.images.augmentation import Augmentation
-from sfumato.experiment.budget import Budget, PairOfRecords, Units
+from sfumato.experiment.budget import SECURE, Budget, NoiseMade, PairOfRecords, Units
 from sfumato.models.choices import Network, Norms, Objective
 from sfumato.optim.descent import Descent
 
@@ -46,7 +46,7 @@ class Choices(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budget):
+class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, NoiseMade, Budget):
     """A private training as it is asked for. What is None follows a written rule, from public facts alone.
 
     With all four of epsilon, noise, steps and batch size the plan may spend at most epsilon; else see
@@ -123,6 +123,8 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
         )
         sizes = self.sizes_by_rule(source, request)
         unit, why = self._unit(source, request, sizes)
+        if unit.shared and self.adjacency is None:
+            request = request._replace(adjacency="zero-out")
         population, units = source.examples, source.examples
         if isinstance(unit, User):
             units = source.users or 0
@@ -199,6 +201,8 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
         if self.unit != "user":
             return Example(), []
         drawn, why = self.drawn, []
+        if drawn is None and source.shared:
+            drawn, why = "examples", users.shared_reasons(source)
         if drawn is None:
             drawn, why = users.drawn_by_rule(
                 source,
@@ -211,9 +215,11 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
             )
         if self.per_user is None and source.at_most is not None:
             average = f"as many as {source.users} users have on average, rounded up"
+            if source.shared:
+                average = f"{source.users} users are each on as many on average, rounded up"
             why = [f"by rule: per user {source.at_most} ({average})", *why]
         if drawn == "examples":
-            return User(drawn="examples", at_most=source.at_most, users=source.users), why
+            return User(drawn="examples", at_most=source.at_most, users=source.users, shared=source.shared), why
         return User(drawn="users", at_most=source.at_most), why
 
     def _remarks(self, plan: PrivacyPlan, source: Source) -> list[str]:
@@ -242,7 +248,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
         if not source.multilabel:  # trials have shown what signals are worth for classes alone
             notes.append(remarks.weak_signal(plan, len(source.classes)))
         notes.append(defaults.by_hand(self.model, self.pretrained, source.examples))
-        notes += [users.several_of_one(source, plan), users.class_of_one(source, plan)]
+        notes += [users.several_of_one(source, plan), users.class_of_one(source, plan), users.in_neither_part(source)]
         if self.trainable and "all" not in self.trainable and self.pretrained is None and source.cache is None:
             notes.append("only a part is trained, and no pre-trained weights are given: the rest stays random")
         notes.append(defaults.cut_off(source.cropped_share))
@@ -254,6 +260,8 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Budg
         if self._features(source) is not None and images and not source.multilabel:
             rarest = None if self.class_prevalence is None else min(declared(self.class_prevalence).values())
             lines.append(f"forecast: {remarks.forecast(plan, len(source.classes), rarest)}")
+        if self.noise == SECURE:
+            lines.append("by rule: micro-batch 1, where none is given (noise is secure, and the sum is then exact)")
         if self.delta is None:
             counted_as, of = plan.epsilon(min(0.5, 1 / plan.units)), "" if plan.users is None else ", N users"
             lines.append(

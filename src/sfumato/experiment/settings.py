@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError, one_of, positive_integer
-from sfumato._choices import OfParts, recorded
+from sfumato._choices import OfParts, choice, recorded
 from sfumato._renamed import OldName
 from sfumato.averaging.averages import Averages
 from sfumato.data.images.augmentation import Augmentation
+from sfumato.experiment.budget import NOISES, STANDARD
 from sfumato.models.choices import Network, Norms, Objective
 from sfumato.optim.descent import Descent
 
@@ -33,6 +34,7 @@ class Settings(OfParts):
         augmentation: views of an example.
         averages: averages of the weights over the steps.
         norms: what stands in the place of the model's normalisation layers.
+        noise: "standard", or "secure": rounded correctly to a public grid, and drawn by a cryptographic generator.
         seed: None for a secret run key; a number for experiments, which voids the promise to whoever knows it.
     """
 
@@ -42,10 +44,12 @@ class Settings(OfParts):
     augmentation: Augmentation
     averages: Averages
     norms: Norms
+    noise: str = choice(STANDARD, always_recorded=False)
     seed: int | None = None
 
     def __init__(self, **given: Any):
         super().__init__(**given)
+        one_of("noise", self.noise, NOISES)
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
             raise SfumatoError(f"seed must be a whole number, got {self.seed!r}", "give a number such as 0")
 

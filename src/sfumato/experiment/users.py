@@ -29,16 +29,27 @@ def most_of_each(source: Source, unit: str | None, per_user: int | None, drawn: 
 
     By rule as many as a user has on average, of the declared numbers: a public constant where both are.
     """
+    from sfumato.data import owners, refuse_shared_records
+
     check_choices(unit, per_user, drawn)
     if unit != "user":
         return None
     if source.users is None:
-        from sfumato.data import by_user
-
-        by_user(source.train)  # refuses a source that does not say whose records it has
+        owners(source.train)  # refuses a source that does not say whose records it has
+    if source.shared and drawn == "users":
+        refuse_shared_records()
     if per_user is not None:
         return per_user
-    return source.at_most if drawn == "users" or source.at_most else math.ceil(source.examples / (source.users or 1))
+    if drawn == "users" or source.at_most:
+        return source.at_most
+    return max(1, math.ceil(source.examples * _users_of_each(source) / (source.users or 1)))
+
+
+def _users_of_each(source: Source) -> float:
+    """How many users are on a training record on average: one, but for shared records, of which it is public."""
+    from sfumato.data import owners
+
+    return len(owners(source.train).records) / len(source.train) if source.shared else 1
 
 
 def check_choices(unit: str | None, per_user: int | None, drawn: str | None) -> None:
@@ -58,6 +69,28 @@ def check_choices(unit: str | None, per_user: int | None, drawn: str | None) -> 
         positive_integer("per_user", per_user, remedy="give how many records of each user are kept, such as 10")
 
 
+def shared_reasons(source: Source) -> list[str]:
+    """Why examples are drawn, under zero-out adjacency, where records have several users, or nobody."""
+    from sfumato.data import owners
+
+    degrees = owners(source.train).of_each_record
+    nobodys = f", and {(degrees == 0).sum()} of nobody, of whom nothing is promised" if (degrees == 0).any() else ""
+    return [
+        "by rule: drawn examples, under zero-out adjacency (a record of several users belongs to none as a whole); who "
+        f"is on which record is taken as public: {(degrees > 1).sum()} of {len(degrees)} are of several{nobodys}"
+    ]
+
+
+def in_neither_part(source: Source) -> str | None:
+    """How many records were left out since the split parts their users; None for none."""
+    if not source.in_neither_part:
+        return None
+    return (
+        f"{source.in_neither_part} records are left out, whose users the split by user puts on both sides (a private "
+        "figure); parts of your own would keep them"
+    )
+
+
 def several_of_one(source: Source, plan: PrivacyPlan) -> str | None:
     """What a promise for single examples is worth to a person who has several of them; None for other promises, and for
     data that are public.
@@ -69,8 +102,10 @@ def several_of_one(source: Source, plan: PrivacyPlan) -> str | None:
         return None
     what = "texts" if source.tokens is not None else "images"
     if source.train.users is not None:
-        most = int(np.unique(source.train.users, return_counts=True)[1].max())
-        if most == 1:
+        from sfumato.data import owners
+
+        most = int(owners(source.train).of_each_user.max(initial=0))
+        if most <= 1:
             return None
         images, epsilon = of_person(plan, most)
         return (
@@ -159,9 +194,9 @@ def counted(source: Source, plan: PrivacyPlan) -> tuple[str, int]:
     """What a plan's coins are tossed for, and how many of these the data hold."""
     if plan.unit.drawn == "examples":
         return "examples", len(source.train)
-    from sfumato.data import by_user
+    from sfumato.data import owners
 
-    return "users", len(by_user(source.train)[1])
+    return "users", len(owners(source.train).names)
 
 
 def check(source: Source, plan: PrivacyPlan) -> None:
@@ -227,7 +262,8 @@ def refuse_shared(source: Source) -> None:
 
 
 def check_cap(users: np.ndarray, unit: User) -> None:
-    """Refuse more records of one user than the plan counts; `users` (N,) has the number of each record's own."""
+    """Refuse more records of one user than the plan counts; `users` (N,) has the number of each record's own, or (E,)
+    those of all users of each."""
     import numpy as np
 
     most = int(np.bincount(users).max(initial=0))
@@ -239,11 +275,18 @@ def check_cap(users: np.ndarray, unit: User) -> None:
 
 
 def _check_users(source: Source, plan: PrivacyPlan, unit: User) -> None:
-    from sfumato.data import BY_CLASS, by_user
+    from sfumato.data import BY_CLASS, owners, refuse_shared_records
 
     one_of("drawn", unit.drawn, TRAINED, remedy="train classifiers by examples or users; clients are for embeddings")
-    users, _ = by_user(source.train)
-    check_cap(users, unit)
+    graph = owners(source.train)
+    if source.shared and not unit.shared:
+        if unit.drawn == "users":
+            refuse_shared_records()
+        raise SfumatoError(
+            "records of the source have several users, or nobody, and the plan takes each to be one user's",
+            'make the plan with User(drawn="examples", shared=True) and zero-out adjacency',
+        )
+    check_cap(graph.users, unit)
     check_classes(source)
     if source.user_from != BY_CLASS or source.declared.purpose.open_set:  # the parts of a classifier share classes
         refuse_shared(source)

@@ -2,6 +2,7 @@ from .candidate_count import CandidateCount as CandidateCount
 from .choice import PrivateChoice as PrivateChoice
 from .clipping import Fixed as Fixed
 from .clipping import Quantile as Quantile
+from .filter import PrivacyFilter as PrivacyFilter
 from .ledger import Entry as Entry
 from .ledger import Ledger as Ledger
 from .loss import Loss as Loss

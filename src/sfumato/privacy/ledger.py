@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import fcntl, ordinary
+from sfumato._files import fcntl, ordinary, whole_lines
 from sfumato.privacy.lease import Lease
 
 ORIGIN = "0" * 64
@@ -58,7 +58,8 @@ def read(path: str | os.PathLike[str]) -> list[Entry]:
     """All complete entries of a ledger, each checked against the one before it.
 
     A last line without its line break is the trace of a process that was killed while writing: its event had not
-    happened yet, and it is left out. Any other defect is a refusal that names the line.
+    happened yet, and it is left out. So are zeros, and what follows them: the trace of a power cut, after the last line
+    on which anything that is kept depends. Any other defect is a refusal that names the line.
     """
     return list(_entries(_content(Path(path)), Path(path).name))
 
@@ -74,7 +75,7 @@ def _content(path: Path) -> bytes:
 
 def _entries(content: bytes, name: str) -> Iterator[Entry]:
     previous: Entry | None = None
-    lines = content.split(b"\n")
+    lines = whole_lines(content).split(b"\n")
     for position, line in enumerate(lines[:-1], start=1):
         entry = _parse(line, f"line {position} of {name}")
         expected = Entry.after(previous, entry.kind, entry.body)
@@ -125,7 +126,7 @@ class Ledger:
             self._lease = Lease(self.path.with_name(LEASE), notify)
             content = _content(self.path)
             self._entries = list(_entries(content, self.path.name))
-            whole = len(content) if content.endswith(b"\n") else content.rfind(b"\n") + 1
+            whole = len(whole_lines(content))
             if whole != len(content):
                 os.ftruncate(self._descriptor, whole)
         except BaseException:

@@ -251,7 +251,7 @@ class PrivacyPlan:
         """Plain data that `from_dict` reads back."""
         data = {
             "unit": self.unit.name,
-            **asdict(self.unit),
+            **{name: value for name, value in asdict(self.unit).items() if name != "shared" or value},
             "adjacency": self.adjacency,
             "sampling": type(self.participation).__name__,
             "examples": self.population,
@@ -303,7 +303,8 @@ class PrivacyPlan:
 
 def _part(kind: Callable[..., T], data: Mapping[str, Any]) -> T:
     """One of the parts whose fields stand in `PrivacyPlan.to_dict`."""
-    given = {one.name: data[one.name] for one in fields(kind)}  # type: ignore[arg-type]
+    own = (one.name for one in fields(kind))  # type: ignore[arg-type]
+    given = {name: data[name] for name in own if name != "shared" or name in data}
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 
 

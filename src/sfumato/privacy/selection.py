@@ -14,7 +14,7 @@ from sfumato.privacy.candidate_count import CandidateCount
 from sfumato.privacy.mechanism import Gaussian
 from sfumato.privacy.participation import FullBatch
 from sfumato.privacy.plan import PrivacyPlan
-from sfumato.privacy.theorems.selection import Selection, best_of
+from sfumato.privacy.theorems.selection import Selection, best_of, renyi_of_best
 from sfumato.privacy.unit import Example
 
 
@@ -124,6 +124,16 @@ class PrivateSelection:
         at = self.plan.delta if delta is None else delta
         training = best_of(self.plan.loss, self.draws, at)
         return training if self.score_noise is None else max(training, _score_epsilon(self.score_noise, self.draws, at))
+
+    def renyi(self, order: float) -> float:
+        """The Renyi divergence of this order of the whole search.
+
+        **Guarantee.** An upper bound for each neighbouring pair, the larger of its two cases: see `epsilon`.
+        """
+        training = renyi_of_best(self.plan.loss, self.draws, order)
+        if self.score_noise is None:
+            return training
+        return max(training, renyi_of_best(_score(self.score_noise).loss, self.draws, order))
 
     def epsilon_of_all(self, runs: int, delta: float | None = None, *, accountant: str = "pld") -> float:
         """Epsilon of releasing so many candidates with their scores, all of them: what selection is spared.

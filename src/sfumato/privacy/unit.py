@@ -50,6 +50,18 @@ OF_PERSONS: dict[str, Neighbours] = {
     ),
 }
 
+OF_SHARED = OF_PERSONS | {
+    "zero-out": Neighbours(
+        "contributed nothing",
+        "what one person contributes",
+        "This is zero-out adjacency: of two neighbouring data sets all images that one person is on contribute nothing "
+        "in one, and contribute in the other, while it stays known which images there are and who is on which of them. "
+        "Under add-or-remove adjacency the person, and these images, may be missing altogether: figures of the one are "
+        "no figures of the other.",
+    ),
+}
+"""Of persons several of whom may be on one image."""
+
 
 @dataclass(frozen=True)
 class Example:
@@ -64,6 +76,7 @@ class Example:
     moves: ClassVar[float] = 1.0
     drawn_one: ClassVar[str] = "example"
     neighbours: ClassVar[dict[str, Neighbours]] = ADJACENCIES
+    shared: ClassVar[bool] = False
 
     def check(self, population: int) -> None:
         """Refuse a population that it cannot be counted in: there is none."""
@@ -87,13 +100,20 @@ class User:
         users: how many there are, a declared constant. None where users are drawn: there it is the plan's population.
         grouped: of "clients": groups of users are fixed and public, and drawn as wholes, by one coin each. Then the
             plan's population is the number of groups, and `users` is given.
+        shared: of "examples": a record may be of several users, or of nobody, and at most G are kept that a user is on.
+            Who is on which record is taken as public, and adjacency is zero-out: all records that the user is on
+            contribute nothing. Of records of nobody nothing is promised.
 
     **Guarantee.** By how much one user moves a step's sum, in L2 norm and in C, whatever the others do (`vectors` times
     `moves`): "users": 1, the user's own vector. "clients": 2, since one user's absence, or silence, turns one client's
     clipped vector into another one, and users are assigned independently, so that no other client's changes.
     "examples": as many as are drawn of the user's records, at most G. Which records of a user are kept must be a
     function of that user's records alone. Then another user's absence changes nothing of it; but one *record*'s absence
-    may let another one in, so no promise for records follows from one for users at the same noise.
+    may let another one in, so no promise for records follows from one for users at the same noise. Where records are
+    shared, which of them are kept must be a function of who is on which of them alone: then it is the same whatever one
+    user's records hold, or if they contribute nothing, and of these at most G are drawn, each by a coin of its own.
+    Where a user may be missing altogether that rule does not do: without the records that one user is on, others of
+    their fellows' may take these places. One that leaves all shared records out would (`shared=False`).
 
     >>> User(drawn="examples", at_most=10, users=3400).vectors, User(drawn="clients").moves
     (10, 2.0)
@@ -103,8 +123,8 @@ class User:
     at_most: int | None = None
     users: int | None = None
     grouped: bool = False
+    shared: bool = False
     name: ClassVar[str] = "user"
-    neighbours: ClassVar[dict[str, Neighbours]] = OF_PERSONS
 
     def __post_init__(self) -> None:
         one_of("drawn", self.drawn, DRAWN)
@@ -117,6 +137,13 @@ class User:
             )
         if not isinstance(self.grouped, bool):
             raise SfumatoError(f"grouped must be true or false, got {self.grouped!r}", "give True or False")
+        if not isinstance(self.shared, bool):
+            raise SfumatoError(f"shared must be true or false, got {self.shared!r}", "give True or False")
+        if self.shared and self.drawn != "examples":
+            raise SfumatoError(
+                f"a record of several users belongs to none of them as a whole, and drawn is {self.drawn}",
+                "draw examples, or name one user for each record",
+            )
         if self.grouped and self.drawn != "clients":
             raise SfumatoError(
                 f"grouped is for virtual clients, and drawn is {self.drawn}", 'leave it out, or take drawn="clients"'
@@ -128,6 +155,11 @@ class User:
                 f"users must be left out where users are drawn, got {self.users!r}: they are the population",
                 "leave it out",
             )
+
+    @property
+    def neighbours(self) -> dict[str, Neighbours]:
+        """What each adjacency means for them."""
+        return OF_SHARED if self.shared else OF_PERSONS
 
     @property
     def vectors(self) -> int:
@@ -145,8 +177,8 @@ class User:
         return "example" if self.drawn == "examples" else "group" if self.grouped else "person"
 
     def check(self, population: int) -> None:
-        """Refuse a population that these users cannot make up."""
-        if self.users is None:
+        """Refuse a population that these users cannot make up; shared records may be fewer than users, or nobody's."""
+        if self.users is None or self.shared:
             return
         if self.grouped:
             if self.users < population:

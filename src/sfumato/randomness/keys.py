@@ -7,12 +7,13 @@ import hmac
 import os
 import secrets
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from sfumato._checks import SfumatoError
-from sfumato._files import ordinary
+from sfumato._files import make_directory, ordinary, sync_directory
 
 KEY_BYTES = 32
 HOME_VARIABLE = "SFUMATO_HOME"
@@ -65,6 +66,10 @@ class RunKey:
         counter = np.concatenate([np.zeros(1, np.uint64), derived[2:]])
         return np.random.Generator(np.random.Philox(key=derived[:2], counter=counter))
 
+    def extendable(self, stream: str, step: int, name: str = "") -> bytes:
+        """512 derived bits, to key a function whose output is as long as is wanted (SHAKE-256)."""
+        return self._derive(stream, step, name)
+
     def words(self, stream: str, step: int, name: str = "") -> np.ndarray:
         """256 derived bits as four numbers of uint64, to key a generator of someone else's."""
         return np.frombuffer(self._derive(stream, step, name)[:32], dtype=np.uint64)
@@ -88,8 +93,10 @@ class RunKey:
 
     @classmethod
     def load(cls, path: Path) -> RunKey:
-        """Read a key back; a missing or damaged one ends the run."""
+        """Read a key back, and close the file to others; a missing or damaged one ends the run."""
         try:
+            with suppress(OSError):
+                os.chmod(path, 0o600)  # a copy of the run may have lost the mode
             return cls(bytes.fromhex(ordinary(path).read_text("ascii").strip()))
         except (OSError, ValueError) as error:
             if isinstance(error, PermissionError):
@@ -116,7 +123,7 @@ def owner_key(directory: Path | None = None) -> bytes:
     path = (directory or home()) / "owner.key"
     if not path.exists():
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_directory(path.parent, private=True)
             _write_secret(path, secrets.token_bytes(KEY_BYTES))
         except FileExistsError:
             pass
@@ -134,11 +141,16 @@ def owner_key(directory: Path | None = None) -> bytes:
             f"the owner's key {path} cannot be read or is damaged",
             "restore it from a copy, or move it away to have another made (earlier runs then cannot be resumed)",
         ) from None
+    if os.name == "posix" and (mode := os.stat(path).st_mode & 0o777) & 0o077:
+        raise SfumatoError(
+            f"the owner's key {path} is open to others (mode {mode:03o})",
+            f"close it (chmod 600 {path}), or point {HOME_VARIABLE} to a directory whose file system keeps modes",
+        )
     return key
 
 
 def _write_secret(path: Path, secret: bytes) -> None:
-    """Write to a neighbour that only the owner can read, then link it into place: whole, and never over another."""
+    """Write to a neighbour that only the owner can read, then link it into place: whole, durably, over no other."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -149,3 +161,4 @@ def _write_secret(path: Path, secret: bytes) -> None:
         os.link(beside, path)
     finally:
         os.unlink(beside)
+        sync_directory(path.parent)

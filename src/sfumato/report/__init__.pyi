@@ -1,4 +1,7 @@
 from .document import page as page
+from .documents import Documented as Documented
+from .documents import assessment as assessment
+from .documents import model_card as model_card
 from .noise_study import page_of_noise as page_of_noise
 from .pairs import ShownPair as ShownPair
 from .pairs import page_of_pairs as page_of_pairs
@@ -11,6 +14,8 @@ from .plots.comparisons import swept as swept
 from .plots.drawing import png as png
 from .plots.recall import roc as roc
 from .plots.receiver import receiver_file as receiver_file
+from .sections.audits import Audit as Audit
+from .sections.audits import Histogram as Histogram
 from .sections.classes import wilson as wilson
 from .sections.embedding import EmbeddingEvaluation as EmbeddingEvaluation
 from .sections.embedding import Looked as Looked

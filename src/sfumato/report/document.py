@@ -11,6 +11,7 @@ from markupsafe import Markup
 from sfumato.privacy.statements.rounding import rounded_up
 from sfumato.report.plots.attack import Attack
 from sfumato.report.plots.drawing import rendered
+from sfumato.report.sections.audits import audits
 from sfumato.report.sections.calibrated import published
 from sfumato.report.sections.embedding import EmbeddingEvaluation
 from sfumato.report.sections.facts import Evaluation, Facts
@@ -58,6 +59,7 @@ def page(facts: Facts, *, public: bool = False) -> str:
         together=list(facts.together),
         persons=[(f"{images}", rounded_up(epsilon)) for images, epsilon in facts.persons],
         most_of_one=facts.most_of_one and (f"{facts.most_of_one[0]:,}", rounded_up(facts.most_of_one[1])),
+        audits=audits(facts.audits, rounded_up(float(facts.statement["epsilon"])) if promised else ""),
         published=published(facts.published),
         training=learning_curves(facts.metrics, of_classes),
         result=None if of_classes is None else result(of_classes, promised),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import ordinary, sync_directory, write, writing
+from sfumato._files import make_directory, ordinary, sync_directory, whole_lines, write, writing
 from sfumato.privacy import ledger
 
 PLAN = "plan.json"
@@ -32,12 +32,17 @@ EVALUATION = "evaluation.json"
 PAGE = "page.json"
 """What the owner has written for the head of the page."""
 FIGURES = "figures.json"
+SIGNATURE = "signature.json"
+"""Who vouches for the run."""
+AUDIT = "audit.json"
+STEP_AUDIT = "audit-of-step.json"
 RUN_KEY = "dice.key"
 WORKERS = "workers.token"
 """By which a worker knows that it sees the leader's directory."""
 LEASE = ledger.LEASE
 DONE = "done"
 
+_IDENTITY = re.compile("[0-9a-f]{64}")
 _SECRETS = (RUN_KEY, CHECKPOINT, WORKERS, LEASE)
 """What a finished run has no more of."""
 
@@ -114,6 +119,7 @@ class RunDirectory:
         """After the end: delete the run key, so that nobody can subtract the noise again, and the checkpoint."""
         for name in _SECRETS:
             (self / name).unlink(missing_ok=True)
+        sync_directory(self.path)
         sweep(self.path)
 
     def require_free(self) -> None:
@@ -137,7 +143,7 @@ class RunDirectory:
         self.require_free()
         prepared = RunDirectory(self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}"))
         with writing(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(self.path.parent)
             self._sweep_strays()
             prepared.path.mkdir()
             try:
@@ -161,7 +167,10 @@ class RunDirectory:
         """A JSON file of the run, or a refusal that names it."""
         path = self / name
         try:
-            return parse_json(ordinary(path).read_text("utf-8"))
+            data = parse_json(ordinary(path).read_text("utf-8"))
+            if not isinstance(data, dict) or (name == SETTINGS and not _IDENTITY.fullmatch(str(data.get("run")))):
+                raise SfumatoError(f"{path} is not as sfumato has written it", "restore it from a copy")
+            return data
         except FileNotFoundError:
             raise SfumatoError(f"{path} is missing", "restore it from a copy, or start another run") from None
         except OSError as error:
@@ -176,12 +185,25 @@ class RunDirectory:
         text = json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
         write(self / name, text.encode(), private=private)
 
+    @contextmanager
+    def as_written(self) -> Iterator[None]:
+        """Around what takes the run's files for what sfumato writes: what a changed one leads to is a refusal."""
+        try:
+            yield
+        except SfumatoError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise SfumatoError(
+                f"a file of the run in {self.path} is not as sfumato has written it ({type(error).__name__}: {error})",
+                "restore it from a copy",
+            ) from error
+
     def rows(self, name: str = METRICS) -> list[dict[str, Any]]:
         """The complete rows of a file of JSON lines; none where there is no such file."""
         path = self / name
         if not path.exists():
             return []
-        rows, lines = [], ordinary(path).read_bytes().split(b"\n")[:-1]
+        rows, lines = [], whole_lines(ordinary(path).read_bytes()).split(b"\n")[:-1]
         try:
             rows.extend(map(parse_json, lines))
         except ValueError:
@@ -189,10 +211,12 @@ class RunDirectory:
         return rows
 
     def append_row(self, row: Mapping[str, Any], name: str = METRICS) -> None:
-        """Add one line."""
+        """Add one line, safe on disk when this returns: a checkpoint that comes after it must not outlive it."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         with writing(self / name), os.fdopen(os.open(self / name, flags, 0o600), "ab") as file:
             file.write(json.dumps(row).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def write_rows(self, rows: list[dict[str, Any]], name: str = METRICS) -> None:
         """Replace all lines."""

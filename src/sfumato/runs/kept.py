@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
-from sfumato._files import write, writing
+from sfumato._files import make_directory, write, writing
 from sfumato.models import METADATA
 from sfumato.runs.checkpoint import read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory, file_hash
@@ -29,7 +29,7 @@ def save(run: RunDirectory, step: int, weights: Mapping[str, Tensor]) -> None:
     """Write the trained parameters after so many steps, whole or not at all; without noise state or optimizer."""
     path = place(run, step)
     with writing(path):
-        path.parent.mkdir(exist_ok=True)
+        make_directory(path.parent)
     write(path, to_bytes(dict(weights), {METADATA: json.dumps({"step": step})}), private=True)
 
 

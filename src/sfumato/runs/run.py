@@ -11,8 +11,7 @@ from markupsafe import Markup
 from torch import nn
 
 from sfumato._renamed import warn_renamed
-from sfumato.privacy import Circumstances, PrivacyPlan, PrivateSelection, Statement
-from sfumato.privacy.statements.computed import Computed
+from sfumato.privacy import Statement
 from sfumato.privacy.statements.rounding import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.runs import directory as names
@@ -120,25 +119,13 @@ def read(run: RunDirectory) -> Run:
     """A finished run, from its files."""
     run.require_finished()
     written = run.read_json(names.STATEMENT)
-    plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     return Run(
         directory=run.path,
-        statement=statement_of(written, plan),
+        statement=Statement.from_dict(written),
         figures=run.read_json(names.EVALUATION),
         seconds=0.0,
         steps=written["steps_taken"],
         kind=run.read_json(names.SETTINGS)["data"]["kind"],
-    )
-
-
-def statement_of(written: Mapping[str, Any], plan: PrivacyPlan) -> Statement:
-    """The statement as it follows from what a run has written down."""
-    selection = PrivateSelection.from_dict(written["selection"]) if "selection" in written else None
-    return Statement(
-        plan=plan,
-        circumstances=Circumstances.from_dict(written["circumstances"]),
-        selection=selection,
-        computed=Computed.from_dict(written["computed"]) if "computed" in written else None,
     )
 
 

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
+from sfumato._files import whole_lines
 from sfumato.privacy import Circumstances, Entry, PrivacyPlan, PrivateSelection, Statement, ledger
+from sfumato.privacy.second.agreement import agreement
 from sfumato.privacy.statements import computed
 from sfumato.privacy.statements.computed import Computed
-from sfumato.runs import aggregated, kept
+from sfumato.privacy.statements.statement import FORMAT
+from sfumato.runs import aggregated, audited, commitment, kept, signature
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import RunDirectory, file_hash
@@ -21,7 +24,7 @@ from sfumato.runs.figures import choice, published
 
 LIMITS = (
     "This shows that the record is consistent and that the statement follows from it; "
-    "a record cannot prove its own honesty. The page (report.html), the settings and all measured figures are not "
+    "a record cannot prove its own honesty. The page (report.html){settings} and all measured figures are not "
     "looked at."
 )
 
@@ -40,6 +43,8 @@ class Verdict:
     """All checks of a run."""
 
     checks: tuple[Check, ...]
+    settings: bool = False
+    """Whether settings.json was there and bound by the ledger, so that it was looked at."""
 
     @property
     def holds(self) -> bool:
@@ -53,8 +58,11 @@ class Verdict:
     def line(self) -> str:
         """The verdict in one line."""
         if self.holds:
-            return f"The statement follows from the record. {LIMITS}"
+            limits = LIMITS.format(settings="" if self.settings else ", the settings")
+            return f"The statement follows from the record. {limits}"
         failed = next(check for check in self.checks if not check.holds)
+        if failed.what.startswith(signature.SIGNED):
+            return f"The statement follows from the record, but nobody vouches for it as asked: {failed.found}."
         return f"The statement does NOT follow from the record: {failed.what}: {failed.found}."
 
 
@@ -62,13 +70,17 @@ class _BrokenError(Exception):
     """What a check found."""
 
 
-def verify(directory: str | Path) -> Verdict:
+def verify(directory: str | Path, *, signer: str | Path | None = None) -> Verdict:
     """Check a finished run: plan, ledger, statement and model file against each other.
 
-    Those four files are enough, so whoever was given them can check them too. Returns a verdict for any damage inside
-    the run; refuses (`SfumatoError`) only what is no finished run.
+    Those four files are enough, so whoever was given them can check them too. Where settings.json is there, it is
+    checked against what the ledger began with. Returns a verdict for any damage inside the run; refuses
+    (`SfumatoError`) only what is no finished run.
+
+    Args:
+        signer: the file of a public key, whose owner is to have signed the run as it is (`sfumato sign`).
     """
-    run = RunDirectory(directory)
+    run, key = RunDirectory(directory), None if signer is None else signature.public_key(Path(signer))
     if run.exists or not (run / names.LEDGER).exists():
         run.require_finished()
     if run.exists and not (run / names.PLAN).exists() and run.read_json(names.SETTINGS).get("kind"):
@@ -78,18 +90,35 @@ def verify(directory: str | Path) -> Verdict:
             )
         raise SfumatoError(f"{run.path} was trained without privacy and promises nothing", "there is nothing to verify")
     checks: list[Check] = []
+    bound = False
     with contextlib.suppress(_BrokenError):
-        _look_at(run, checks)
-    return Verdict(checks=tuple(checks))
+        bound = _look_at(run, checks)
+        if key is not None:
+            with _noted(checks, f"{signature.SIGNED} {signer}, which shows {signature.SHOWS}"):
+                signature.require_signed(run, key)
+    return Verdict(checks=tuple(checks), settings=bound)
 
 
-def _look_at(run: RunDirectory, checks: list[Check]) -> None:
-    """Every check in its order; what is broken ends it."""
+def sign(directory: str | Path, key: str | Path) -> Path:
+    """Sign a finished run with the key at that place, and name the file that says so: signature.json in the run.
+
+    Errors: `SfumatoError` for a run whose statement does not follow from its record, and for a key that others may
+    read, that is damaged, or that is none.
+    """
+    run, verdict = RunDirectory(directory), verify(directory)
+    if not verdict.holds:
+        raise SfumatoError(f"{run.path} is not signed: {verdict.line.rstrip('.')}", "sign a run that verifies")
+    return signature.write_signature(run, key)
+
+
+def _look_at(run: RunDirectory, checks: list[Check]) -> bool:
+    """Every check in its order; what is broken ends it. Whether the settings were among what was looked at."""
     with _noted(checks, "the plan can be read"):
         plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     with _noted(checks, "the ledger's hash chain holds"):
         entries = ledger.read(run / names.LEDGER)
-        _require((run / names.LEDGER).read_bytes().endswith(b"\n"), "its last line is incomplete")
+        content = (run / names.LEDGER).read_bytes()
+        _require(whole_lines(content) == content, "its last line is incomplete")
     with _noted(checks, "the ledger records this plan's steps, each once"):
         _sequence(entries, plan)
     last = entries[-1].body
@@ -103,8 +132,9 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> None:
             selection is None or selection.plan == plan,
             f"its selection was made among runs of another plan than {names.PLAN}",
         )
-        workers = Computed.of(entries)
-        promised = Statement(plan=plan, circumstances=facts, selection=selection, computed=workers)
+        workers, form = Computed.of(entries), written.get("format", 1)
+        _require(form == FORMAT or commitment.WHOLE not in entries[0].body, f"its format is {form}, not {FORMAT}")
+        promised = Statement(plan=plan, circumstances=facts, selection=selection, computed=workers, format=form)
         derived = json.loads(json.dumps(promised.to_dict()))
         differing = [name for name in derived if written.get(name) != derived[name]]
         differing += sorted(set(written) - set(derived))
@@ -112,6 +142,40 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> None:
     with _noted(checks, "statement and model are the files that the ledger ends with"):
         for key, name in (("statement", names.STATEMENT), ("model", names.MODEL)):
             _require_bound(run / name, last[key])
+    bound = _second_and_settings(run, checks, entries[0].body, written)
+    _beside(run, checks, plan, entries, facts)
+    with _noted(checks, "the model carries the same statement"):
+        inside = parse_json(read_safetensors(run / names.MODEL)[1][METADATA])["statement"]
+        carried = json.loads(json.dumps(replace(promised, computed=None).to_dict()))
+        _require(inside == carried, f"the statement inside {names.MODEL} is not that of {names.STATEMENT}")
+    if workers is not None:
+        checks.append(Check(what=f"ledger and statement tell of the same processes: {workers.sentence}", holds=True))
+    with _noted(checks, "the run key is gone"):
+        gone = not (run / names.RUN_KEY).exists()
+        _require(gone, f"{names.RUN_KEY} still stands: whoever has it can undo the noise")
+    return bound
+
+
+def _second_and_settings(
+    run: RunDirectory, checks: list[Check], opening: Mapping[str, Any], written: Mapping[str, Any]
+) -> bool:
+    """Whether a second accountant and, where they are there and bound, the settings bear the statement out; whether the
+    settings were looked at."""
+    second = agreement(written)
+    with _noted(checks, second.words if second.holds else "a second accountant agrees"):
+        _require(second.holds, second.words)
+    bound = commitment.WHOLE in opening and (run / names.SETTINGS).is_file()
+    if bound:
+        with _noted(checks, f"the settings in {names.SETTINGS} are those that the ledger began with"):
+            commitment.require(run.read_json(names.SETTINGS), opening, written["circumstances"])
+    return bound
+
+
+def _beside(
+    run: RunDirectory, checks: list[Check], plan: PrivacyPlan, entries: list[Entry], facts: Circumstances
+) -> None:
+    """What lies beside the model: kept weights, published figures, the audit of canaries, aggregates."""
+    last = entries[-1].body
     recorded, stored = kept.recorded(last), kept.files(run)
     if recorded or stored or facts.kept:
         with _noted(checks, "the weights kept beside the model are the files that the ledger ends with"):
@@ -123,20 +187,14 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> None:
     if facts.figures is not None or published.recorded(entries) or published.ENTRY in last or present:
         with _noted(checks, "the published figures are the one release that statement and ledger tell of"):
             _published(run, entries, facts, last)
+    if facts.audit or audited.ENTRY in last or (run / names.AUDIT).is_file():
+        with _noted(checks, "the audit of canaries is the one that the ledger ends with, and follows from its scores"):
+            _audited(run, plan, facts, last)
     if made := aggregated.files(run):
         with _noted(checks, "the aggregates beside the model follow from the kept weights, as far as these are here"):
             for path in made:
                 problem = aggregated.problems(run, path)
                 _require(problem is None, str(problem))
-    with _noted(checks, "the model carries the same statement"):
-        inside = parse_json(read_safetensors(run / names.MODEL)[1][METADATA])["statement"]
-        carried = json.loads(json.dumps(replace(promised, computed=None).to_dict()))
-        _require(inside == carried, f"the statement inside {names.MODEL} is not that of {names.STATEMENT}")
-    if workers is not None:
-        checks.append(Check(what=f"ledger and statement tell of the same processes: {workers.sentence}", holds=True))
-    with _noted(checks, "the run key is gone"):
-        gone = not (run / names.RUN_KEY).exists()
-        _require(gone, f"{names.RUN_KEY} still stands: whoever has it can undo the noise")
 
 
 @contextlib.contextmanager
@@ -198,6 +256,16 @@ def _published(run: RunDirectory, entries: list[Entry], facts: Circumstances, la
     chosen = found and choice.chosen(replace(figures, operating=None), found.rule)
     _require(found == chosen, "the operating point is not the one that the counts give")
     _require((found and found.to_dict()) == stored.get("operating_point"), "the model has another operating point")
+
+
+def _audited(run: RunDirectory, plan: PrivacyPlan, facts: Circumstances, last: Mapping[str, Any]) -> None:
+    """None where the coins were lost with the run key, and else the one that is bound."""
+    if audited.ENTRY not in last and not (run / names.AUDIT).is_file():
+        return
+    _require_bound(run / names.AUDIT, last.get(audited.ENTRY))
+    found = audited.read(run)
+    problem = audited.problem(found, plan, facts.audit) if found is not None else f"{names.AUDIT} is missing"
+    _require(problem is None, str(problem))
 
 
 def _require_bound(path: Path, recorded: str | None) -> None:

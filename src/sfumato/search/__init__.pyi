@@ -1,3 +1,4 @@
+from .audits.run import audit_run as audit_run
 from .curve import Curve as Curve
 from .curve import Foreseen as Foreseen
 from .curve import budgets as budgets

@@ -34,6 +34,7 @@ from sfumato.search.shared import (
     check_trial,
     decided,
     read,
+    refuse_beyond_budget,
     refuse_each,
     tried,
     try_each,
@@ -158,6 +159,7 @@ def open(
     held = read_for(shared, search)
     try_each(shared, held, space)
     plans = [decided(shared, held, change)[0] for change in changes]
+    refuse_beyond_budget(shared, plans, place / FILE)
     cost = cost_together(plans, held.source, trial)
     ranking = Ranking(
         changes=tuple(changes),
@@ -224,6 +226,7 @@ def one_at_a_time(
         plan, settings = decided(shared, own, change)
         check_trainable(own.source, plan, settings, shared.changed(change).clock)
         plans.append(plan)
+    refuse_beyond_budget(shared, plans, place / FACTORS)
     cost = cost_together(plans, held.source, trial) if search == "uncovered" else None
     comparison = Comparison(changes=tuple(changes), plans=tuple(plans), uncovered=cost, scored_on=len(held.validation))
     if dry_run:

@@ -24,7 +24,8 @@ from sfumato.randomness import RunKey, Space
 from sfumato.runs import directory as names
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.owner import sentences, uses
+from sfumato.runs.owner import reserving, sentences, uses
+from sfumato.runs.owner.budgets import read_budget
 from sfumato.runs.run import Run, read
 from sfumato.search import shared as data
 from sfumato.search import space as spaces
@@ -119,8 +120,9 @@ def private(
         earlier += Search(runs=1, epsilon=selection.epsilon(), delta=selection.plan.delta)
     shared = replace(shared, selection=selection, search=earlier, fingerprint=held.source.fingerprint)
     shared = replace(shared, origins=try_each(shared, held, space))
+    budget = trial.options.get("budget")
     if not (place / FILE).exists():
-        _report_beforehand(scoring, held, selection, progress)
+        _report_beforehand(scoring, held, selection, progress, budget)
     if dry_run:
         return Selected(selection=selection)
     if options is None:
@@ -132,6 +134,7 @@ def private(
         "options": dict(options),
         "request": held.request,
         "data": held.source.fingerprint,
+        **({} if budget is None else {"budget": budget}),
     }
     key = _begun(place, record, held, selection, experiment.seed)
     count = randomness.number_of_candidates(selection.draws, key)
@@ -189,8 +192,14 @@ def _selected(chosen: Mapping[str, Any], run: RunDirectory) -> Selected:
     )
 
 
-def _report_beforehand(scoring: Scoring, held: Held, selection: PrivateSelection, progress: Progress) -> None:
+def _report_beforehand(
+    scoring: Scoring, held: Held, selection: PrivateSelection, progress: Progress, budget: str | None
+) -> None:
     """What the owner should know before the search is paid for."""
+    if budget is not None:
+        account = read_budget(budget)
+        for note in reserving.notes(account, held.source, reserving.cost_of(account, selection, None)):
+            progress.report(note)
     if not held.source.public:
         known = {"places": held.source.places, "users": held.source.assignment}
         if earlier := uses.plans(held.source.materials, **known):
@@ -251,16 +260,23 @@ def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSe
                 f"the key of the search in {place} is not the one that the search began with",
                 "restore search.key from a copy; by another key another number of candidates would be drawn",
             )
-        return key
+        with data.paid(record.get("budget"), place, _identity(key), held, selection):  # if it was cut before that
+            return key
     shutil.rmtree(place, ignore_errors=True)  # a process that was killed before its search had come into being
     with writing(place):
         place.mkdir(parents=True, mode=0o700)
     key = RunKey.fresh() if seed is None else RunKey.from_seed(seed, f"{record}")
     key.save(place / KEY)
-    if not held.source.public:
-        uses.record(held.source.materials, f"{key.seed('search', 0):x}", selection, places=held.source.places)
-    run.write_json(FILE, {**record, "key_check": key.check_value(_CHECK)}, private=True)
+    with data.paid(record.get("budget"), place, _identity(key), held, selection):
+        if not held.source.public:
+            uses.record(held.source.materials, _identity(key), selection, places=held.source.places)
+        run.write_json(FILE, {**record, "key_check": key.check_value(_CHECK)}, private=True)
     return key
+
+
+def _identity(key: RunKey) -> str:
+    """By which the owner's lists know the search."""
+    return f"{key.seed('search', 0):x}"
 
 
 def _choose(

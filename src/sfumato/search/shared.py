@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from sfumato.privacy.plan import default_delta
 from sfumato.privacy.planning.simulation import simulated
 from sfumato.randomness import Choice, RunKey, Space, owner_key
 from sfumato.runs.directory import RunDirectory
+from sfumato.runs.owner import reserving
 from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.search.trial import Trial
 from sfumato.training.descent import check_choices
@@ -211,7 +214,8 @@ def job_for(shared: Shared, held: Held, number: int, change: Mapping[str, Any], 
         origins=shared.origins,
     )
     source = held.source if selected else replace(held.source, test=held.validation)
-    return prepare(None, source, plan, settings, start, keep=0, clock=shared.changed(change).clock)
+    around = {"clock": shared.changed(change).clock, "budget": None if selected else shared.trial.options.get("budget")}
+    return prepare(None, source, plan, settings, start, keep=0, **around)
 
 
 def refuse_each(shared: Shared, changes: Iterable[Mapping[str, Any]]) -> None:
@@ -229,6 +233,24 @@ def tried(space: Space) -> Iterator[dict[str, Any]]:
     for name, rule in space.items():
         for value in rule.values if isinstance(rule, Choice) else (rule.low, rule.high):
             yield {**first, name: value}
+
+
+def refuse_beyond_budget(shared: Shared, plans: Sequence[PrivacyPlan], record: Path) -> None:
+    """Refuse runs that are together too much for the budget that they are under, before the first of them: a search
+    that has its record has begun, and what it has reserved is among what is used."""
+    if (name := shared.trial.options.get("budget")) is not None and not record.exists():
+        reserving.refuse_beyond(name, plans)
+
+
+def paid(
+    budget: str | None, place: Path, identity: str, held: Held, selection: PrivateSelection
+) -> AbstractContextManager[None]:
+    """Around the beginning of a private selection, and before it goes on: all of it is reserved in its budget."""
+    if budget is None:
+        return nullcontext()
+    name = place.name.removeprefix(".").removesuffix(".search")
+    coming = reserving.Coming(run=identity, place=name, use=selection, materials=held.source.materials)
+    return reserving.reserving(budget, coming)
 
 
 def try_each(shared: Shared, held: Held, space: Space) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ VARIED = tuple(
     one.name
     for one in fields(Experiment)
     if one.name not in ("zoom", "seed", "start", "period", "unit", "per_user", "drawn", "drift_groups", "drift_size")
-    and one.name != "class_prevalence"
+    and one.name not in ("class_prevalence", "noise")
 )
 
 

@@ -159,6 +159,13 @@ class Inputs:
                 weights = taking_part if weights is None else taking_part * weights
                 yield torch.where(held, inputs, 0), torch.where(known, targets, 0), keys, weights
 
+    def halved(self) -> int | None:
+        """From now on micro-batches of half the size: that size; None where they hold one record each."""
+        if (size := self._job.performance.micro_batch // 2) < 1:
+            return None
+        self._job = replace(self._job, performance=replace(self._job.performance, micro_batch=size))
+        return size
+
     def _of(self, rows: np.ndarray, draws: ViewDraws, taken: np.ndarray | None) -> Tensor:
         """Inputs (b, ...), or (b, K, ...) with views, of these records.
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, positive, positive_integer
-from sfumato.data import Preparation, Source, Views, by_user
+from sfumato.data import Preparation, Source, Views, owners
+from sfumato.experiment.budget import STANDARD
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models import Trunk
@@ -169,7 +170,7 @@ class PrivateJob(Job):
         whose each one is: a private figure."""
         if self.source.train.users is None or isinstance(self.plan.unit, User):
             return None
-        return int(np.bincount(by_user(self.source.train)[0]).max())
+        return int(owners(self.source.train).of_each_user.max(initial=0))
 
     @property
     def scored(self) -> bool:
@@ -221,6 +222,10 @@ class PublicTraining:
     def __post_init__(self) -> None:
         if self.settings.objective.class_prevalence is not None:
             raise SfumatoError("`class_prevalence` is for private training, and this one is not", "leave it out")
+        if self.settings.noise != STANDARD:
+            raise SfumatoError(
+                f"`noise` is {self.settings.noise}, and training without privacy has none", "leave it out"
+            )
         positive_integer("steps", self.steps, remedy="give the number of training steps")
         positive_integer("batch_size", self.batch_size, remedy="give the number of examples in a step")
         if self.max_norm is not None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from sfumato._files import writing
 from sfumato.averaging import Average
 from sfumato.observers.observer import Observer
 from sfumato.privacy import Ledger
+from sfumato.randomness import NoiseState
 from sfumato.runs import directory as names
 from sfumato.runs import kept as kept_weights
 from sfumato.runs.checkpoint import Checkpoint
@@ -28,6 +30,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.training.descent import average_for, optimizer_for, set_rate, training_over
 from sfumato.training.job import Job
 from sfumato.training.kind import Measure, Steps
+from sfumato.training.preparation import exhausted
 from sfumato.training.step import descend
 from sfumato.training.workers import ALONE, Workers
 
@@ -79,8 +82,7 @@ def take_steps(
         workers: who take the steps together. Those that don't lead have neither ledger, scorer nor observers.
     """
     began = saved_at = time.monotonic()
-    pause = CHECKPOINT_SECONDS
-    module, state, outputs = job.module, checkpoint.noise, None
+    pause, module, state, outputs = CHECKPOINT_SECONDS, job.module, checkpoint.noise, None
     optimizer = optimizer_for(module, job.settings.descent)
     checkpoint.require_optimizer(optimizer, where=str(run.path))
     average = checkpoint.restore(module, optimizer, job.device)
@@ -89,19 +91,25 @@ def take_steps(
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
     paid = 0 if ledger is None else sum(entry.kind == "release" for entry in ledger.entries)
     due = evaluation_steps(job.steps)
-    for observer in observers:
-        observer.begin(checkpoint.step, job.steps)
+
+    def take(step: int, noise: NoiseState) -> tuple[Mapping[str, Tensor | None], NoiseState]:
+        with nullcontext() if over is None else over.held(trained, average, step):
+            models.refresh(module)
+            return steps(step, noise)
+
+    def save(reached: int, noise: NoiseState) -> None:
+        _save(run, ledger, workers, (reached, module, average, optimizer), identity=checkpoint.run, noise=noise)
+
+    taken = partial(exhausted.taken, take, steps=steps, alone=workers.count == 1, run=run, save=save)
+    _tell(observers, "begin", checkpoint.step, job.steps)
     with _devices.own_randomness(job.device):
         for step in range(checkpoint.step, job.steps):
             if ledger is not None and step >= paid:
                 ledger.append("release", {"step": step, "plan": ledger.entries[0].body["plan_fingerprint"]})
             set_rate(optimizer, job.settings.descent.learning_rate * rate(step))
-            with nullcontext() if over is None else over.held(trained, average, step):
-                models.refresh(module)
-                gradient, state = steps(step, state)
+            gradient, state = taken(step, state)
             descend(optimizer, trained, gradient)
-            if averaging is not None:
-                average = averaging.update(average, trained, step)
+            average = average if averaging is None else averaging.update(average, trained, step)
             if step + 1 in kept:
                 _keep(run, trained, ledger, step + 1)
             if scorer is not None and step + 1 in due:
@@ -110,20 +118,13 @@ def take_steps(
                 if ledger is not None and averaging is not None and step + 1 == job.steps:
                     row |= _of_last_weights(scorer, module)
                 row |= scorer.score(outputs)
-                for observer in observers:
-                    observer.scored(row)
-            for observer in observers:
-                observer.stepped(step + 1)
+                _tell(observers, "scored", row)
+            _tell(observers, "stepped", step + 1)
             if workers.agreed((now := time.monotonic()) - saved_at > pause or step + 1 == job.steps):
                 workers.refuse_apart(trained, step + 1)
-                noise, reached = workers.remembered(state), (step + 1, module, average, optimizer)
-                if workers.is_leader:
-                    head = "" if ledger is None else _synced(ledger, step + 1)
-                    Checkpoint.of(*reached, run=checkpoint.run, noise=noise, ledger=head).save(run / names.CHECKPOINT)
-                saved_at = time.monotonic()
-                pause = pause_after(saved_at - now)
-    for observer in observers:
-        observer.ended()
+                save(step + 1, state)
+                pause = pause_after((saved_at := time.monotonic()) - now)
+    _tell(observers, "ended")
     weights = weights_of(module, averaging, average)
     return Outcome(step=job.steps, weights=weights, seconds=time.monotonic() - began, outputs=outputs)
 
@@ -160,6 +161,12 @@ def weights_of(
     return last if averaging is None else last | averaging.released(average or {})
 
 
+def _tell(observers: Sequence[Observer], what: str, *known: Any) -> None:
+    """Tell those who look on."""
+    for observer in observers:
+        getattr(observer, what)(*known)
+
+
 def _of_last_weights(scorer: Measure, module: nn.Module) -> dict[str, Any]:
     """The one figure that matters most, of the weights that are not averaged."""
     last = scorer.score(scorer.outputs(weights_of(module)))
@@ -171,6 +178,22 @@ def _keep(run: RunDirectory, trained: Mapping[str, Tensor], ledger: Ledger | Non
     if ledger is not None:
         _synced(ledger, steps)
     kept_weights.save(run, steps, {name: value.detach() for name, value in trained.items()})
+
+
+def _save(
+    run: RunDirectory,
+    ledger: Ledger | None,
+    workers: Workers,
+    reached: tuple[int, nn.Module, dict[str, Tensor], Any],
+    *,
+    identity: str,
+    noise: NoiseState,
+) -> None:
+    """Write a checkpoint, once the ledger has what its steps cost."""
+    noise = workers.remembered(noise)
+    if workers.is_leader:
+        head = "" if ledger is None else _synced(ledger, reached[0])
+        Checkpoint.of(*reached, run=identity, noise=noise, ledger=head).save(run / names.CHECKPOINT)
 
 
 def _synced(ledger: Ledger, steps: int) -> str:

@@ -86,8 +86,13 @@ def train(
             report_epsilon: publish figures of the private test part, from counts with noise, at this epsilon for each
             of its records (`NoisyTable`); `run.published` has them.
 
+            budget: the name of a budget (`set_budget`) that the whole plan is reserved in before step 0.
+
             calibrate_on: a public source, by its spelling or opened, that a temperature is fitted on, by which
             `predict` divides the model's logits.
+
+            audit, audit_source: how many canaries are put among the examples or left out, each by a fair coin, for a
+            lower bound of epsilon (`audit.json`); and a public source whose images they are, in place of noise.
 
     **Guarantee.** The released model has the plan's (epsilon, delta) for the plan's unit and adjacency, with the
     exceptions that `run.statement.not_covered` lists. See `PrivateStep` and `PrivacyPlan`.
@@ -182,6 +187,8 @@ def execute(
     refuse_finished(run)
     if run.exists:
         resume.compare(job, run)
+        with resume.paying(job, run, run.identity):  # where it was cut before it had paid
+            pass
         progress.report(f"resuming the unfinished run in {run.path}")
     else:
         for note in _notes(job):

@@ -149,7 +149,7 @@ class PrivateStep:
             total.add(found.gradients)
             done += 1
         self.workers.total(total, step, done)
-        noisy, following = noise.added_to(total.value())
+        noisy, following = noise.added_to(self.noise.taken(total))
         divisor = self.divisor or self.plan.expected_batch_size * self.plan.max_norm
         private = {name: value / divisor for name, value in self.workers.whole(noisy).items()}
         return private if state is None else (private, following)

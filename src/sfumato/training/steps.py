@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,13 @@ from sfumato.data import ViewDraws
 from sfumato.models.losses import LOSSES
 from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan
-from sfumato.randomness import Noise, NoiseState, RunKey, Sampler
+from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.training import together
 from sfumato.training.inputs import Inputs, viewed
 from sfumato.training.inputs_of_users import UserInputs
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.kind import Kind
+from sfumato.training.preparation.noise import noise_of
 from sfumato.training.scorer import scorer_of
 from sfumato.training.step import PrivateStep
 from sfumato.training.workers import Workers
@@ -36,13 +38,18 @@ class PrivateSteps:
 
     def __init__(self, job: PrivateJob, key: RunKey, progress: Progress | None = None):
         plan = job.plan
-        noise = Noise(plan.mechanism, max_norm=plan.max_norm, key=key)
+        noise = noise_of(job.settings, plan, key)
         self._plan, self._key, self._performance = plan, key, job.performance
         self._workers = together.own()
         self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise, workers=self._workers)
-        self._inputs = (UserInputs if plan.unit.drawn == "users" else Inputs)(job, progress)
-        draws = job.draws
+        seen = job
+        for part in job.parts:
+            seen = replace(seen, source=part.in_steps(seen.source, key))
+        self._inputs = (UserInputs if plan.unit.drawn == "users" else Inputs)(seen, progress)
+        draws, further = job.draws, len(seen.source.train) - len(job.source.train)
         self._excluded = None if plan.unit.drawn == "users" else draws.get("excluded")
+        if self._excluded is not None:
+            self._excluded = np.append(self._excluded, np.zeros(further, bool))
         records = self._inputs.units if self._excluded is None else len(self._excluded)
         self._sampler = Sampler(plan, key, records=records, times=draws.get("times"), groups=draws.get("groups"))
 
@@ -53,6 +60,10 @@ class PrivateSteps:
             participants = (np.cumsum(~self._excluded) - 1)[participants[~self._excluded[participants]]]
         with _devices.computing(self._performance.device, self._performance.precision):
             return self._step(step, self._inputs.micro_batches(self._key, step, participants, self._workers), state)
+
+    def halved(self) -> int | None:
+        """From now on micro-batches of half the size, where memory was not enough: that size; None for single ones."""
+        return self._inputs.halved()
 
     def figures(self, step: int) -> dict[str, Any]:
         """What so many steps have spent, where the theorem says so of fewer than all; else None."""

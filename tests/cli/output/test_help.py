@@ -148,7 +148,7 @@ run:
                         and spend nothing.
   --json                End with one JSON object on standard output.
 
-sfumato train --help-all: also noise and clipping, published figures, users,
-participation, time and drift, declared data, texts, heads, normalisation,
-optimizer, views, averages, scores, run
+sfumato train --help-all: also noise and clipping, published figures, audit,
+users, participation, time and drift, declared data, texts, heads,
+normalisation, optimizer, views, averages, scores, run
 """

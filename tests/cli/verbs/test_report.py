@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import os
 from pathlib import Path
 
@@ -85,3 +86,40 @@ def test_from_python_a_run_has_a_title_too(table):
     with pytest.raises(sfumato.SfumatoError, match="title must be one line"):
         sfumato.train("linear", table, steps=2, noise_multiplier=9.0, directory="other", title="")
     assert not Path("other").exists()
+
+
+def test_a_model_card_has_no_figure_of_private_data_and_an_assessment_is_the_owner_s(call, table, quick):
+    call(f"train {table} {quick} --output run --report-epsilon 4")
+    call("report run --dpia --purpose 'a trial' --title Dots")
+    own = text("run/dpia.md")
+    assert "- Purpose of the processing: a trial" in own
+    assert os.stat("run/dpia.md").st_mode & 0o777 == 0o600
+    call("report run --model-card")
+    card = text("run/README.md")
+    assert "# Dots" in card
+    assert "a trial" not in card
+    assert "from noisy counts, epsilon 4" in card
+    measured = json.loads(Path("run/evaluation.json").read_text())
+    Path("run/evaluation.json").write_text(json.dumps({**measured, "accuracy": 0.12345}))
+    call("report run --model-card")
+    assert "0.123" not in text("run/README.md")
+    call("verify run")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--model-card --dpia", "--model-card and --dpia are both given"),
+        ("--model-card --owner me", "--model-card and --owner are both given"),
+    ],
+)
+def test_documents_that_exclude_each_other_are_refused(call, table, quick, options, said):
+    call(f"train {table} {quick} --output run")
+    assert said in call(f"report run {options}", status=1)
+
+
+def test_nothing_is_assessed_of_a_run_without_private_data(call, workplace):
+    call("pretrain digits --steps 2 --batch-size 32 --learning-rate 0.1 --threads 1 --output run")
+    call("report run --model-card")
+    assert "on public data" in text("run/README.md")
+    assert "leave out --dpia" in call("report run --dpia", status=1)

@@ -406,6 +406,7 @@ def test_users_by_number_do_not_hang_on_the_order(users, random):
             images=np.zeros((count, 4, 4, 1), np.uint8), labels=np.zeros(count, np.int64), users=np.array(listed)
         )
 
+    users = [user.replace(";", ",") for user in users]  # which would separate several
     codes, known = by_user(part(users))
     assert codes.dtype == np.int64
     assert known[codes].tolist() == users

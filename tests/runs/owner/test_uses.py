@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
 from dataclasses import replace
 
@@ -266,3 +268,28 @@ def test_a_choice_by_test_images_is_added_to_published_figures_and_is_no_run(tmp
     assert uses.figures(["c"], tmp_path, places=["folder:/pictures"]) == [4.0]
     assert [use.steps for use in uses.plans(["a"], tmp_path)] == [50]
     assert uses.other_assignments(["a"], tmp_path) == 0
+
+
+@pytest.mark.parametrize("number", ["ENOLCK", "EOPNOTSUPP"])
+def test_a_file_system_without_locks_is_refused_before_a_line_is_written(tmp_path, monkeypatch, number):
+    """Two runs that begin at once there would each write the line after the same one, and the list be of no use."""
+    fcntl = pytest.importorskip("fcntl")
+
+    def refused(*_):
+        raise OSError(getattr(errno, number), os.strerror(getattr(errno, number)))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with pytest.raises(SfumatoError, match=r"uses\.jsonl lies on a file system without locks \(.*move its directory"):
+        uses.record(["a"], "run1", plan(), tmp_path)
+    assert (tmp_path / uses.FILE).read_bytes() == b""
+
+
+def test_zeros_in_the_list_are_a_line_that_a_power_cut_kept_from_it(tmp_path):
+    uses.record(["a"], "run1", plan(50), tmp_path)
+    path = tmp_path / uses.FILE
+    whole = path.read_bytes()
+    for left in (bytes(40), bytes(30) + b'"plan": {}}\n', b'\n{"data": "a", "pl' + bytes(20)):
+        path.write_bytes(whole + left)
+        assert [found.steps for found in uses.plans(["a"], tmp_path)] == [50]
+        uses.record(["a"], "run2", plan(60), tmp_path)
+        assert [found.steps for found in uses.plans(["a"], tmp_path)] == [50, 60]

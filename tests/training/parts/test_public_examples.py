@@ -16,7 +16,7 @@ from sfumato.data.subsets.filtered import MARK
 from sfumato.experiment.settings import Settings
 from sfumato.models import refresh
 from sfumato.privacy import DriftingPoisson, FixedOrder, Gaussian, Poisson, TruncatedPoisson
-from sfumato.randomness import owner_key
+from sfumato.randomness import NoiseState, Sampler, owner_key
 from sfumato.runs.checkpoint import read_safetensors
 from sfumato.training import loop, steps
 from sfumato.training.parts.part import Asked
@@ -317,3 +317,17 @@ class Lines(sfumato.observers.progress.Silence):
 
     def report(self, line: str) -> None:
         self._lines.append(line)
+
+
+def test_canaries_come_behind_the_records_that_are_left_out(source, choices, plan, monkeypatch):
+    job, key = prepare.prepare(None, source, plan, choices, audit=20), RunKey.from_seed(1)
+    (excluded,) = job.draws.values()
+    seen = []
+    private = steps.PrivateSteps(job, key)
+    monkeypatch.setattr(private._inputs, "micro_batches", lambda key, step, rows, workers: seen.append(rows) or ())
+    within = private._inputs.units - len(job.source.train)
+    kept = np.flatnonzero(np.append(~excluded, np.ones(within, bool)))
+    sampler = Sampler(plan, key, records=len(source.train) + within)
+    private(0, NoiseState(step=0))
+    assert kept[seen[0]].tolist() == [row for row in sampler.draw(0) if row in set(kept)]
+    assert 0 < within < 20

@@ -29,7 +29,7 @@ from sfumato.cli.options.spellings import (
 from sfumato.cli.registry import name_of
 from sfumato.data.declared import Declared, Labels, Loading, People, Pixels, Texts
 from sfumato.data.paths import without_pattern
-from sfumato.experiment.budget import Budget, PairOfRecords, Units
+from sfumato.experiment.budget import Budget, NoiseMade, PairOfRecords, Units
 from sfumato.experiment.experiment import Choices, ClassShares, Experiment, Normalisation
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ class TrainingChoices(TextChoices, Choices):
 
 @spelt
 @dataclass(frozen=True, kw_only=True)
-class PrivateChoices(Units, PairOfRecords, Budget, ClassShares, Normalisation, TrainingChoices):
+class PrivateChoices(Units, PairOfRecords, NoiseMade, Budget, ClassShares, Normalisation, TrainingChoices):
     """Options of a verb that trains privately."""
 
     epsilon: Epsilon = None

@@ -9,6 +9,7 @@ _TOPICS: dict[str, dict[str, str]] = {
     "budget": {
         "noise and clipping": "epsilon delta noise_multiplier batch_size steps max_norm quantile",
         "published figures": "report_epsilon",
+        "audit": "audit audit_source",
         "users": "unit per_user drawn",
         "participation": (
             "adjacency participation mechanism order groups largest_batch bands buffers steps_per_tree complete_trees"

@@ -80,6 +80,7 @@ _WINDOW = _with_commas("LOW,HIGH", _ends)
 SourceRecipeOrRun = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE|RECIPE|RUN")]
 SourceOrRecipe = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE|RECIPE")]
 Directory = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+RunIfAny = Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 SourceName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
 Examples = Annotated[int | None, _arg("N", "default: counted in the data")]
 BatchSize = Annotated[int | None, _arg("B", "default: by rule")]
@@ -101,6 +102,7 @@ RuleOfLabels = Annotated[
 ClassName = Annotated[str | None, _arg("CLASS")]
 Delta = Annotated[float | None, _arg("DELTA", "default: at most 1e-5 and 1/(10 N)")]
 Text = Annotated[str | None, _arg("NAME")]
+BudgetName = Annotated[str | None, _arg("NAME", "default: none is kept to")]
 FreeText = Annotated[str | None, _arg("TEXT")]
 Vary = Annotated[
     tuple[tuple[str, ...], ...],

@@ -11,6 +11,8 @@ from sfumato.observers.progress import duration
 from sfumato.privacy.statements.rounding import rounded_up
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sfumato.runs import Run
     from sfumato.runs.directory import RunDirectory
     from sfumato.training.job import PrivateJob
@@ -38,6 +40,7 @@ def show(run: Run, *, json: bool) -> None:
                 "run": str(path),
                 "statement": statement.sentence,
                 **_figures(run),
+                **audit_of(path),
                 **uses_of(run),
             }
         )
@@ -65,6 +68,7 @@ def show(run: Run, *, json: bool) -> None:
             f"For the person with the most images to train on, {images} of them, epsilon is {rounded_up(epsilon)} "
             "(a private figure: keep it to yourself); --unit user promises for each person as a whole."
         )
+    show_audit(path)
     show_uses(run)
     console.note(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")
     if not public:
@@ -75,6 +79,25 @@ def show(run: Run, *, json: bool) -> None:
         form = "texts" if statement.circumstances.tokens else "images"
         console.note(f"sfumato predict {path} {'TEXT' if form == 'texts' else 'IMAGE'}   labels {form}")
     console.note(f"sfumato verify {path}   checks that the statement follows from the record")
+
+
+def audit_of(path: Path) -> dict[str, Any]:
+    """What the canaries within a run have shown, as data; nothing where there were none."""
+    from sfumato.runs import audited
+    from sfumato.runs.directory import RunDirectory
+
+    found = audited.read(RunDirectory(path))
+    return {} if found is None else {"audit": found.summary}
+
+
+def show_audit(path: Path) -> None:
+    """The same in words."""
+    from sfumato.runs import audited
+    from sfumato.runs import directory as names
+    from sfumato.training.conclusion import audits_shown
+
+    if (found := audited.read(names.RunDirectory(path))) is not None:
+        console.paragraph(*audits_shown.lines(names.AUDIT, found))
 
 
 def shift_of(run: Run) -> list[str]:
@@ -154,13 +177,17 @@ def uses_of(run: Run) -> dict[str, Any]:
 
 def show_uses(run: Run) -> None:
     """The same in words, for each unit by itself."""
+    from sfumato.runs.directory import SETTINGS, RunDirectory
     from sfumato.runs.owner.sentences import of_all, of_figures, of_other_unit
+    from sfumato.training.parts import budgeted
 
     if run.together is not None:
         epsilon, delta = run.together
         alike = run.uses - sum(other.runs for other in run.other_units)
         users = run.statement.plan.users is not None
         console.paragraph(of_all(alike, epsilon, delta, run.adjacency, users=users))
+    for line in budgeted.lines(RunDirectory(run.directory).read_json(SETTINGS)):
+        console.paragraph(line)
     for line in of_figures(run.publishing):
         console.paragraph(line)
     for other in run.other_units:
@@ -180,6 +207,7 @@ def foreseen(job: PrivateJob, run: RunDirectory) -> tuple[dict[str, Any], list[t
         "run": str(run.path),
         "would": "stand" if run.finished else "resume" if run.exists else "begin",
         "plan": plan,
+        "privacy_plan": job.plan.to_dict(),
         "settings": job.settings.to_dict(),
         "performance": job.performance.to_dict(),
         "estimate": asdict(expected),

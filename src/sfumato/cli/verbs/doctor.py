@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +71,7 @@ def _versions() -> Iterator[Finding]:
 
 def _machine() -> Iterator[Finding]:
     """Where a run would be computed."""
-    from sfumato.data.readers.files import memory
+    from sfumato._devices import memory_limit
 
     try:
         from sfumato.training.preparation.prepare import default_threads
@@ -82,7 +81,7 @@ def _machine() -> Iterator[Finding]:
         device = _devices.chosen(None)
         yield Finding("device", device if device == "cpu" else f"{device}: {_devices.of(device)}")
         yield Finding("threads", f"{default_threads()}")
-    yield Finding("memory", f"{memory() / GIBIBYTE:.1f} GiB")
+    yield Finding("memory", f"{memory_limit() / GIBIBYTE:.1f} GiB")
 
 
 def _places() -> Iterator[Finding]:
@@ -121,7 +120,4 @@ def _key(path: Path) -> Finding:
         owner_key()
     except SfumatoError as error:
         return Finding(what, error.problem, remedy=error.remedy)
-    others = stat.S_IMODE(path.stat().st_mode) & 0o077
-    if others and os.name == "posix":
-        return Finding(what, f"others may use {path}", remedy=f"take that from them: chmod 600 {path}")
     return Finding(what, f"{path}, the owner's alone")

@@ -6,10 +6,10 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from sfumato.cli.options.choices import Begins, Observed, Together
-from sfumato.cli.options.spellings import Examples, SourceRecipeOrRun, spelt
+from sfumato.cli.options.spellings import BudgetName, Examples, SourceRecipeOrRun, spelt
 from sfumato.embedding.choices import BudgetOfRounds, ClientChoices, ServerChoices
 from sfumato.embedding.experiment import EmbeddingExperiment
-from sfumato.experiment.budget import Pair
+from sfumato.experiment.budget import NoiseMade, Pair
 from sfumato.observers.progress import Bars, read_source
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @spelt
 @dataclass(frozen=True, kw_only=True)
-class Embed(Observed, Together, Begins, Pair, ServerChoices, ClientChoices, BudgetOfRounds):
+class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientChoices, BudgetOfRounds):
     """Train an image embedding privately, with a promise for each person.
 
     Of few people on fixed features, of many by DP-FedEmb. SOURCE is folder:PATH with --user-from (class for
@@ -35,6 +35,8 @@ class Embed(Observed, Together, Begins, Pair, ServerChoices, ClientChoices, Budg
     """Number of training images, declared."""
     private: bool = False
     """The data are private, although the source is a published one."""
+    budget: BudgetName = None
+    """Reserve the whole plan in this budget before the first round: see sfumato budget."""
     dry_run: bool = False
     """Check everything, print the plan and the model, and spend nothing."""
 
@@ -49,19 +51,21 @@ class Embed(Observed, Together, Begins, Pair, ServerChoices, ClientChoices, Budg
         from sfumato.cli.output import embedded
         from sfumato.embedding.run import begin, job_of
         from sfumato.experiment import users
+        from sfumato.training.parts import budgeted
         from sfumato.training.preparation.prepare import check_machine
         from sfumato.training.preparation.start import Machine, Start
 
         experiment = chosen.experiment
         spec = replace(chosen.spec, open_set=True)  # the test part may have classes of its own
         experiment.refuse_at_once(spec)
+        budgeted.check(chosen.budget, public=spec.is_public)
         performance = {"device": chosen.device, "threads": chosen.threads}
         start = Start(machine=Machine(**performance))
         check_machine(start.machine)
         with Bars() as progress:
             source = users.kept(read_source(spec, progress), chosen.per_user)
             if self.dry_run:
-                job, reasons = job_of(experiment, source, start=start)
+                job, reasons = job_of(experiment, source, start=start, budget=chosen.budget)
                 for line in reasons:
                     progress.report(line)
                 embedded.show_dry_run(job, run, json=self.json)
@@ -69,7 +73,13 @@ class Embed(Observed, Together, Begins, Pair, ServerChoices, ClientChoices, Budg
             for line in chosen.notes_on(run):
                 progress.report(line)
             observers = self.observers(run, progress, public=source.public)
-            how = {**performance, "progress": progress, "observers": observers, "request": {"source": spec.record()}}
+            how = {
+                **performance,
+                "budget": chosen.budget,
+                "progress": progress,
+                "observers": observers,
+                "request": {"source": spec.record()},
+            }
             finished = begin(experiment, source, run, **how)
         embedded.show(finished, json=self.json)
 

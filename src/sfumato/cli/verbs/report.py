@@ -1,13 +1,18 @@
-"""sfumato report: write a run's page again, or the version of it that may be published."""
+"""sfumato report: write a run's page again, the version of it that may be published, or a document in its place."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING
 
 from sfumato._checks import SfumatoError
 from sfumato.cli.options.choices import OfRun
 from sfumato.cli.options.spellings import FreeText
 from sfumato.cli.output import console
+
+if TYPE_CHECKING:
+    from sfumato.runs.directory import RunDirectory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +22,11 @@ class Report(OfRun):
     The public page leaves out whatever shows private data or was measured on them. What is written over the page here
     (title, owner, date, purpose) is remembered for the run; only the title stands on the public page.
     """
+
+    model_card: bool = False
+    """In place of the page, README.md: a model card as Hugging Face reads it, to be published with the model."""
+    dpia: bool = False
+    """In place of the page, dpia.md: what a data protection officer needs of the run, for the owner's eyes."""
 
     public: bool = False
     """Leave out what shows private data or figures measured on them."""
@@ -34,29 +44,47 @@ class Report(OfRun):
         from sfumato.runs import directory as names
         from sfumato.runs.heading import Heading
         from sfumato.runs.verdict import altered
-        from sfumato.training.conclusion import run_page
         from sfumato.training.job import is_public
 
+        given = [f"--{name.replace('_', '-')}" for name in ("public", "model_card", "dpia") if getattr(self, name)]
+        if len(given) > 1:
+            raise SfumatoError(f"{' and '.join(given)} are both given", "write one document at a time")
         heading = Heading(title=self.title, owner=self.owner, date=self.date, purpose=self.purpose)
-        if self.public and heading.private:
+        if (self.public or self.model_card) and heading.private:
             raise SfumatoError(
-                f"--public and --{next(iter(heading.private))} are both given, which no public page shows",
-                "give it without --public first: it is remembered for the owner's page",
+                f"{given[0]} and --{next(iter(heading.private))} are both given, which no public page shows",
+                f"give it without {given[0]} first: it is remembered for the owner's page",
             )
         run = names.RunDirectory(self.run_directory)
         run.require_finished()
         heading.add_to(run)
-        path = run / ("report-public.html" if self.public else names.REPORT)
-        plain, text = is_public(run), run_page.report(run, public=self.public)
-        statement = run.read_json(names.STATEMENT)
-        plain_figures = plain and statement.get("test_public", True)
-        names.write(path, text.encode(), private=not (self.public or plain_figures))
+        with run.as_written():
+            plain = is_public(run)
+            path, text, open_to_all = self._written(run, plain)
+            content = text.encode()
+        names.write(path, content, private=not open_to_all)
         changed = None if plain else altered(run)
         if changed is not None:
             console.note(f"note: {run / changed} is not as the run left it; see sfumato verify {run.path}")
         if self.json:
-            console.as_json({"report": str(path), "public": self.public})
+            console.as_json({"report": str(path), "public": self.public or self.model_card})
         else:
             console.result(str(path))
-            if not (self.public or plain_figures):
+            if self.dpia:
+                console.note("note: it is for the owner; fill in what is marked")
+            elif not open_to_all:
                 console.note("note: it may show private images and figures; sfumato report --public leaves them out")
+
+    def _written(self, run: RunDirectory, plain: bool) -> tuple[FilePath, str, bool]:
+        """Where the document is to lie, what it says, and whether everybody may read it."""
+        from sfumato.runs import directory as names
+        from sfumato.training.conclusion import documents, run_page
+
+        if self.model_card:
+            return run / documents.CARD, documents.card_of(run), True
+        if self.dpia:
+            return run / documents.ASSESSMENT, documents.assessment_of(run), False
+        if self.public:
+            return run / "report-public.html", run_page.report(run, public=True), True
+        open_to_all = plain and run.read_json(names.STATEMENT).get("test_public", True)
+        return run / names.REPORT, run_page.report(run), open_to_all

@@ -58,6 +58,9 @@ class Sweep(PrivateChoices):
     """Share of the training part that is held out to score on."""
     score_on: spellings.SourceText = None
     """Score on the test part of this public source instead."""
+    budget: spellings.BudgetName = None
+    """Reserve each run's plan in this budget before its first step, or the whole private selection: see sfumato
+    budget."""
     processes: spellings.Processes = None
     """How many runs at once."""
     dry_run: bool = False
@@ -79,6 +82,8 @@ class Sweep(PrivateChoices):
         share = {} if chosen.validation is None else {"validation": chosen.validation}
         with Bars() as progress:
             trial = (replace(chosen, epsilon=None) if of_many else chosen).trial()
+            if chosen.budget is not None:
+                trial = replace(trial, options={"budget": chosen.budget})
             how: dict[str, Any] = {
                 "directory": place,
                 "scoring": search.Scoring(**share, score_on=chosen.score_on),

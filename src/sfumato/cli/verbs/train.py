@@ -34,6 +34,8 @@ class Train(Observed, Together, PrivateChoices):
     what: SourceRecipeOrRun
     """Where the images are, a recipe, or a run to resume."""
 
+    budget: spellings.BudgetName = None
+    """Reserve the whole plan in this budget before the first step, or do not begin: see sfumato budget."""
     keep: WholeByRule = None
     """How many weights of single steps are kept beside the model, half of them of the very last steps, for sfumato
     aggregate and for intervals. By rule 20, or as many as take 64 MiB, or none where that is below 4."""
@@ -51,6 +53,11 @@ class Train(Observed, Together, PrivateChoices):
     """Each class's share where the model is to be used, declared: its scores are moved there."""
     training_prevalence: spellings.Shares = None
     """Each class's share in the training data, declared and not counted, from which scores are moved."""
+    audit: Whole = None
+    """Put so many canaries, made-up records with labels of chance, among the examples or leave them out, each by a fair
+    coin, and say which epsilon their guessed coins prove at least. Those that are in are noise to the model."""
+    audit_source: SourceText = None
+    """A public source whose images the canaries are, in place of noise; none of them may be a private record."""
     seeds: Whole = None
     """Train this often, with a key of its own each time, and print the median and the spread."""
     title: FreeText = None
@@ -63,7 +70,7 @@ class Train(Observed, Together, PrivateChoices):
         resumed = self.resumes(self.what)
         chosen = self if resumed else self.chosen()
         self.refuse_unobserved()
-        budget = self.budget if isinstance(self.budget, tuple) else None
+        budget = self.epsilons if isinstance(self.epsilons, tuple) else None
         if chosen.normalisation == "printed-2020" and not (budget or self.seeds or self.dry_run):
             chosen.printed()
             return
@@ -104,8 +111,10 @@ class Train(Observed, Together, PrivateChoices):
     def printed(self) -> None:
         """Train by an algorithm whose claim does not hold, and say so."""
         from sfumato.cli.verbs.pretrain import show_public
+        from sfumato.training.parts import budgeted
         from sfumato.training.public import printed_run
 
+        budgeted.check(self.budget, public=True)
         run = self.directory()
         with Bars() as progress:
             for line in self.notes_on(run):
@@ -156,7 +165,7 @@ class Train(Observed, Together, PrivateChoices):
     def refuse_together(self) -> None:
         """Refuse several processes for what is not one private run."""
         several = {
-            "several budgets": isinstance(self.budget, tuple),
+            "several budgets": isinstance(self.epsilons, tuple),
             "--seeds": self.seeds is not None,
             "--normalisation printed-2020": self.normalisation == "printed-2020",
         }
@@ -196,8 +205,8 @@ class Train(Observed, Together, PrivateChoices):
         return replace(super().trial(), options=own)
 
     @property
-    def budget(self) -> float | tuple[float, ...] | None:
-        """The budget given here, or else by the recipe."""
+    def epsilons(self) -> float | tuple[float, ...] | None:
+        """The epsilon given here, or else by the recipe, or several."""
         if self.epsilon is None and recipe.named_by(self.what):
             return recipe.budget_of(self.what)
         return self.epsilon

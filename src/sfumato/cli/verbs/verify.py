@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from sfumato.cli.options.choices import OfRun
+from sfumato.cli.options.spellings import Path
 from sfumato.cli.output import console
 
 
@@ -16,11 +17,14 @@ class Verify(OfRun):
     file is the one that the ledger ends with. Exit status 0 if all of it holds, 1 if not.
     """
 
+    signer: Path = None
+    """The file of a public key, whose owner is to have signed the run."""
+
     def run(self) -> int:
         """Check and print."""
         from sfumato.runs import verify
 
-        verdict = verify(self.run_directory)
+        verdict = verify(self.run_directory, signer=self.signer)
         if self.json:
             checks = [asdict(check) for check in verdict.checks]
             console.as_json({"holds": verdict.holds, "line": verdict.line, "checks": checks})

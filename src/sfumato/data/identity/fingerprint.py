@@ -125,17 +125,18 @@ def digests(owner_key: bytes, *parts: Part) -> tuple[str, str]:
 
 def assignment(owner_key: bytes, *parts: Part) -> str:
     """`Source.assignment`."""
-    pairs, start = np.empty((sum(map(len, parts)), 3 * LENGTH), np.uint8), 0
-    for part in parts:
-        users = coded_users(part, owner_key)
+    known = [coded_users(part, owner_key) for part in parts]
+    pairs, start = np.empty((sum(len(users[1].records) for users in known if users), 3 * LENGTH), np.uint8), 0
+    for part, users in zip(parts, known, strict=True):
         if users is None:
             return ""
-        codes, numbers = users
-        some = pairs[start : start + len(part)]
-        some[:, :LENGTH] = own_codes(part, owner_key)[:, :LENGTH]
-        for first in range(0, len(part), _BLOCK):
-            some[first : first + _BLOCK, LENGTH:] = codes[numbers[first : first + _BLOCK]]
-        start += len(part)
+        codes, owners = users
+        some, own = pairs[start : start + len(owners.records)], own_codes(part, owner_key)
+        for first in range(0, len(some), _BLOCK):
+            block = slice(first, first + _BLOCK)
+            some[block, :LENGTH] = own[owners.records[block], :LENGTH]
+            some[block, LENGTH:] = codes[owners.users[block]]
+        start += len(some)
     return _together(owner_key, b"assignment", pairs)
 
 

@@ -12,21 +12,22 @@ import numpy as np
 from numpy.lib import format
 
 from sfumato._checks import SfumatoError
+from sfumato._devices import memory_limit
 from sfumato._files import refuse_special
 from sfumato.data import classes as class_lists
 from sfumato.data import paths
 from sfumato.data.declared import Labels, Order, Texts
 from sfumato.data.images.levels import Levels, undeclared
 from sfumato.data.parts import Parts
-from sfumato.data.readers.files import memory
 from sfumato.data.readers.from_arrays import checked_column, columns_among, parts_of
-from sfumato.data.readers.whose import BY_CLASS, check_by_class
+from sfumato.data.readers.whose import BY_CLASS, check_by_class, refuse_several
 from sfumato.data.subsets.filtered import MARK
 from sfumato.data.subsets.split import record_in_test
 from sfumato.data.texts.reading import load_numbers
 
 _FOUR = ("x_train", "y_train", "x_test", "y_test")
 _PAIR = ("x", "y")
+_SIDES = (("train", False), ("test", True))
 UNDERSTOOD = ("label_columns", f"user_from={BY_CLASS}")
 _FIELDS = {"images": "x", "labels": "y", "users": "users", "groups": "groups", "times": "time", "rows": "rows"}
 
@@ -63,13 +64,23 @@ def load(path: str, order: Order) -> Parts:
                 "save y as rows of 0 and 1, or leave them out",
             )
         classes, listed = _classes(arrays, names, declared, where)
-    has_own_split, of_texts = "x" not in arrays, arrays["x" if "x" in arrays else "x_train"].ndim == 2
+    has_own_split, before, of_texts = (
+        "x" not in arrays,
+        len(arrays.get("x", ())),
+        arrays["x" if "x" in arrays else "x_train"].ndim == 2,
+    )
     if order.declared.people.user_from == BY_CLASS:
         arrays = _by_class(arrays, names or classes, order, where)
     if not has_own_split:
         arrays = _split(arrays, order)
         arrays.pop("time_test", None)  # which nobody asks for
-    known = {"classes_listed": listed, "has_own_split": has_own_split, "filtered": filtered}
+    neither = 0 if has_own_split else before - len(arrays["x_train"]) - len(arrays["x_test"])
+    known = {
+        "classes_listed": listed,
+        "has_own_split": has_own_split,
+        "filtered": filtered,
+        "in_neither_part": neither,
+    }
     if of_texts:
         if multilabel:
             raise SfumatoError(f"{where} has several labels for each text", "give one: several are for images")
@@ -92,18 +103,22 @@ def _by_class(arrays: dict[str, np.ndarray], names: tuple[str, ...], order: Orde
     """The arrays with each image's class as its user; `names` are what the labels are positions in."""
     own = next((f"array {name}" for name in arrays if name.startswith("users")), None)
     check_by_class(order.declared, where, has_own_split="x" not in arrays, own=own)
+    refuse_several(names)
     labels = {name.replace("y", "users", 1): array for name, array in arrays.items() if name.startswith("y")}
     return arrays | {name: np.array(names)[array] for name, array in labels.items()}
 
 
 def _split(arrays: dict[str, np.ndarray], order: Order) -> dict[str, np.ndarray]:
-    """The arrays of a pair in two parts, by a keyed hash of each record; and `rows`, where those of each part stood."""
+    """The arrays of a pair in two parts, by a keyed hash of each record; and `rows`, where those of each part stood.
+
+    Records that belong in neither (`record_in_test`) are left out.
+    """
     key, share = order.owner_key, order.declared.loading.share
     users = arrays["users"].tolist() if "users" in arrays else [None] * len(arrays["x"])
     pairs = zip(arrays["x"], users, strict=True)
-    test = np.array([record_in_test(key, record.tobytes(), user, share) for record, user in pairs], dtype=bool)
-    sides = {"_train": ~test, "_test": test}
-    arrays = arrays | {"rows": np.arange(len(test))}
+    found = [record_in_test(key, record.tobytes(), user, share) for record, user in pairs]
+    sides = {f"_{side}": np.array([one is is_test for one in found]) for side, is_test in _SIDES}
+    arrays = arrays | {"rows": np.arange(len(found))}
     return {name + side: array[chosen] for side, chosen in sides.items() for name, array in arrays.items()}
 
 
@@ -113,7 +128,7 @@ def _read(file: Path, where: str, order: Order) -> tuple[dict[str, np.ndarray], 
         wanted = _PAIR if not set(_FOUR) & set(members) else _FOUR
         for name in wanted:
             if name not in members:
-                found = ", ".join(members) or "nothing"
+                found = ", ".join(one if one.isprintable() else repr(one) for one in members) or "nothing"
                 raise SfumatoError(
                     f"{where} has no array {name!r}; it holds {found}",
                     "save x_train, y_train, x_test and y_test, or one pair x and y to have it split",
@@ -178,12 +193,12 @@ def _check_sizes(archive: zipfile.ZipFile, members: dict[str, str], where: str) 
                 )
             sizes[name] = math.prod(shape) * dtype.itemsize
             held = archive.getinfo(member).file_size - stream.tell()
-        if sizes[name] <= memory() and sizes[name] != held:
+        if sizes[name] <= memory_limit() and sizes[name] != held:
             raise ValueError("the header speaks of another array")
-    if sum(sizes.values()) > memory():
+    if sum(sizes.values()) > memory_limit():
         largest = max(sizes, key=sizes.__getitem__)
         raise SfumatoError(
-            f"{where} unpacks to more than this machine's memory, {largest} alone to {sizes[largest] / 1e9:,.1f} GB",
+            f"{where} unpacks to more than the memory that there is, {largest} alone to {sizes[largest] / 1e9:,.1f} GB",
             "save fewer or smaller images, or as files, which are read when they are wanted (folder: or csv:)",
         )
 

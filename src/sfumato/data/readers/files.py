@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sfumato._checks import SfumatoError
+from sfumato._devices import memory_limit
 from sfumato.data import classes as class_lists
 from sfumato.data.declared import Declared, Order, Pixels, check_size
 from sfumato.data.identity.codes import LENGTH, pixel_code, stored_code, user_code
@@ -25,7 +25,7 @@ from sfumato.data.records import FileRecords, Records, in_threads, paths_of
 from sfumato.data.subsets.split import record_in_test
 
 MEMORY_SHARE = 0.5
-"""How much of the machine's memory images may take; more of them stay in their files."""
+"""How much of the memory that this process may have images may take; more of them stay in their files."""
 
 
 def load_files(listing: Listing, order: Order, *, where: str, unreadable: Sequence[Path | str] = ()) -> Parts:
@@ -57,9 +57,10 @@ def load_files(listing: Listing, order: Order, *, where: str, unreadable: Sequen
             listing = _of_patients(listing, order.owner_key)
         size, channels, size_rule, cropped_share = _shape(listing, declared.pixels)
         side = declared.purpose.larger_side(size) or 0
-        room = min(MEMORY_SHARE * memory(), listing.stored.room)
+        room = min(MEMORY_SHARE * memory_limit(), listing.stored.room)
         read = _held if len(listing) * (size * size + side * side) * channels <= room else _left
-        records, known = read(listing, order, classes, size, channels)
+        parted = listing.in_parts(order)
+        records, known = read(parted, order, classes, size, channels)
     return Parts(
         records=records,
         classes=classes,
@@ -68,6 +69,7 @@ def load_files(listing: Listing, order: Order, *, where: str, unreadable: Sequen
             size_rule=size_rule,
             cropped_share=cropped_share,
             unreadable_files=tuple(map(str, unreadable)),
+            in_neither_part=len(listing) - len(parted),
             **listing.reading(order),
         ),
     )
@@ -143,12 +145,12 @@ def _held(
     """Training part, test part, and the larger training images where they are wanted, all in memory."""
     side = order.declared.purpose.larger_side(size) or 0
     levels, key, share = order.declared.pixels.levels, order.owner_key, order.declared.loading.share
-    stored, sides, test = listing.stored, listing.places, listing.in_test(order)
+    stored, sides, test = listing.stored, listing.places, listing.test
 
     def one(row: int) -> tuple[list[np.ndarray], bytes, bool]:
         place = int(sides[row])
         content = stored.read(place)
-        is_test = record_in_test(key, content, None, share) if test is None else bool(test[row])
+        is_test = bool(record_in_test(key, content, None, share) if test is None else test[row])
         sizes = (size, side) if side and not is_test else (size,)
         found, own = _decoded(content, stored.name(place), key, sizes=sizes, channels=channels, levels=levels)
         return found, own, is_test
@@ -178,12 +180,12 @@ def _left(listing: Listing, order: Order, classes: tuple[str, ...], size: int, c
     """The same, left where they are stored, and their fingerprint: each is decoded once, in the fingerprint's order."""
     side = order.declared.purpose.larger_side(size) or 0
     levels, key, share = order.declared.pixels.levels, order.owner_key, order.declared.loading.share
-    stored, test = listing.stored, listing.in_test(order)
+    stored, test = listing.stored, listing.test
     # What decoders say about odd metadata, once for all: readers run beside other work, where no filter can be set.
     warnings.filterwarnings("ignore", category=UserWarning, module="PIL|pydicom")
 
     def coin(place: int) -> bool:
-        return record_in_test(key, stored.read(place), None, share)
+        return bool(record_in_test(key, stored.read(place), None, share))
 
     if test is None:
         test = np.fromiter(in_threads(coin, listing.places, order.progress), bool, len(listing))
@@ -223,11 +225,3 @@ def _decoded(content: bytes, name: str, owner_key: bytes, **form: Any) -> tuple[
     found, whole = image_files.decode_whole(content, name, **form)
     own = stored_code(owner_key, content)
     return found, own + (own if whole is None else pixel_code(owner_key, whole))
-
-
-def memory() -> int:
-    """Bytes of memory that the machine has; a great many where the system doesn't say."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return 1 << 62

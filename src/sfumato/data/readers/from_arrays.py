@@ -14,10 +14,11 @@ from sfumato._checks import SfumatoError
 from sfumato.data.classes import refuse_unwritable, renumbered
 from sfumato.data.declared import Order, check_size
 from sfumato.data.identity.codes import codes_of
+from sfumato.data.identity.owners import NOBODY, SEPARATOR, spelt
 from sfumato.data.images.decoding import prepare_array
 from sfumato.data.images.levels import Levels
 from sfumato.data.parts import Parts, Reading, RecordSets
-from sfumato.data.records import Records
+from sfumato.data.records import Records, numbered
 
 
 def parts_of(
@@ -112,7 +113,11 @@ def columns_among(members: dict[str, str], sides: Sequence[str], where: str) -> 
 def checked_column(column: np.ndarray, name: str, where: str, images: int) -> np.ndarray:
     """A column (N,): time stamps as float64 or datetime64[us], users and groups as text."""
     what = f"{name} of {where}"
-    return _times(column, what, images) if name.startswith("time") else _texts(column, what, images)
+    if name.startswith("time"):
+        return _times(column, what, images)
+    if name.startswith("users"):
+        return _users(column, what, images)
+    return _texts(column, what, images)
 
 
 def _times(times: np.ndarray, what: str, images: int) -> np.ndarray:
@@ -136,7 +141,15 @@ def _times(times: np.ndarray, what: str, images: int) -> np.ndarray:
     return times.astype("datetime64[us]") if times.dtype.kind == "M" else times
 
 
-def _texts(texts: np.ndarray, what: str, images: int) -> np.ndarray:
+def _users(users: np.ndarray, what: str, images: int) -> np.ndarray:
+    """Text (N,), of each image its user's name, or those of several; of rows of names (N, K) all that are filled in."""
+    if users.ndim == 2 and users.dtype.kind == "U" and users.shape[1]:
+        users = np.array([SEPARATOR.join([SEPARATOR, *row]) for row in users.tolist()], np.str_)
+    numbers, names = numbered(_texts(users, what, images, f"; {NOBODY}"))
+    return np.array([spelt(name) for name in names], np.str_)[numbers]
+
+
+def _texts(texts: np.ndarray, what: str, images: int, otherwise: str = "") -> np.ndarray:
     """Whole numbers become their decimal digits, so that an archive's users are those of a table."""
     if texts.shape != (images,) or texts.dtype.kind not in "iuU":
         raise SfumatoError(
@@ -147,6 +160,6 @@ def _texts(texts: np.ndarray, what: str, images: int) -> np.ndarray:
     for name in np.unique(texts).tolist():
         if not name.strip():
             odd = np.flatnonzero(texts == name)[0]
-            raise SfumatoError(f"{what} has no name for image {odd}", "give it one, or take the image out")
+            raise SfumatoError(f"{what} has no name for image {odd}", f"give it one, or take the image out{otherwise}")
         refuse_unwritable(name, f"{what}: the name")
     return texts

@@ -12,6 +12,8 @@ import numpy as np
 from sfumato.data import classes as class_lists
 from sfumato.data.clock import TimeStamp
 from sfumato.data.declared import Order
+from sfumato.data.identity.owners import SEPARATOR, spelt
+from sfumato.data.readers.whose import refuse_several
 from sfumato.data.stored import Stored
 from sfumato.data.subsets.split import record_in_test
 
@@ -82,16 +84,22 @@ class Listing:
 
     def of_users_by_class(self) -> Self:
         """The same, where each class is one user."""
+        refuse_several(self.names)
         return replace(self, users=self.labels, people=self.names)
 
-    def in_test(self, order: Order) -> np.ndarray | None:
-        """Which belong to the test part, bool (N,): as the list says, else by their users; None where each record's own
-        bytes decide (`record_in_test`).
-        """
+    def in_parts(self, order: Order) -> Self:
+        """The same with `test` by the records' users, where these are known and the list says nothing itself, and
+        without the records that belong in neither part (`record_in_test`)."""
         if self.test is not None or self.users is None:
-            return self.test
+            return self
         key, share = order.owner_key, order.declared.loading.share
-        return np.array([record_in_test(key, b"", name, share) for name in self.people], bool)[self.users]
+        of_people = [record_in_test(key, b"", name, share) for name in self.people]
+        neither = np.array([side is None for side in of_people], bool)[self.users]
+        test = np.array([bool(side) for side in of_people], bool)[self.users]
+        if SEPARATOR in self.people:  # the records of nobody, by their own bytes
+            for row in np.flatnonzero(self.users == self.people.index(SEPARATOR)):
+                test[row] = record_in_test(key, self.stored.read(int(self.places[row])), None, share)
+        return replace(self, test=test).chosen(~neither)
 
     def known(self, rows: np.ndarray) -> dict[str, Any]:
         """Labels, users, groups and times of these rows, as `Records` holds them."""
@@ -148,7 +156,7 @@ class Gathering:
         if part is not None:
             self._test.append(part == "test")
         if user is not None:
-            self._users.append(user)
+            self._users.append(spelt(user))
         if group is not None:
             self._groups.append(group)
         if time is not None:

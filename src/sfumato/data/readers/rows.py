@@ -20,6 +20,7 @@ from sfumato.data import paths
 from sfumato.data.classes import refuse_unwritable
 from sfumato.data.clock import WRITTEN, TimeStamp, time_stamp
 from sfumato.data.declared import Order
+from sfumato.data.identity.owners import NOBODY, spelt
 from sfumato.data.subsets.filtered import MARK
 from sfumato.data.subsets.split import record_in_test
 
@@ -124,9 +125,11 @@ def facts_of(
     where = f"line {line} of {str(table)!r}"
     for column in (*wanted, *(FACTS if labels is None else FACTS[1:])):
         if column in row and not (row[column] or "").strip():
-            other = f"; {OTHER_NAME}" if column == "time" else ""
+            other = {"time": f"; {OTHER_NAME}", "user": f"; or {NOBODY}"}.get(column, "")
             raise SfumatoError(f"{where} has no {column}", f"fill in its {column}, or take the line out{other}")
     found: dict[str, Any] = {name: (row[name] or "").strip() for name in FACTS if name in row}
+    if "user" in found:
+        found["user"] = spelt(found["user"])
     part = found.pop("split", None)
     if part not in ("train", "test", None):
         raise SfumatoError(f"{where} has the split {part!r}", "write train or test")
@@ -174,7 +177,7 @@ class Listed:
     Args:
         label: its class's name; or 0 or 1 for each of the source's labels.
         part: "train", "test", or None to let the keyed hash decide.
-        user: whose it is, where that is known.
+        user: whose it is, or whose (`owners.spelt`), where that is known.
         group: the public group that the user belongs to, likewise.
         time: its own time stamp, likewise.
         filtered: whether it stands in a list that was filtered by looking at private data.
@@ -187,8 +190,8 @@ class Listed:
     time: TimeStamp | None = None
     filtered: bool = False
 
-    def in_test(self, content: bytes, order: Order) -> bool:
-        """Whether it belongs to the test part: as it says itself, else by a keyed hash of what is stored of it."""
+    def in_test(self, content: bytes, order: Order) -> bool | None:
+        """Whether it belongs to the test part: as it says itself, else by a keyed hash (`record_in_test`)."""
         if self.part is not None:
             return self.part == "test"
         return record_in_test(order.owner_key, content, self.user, order.declared.loading.share)

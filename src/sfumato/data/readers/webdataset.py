@@ -13,6 +13,7 @@ from typing import Any
 from sfumato._checks import SfumatoError, parse_json
 from sfumato.data.clock import WRITTEN, TimeStamp, time_stamp
 from sfumato.data.declared import Order
+from sfumato.data.identity.owners import NOBODY, SEPARATOR
 from sfumato.data.parts import Parts
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
@@ -62,6 +63,8 @@ def _facts(sample: Sample, order: Order, found: Gathering) -> dict[str, Any]:
     """What a record says of itself, as `Gathering.add` takes it."""
     name, said = f"record {sample.name!r}", _object(sample)
     facts: dict[str, Any] = {fact: _text(said[fact], fact, name) for fact in _FACTS if said.get(fact) is not None}
+    if "user" in facts and not facts["user"]:
+        raise SfumatoError(f"{name} has an empty user", f"write whose it is; {NOBODY}")
     if "group" in facts and "user" not in facts:
         raise SfumatoError(f"{name} has a group and no user", "add whose image it is, or rename the field")
     if "user" in facts and (rule := order.declared.people.user_from) is not None:
@@ -117,6 +120,9 @@ def _object(sample: Sample) -> dict[str, Any]:
 
 
 def _text(value: Any, fact: str, name: str) -> str:
+    if fact == "user" and isinstance(value, list):
+        names = [_text(one, fact, name) for one in value]
+        return SEPARATOR.join([SEPARATOR, *names]) if all(names) else ""
     if type(value) not in (str, int, float) or (type(value) is float and fact != "time"):
         raise SfumatoError(f"{name} has a {fact} that is no text and no whole number", "write one of them")
     return str(value).strip()

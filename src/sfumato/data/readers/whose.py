@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sfumato._checks import SfumatoError
 from sfumato.data.declared import Declared
+from sfumato.data.identity.owners import SEPARATOR
 
 BY_FOLDER = "folder"
 """`user_from` where a folder in the class folder says whose images it holds."""
@@ -33,3 +36,14 @@ def check_by_class(declared: Declared, where: str, *, has_own_split: bool, own: 
             "leave it out, or make the train and test parts yourself; or train an embedding, which is to tell people "
             "apart that it has not met (sfumato embed, or open_source with open_set=True)",
         )
+
+
+def refuse_several(classes: Iterable[str]) -> None:
+    """Refuse a class that would be several users, as each is one."""
+    for name in classes:
+        if SEPARATOR in name:
+            raise SfumatoError(
+                f"by `user_from={BY_CLASS}` each class is one user, and {name!r} names several, as {SEPARATOR} "
+                "separates them",
+                "rename the class",
+            )

@@ -11,11 +11,12 @@ import numpy as np
 
 from sfumato._checks import SfumatoError, fraction, positive_integer
 from sfumato.data.identity.codes import LENGTH
+from sfumato.data.identity.owners import bounded
 from sfumato.data.parts import Part
 from sfumato.data.readers.whose import BY_CLASS
 from sfumato.data.source import FACTS, LEFT_OUT, Source, own_codes
 from sfumato.data.subsets.split import in_test
-from sfumato.data.subsets.users import by_user, coded_users
+from sfumato.data.subsets.users import by_user, coded_users, refuse_nameless
 
 
 def hold_out(source: Source, owner_key: bytes, share: float) -> tuple[Source, Part]:
@@ -25,8 +26,8 @@ def hold_out(source: Source, owner_key: bytes, share: float) -> tuple[Source, Pa
     stored, so adding or removing one record moves no other, and an image goes the same way at every size and in every
     cache of features (unit: one record; adjacency: any). Where the source says whose record each one is, the hash is of
     the user in place of the image: all records of one user go the same way, and adding or removing a user moves nobody
-    else (unit: one record, or one user). The numbers of examples and of users that a promise is computed for are the
-    declared ones times 1 - share, rounded: public constants.
+    else (unit: one record, or one user). Records with users on both sides are on neither. The numbers of examples and
+    of users that a promise is computed for are the declared ones times 1 - share, rounded: public constants.
 
     Args:
         source: an opened source.
@@ -42,24 +43,35 @@ def hold_out(source: Source, owner_key: bytes, share: float) -> tuple[Source, Pa
             "leave one of them out",
         )
     train = source.train
-    users = coded_users(train, owner_key)
+    own = own_codes(train, owner_key)[:, :LENGTH]
+
+    def coins(codes: np.ndarray, prefix: bytes = b"") -> np.ndarray:
+        drawn = (in_test(owner_key, b"validation" + prefix + code.tobytes(), share) for code in codes)
+        return np.fromiter(drawn, bool, len(codes))
+
+    users, rule = coded_users(train, owner_key), ""
     if users is None:
-        codes, numbers, prefix, rule = own_codes(train, owner_key)[:, :LENGTH], np.arange(len(train)), b"", ""
+        held_out = coins(own)
+        stays = ~held_out
     else:
-        (codes, numbers), prefix, rule = users, b"user", " by user"
-    coins = (in_test(owner_key, b"validation" + prefix + code.tobytes(), share) for code in codes)
-    held_out = np.fromiter(coins, bool, len(codes))[numbers]
-    if held_out.all() or not held_out.any():
+        (codes, owners), rule = users, " by user"
+        drawn = coins(codes, b"user")
+        held_out, stays = owners.among(drawn) > 0, owners.among(~drawn) > 0
+        held_out, stays = held_out & ~stays, stays & ~held_out
+        nobodys = np.flatnonzero(owners.of_each_record == 0)
+        held_out[nobodys] = coins(own[nobodys])
+        stays[nobodys] = ~held_out[nobodys]
+    if not stays.any() or not held_out.any():
         raise SfumatoError(
-            f"validation {share:g} of the training examples puts {'all' if held_out.all() else 'none'} of them aside",
+            f"validation {share:g} of the training examples puts {'none' if stays.any() else 'all'} of them aside",
             "give a share that leaves some on either side",
         )
-    rest, validation = train.chosen(~held_out), train.chosen(held_out)
+    rest, validation = train.chosen(stays), train.chosen(held_out)
     smaller = replace(
         source,
         train=rest,
         held_out=validation,
-        zoomed=None if source.zoomed is None else source.zoomed.chosen(~held_out),
+        zoomed=None if source.zoomed is None else source.zoomed.chosen(stays),
         examples=max(1, round(source.examples * (1 - share))),
         users=None if source.users is None else max(1, round(source.users * (1 - share))),
         fingerprint=hmac.new(owner_key, f"{source.fingerprint} {share!r}{rule}".encode(), hashlib.sha256).hexdigest(),
@@ -72,7 +84,8 @@ def capped(source: Source, owner_key: bytes, at_most: int, *, examples: int | No
 
     A user's records are ranked by a keyed hash of what is stored of each, equal ones by their label and then in the
     order in which they come; the first G stay. So they are the same at every size, in every cache of features, and
-    whatever order the files are in.
+    whatever order the files are in. Where records have several users, or nobody, they are chosen by who is on which
+    (`owners.bounded`), and what follows holds for zero-out alone, with the graph public.
 
     **Guarantee.** Which of a user's records stay is a function of that user's records and of the owner's key, so adding
     or removing a user, with all of their records, changes nothing for the others, and a user changes at most G of what
@@ -87,8 +100,12 @@ def capped(source: Source, owner_key: bytes, at_most: int, *, examples: int | No
             read. The number before the cap does not give it: it depends on how many records each user has.
     """
     positive_integer("at_most", at_most, remedy="give how many records of each user may stay, such as 10")
-    users, _ = by_user(source.train)
-    kept = _ranks(users, own_codes(source.train, owner_key)[:, :LENGTH], source.train.labels, owner_key) < at_most
+    if source.shared:
+        codes, graph = coded_users(source.train, owner_key) or refuse_nameless()
+        kept = bounded(graph, [code.tobytes() for code in codes], owner_key, at_most)
+    else:
+        users, _ = by_user(source.train)
+        kept = _ranks(users, own_codes(source.train, owner_key)[:, :LENGTH], source.train.labels, owner_key) < at_most
     facts = tuple(fact for fact in (*FACTS, LEFT_OUT) if fact in {*source.read, "examples"})
     read = source.read if source.published else facts
     read = read if examples is None else tuple(fact for fact in source.read if fact != "examples")

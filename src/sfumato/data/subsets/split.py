@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hmac
 
+from sfumato.data.identity.owners import named
+
 
 def position(owner_key: bytes, content: bytes) -> float:
     """A record's place in [0, 1): uniform over keys, the same for equal contents, unrelated for different ones.
@@ -36,17 +38,24 @@ def in_test(owner_key: bytes, content: bytes, test_fraction: float) -> bool:
     return position(owner_key, content) < test_fraction
 
 
-def record_in_test(owner_key: bytes, content: bytes, user: str | None, test_fraction: float) -> bool:
+def record_in_test(owner_key: bytes, content: bytes, user: str | None, test_fraction: float) -> bool | None:
     """Whether a record belongs to the test part: by its user where that is known, else by its own content.
 
-    All records of one user fall on one side, else the test part would show people that the model has met.
+    All records of one user fall on one side, else the test part would show people that the model has met. A record with
+    users on both sides is in neither part, and one of nobody goes by its own content.
 
     **Guarantee.** As in `position`; where users are known, adding or removing all records of one user moves nobody
-    else's (unit: one record, or one user; adjacency: add-or-remove).
+    else's (unit: one record, or one user; adjacency: add-or-remove). A record of several users goes by these alone.
 
     Args:
         content: what is stored of the record.
-        user: whose record it is; None where nobody knows.
+        user: whose record it is, or whose, as `owners.spelt` has them; None where nobody knows.
+
+    Returns:
+        None where it is left out.
     """
-    decides = b"image" + content if user is None else b"user" + user.encode()
-    return in_test(owner_key, decides, test_fraction)
+    users = () if user is None else named(user)
+    if not users:
+        return in_test(owner_key, b"image" + content, test_fraction)
+    sides = {in_test(owner_key, b"user" + name.encode(), test_fraction) for name in users}
+    return sides.pop() if len(sides) == 1 else None

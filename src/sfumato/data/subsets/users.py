@@ -10,6 +10,7 @@ import numpy as np
 from sfumato._checks import SfumatoError
 from sfumato.data.caches.pieces import CachedRecords
 from sfumato.data.identity.codes import LENGTH, user_code
+from sfumato.data.identity.owners import SEPARATOR, Owners, named, owners_of
 from sfumato.data.parts import Part
 from sfumato.data.readers.layout import layout_of, renaming
 from sfumato.data.readers.whose import BY_CLASS
@@ -54,25 +55,44 @@ def _remedy_of_folder(path: str, command: str) -> str:
     return f"{first}its folders are {layout.spelt}: if each {whose}, give `user_from={rule}`, as in {whole}"
 
 
-def by_user(part: Part) -> tuple[np.ndarray, np.ndarray]:
-    """The users of a part, and which of them each record belongs to.
-
-    Returns:
-        int64 (N,), positions in the second; text (U,), the users in the order of their names, or of their codes in a
-        cache of features, whatever order the records are in.
+def owners(part: Part) -> Owners:
+    """Who is on each record of a part, be it one user, several or nobody.
 
     Errors: `SfumatoError` for a part that does not say whose its records are.
     """
     if part.users is None:
         refuse_nameless()
-    numbers, users = numbered(part.users)
-    return numbers, np.array(users, part.users.dtype)
+    return owners_of(part.users)
+
+
+def by_user(part: Part) -> tuple[np.ndarray, np.ndarray]:
+    """The users of a part whose records have one each, and which of them each record belongs to.
+
+    Returns:
+        int64 (N,), positions in the second; text (U,), the users in the order of their names, or of their codes in a
+        cache of features, whatever order the records are in.
+
+    Errors: `SfumatoError` for a part that does not say whose its records are, or says of some that they have several
+    users, or nobody: what goes by whole users has no place for these.
+    """
+    found = owners(part)
+    if found.shared:
+        refuse_shared_records()
+    return found.users, found.names
+
+
+def refuse_shared_records() -> NoReturn:
+    """Refuse records with several users, or none, for what takes each of them to be one user's."""
+    raise SfumatoError(
+        "records of the source have several users, or nobody, and where users are drawn as wholes each is one user's",
+        "train a classifier by `unit=user` with `drawn=examples`, or name one user for each record",
+    )
 
 
 def number_of(declared: int | None, train: Part, where: str) -> int | None:
     """The number of users: as declared, else counted; None where nobody knows whose records these are."""
     if train.users is not None:
-        return len(by_user(train)[1]) if declared is None else declared
+        return len(owners(train).names) if declared is None else declared
     if declared is not None:
         raise SfumatoError(
             f"`users={declared}` is declared, and {where} does not say whose record each one is",
@@ -83,26 +103,27 @@ def number_of(declared: int | None, train: Part, where: str) -> int | None:
 
 
 def user_codes(part: Part, owner_key: bytes) -> np.ndarray | None:
-    """The code, 32 hexadecimal digits, of each record's user, text (N,); None where nobody knows whose they are.
+    """The code, 32 hexadecimal digits, of each record's user, text (N,); None where nobody knows whose they are. Of
+    several users it is their codes with the separator between them, as their names are.
 
     A cache of features holds these in place of names: they tell its records' users apart, know them again in another
     source, and say nothing to whoever lacks the owner's key.
     """
     if part.users is None or isinstance(part, CachedRecords):
         return part.users
-    numbers, users = by_user(part)
-    return np.array([user_code(owner_key, user) for user in users.tolist()], dtype="U32")[numbers]
+    numbers, texts = numbered(part.users)
+    codes = [[user_code(owner_key, user) for user in named(text)] for text in texts]
+    return np.array([SEPARATOR.join(sorted(some)) or SEPARATOR for some in codes], np.str_)[numbers]
 
 
-def coded_users(part: Part, owner_key: bytes) -> tuple[np.ndarray, np.ndarray] | None:
-    """The same codes, each once, as ASCII uint8 (U, 32), and which of them each record has, int64 (N,)."""
+def coded_users(part: Part, owner_key: bytes) -> tuple[np.ndarray, Owners] | None:
+    """The same codes, each user's once, as ASCII uint8 (U, 32), and on which records they are."""
     if part.users is None:
         return None
-    numbers, users = by_user(part)
-    known = (
-        users.tolist() if isinstance(part, CachedRecords) else [user_code(owner_key, user) for user in users.tolist()]
-    )
-    return np.frombuffer("".join(known).encode(), np.uint8).reshape(-1, 2 * LENGTH), numbers
+    found = owners_of(part.users)
+    users = found.names.tolist()
+    known = users if isinstance(part, CachedRecords) else [user_code(owner_key, user) for user in users]
+    return np.frombuffer("".join(known).encode(), np.uint8).reshape(-1, 2 * LENGTH), found
 
 
 def shared_users(source: Source, owner_key: bytes, other: Source | None = None) -> int | None:

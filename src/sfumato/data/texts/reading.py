@@ -125,7 +125,12 @@ def _parts(found: Sequence[Text], order: Order, where: str) -> Parts:
     return Parts(
         records=RecordSets(train=part(False), test=part(True)),
         classes=classes,
-        reading=Reading(size_rule=_size_rule(order), tokens=form, **lines.reading_of(found, order)),
+        reading=Reading(
+            size_rule=_size_rule(order),
+            tokens=form,
+            in_neither_part=test.count(None),
+            **lines.reading_of(found, order),
+        ),
     )
 
 

@@ -17,8 +17,9 @@ from sfumato.embedding.whitening.linear_map import whitening
 from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.models import Mapped
 from sfumato.observers.progress import Progress, Silence
-from sfumato.randomness import Noise, NoiseState, RunKey, Sampler
+from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.training.kind import Kind
+from sfumato.training.preparation.noise import noise_of
 from sfumato.training.step import PrivateStep
 from sfumato.training.steps import spent
 
@@ -48,7 +49,7 @@ class WhiteningSteps:
     def __init__(self, job: WhiteningJob, key: RunKey, progress: Progress | None = None):
         assert isinstance(job.module, Mapped)
         plan, self._job, self._module = job.plan, job, job.module
-        noise = Noise(plan.mechanism, max_norm=plan.max_norm, key=key)
+        noise = noise_of(job.settings, plan, key)
         self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise, divisor=plan.expected_batch_size)
         self._deviation = noise.standard_deviation / plan.expected_batch_size
         users, names = by_user(job.source.train)

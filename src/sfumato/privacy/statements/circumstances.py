@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sfumato._checks import SfumatoError, fraction, not_negative, one_of, positive_integer
+from sfumato.privacy.noise_grid import NoiseGrid
 from sfumato.privacy.noisy_table import NoisyTable
 
 FACT_NAMES = {
@@ -40,7 +41,7 @@ ORIGINS = {
 
 MAY_BE_ABSENT = (
     *("published", "kept", "public_examples", "public_filtered", "tokens", "figures", "calibrated_on_public"),
-    *("class_prevalence", "prevalence", "training_prevalence", "own_loop"),
+    *("class_prevalence", "prevalence", "training_prevalence", "noise_grid", "audit", "own_loop"),
 )
 """What circumstances leave out of their record where it is nothing."""
 _SHARES = ("class_prevalence", "prevalence", "training_prevalence")
@@ -102,6 +103,8 @@ class Circumstances:
             weigh alike.
         prevalence: the declared share of each class where the model is to be used, to which its scores are moved.
         training_prevalence: the same in the training data, from which they are moved.
+        noise_grid: of secure noise; None for noise of floating-point numbers.
+        audit: how many canaries there were, records of nobody's of which coins put about half among the examples.
         own_loop: the steps were taken within a training loop of the owner's own code.
     """
 
@@ -125,6 +128,8 @@ class Circumstances:
     class_prevalence: tuple[tuple[str, float], ...] = ()
     prevalence: tuple[tuple[str, float], ...] = ()
     training_prevalence: tuple[tuple[str, float], ...] = ()
+    noise_grid: NoiseGrid | None = None
+    audit: int = 0
     own_loop: bool = False
 
     def __post_init__(self) -> None:
@@ -149,7 +154,8 @@ class Circumstances:
             lists = {name: tuple(data[name]) for name in ("read", "origins")} | {"kept": tuple(data.get("kept", ()))}
             lists |= {name: tuple(data.get(name, {}).items()) for name in _SHARES}
             figures = None if data.get("figures") is None else NoisyTable.from_dict(data["figures"])
-            fields: dict[str, Any] = {**data, **lists, "search": search, "figures": figures}
+            grid = None if data.get("noise_grid") is None else NoiseGrid(**data["noise_grid"])
+            fields: dict[str, Any] = {**data, **lists, "search": search, "figures": figures, "noise_grid": grid}
             return cls(**fields)
         except (AttributeError, TypeError, KeyError):
             raise SfumatoError("circumstances have missing or unknown fields", "restore the run's own record") from None

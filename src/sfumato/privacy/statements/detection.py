@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from sfumato.privacy.loss import COARSE_GRID
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.selection import PrivateSelection
 
+EPSILONS = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0)
+"""Those that a statement gives delta at."""
 _MOST_EPSILON = 700.0
 
 
@@ -37,7 +40,7 @@ def detections(promise: PrivacyPlan | PrivateSelection, false_alarms: Sequence[f
     import numpy as np
 
     rates = np.array([fraction("false_alarms", rate, remedy="give rates such as 0.001") for rate in false_alarms])
-    epsilons, deltas = (np.asarray(values)[:, None] for values in _curve(promise))
+    epsilons, deltas = (np.asarray(values)[:, None] for values in curve(promise))
     grown = np.exp(epsilons) * rates + deltas
     missed = 1 - np.exp(-epsilons) * (1 - deltas - rates)
     return np.clip(np.minimum(grown, missed).min(axis=0), rates, 1.0).tolist()
@@ -57,8 +60,9 @@ def gaussian_detections(epsilon: float, delta: float, false_alarms: Sequence[flo
     return [float(ndtr(ndtri(rate) + mu)) for rate in false_alarms]
 
 
-def _curve(promise: PrivacyPlan | PrivateSelection) -> tuple[Any, Any]:
-    """Pairs (eps, delta) that all hold, as two arrays of one length."""
+@functools.lru_cache(maxsize=16)
+def curve(promise: PrivacyPlan | PrivateSelection) -> tuple[Any, Any]:
+    """Pairs (eps, delta) that all hold, as two arrays of one length: by rising epsilon of a plan."""
     import numpy as np
 
     if isinstance(promise, PrivateSelection):
@@ -66,5 +70,5 @@ def _curve(promise: PrivacyPlan | PrivateSelection) -> tuple[Any, Any]:
         epsilons = np.array([promise.epsilon(float(delta)) for delta in deltas])
         return np.minimum(epsilons, _MOST_EPSILON), np.where(epsilons > _MOST_EPSILON, 1.0, deltas)
     usual = min(2 * promise.epsilon(), _MOST_EPSILON)
-    epsilons = np.unique([*np.linspace(0.0, usual, 400), *np.geomspace(1e-3, _MOST_EPSILON, 200)])
+    epsilons = np.unique([*np.linspace(0.0, usual, 400), *np.geomspace(1e-3, _MOST_EPSILON, 200), *EPSILONS])
     return epsilons, promise.loss.deltas(epsilons.tolist(), grid=COARSE_GRID)

@@ -47,9 +47,10 @@ def not_covered(
         *_earlier_runs(selection),
         "Running time, memory use, crashes and whatever else a bystander may see of the run besides the model.",
         *words.not_covered,
-        f"Floating-point artefacts of the noise and the rounding of sums; the noise is {facts.noise_sampler}.",
+        *_artefacts(facts, selection),
         f"Whoever could break the generator: all draws come from a {facts.key_bits}-bit key (HMAC-SHA512, then "
-        "Philox; torch's own generator where a model throws other dice than dropout's).",
+        f"{'Philox' if facts.noise_grid is None else 'SHAKE-256 for the noise and Philox for the rest'}; torch's own "
+        "generator where a model throws other dice than dropout's).",
         "The honesty of this record: it can be derived again, but whoever writes one record can write another.",
     ]
     if facts.own_loop:
@@ -96,6 +97,21 @@ def _declared_shares(facts: Circumstances) -> list[str]:
         for shares, what in used
         if shares
     ]
+
+
+def _artefacts(facts: Circumstances, selection: PrivateSelection | None) -> list[str]:
+    """What to say of floating-point numbers."""
+    if facts.noise_grid is None:
+        return [f"Floating-point artefacts of the noise and the rounding of sums; the noise is {facts.noise_sampler}."]
+    lines = []
+    if not facts.noise_grid.alone:
+        lines.append(
+            "Floating-point artefacts inside a sum: several gradients are computed and added up together before they "
+            "come to the grid that the noise is exact on, and the last bits of each may depend on the others."
+        )
+    if selection is not None and selection.score_noise is not None:
+        lines.append("Floating-point artefacts of the noise that scores of candidates have.")
+    return lines
 
 
 def _earlier_runs(selection: PrivateSelection | None) -> list[str]:

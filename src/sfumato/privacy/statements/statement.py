@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from sfumato._checks import SfumatoError
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.selection import PrivateSelection
 from sfumato.privacy.statements.circumstances import Circumstances
 from sfumato.privacy.statements.computed import Computed
+from sfumato.privacy.statements.curve import beyond_one_point
 from sfumato.privacy.statements.not_covered import not_covered
 from sfumato.privacy.statements.other_units import group_epsilon
+from sfumato.privacy.statements.released import released
 from sfumato.privacy.statements.rounding import ceiling, rounded_up
 from sfumato.privacy.statements.wording import Wording, wording
 from sfumato.privacy.theorems.selection import Selection
 from sfumato.privacy.theorems.theorem import Theorem
+
+FORMAT = 2
+"""Which fields a statement has: 1 are those of before there was a curve."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +45,14 @@ class Statement:
     circumstances: Circumstances
     selection: PrivateSelection | None = None
     computed: Computed | None = None
+    format: int = FORMAT
 
     def __post_init__(self) -> None:
+        if type(self.format) is not int or not 1 <= self.format <= FORMAT:
+            raise SfumatoError(
+                f"format of a statement must be from 1 to {FORMAT}, got {self.format!r}",
+                "read it with the version of sfumato that wrote it, or a later one",
+            )
         if self.selection is not None and self.selection.plan != self.plan:
             raise SfumatoError(
                 f"selection was made among runs of plan {self.selection.plan.fingerprint[:16]}, "
@@ -146,6 +158,8 @@ class Statement:
             lines.append(f"For a whole group, removed with all of its persons, epsilon is {rounded_up(whole)}.")
         who = plan.participation.remark(plan.unit.drawn_one)
         lines += filter(None, (plan.unit.neighbours[plan.adjacency].remark, who, plan.mechanism.remark))
+        if (grid := self.circumstances.noise_grid) is not None:
+            lines.append(f"Its noise holds for the numbers that a machine really computes: it is {grid.words}.")
         if self.selection is not None:
             lines.append(
                 "This model was chosen as the best of several, a random number of them. The promise covers that choice "
@@ -162,6 +176,13 @@ class Statement:
                 "images, which the model was not trained on: each of those raises or lowers the probability of any set "
                 f"of counts by at most a factor of {_factor(figures.epsilon)} (epsilon {figures.epsilon:g}). A person "
                 "with several of them is protected more weakly, in proportion to their number."
+            )
+        if canaries := self.circumstances.audit:
+            lines.append(
+                f"For an audit, each of {canaries} canaries, made-up or public records, was put among the training "
+                "data or left out by a fair coin. They were drawn, clipped and hidden by noise like all others; the "
+                "probability of taking part, the divisor and N are as if they were not there. What the audit found "
+                "tells of these coins alone, and of no person."
             )
         if self.circumstances.published:
             lines.append("The training data are a published collection: there was no secret here to keep.")
@@ -207,7 +228,30 @@ class Statement:
             }
         if selection is not None:
             data |= {"selection": selection.to_dict(), "selection_fingerprint": selection.fingerprint}
+        if self.format > 1:
+            data |= {"format": self.format, **beyond_one_point(selection or plan), **released(plan, facts)}
         return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The statement that `to_dict` wrote: its plan, circumstances and selection, of which all else is made again.
+
+        >>> from sfumato.privacy import Circumstances, PrivacyPlan
+        >>> plan = PrivacyPlan.calibrate(examples=1000, batch_size=1000, steps=10, epsilon=1.0, delta=1e-5)
+        >>> written = Statement(plan=plan, circumstances=Circumstances()).to_dict()
+        >>> Statement.from_dict(written).to_dict() == written
+        True
+        """
+        try:
+            return cls(
+                plan=PrivacyPlan.from_dict(data["plan"]),
+                circumstances=Circumstances.from_dict(data["circumstances"]),
+                selection=PrivateSelection.from_dict(data["selection"]) if "selection" in data else None,
+                computed=Computed.from_dict(data["computed"]) if "computed" in data else None,
+                format=data.get("format", 1),
+            )
+        except (AttributeError, KeyError, TypeError):
+            raise SfumatoError("a statement lacks its plan or its circumstances", "restore it from a copy") from None
 
 
 def _best_of(selection: PrivateSelection, steps: str) -> str:

@@ -69,11 +69,30 @@ def _of_persons(plan: PrivacyPlan, unit: User) -> Wording:
             "Persons were trained on together, several at a time, and each such group's contribution was limited as a "
             "whole. Without one of them the group contributes something else, so twice the limit was counted."
         )
+    whose = (
+        "Whose record it is: the names in the data are taken from their owner. Of a record that shows several persons "
+        "only the one that it is named after is covered, and of a record without a name nobody."
+    )
+    single = f"person, with {images},"
+    if unit.shared:
+        single = (
+            f"person, over all images that they are on, {images.removesuffix(' images').removesuffix(' image')} of "
+            "which were used (who is on which is taken as public),"
+        )
+        kept = f"Of a person who is on more than {unit.at_most} the others were not used"
+        plain = [
+            f"The promise is per person, over all images that they are on under one name. {kept}. Which images were "
+            "used was decided by who is on which of them alone: the promise hides what a person's images show, and not "
+            "that the person is on them, or with whom."
+        ]
+        whose = (
+            "Who is on which record: the names in the data are taken from their owner, and as public. Somebody on a "
+            "record who is not named there is not covered by it, and a record of nobody is covered by no promise."
+        )
     lines = [
         "One person under two names: each name counts as a person of its own, and both together are protected more "
         "weakly.",
-        "Whose record it is: the names in the data are taken from their owner. Of a record that shows several persons "
-        "only the one that it is named after is covered, and of a record without a name nobody.",
+        whose,
     ]
     if unit.vectors > 1:
         lines.append(
@@ -81,8 +100,8 @@ def _of_persons(plan: PrivacyPlan, unit: User) -> Wording:
             "taken away may let another one in. It is covered as a part of its person, at the person's epsilon."
         )
     return Wording(
-        single=f"person, with {images},",
-        others="all images of the other persons",
+        single=single,
+        others="all images that the person is not on" if unit.shared else "all images of the other persons",
         subject="that person's data",
         used="a person's images were used",
         count=count,

@@ -91,6 +91,12 @@ def theorem_for(plan: Plan) -> Theorem:
             f"no theorem here covers {mechanism.name} noise under {rule.name} participation{why}",
             f"take {', or '.join(nearest)}",
         )
+    if plan.unit.shared and plan.adjacency != "zero-out":
+        raise SfumatoError(
+            f"adjacency must be zero-out where a record may be of several users, got {plan.adjacency}: which records "
+            "are kept of one user depends on who else is on them, so a user who is missing may let others' records in",
+            "take zero-out adjacency, which holds with it known who is on which record; or leave shared records out",
+        )
     if plan.adjacency not in allowed:
         moves, instead = _MOVES[rule]
         raise SfumatoError(

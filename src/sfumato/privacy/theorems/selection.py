@@ -81,6 +81,41 @@ def _best_of(loss: Loss, draws: CandidateCount, delta: float) -> float:
         return float(rdp.compute_epsilon(SELECTION_ORDERS, selected, delta)[0])
 
 
+def renyi_of_best(loss: Loss, draws: CandidateCount, order: float) -> float:
+    """The Renyi divergence of this order of the best of K, under the conditions of `best_of`.
+
+    **Guarantee.** An upper bound, for each pair of neighbouring data sets: its other orders are only those that the
+    theorem takes its minimum over.
+    """
+    orders = (order, *SELECTION_ORDERS)
+    with quiet_absl():
+        if draws.shape < 0:
+            import numpy as np
+
+            return float(_theorem_2(np.asarray(orders), loss.renyi(orders), draws)[0])
+        import dp_accounting
+
+        accountant = renyi_accountant((), orders)
+        run = event_of(loss.parts)
+        accountant.compose(dp_accounting.dp_event.RepeatAndSelectDpEvent(run, draws.mean, draws.shape))
+        return float(accountant.rdp[0])
+
+
+def renyi_of_pure(epsilon: float, order: float) -> float:
+    """The Renyi divergence of this order that an (epsilon, 0)-differentially private release has at most.
+
+    **Guarantee.** That of randomized response between two answers, which any (epsilon, 0)-private release is a
+    function of for a given pair of neighbours (Kairouz, Oh and Viswanath 2015).
+    """
+    import dp_accounting
+    from dp_accounting import rdp
+    from scipy.special import expit
+
+    accountant = rdp.RdpAccountant([order], neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
+    accountant.compose(dp_accounting.RandomizedResponseDpEvent(2 * expit(-epsilon), 2))
+    return float(accountant.rdp[0])
+
+
 def _theorem_2(orders: Any, curve: Any, draws: CandidateCount) -> Any:
     """The Renyi curve of the best of K, K truncated negative binomial; `orders` and `curve` of shape (orders,)."""
     choice = ((1 - 1 / orders) * curve + draws.log_inverse_gamma / orders).min()

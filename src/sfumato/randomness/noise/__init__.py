@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError, positive
+from sfumato.gradients import GridSum
 from sfumato.privacy.mechanism import BandedToeplitz, BufferedToeplitz, Gaussian, Mechanism, Tree
 from sfumato.randomness.keys import RunKey
 from sfumato.randomness.noise import blocks
@@ -45,6 +46,14 @@ class NoiseState:
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
+class Coming(Protocol):
+    """Noise that is drawn, or being drawn."""
+
+    def added_to(self, total: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The sum plus the noise, {name: float32 tensor}."""
+        ...
+
+
 @dataclass(frozen=True)
 class ComingNoise:
     """A step's noise, for one sum.
@@ -54,7 +63,7 @@ class ComingNoise:
         following: the noise's next state.
     """
 
-    coming: OnTheCPU | DrawnAhead
+    coming: Coming
     following: NoiseState
 
     def added_to(self, total: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], NoiseState]:
@@ -131,6 +140,20 @@ class Noise:
             )
         return NoiseState(step=step)
 
+    def taken(self, total: GridSum) -> dict[str, Tensor]:
+        """A sum as this noise is added to it."""
+        return total.value()
+
+    def _checked(self, step: int, state: NoiseState | None) -> NoiseState:
+        """The state of the step."""
+        state = self._own(step) if state is None else state
+        if state.step != step:
+            raise SfumatoError(
+                f"the noise's state is that of step {state.step}, and step {step} is asked for",
+                "give the state that the step before has returned, or that of the checkpoint",
+            )
+        return state
+
     def ahead(
         self,
         like: Mapping[str, Tensor],
@@ -147,12 +170,7 @@ class Noise:
             share: (i, n) where n workers share the noise, of which this is the i-th: it is that of every n-th block
                 from the i-th on. The other blocks get none, and are not to be released.
         """
-        state = self._own(step) if state is None else state
-        if state.step != step:
-            raise SfumatoError(
-                f"the noise's state is that of step {state.step}, and step {step} is asked for",
-                "give the state that the step before has returned, or that of the checkpoint",
-            )
+        state = self._checked(step, state)
         kept, shapes = self._kept(like, state), {name: value.shape for name, value in like.items()}
         drawing = partial(blocks.draw, self._rule, shapes, kept, step, self._key, self.standard_deviation, share)
         devices = {value.device for value in like.values()}

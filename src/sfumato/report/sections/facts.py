@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError
 from sfumato.report.plots.attack import Attack
+from sfumato.report.sections.audits import Audit
 from sfumato.report.sections.embedding import EmbeddingEvaluation
 from sfumato.report.sections.multilabel import MultilabelEvaluation
 
@@ -196,6 +197,7 @@ class Facts:
         attack: what an attacker can find out at most, by the plan; None where nothing is promised.
         owner: of owner, date and purpose those that were given: for the owner's own page.
         together: what all runs on the same data cost together, in sentences: private, like the number of runs.
+        audits: lower bounds of epsilon, of canaries alone, which every version of the page shows.
     """
 
     title: str
@@ -212,6 +214,7 @@ class Facts:
     attack: Attack | None = None
     owner: Mapping[str, str] = field(default_factory=dict)
     together: Sequence[str] = ()
+    audits: Sequence[Audit] = ()
 
     def __post_init__(self) -> None:
         missing = [key for key in _STATEMENT_KEYS if key not in self.statement]

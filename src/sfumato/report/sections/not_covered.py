@@ -66,6 +66,7 @@ _LINES: tuple[tuple[str, str, str], ...] = (
     ("The honesty of this record", INHERENT, ""),
     ("Everything. Private data must not", INHERENT, ""),
     ("Running time, memory use", TECHNICAL, ""),
+    ("Floating-point artefacts inside a sum", MENDABLE, "--micro-batch 1 computes each gradient by itself"),
     ("Floating-point artefacts", TECHNICAL, ""),
     ("Whoever could break the generator", TECHNICAL, ""),
 )

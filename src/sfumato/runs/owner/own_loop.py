@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source
 from sfumato.privacy import PrivacyPlan
-from sfumato.runs.owner import composition, sentences, uses
+from sfumato.runs.owner import composition, reserving, sentences, uses
 from sfumato.runs.owner.composition import Together
 
 
@@ -29,7 +30,7 @@ class RecordedUse:
     note: str = ""
 
 
-def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None) -> RecordedUse:
+def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None, budget: str | None = None) -> RecordedUse:
     """Put a training loop of one's own on the owner's list of uses, before its first step.
 
     `sfumato.train` does so by itself. A loop that is built from the pieces must do it, or the totals of this and all
@@ -39,6 +40,7 @@ def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None) -> 
         source: what is about to be trained on. Nothing is recorded of public data.
         plan: what the loop is about to release.
         run: the identity that an earlier call gave, for a loop that resumes: it is counted once. None for a new one.
+        budget: the name of a budget (`set_budget`) that the whole plan is reserved in too, or the use is refused.
 
     **Guarantee.** After the call the use is on disk. It counts with all runs on the same records and with those on
     whatever was read from the same place, for one unit (example or user) at a time (`composition.together`).
@@ -50,13 +52,16 @@ def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None) -> 
         remedy = "open it with `sfumato.open_source`, and give that"
         raise SfumatoError(f"source must be an opened source, got {source!r}", remedy)
     if source.public:
+        if budget is not None:
+            raise SfumatoError(f"`budget` is {budget}, and the data are public, which cost nothing", "leave it out")
         return RecordedUse(run="", note=sentences.called_public(source) or "")
     if run is not None and uses.plan_of(run) not in (None, plan):
         remedy = "leave `run` out: another plan is another run"
         raise SfumatoError(f"run {run} is on the list of uses with another plan", remedy)
     known = {"places": source.places, "users": source.assignment}
     identity = run or secrets.token_hex(32)
-    uses.record(source.materials, identity, plan, **known)
+    with nullcontext() if budget is None else reserving.reserving(budget, _coming(source, plan, identity)):
+        uses.record(source.materials, identity, plan, **known)
     earlier = uses.plans(source.materials, **known)
     earlier.remove(plan)  # this one is among them
     notes = [sentences.summary(earlier, plan).removeprefix("note: ")] if earlier else []
@@ -67,4 +72,11 @@ def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None) -> 
         earlier=len(earlier),
         together=tuple(composition.side_by_side([plan, *earlier])),
         note=f"note: {'; '.join(notes)}" if notes else "",
+    )
+
+
+def _coming(source: Source, plan: PrivacyPlan, identity: str) -> reserving.Coming:
+    """How it counts against a budget."""
+    return reserving.Coming(
+        run=identity, place="a loop of one's own", use=plan, materials=source.materials, users=source.assignment
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from sfumato._checks import SfumatoError
-from sfumato._files import ordinary, write, writing
+from sfumato._files import make_directory, ordinary, write, writing
 from sfumato.data import Source, known_again, own_codes
 from sfumato.randomness import owner_key
 from sfumato.randomness.keys import home
@@ -33,7 +33,7 @@ def remember(source: Source) -> None:
     stored = io.BytesIO()
     np.save(stored, known)
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_directory(path.parent, private=True)
     write(path, stored.getvalue(), private=True)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import held_alone, ordinary
+from sfumato._files import held_alone, make_directory, ordinary, sync_directory, whole_lines
 from sfumato.privacy import PrivacyPlan, PrivateChoice, PrivateSelection
 from sfumato.privacy.unit import Example
 from sfumato.randomness import keys
@@ -73,17 +73,18 @@ def _append(entry: Mapping[str, Any], materials: Sequence[str], places: Sequence
     data = dict(zip(("data", "pixels"), materials, strict=False))
     where = {"place": places[0] if places else None, **({"origins": list(places[1:])} if places[1:] else {})}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_directory(path.parent, private=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         with open(descriptor, "r+b") as file:
-            held_alone(file.fileno())
+            held_alone(file.fileno(), f"the list of runs {path}")
             lines = reversed(file.read().split(b"\n"))
-            before = next((line for line in lines if line and not _torn(line)), b"")
+            before = next((line for line in lines if line and not torn(line)), b"")
             line = json.dumps({**data, **where, **entry, AFTER: _code(before)})
             # The line break comes first as well: a line that was cut short must not swallow this one.
             file.write(f"\n{line}\n".encode())
             file.flush()
             os.fsync(file.fileno())
+        sync_directory(path.parent)  # where the list may be new
     except OSError as error:
         raise SfumatoError(
             f"the list of runs {path} cannot be extended ({error.strerror})", "free some space or mend its permissions"
@@ -111,20 +112,27 @@ def plans(
     Errors: `SfumatoError` where a line cannot be read, or where one that was written before another is gone: then what
     the runs cost together is not known.
     """
+    return list(runs(materials, directory, places=places, users=users).values())
+
+
+def runs(
+    materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = (), users: str = ""
+) -> dict[str, Use]:
+    """The same, each by the identity of its run."""
     found = _known(materials, directory, places)
-    return [known.use for known in found if known.use is not None and _for(known, users)]
+    return {run: known.use for run, known in found.items() if known.use is not None and _for(known, users)}
 
 
 def other_assignments(
     materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = (), users: str = ""
 ) -> int:
     """How many runs on these data promised for users who were told apart otherwise: they compose with none of these."""
-    return sum(not _for(known, users) for known in _known(materials, directory, places))
+    return sum(not _for(known, users) for known in _known(materials, directory, places).values())
 
 
 def figures(materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = ()) -> list[float]:
     """What each release about test images of these data cost each of them: a run's figures, or a choice."""
-    return [known.figures for known in _known(materials, directory, places) if known.figures is not None]
+    return [known.figures for known in _known(materials, directory, places).values() if known.figures is not None]
 
 
 class _Known(NamedTuple):
@@ -147,8 +155,8 @@ def _for(known: _Known, users: str) -> bool:
     return known.users is None or users in known.users
 
 
-def _known(materials: Sequence[str], directory: Path | None, places: Sequence[str]) -> list[_Known]:
-    """The runs of `plans`, all of them."""
+def _known(materials: Sequence[str], directory: Path | None, places: Sequence[str]) -> dict[str, _Known]:
+    """The runs of `plans`, all of them, by their identities."""
     found: dict[str, _Known] = {}
     for entry, use in _read(directory):
         known = {entry["data"], entry.get("pixels")} & set(materials)
@@ -164,7 +172,7 @@ def _known(materials: Sequence[str], directory: Path | None, places: Sequence[st
             users = None if users is None or before.users is None else users | before.users
             published = max((one for one in (published, before.figures) if one is not None), default=None)
         found[entry["run"]] = _Known(use, users, published)
-    return list(found.values())
+    return found
 
 
 def plan_of(run: str, directory: Path | None = None) -> Use | PrivateChoice | None:
@@ -179,7 +187,7 @@ def _read(directory: Path | None) -> list[tuple[dict[str, Any], Use | PrivateCho
     lines = []
     before = b""
     for number, line in enumerate(ordinary(path).read_bytes().split(b"\n") if path.exists() else (), start=1):
-        if not line or _torn(line):
+        if not line or torn(line):
             continue
         try:
             entry = parse_json(line)
@@ -216,8 +224,11 @@ def _code(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest()[:16]
 
 
-def _torn(line: bytes) -> bool:
-    """Whether a kill or a full disk cut the line short, so that its run had not begun: it breaks off at its end."""
+def torn(line: bytes) -> bool:
+    """Whether a kill, a full disk or a power cut came before it was whole, so that its run had not begun: it breaks off
+    at its end, or holds zeros in place of what was not yet on the disk."""
+    if whole_lines(line + b"\n") != line + b"\n":
+        return True
     try:
         json.loads(line)
     except json.JSONDecodeError as error:

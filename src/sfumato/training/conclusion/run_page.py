@@ -25,8 +25,9 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
 from sfumato.runs.heading import Heading
 from sfumato.runs.owner import sentences, uses
-from sfumato.runs.run import statement_of
+from sfumato.training.conclusion import audits_shown
 from sfumato.training.job import UNTRAINED, lengths
+from sfumato.training.parts import budgeted
 
 PERSONS = (2, 5, 10)
 """For persons with so many images a page gives epsilon, where the promise is for single ones."""
@@ -66,14 +67,15 @@ def _of_promise(
 ) -> dict[str, Any]:
     """What the page of a private run says of its promise."""
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
-    facts, promised = Circumstances.from_dict(record["circumstances"]), statement_of(statement, plan)
+    facts, promised = Circumstances.from_dict(record["circumstances"]), Statement.from_dict(statement)
     return {
         # The page has an attacker's curve in place of the statement's own bounds, which are weaker.
         "statement": {**statement, "plain": promised.remarks},
         "attack": _attack(promised),
-        "together": [] if facts.data_public or public else _together(record, plan),
+        "together": [] if facts.data_public or public else together(record, plan),
         "plan": plan_table(plan, record.get("clock", {})),
         "public_test": facts.test_public,
+        "audits": audits_shown.of_run(run),
         "published": None if promised.circumstances.figures is None else published_of(run),
         **_persons(record, plan),
     }
@@ -90,7 +92,7 @@ def _attack(promised: Statement) -> Attack:
     )
 
 
-def _together(record: Mapping[str, Any], plan: PrivacyPlan) -> list[str]:
+def together(record: Mapping[str, Any], plan: PrivacyPlan) -> list[str]:
     """What all runs of the owner's on these data come to by now: private, as their number is."""
     data, places = record["data"], uses.places_of(record)
     materials = [data[name] for name in ("material", "pixels") if data.get(name)]
@@ -101,7 +103,7 @@ def _together(record: Mapping[str, Any], plan: PrivacyPlan) -> list[str]:
     except SfumatoError as error:
         return [f"What your runs on these data cost together is not known: {error.problem}."]
     apart = [f"{sentences.of_other_assignments(odd, 'other')}."] if odd else []
-    return [*sentences.of_all_uses(used, plan), *apart, *sentences.of_figures(released)]
+    return [*budgeted.lines(record), *sentences.of_all_uses(used, plan), *apart, *sentences.of_figures(released)]
 
 
 def settings_shown(record: Mapping[str, Any]) -> dict[str, Any]:

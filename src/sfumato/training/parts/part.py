@@ -7,6 +7,7 @@ loop, the ledger, the step and the noise are no parts: the guarantee lies in tho
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -160,6 +161,10 @@ class Part:
         """The part, once the model is there."""
         return self
 
+    def in_steps(self, source: Source, key: RunKey) -> Source:
+        """The source as the steps alone see it: nothing is measured or counted on what it has besides."""
+        return source
+
     @property
     def draws(self) -> dict[str, np.ndarray]:
         """What draws go by besides the plan, with one entry for each training record (`PrivateSteps`)."""
@@ -183,6 +188,11 @@ class Part:
     def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
         """What to tell the owner before the first step."""
         yield from ()
+
+    def paid(self, decided: Decided, run: str, place: str) -> AbstractContextManager[None]:
+        """Around the beginning of the run with this identity, in this directory; and again each time that it
+        goes on, before any step. Refuses a run that may not begin."""
+        return nullcontext()
 
     def end(self, ending: Ending) -> None:
         """Its work once all steps are taken. Killed at any point and called again, it does the same again."""

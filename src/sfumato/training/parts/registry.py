@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from sfumato.training.parts.audit import Audit
+from sfumato.training.parts.budgeted import Budgeted
 from sfumato.training.parts.calibration import Calibration
 from sfumato.training.parts.class_shares import ClassShares
 from sfumato.training.parts.clock import ByTime
@@ -17,7 +19,7 @@ from sfumato.training.parts.published import PublishedFigures
 
 PARTS: tuple[type[Part], ...] = (
     *(ClassShares, ByTime, Drift, PublicNormalisation),
-    *(Prevalence, Calibration, PublishedFigures, KeptWeights),
+    *(Prevalence, Calibration, PublishedFigures, KeptWeights, Audit, Budgeted),
 )
 OPTIONS = tuple(name for kind in PARTS for name in kind.options)
 """What may be asked for of them."""

@@ -25,6 +25,7 @@ from sfumato.randomness import goes_by_time
 from sfumato.training.descent import check_descent
 from sfumato.training.parts import registry
 from sfumato.training.parts.part import Early
+from sfumato.training.preparation.noise import refuse_noise
 from sfumato.training.preparation.prepare import refuse_printed
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def check(asked: Experiment, spec: SourceSpec, options: Mapping[str, Any]) -> No
 def check_planned(settings: Settings, plan: PrivacyPlan, spec: SourceSpec, options: Mapping[str, Any]) -> None:
     """The same of settings and a plan."""
     check_settings(settings, steps=plan.steps, model=settings.model, spec=spec)
+    refuse_noise(settings.noise, plan.mechanism, plan.clipping)
     check_parts(settings.norms.normalisation, spec, plan.users is not None, goes_by_time(plan), options)
 
 
@@ -165,6 +167,7 @@ def check_plan(asked: Experiment, spec: SourceSpec | None) -> None:
     if asked.drawn != "examples" and asked.unit == "user":
         unit = User(drawn="users", at_most=asked.per_user)
     plan_of_any(asked, request, unit, examples=examples)
+    refuse_noise(asked.noise, request.mechanism)
 
 
 def plan_of_any(

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 import torch
 
 from sfumato import _devices
-from sfumato.randomness import Noise, RunKey
+from sfumato.gradients import GridSum
+from sfumato.randomness import RunKey
 from sfumato.training import together
 from sfumato.training.descent import average_for, trained_bytes, training_over
 from sfumato.training.inputs import features_alone, kept_bytes, variants_kept
 from sfumato.training.job import Job, PrivateJob
+from sfumato.training.preparation.noise import noise_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +52,9 @@ def estimate(job: PrivateJob) -> Estimate:
         synthetic.append(torch.full(lead, 1 / each, device=job.device))
     job.gradient(*(values[:1] for values in synthetic))
     one = seconds_of(job, lambda: job.gradient(*synthetic)) / count
-    noise = Noise(job.plan.mechanism, max_norm=1.0, key=RunKey.fresh())
-    drawing = seconds_of(job, lambda: noise.add(job.gradient.zeros(), 0, noise.begin()))
+    noise = noise_of(job.settings, job.plan, RunKey.fresh(), max_norm=1.0)
+    nothing = GridSum(job.gradient.zeros(), max_norm=1.0)
+    drawing = seconds_of(job, lambda: noise.add(noise.taken(nothing), 0, noise.begin()))
     processes = together.own().count
     most = -(-job.pieces // processes)
     return Estimate(

@@ -56,14 +56,17 @@ def job(path: str, *, trust_code: bool) -> tuple[PrivateJob, RunDirectory]:
             f"{path} was trained without privacy", f"resume it with sfumato {verb} {path}, if it is not finished"
         )
     record = _unfinished(run)
-    plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
-    settings = Settings.from_dict(record["settings"])
-    if set(record["request"]) - {"source"}:
-        raise SfumatoError(f"the run in {path} is part of a search", "give the command of the search again: it goes on")
-    source = users.kept_for(source_of(path, record, trust_code=trust_code), plan)
-    facts = Circumstances.from_dict(record["circumstances"])
-    start = Start.of(run, request=record["request"], search=facts.search)
-    return prepare(None, source, plan, settings, start, **registry.recorded(record, path)), run
+    with run.as_written():
+        plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
+        settings = Settings.from_dict(record["settings"])
+        if set(record["request"]) - {"source"}:
+            remedy = "give the command of the search again: it goes on"
+            raise SfumatoError(f"the run in {path} is part of a search", remedy)
+        source = users.kept_for(source_of(path, record, trust_code=trust_code), plan)
+        facts = Circumstances.from_dict(record["circumstances"])
+        start = Start.of(run, request=record["request"], search=facts.search)
+        options = registry.recorded(record, path)
+    return prepare(None, source, plan, settings, start, **options), run
 
 
 def _unfinished(run: RunDirectory) -> Mapping[str, Any]:

@@ -6,7 +6,8 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from sfumato import _devices
@@ -15,14 +16,15 @@ from sfumato.experiment.settings import Performance
 from sfumato.privacy import Ledger, PrivacyPlan
 from sfumato.privacy.statements import computed
 from sfumato.randomness import RunKey
+from sfumato.runs import commitment, pins
 from sfumato.runs import directory as names
-from sfumato.runs import pins
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
 from sfumato.runs.owner import public_records, uses
 from sfumato.training.descent import beginning_of_average, optimizer_for
 from sfumato.training.job import PrivateJob, PublicJob, lengths
+from sfumato.training.parts.part import Decided
 
 PINNED = {
     "data": "give the data that the run began with, unchanged, or another `directory`",
@@ -39,12 +41,13 @@ PINNED = {
 
 def begin(job: PrivateJob | PublicJob, run: RunDirectory) -> None:
     """Lay down a new run: settings, key, the checkpoint before the first step; with a promise its plan, and the
-    ledger's first line."""
+    ledger's first line. What its parts have to pay is paid once all of it is on disk, or it does not begin."""
     identity = secrets.token_hex(32)
-    with run.creating() as fresh:
-        fresh.write_json(names.SETTINGS, job.record(identity), private=True)
+    with paying(job, run, identity), run.creating() as fresh:
+        record = job.record(identity)
+        fresh.write_json(names.SETTINGS, record, private=True)
         job.key.save(fresh / names.RUN_KEY)
-        head = _begin_ledger(job, fresh, identity) if isinstance(job, PrivateJob) else ""
+        head = _begin_ledger(job, fresh, record) if isinstance(job, PrivateJob) else ""
         optimizer = optimizer_for(job.module, job.settings.descent)
         start = Checkpoint.of(0, job.module, beginning_of_average(job), optimizer, run=identity, ledger=head)
         start.save(fresh / names.CHECKPOINT)
@@ -63,11 +66,23 @@ def begin(job: PrivateJob | PublicJob, run: RunDirectory) -> None:
             )
 
 
-def _begin_ledger(job: PrivateJob, fresh: RunDirectory, identity: str) -> str:
+@contextmanager
+def paying(job: PrivateJob | PublicJob, run: RunDirectory, identity: str) -> Iterator[None]:
+    """Around the beginning of a run, and before it goes on: see `Part.paid`."""
+    with ExitStack() as stack:
+        if isinstance(job, PrivateJob):
+            decided = Decided(source=job.source, plan=job.plan, settings=job.settings)
+            for part in job.parts:
+                stack.enter_context(part.paid(decided, identity, "/".join(run.path.parts[-2:])))
+        yield
+
+
+def _begin_ledger(job: PrivateJob, fresh: RunDirectory, record: Mapping[str, Any]) -> str:
     """Lay down plan and ledger; the hash of its first line."""
     fresh.write_json(names.PLAN, job.plan.to_dict())
+    bound = {"key_check": job.key.check_value(record["run"]), **commitment.commitments(record)}
     with Ledger(fresh / names.LEDGER) as ledger:
-        opening = ledger.append("begin", _opening(job, identity) | {"key_check": job.key.check_value(identity)})
+        opening = ledger.append("begin", _opening(job, record["run"]) | bound)
         ledger.sync()
     return opening.hash
 
@@ -199,7 +214,7 @@ def _opening(job: PrivateJob, identity: str) -> dict[str, Any]:
     transform both would be released with the same noise, and their difference would have none.
     """
 
-    def commitment(to: str) -> str:
+    def committed(to: str) -> str:
         return hmac.new(bytes.fromhex(identity), to.encode(), hashlib.sha256).hexdigest()
 
     decided = (job.settings.to_dict(), job.transform.to_dict(), dict(job.functions), job.source.features, job.candidate)
@@ -209,6 +224,6 @@ def _opening(job: PrivateJob, identity: str) -> dict[str, Any]:
     return {
         "plan": job.plan.to_dict(),
         "plan_fingerprint": job.plan.fingerprint,
-        "data_commitment": commitment(job.source.fingerprint),
-        "settings_commitment": commitment(json.dumps(decided, sort_keys=True)),
+        "data_commitment": committed(job.source.fingerprint),
+        "settings_commitment": committed(json.dumps(decided, sort_keys=True)),
     }

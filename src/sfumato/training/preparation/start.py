@@ -8,11 +8,13 @@ from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato._choices import OfParts
+from sfumato.experiment.budget import SECURE
 from sfumato.experiment.settings import Performance
 from sfumato.privacy import Search
 from sfumato.randomness import RunKey
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
+from sfumato.training.preparation import exhausted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +79,27 @@ class Start(OfParts):
 
     @classmethod
     def of(cls, run: RunDirectory, **others: Any) -> Start:
-        """How a run in this directory starts, or goes on."""
-        return cls(recorded=recorded_performance(run), key=recorded_key(run), **others)
+        """How a run in this directory starts, or goes on: with micro-batches that were made smaller since, where those
+        are asked for that it began with."""
+        start = cls(recorded=recorded_performance(run), key=recorded_key(run), **others)
+        if start.machine.micro_batch in (None, exhausted.begun_with(run)):
+            return replace(start, machine=replace(start.machine, micro_batch=None))
+        return start
 
 
 def recorded_performance(run: RunDirectory) -> Performance | None:
     """What an unfinished run has pinned; None where there is no run."""
     return Performance.from_dict(run.read_json(names.SETTINGS)["performance"]) if run.exists else None
+
+
+def known_micro_batch(start: Start, noise: str) -> int | None:
+    """The most examples at once: as asked for, as pinned, or one where noise is secure, so that sums are exact; None
+    where it is to be measured."""
+    if start.machine.micro_batch is not None:
+        return start.machine.micro_batch
+    if start.unfinished.recorded is not None:
+        return start.unfinished.recorded.micro_batch
+    return 1 if noise == SECURE else None
 
 
 def recorded_key(run: RunDirectory) -> RunKey | None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec, Views
+from sfumato.experiment.budget import STANDARD
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Settings
 from sfumato.models.choices import PUBLIC_EXAMPLES
@@ -182,6 +183,7 @@ def _check(plan: PrivacyPlan, settings: Settings) -> None:
         "clipping": not isinstance(plan.clipping, Fixed),
         "unit": not isinstance(plan.unit, Example),
         "views": settings.views != Views(),
+        "noise": settings.noise != STANDARD,
         "trainable": bool(settings.descent.trainable),
     }
     for name, is_odd in odd.items():

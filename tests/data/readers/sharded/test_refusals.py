@@ -91,9 +91,13 @@ TAR = {
         samples(("z.png", b"1"), ("z.cls", b"cat"), ("z.json", b'{"group": 7}')),
         "z' has a group and no user",
     ),
-    "a user that is a list": (
-        samples(("z.png", b"1"), ("z.cls", b"cat"), ("z.json", b'{"user": [7]}')),
+    "a user that is an object": (
+        samples(("z.png", b"1"), ("z.cls", b"cat"), ("z.json", b'{"user": {"id": 7}}')),
         "z' has a user that is no text and no whole number",
+    ),
+    "users one of whom has no name": (
+        samples(("z.png", b"1"), ("z.cls", b"cat"), ("z.json", b'{"user": ["ann", " "]}')),
+        "z' has an empty user; write whose it is; write ; alone where nobody is on it",
     ),
     "nothing": ([], "holds no image; add some"),
 }

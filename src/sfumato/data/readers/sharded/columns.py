@@ -11,8 +11,10 @@ from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data.clock import WRITTEN, time_stamp
 from sfumato.data.declared import Order
-from sfumato.data.readers.listing import Listing, Texts, check_names
+from sfumato.data.identity.owners import SEPARATOR, spelt
+from sfumato.data.readers.listing import TEXT, Listing, Texts, check_names
 from sfumato.data.readers.sharded.row_groups import Rows, column_named, features_of
+from sfumato.data.records import numbered
 from sfumato.data.subsets.filtered import MARK
 
 if TYPE_CHECKING:
@@ -88,7 +90,7 @@ class _Reader:
         if self._declared.label_columns is not None:
             pairs = zip(self._labels, columns, strict=True)
             self._numbers.append(np.stack([self._zeros_and_ones(name, column) for name, column in pairs], axis=1))
-        elif _whole(columns[0]):
+        elif _whole(columns[0].type):
             self._numbers.append(columns[0].to_numpy(zero_copy_only=False).astype(np.int64))
         else:
             self._text(self.texts["label"], columns[0], self._labels[0], first)
@@ -118,14 +120,31 @@ class _Reader:
 
     def _text(self, texts: Texts, column: pa.Array, name: str, first: int) -> None:
         kind = str(column.type)
-        if not (_whole(column) or "string" in kind or kind.startswith("dictionary<values=string")):
+        if name == "user" and kind.startswith(("list<", "large_list<")):
+            return texts.extend(*self._lists(column, first))
+        if not (_whole(column.type) or "string" in kind or kind.startswith("dictionary<values=string")):
             raise SfumatoError(f"column {name!r} of {self._where} is {kind[:60]}", "write whole numbers or text")
         encoded = column.cast("string").dictionary_encode()
         names = encoded.dictionary.to_pylist()
         places = encoded.indices.to_numpy(zero_copy_only=False)
         for place in [place for place, text in enumerate(names) if not text.strip()][:1]:
             self._refuse(first + int(np.argmax(places == place)), f"no {name}")
-        texts.extend([text.strip() for text in names], places)
+        known = [text.strip() for text in names]
+        return texts.extend([spelt(text) for text in known] if name == "user" else known, places)
+
+    def _lists(self, column: pa.Array, first: int) -> tuple[list[str], np.ndarray]:
+        """The users of each row as `Texts.extend` takes them: an empty list is nobody's."""
+        if not (_whole(column.type.value_type) or "string" in str(column.type.value_type)):
+            raise SfumatoError(
+                f"column 'user' of {self._where} is {str(column.type)[:60]}", "write lists of whole numbers or text"
+            )
+        listed = column.to_pylist()
+        for place, names in enumerate(listed):
+            if any(name is None or not str(name).strip() for name in names):
+                self._refuse(first + place, "a user without a name")
+        joined = [spelt(SEPARATOR.join([SEPARATOR, *map(str, names)])) for names in listed]
+        numbers, texts = numbered(np.array(joined, TEXT))
+        return texts, numbers
 
     def _zeros_and_ones(self, name: str, column: pa.Array) -> np.ndarray:
         values = column.to_numpy(zero_copy_only=False)
@@ -160,5 +179,5 @@ class _Reader:
         return times
 
 
-def _whole(column: pa.Array) -> bool:
-    return str(column.type).lstrip("u").startswith("int")
+def _whole(kind: pa.DataType) -> bool:
+    return str(kind).lstrip("u").startswith("int")

@@ -1,0 +1,95 @@
+"""What an audit has shown."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sfumato._checks import SfumatoError, fraction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """A lower bound of epsilon at delta, or an estimate of it.
+
+    Args:
+        epsilon: at least so much, 0 where nothing is shown.
+        delta: at which.
+        confidence: one minus the probability that the bound exceeds the truth; None for an estimate.
+        method: how it was found, in a few words.
+        assumption: what it presumes beyond the observations, as in "a Gaussian trade-off curve"; None where nothing.
+        at_most: the largest epsilon that so many observations could have shown, whatever they were.
+        mu: the Gaussian parameter of which a lower bound, or an estimate, was found first.
+        smallest_fault: the largest factor on the noise, below 1, that the same observations would have shown to be
+            wrong in nine of ten repetitions; None where it was not asked for, or where none would have been.
+        observations: what was counted: {"canaries": 1000, "guesses": 100, "right": 90}.
+    """
+
+    epsilon: float
+    delta: float
+    confidence: float | None
+    method: str
+    assumption: str | None = None
+    at_most: float | None = None
+    mu: float | None = None
+    smallest_fault: float | None = None
+    observations: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.epsilon >= 0:
+            raise SfumatoError(f"epsilon must not be negative, got {self.epsilon!r}", "a bound of nothing is 0")
+        if self.confidence is not None:
+            fraction("confidence", self.confidence)
+
+    @property
+    def proven(self) -> bool:
+        """Whether it holds with its confidence and without any assumption."""
+        return self.confidence is not None and self.assumption is None
+
+    def refutes(self, epsilon: float) -> bool:
+        """Whether it contradicts a promise of this epsilon at the same delta."""
+        return self.confidence is not None and self.epsilon > epsilon
+
+    @property
+    def sentence(self) -> str:
+        """The finding in one sentence.
+
+        >>> Bound(epsilon=2.31, delta=1e-5, confidence=0.95, method="two worlds", at_most=4.91).sentence
+        'epsilon is at least 2.31 at delta 1e-05 (two worlds; confidence 95%; at most 4.91 could have been shown)'
+        >>> print(Bound(epsilon=2.3, delta=1e-5, confidence=None, method="one shot").sentence)
+        epsilon is estimated at 2.30 at delta 1e-05 (one shot; an estimate, without any confidence)
+        """
+        verb = "is at least" if self.confidence is not None else "is estimated at"
+        parts = [self.method]
+        if self.confidence is None:
+            parts.append("an estimate, without any confidence")
+        else:
+            parts.append(f"confidence {_percent(self.confidence)}")
+        if self.assumption:
+            parts.append(f"presumes {self.assumption}")
+        if self.at_most is not None and math.isfinite(self.at_most):
+            parts.append(f"at most {_down(self.at_most)} could have been shown")
+        if self.smallest_fault is not None:
+            parts.append(f"noise of {_percent(self.smallest_fault)} of its scale would have been noticed")
+        return f"epsilon {verb} {_down(self.epsilon)} at delta {self.delta:g} ({'; '.join(parts)})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain data, and the sentence."""
+        return {**asdict(self), "proven": self.proven, "sentence": self.sentence}
+
+
+def _down(value: float) -> str:
+    """To two decimals, rounded down: a lower bound is not rounded up."""
+    return f"{math.floor(value * 100 + 1e-9) / 100:.2f}"
+
+
+def _percent(value: float) -> str:
+    """As a percentage with as many nines as it has; rounded down.
+
+    >>> _percent(0.95), _percent(0.999), _percent(1 - 1e-6)
+    ('95%', '99.9%', '99.9999%')
+    """
+    digits = max(0, math.ceil(-math.log10(1 - value) - 2 - 1e-9)) if 0.9 < value < 1 else 0
+    scale = 10**digits
+    return f"{math.floor(value * 100 * scale + 1e-6) / scale:.{digits}f}%"

@@ -1,0 +1,216 @@
+"""One run: many canaries, each in or out by a coin of its own, and guesses of which were in (Steinke et al. 2023).
+
+Canaries are scored by something that was released, the k_in highest are guessed in and the k_out lowest out, both
+numbers fixed beforehand, and of the others nothing is said. So many right guesses have a probability of at most p under
+a promise of epsilon; every epsilon with p below one minus the confidence is refuted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import ndtr, ndtri
+from scipy.stats import binom
+
+from sfumato._checks import SfumatoError, fraction, not_negative, positive
+from sfumato.audit.bound import Bound
+from sfumato.audit.curve import mu_of
+from sfumato.audit.faults import smallest_fault, unlucky
+from sfumato.audit.search import last
+
+LARGEST = 500.0
+"""Beyond this epsilon a bound says infinity."""
+Guesses = tuple[int, int]
+
+
+def one_run(
+    scores: ArrayLike,
+    included: ArrayLike,
+    *,
+    delta: float,
+    confidence: float = 0.95,
+    guesses: Guesses | None = None,
+    nominal_epsilon: float | None = None,
+) -> Bound:
+    """A lower bound of epsilon from one training run (Steinke et al. 2023, theorem 5.2 and algorithm 1).
+
+    Args:
+        scores: (m,) one for each canary, from released values alone; higher where it looks as if it were in.
+        included: (m,) whether its coin put it in.
+        delta: of the promise.
+        confidence: of the bound.
+        guesses: (k_in, k_out), how many are guessed in and out, fixed before any score was seen. A tenth of the
+            canaries each by default.
+        nominal_epsilon: what is promised, for the smallest fault that would have been noticed.
+
+    **Guarantee.** The bound exceeds the true epsilon at delta, of adding or removing one canary, with probability at
+    most 1 - confidence, for coins that are fair, independent and not known to whatever computed the scores except
+    through what was released.
+    """
+    return _audited(
+        scores, included, delta, confidence, guesses, nominal_epsilon, epsilon_by_guesses, "one run (Steinke et al.)"
+    )
+
+
+def one_run_gaussian(
+    scores: ArrayLike,
+    included: ArrayLike,
+    *,
+    delta: float,
+    confidence: float = 0.95,
+    guesses: Guesses | None = None,
+    nominal_epsilon: float | None = None,
+) -> Bound:
+    """The same by the bound of arXiv 2410.22235 (algorithm 3), which presumes a Gaussian trade-off curve.
+
+    Args as of `one_run`. It shows about twice as much, and nothing of a mechanism that has another curve.
+    """
+    return _audited(
+        scores,
+        included,
+        delta,
+        confidence,
+        guesses,
+        nominal_epsilon,
+        epsilon_by_guesses_gaussian,
+        "one run (f-DP)",
+        assumption="a Gaussian trade-off curve",
+    )
+
+
+def _audited(
+    scores: ArrayLike,
+    included: ArrayLike,
+    delta: float,
+    confidence: float,
+    guesses: Guesses | None,
+    nominal_epsilon: float | None,
+    by_guesses: Callable[[int, int, int, float, float], float],
+    method: str,
+    assumption: str | None = None,
+) -> Bound:
+    values, coins = _canaries(scores, included)
+    delta, confidence = not_negative("delta", delta), fraction("confidence", confidence)
+    canaries, pair = len(values), _guesses(guesses, len(values))
+    guessed, right = sum(pair), right_guesses(values, coins, pair)
+
+    def by(right: int) -> float:
+        return by_guesses(canaries, guessed, right, delta, confidence)
+
+    def shown(factor: float) -> float:
+        """What so many guesses would show of Gaussian scores."""
+        return by(guessed - unlucky(guessed, 1 - _precision(mu / factor, guessed / canaries), events=1))
+
+    fault = None
+    if nominal_epsilon is not None:
+        mu = mu_of(positive("nominal_epsilon", nominal_epsilon), max(delta, 1e-12))
+        fault = smallest_fault(lambda factor: shown(factor) > nominal_epsilon)
+    return Bound(
+        epsilon=by(right),
+        delta=delta,
+        confidence=confidence,
+        method=method,
+        assumption=assumption,
+        at_most=by(guessed),
+        smallest_fault=fault,
+        observations={
+            "canaries": canaries,
+            "included": int(coins.sum()),
+            "guessed_in": pair[0],
+            "guessed_out": pair[1],
+            "right": right,
+        },
+    )
+
+
+def right_guesses(scores: np.ndarray, included: np.ndarray, guesses: Guesses) -> int:
+    """How many of the k_in highest scores were in, and of the k_out lowest out; of equal ones the earlier is higher."""
+    order = np.argsort(-scores, kind="stable")
+    high, low = order[: guesses[0]], order[len(order) - guesses[1] :]
+    return int(included[high].sum() + (~included[low]).sum())
+
+
+def epsilon_by_guesses(canaries: int, guesses: int, right: int, delta: float, confidence: float) -> float:
+    """The largest epsilon that `right` of so many guesses refute at delta.
+
+    >>> round(epsilon_by_guesses(1000, 100, 100, 1e-5, 0.95), 4)
+    3.4654
+    """
+    return last(lambda epsilon: p_value(canaries, guesses, right, epsilon, delta) < 1 - confidence, limit=LARGEST)
+
+
+def p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+    """The probability of so many right guesses is at most this under (epsilon, delta).
+
+    The number of right guesses is at most Bin(r, q) + F, q = 1 / (1 + e^-epsilon), F >= 0 of mean at most 2 m delta
+    (theorem 5.2); the most that allows for F is a mixture of two points. For 2 m delta below 1 that is the paper's
+    beta + 2 m delta max_i P[v > Bin >= v - i] / i.
+    """
+    tail = binom.sf(right - 1 - np.arange(right + 1), guesses, 1 / (1 + np.exp(-epsilon)))  # P[Bin >= v - i]
+    mean = 2 * canaries * delta
+    if mean == 0 or right == 0:
+        return float(tail[0])
+    if mean >= right:
+        return 1.0
+    low, high = np.arange(int(mean) + 1), np.arange(int(mean) + 1, right + 1)
+    weight = (mean - low[:, None]) / (high - low[:, None])
+    return float((tail[low, None] + weight * (tail[high] - tail[low, None])).max())
+
+
+def epsilon_by_guesses_gaussian(canaries: int, guesses: int, right: int, delta: float, confidence: float) -> float:
+    """The largest epsilon that `right` of so many guesses refute at delta, for a mechanism with a Gaussian curve.
+
+    >>> round(epsilon_by_guesses_gaussian(1000, 100, 90, 1e-5, 0.95), 4)
+    2.4564
+    """
+    return last(partial(_gaussian_refuted, canaries, guesses, right, delta, 1 - confidence), limit=LARGEST)
+
+
+def _gaussian_refuted(canaries: int, guesses: int, right: int, delta: float, alpha: float, epsilon: float) -> bool:
+    """Whether the claim falls: arXiv 2410.22235, algorithm 3, with the curve of the mu that belongs to epsilon."""
+    mu = mu_of(epsilon, delta)
+    r, h = alpha * right / canaries, alpha * (guesses - right) / canaries
+    for i in range(right - 1, -1, -1):
+        higher = max(h, float(ndtr(ndtri(r) - mu)))
+        if higher == h:
+            break
+        r, h = min(1.0, r + i / (guesses - i) * (higher - h)), higher
+    return r + h > guesses / canaries
+
+
+def _precision(mu: float, guessed: float) -> float:
+    """The share of right guesses, when so large a share of N(0, 1) and N(mu, 1), mixed evenly, is guessed."""
+
+    def too_many(distance: float) -> bool:
+        """Whether thresholds at this distance from the middle leave fewer than wanted between them."""
+        between = ndtr(distance - mu / 2) - ndtr(-distance - mu / 2)  # by symmetry the same of both
+        return bool(1 - between > guessed)
+
+    distance = last(too_many)
+    right, wrong = ndtr(mu / 2 - distance), ndtr(-mu / 2 - distance)
+    return float(right / max(right + wrong, 1e-300))
+
+
+def _canaries(scores: ArrayLike, included: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    found, coins = np.asarray(scores, float), np.asarray(included)
+    if found.ndim != 1 or found.shape != coins.shape or not found.size or np.isnan(found).any():
+        raise SfumatoError(
+            f"scores must be one number for each canary, got shape {found.shape} for {coins.shape} canaries with "
+            f"{int(np.isnan(found).sum())} NaN",
+            "give as many scores as coins",
+        )
+    return found, coins.astype(bool)
+
+
+def _guesses(guesses: Guesses | None, canaries: int) -> Guesses:
+    tenth = max(1, canaries // 10)
+    pair = (tenth, min(tenth, canaries - tenth)) if guesses is None else guesses
+    if len(pair) != 2 or min(pair) < 0 or not 0 < sum(pair) <= canaries:
+        raise SfumatoError(
+            f"guesses must be (k_in, k_out), together 1 to {canaries}, got {pair}",
+            "guess fewer, or audit with more canaries",
+        )
+    return pair

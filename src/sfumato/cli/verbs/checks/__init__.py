@@ -1,0 +1,1 @@
+"""Verbs that attack a run to check its promise."""

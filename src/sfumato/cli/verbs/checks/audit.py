@@ -1,0 +1,119 @@
+"""sfumato audit: which epsilon can be proven by attacking a run's own step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from sfumato._checks import SfumatoError
+from sfumato.cli.options import recipe
+from sfumato.cli.options.choices import EndsWithJson
+from sfumato.cli.options.spellings import Number, Own, Whole, WholeByRule
+from sfumato.cli.output import console
+from sfumato.observers.progress import Bars
+
+if TYPE_CHECKING:
+    from sfumato.observers.progress import Progress
+    from sfumato.runs.audited import Audited
+    from sfumato.search.audits.subject import Subject
+
+RunOrRecipe = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|RECIPE")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit(EndsWithJson):
+    """Attack the training step of a finished run, or of a recipe, and say which epsilon that proves at least.
+
+    The software's own step is taken thousands of times with a canary and without it, on made-up inputs: no data of the
+    run are read, and nothing is spent. Exit status 0, or 1 where a bound lies above the promised epsilon.
+    """
+
+    what: RunOrRecipe
+    """A run directory, or a recipe (recipe:NAME, or a .toml file)."""
+    epsilon: Number = None
+    """Of a recipe with a row for each budget, which one."""
+    observations: WholeByRule = None
+    """How often the step is taken with the canary, and without it. By rule 5000, or as often as 18 seconds allow."""
+    confidence: float = 0.95
+    """One minus the probability that a bound exceeds the truth."""
+    model: Own = None
+    """The function that builds the model, where the run trained one of your own; a file's word for it is not enough."""
+    trust_code: bool = False
+    """Run the code that a recipe names as its model (package:function)."""
+
+    attack: Whole = None
+    """Instead of its step attack a run's model file, on its own records, by so many shadow models, such as 64."""
+
+    def run(self) -> int:
+        """Audit, write it down beside the run, and print it."""
+        if self.attack is not None:
+            return self._attacked(self.attack)
+        from sfumato.runs import audited
+        from sfumato.runs import directory as names
+        from sfumato.training.conclusion import audits_shown
+
+        with Bars() as progress:
+            found = self._found(progress)
+        run = None if recipe.named_by(self.what) else names.RunDirectory(self.what)
+        before = None if run is None else audited.read(run)
+        if self.json:
+            within = {} if before is None else {"canaries": before.summary}
+            console.as_json({"run": self.what, **found.summary, **within})
+        else:
+            console.paragraph(*audits_shown.lines(names.STEP_AUDIT, found))
+            if before is not None:
+                console.paragraph(*audits_shown.lines(names.AUDIT, before))
+            console.result(_verdict(found))
+            if run is not None:
+                console.note(f"{run / names.STEP_AUDIT}   what was observed")
+                console.note(f"{run / names.REPORT}   the page, with a picture of it")
+        return 1 if found.refuted or (before is not None and before.refuted) else 0
+
+    def _found(self, progress: Progress) -> Audited:
+        from sfumato.search.audits.run import audit_run
+        from sfumato.search.audits.step import audit_step
+
+        how: dict[str, Any] = {"observations": self.observations, "confidence": self.confidence, "progress": progress}
+        if recipe.named_by(self.what):
+            return audit_step(self._of_recipe(progress), **how)
+        if self.epsilon is not None:
+            raise SfumatoError(
+                f"--epsilon {self.epsilon:g} chooses a recipe's row, and {self.what} is a run", "leave it out"
+            )
+        return audit_run(self.what, model=self.model, **how)
+
+    def _attacked(self, shadows: int) -> int:
+        """What a stranger with the model file finds out: for the owner's eyes, and written down nowhere."""
+        from sfumato.search.audits.shadow import shadow
+
+        others = {"--epsilon": self.epsilon, "--observations": self.observations, "--model": self.model}
+        if given := [name for name, value in others.items() if value is not None]:
+            raise SfumatoError(f"--attack {shadows} and {given[0]} are both given", f"leave {given[0]} out")
+        if recipe.named_by(self.what):
+            raise SfumatoError(
+                f"--attack {shadows} is for a model file, and {self.what} is a recipe", "name a run directory"
+            )
+        with Bars() as progress:
+            found = shadow(self.what, shadows, progress=progress)
+        if self.json:
+            console.as_json({"run": self.what, **found.to_dict()})
+        else:
+            console.result(found.sentence)
+        return 1 if found.exceeds else 0
+
+    def _of_recipe(self, progress: Progress) -> Subject:
+        """The training of a recipe, as a dry run has it."""
+        from sfumato.cli.verbs.train import Train
+        from sfumato.search.audits.subject import of_job
+
+        training = Train(what=self.what, epsilon=self.epsilon, trust_code=self.trust_code, model=self.model)
+        return of_job(training.job(progress)[0], self.what)
+
+
+def _verdict(found: Audited) -> str:
+    """The line that stands last."""
+    best = max(found.bounds, key=lambda bound: bound.epsilon)
+    where = "above" if found.refuted else "not above"
+    return f"proven at least {int(best.epsilon * 100) / 100:.2f}, {where} the promised {found.nominal:.3f}"

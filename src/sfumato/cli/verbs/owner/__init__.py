@@ -1,0 +1,1 @@
+"""Verbs about what the owner keeps beside the key, for all runs."""

@@ -1,0 +1,155 @@
+"""sfumato budget: one total for all runs on a data set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from sfumato._checks import SfumatoError, parse_json
+from sfumato.cli.options.choices import PrintsJson
+from sfumato.cli.options.spellings import Number, Path
+from sfumato.cli.output import console
+
+if TYPE_CHECKING:
+    from sfumato.privacy import PrivacyPlan
+    from sfumato.runs.owner.account import Account
+
+Named = Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget(PrintsJson):
+    """Set a budget for all runs on a data set, or show what they have used.
+
+    A run with --budget NAME reserves its whole plan before its first step, and does not begin if it is too much. For
+    instance: sfumato budget faces --epsilon 8 --delta 1e-5. Without a name all budgets are listed.
+    """
+
+    what: Named = None
+    """The budget's name: what you call the data set."""
+
+    epsilon: Number = None
+    """Set it: what all runs together may cost. Of a budget that there is, another total, not below what is spent."""
+    delta: Number = None
+    """The chance at which that bound may fail; fixed from the first time on, like what follows."""
+    unit: Annotated[str | None, tyro.conf.arg(metavar="example|user")] = None
+    """What the total is for: each single record (example), or each person (user). (default: example)"""
+    adjacency: Annotated[str | None, tyro.conf.arg(metavar="add-or-remove|zero-out")] = None
+    """The relation under which it holds; zero-out counts plans of both. (default: add-or-remove)"""
+    accounting: Annotated[str | None, tyro.conf.arg(metavar="renyi|gaussian|planned")] = None
+    """How plans add up: at one Renyi order, or by mu^2 of exact Gaussian plans, where each may be chosen after seeing
+    earlier results; or planned: one list of --plans, fixed now. (default: renyi)"""
+    plans: tuple[str, ...] = ()
+    """Of planned: a file for each run: a run's plan.json, or what sfumato train --dry-run --json printed."""
+    plot: Path = None
+    """Draw what the runs have used into this file: .svg."""
+
+    def run(self) -> None:
+        """Set and show."""
+        from sfumato.runs.owner import account, budgets
+
+        setting = {name: getattr(self, name) for name in ("epsilon", "delta", "unit", "adjacency", "accounting")}
+        given = [name for name, value in (*setting.items(), ("plans", self.plans)) if value not in (None, ())]
+        if self.what is None:
+            if given or self.plot:
+                raise SfumatoError(f"--{(given or ['plot'])[0]} is given without a budget's name", "name the budget")
+            self.list_all()
+            return
+        if given and self.epsilon is None:
+            raise SfumatoError(f"--{given[0]} is given without --epsilon", "give --epsilon to set the budget")
+        if self.plot is not None and not self.plot.endswith(".svg"):
+            raise SfumatoError(f"plot must end with .svg, got {self.plot!r}", "name a file such as a.svg")
+        if self.epsilon is None:
+            found = budgets.read_budget(self.what)
+        else:
+            plans = tuple(map(plan_in, self.plans))
+            found = budgets.set_budget(self.what, **setting, plans=plans)
+        if self.plot is not None:
+            from sfumato._files import writing
+            from sfumato.report.plots import spending
+
+            with writing(FilePath(self.plot)):
+                spending.draw(account.history(found), total_of(found), self.plot)
+        if self.json:
+            console.as_json(account.to_dict(found))
+        else:
+            show(found)
+            if self.plot is not None:
+                console.note(f"{self.plot}   what the runs have used")
+
+    def list_all(self) -> None:
+        """All budgets, a line each."""
+        from sfumato.runs.owner import account, budgets
+
+        found = [budgets.read_budget(name) for name in budgets.names()]
+        if self.json:
+            console.as_json({"budgets": [account.to_dict(one) for one in found]})
+            return
+        for one in found:
+            console.result(one.words)
+        if not found:
+            console.note("there is no budget; sfumato budget NAME --epsilon 8 --delta 1e-5 sets one")
+
+
+def plan_in(path: str) -> PrivacyPlan:
+    """The plan in a file: alone, or in what a dry run printed."""
+    from sfumato._files import ordinary
+    from sfumato.privacy import PrivacyPlan
+
+    remedy = "give a run's plan.json, or what sfumato train --dry-run --json printed"
+    try:
+        data: Any = parse_json(ordinary(path).read_text("utf-8"))
+    except OSError as error:
+        raise SfumatoError(f"--plans {path} cannot be read ({error.strerror})", remedy) from None
+    except SfumatoError:
+        raise
+    except ValueError:
+        raise SfumatoError(f"--plans {path} is not valid JSON", remedy) from None
+    return PrivacyPlan.from_dict(data.get("privacy_plan", data) if isinstance(data, dict) else data)
+
+
+def total_of(account: Account) -> str:
+    """The total in words."""
+    return f"epsilon {account.filter.epsilon:g} at delta {account.filter.delta!r}"
+
+
+def show(account: Account) -> None:
+    """A budget and its history."""
+    from sfumato.privacy.statements.rounding import rounded_up
+    from sfumato.runs.owner.account import history, percent
+
+    own = account.filter
+    console.result(account.words)
+    console.result(f"adjacency {own.adjacency}; plans add up by {own.rule}")
+    for before, after in zip(account.totals, account.totals[1:], strict=False):
+        console.result(f"{after.date}  the total was changed from epsilon {before.epsilon:g} to {after.epsilon:g}")
+    if not account.reservations:
+        console.note(f"no run yet; sfumato train SOURCE --budget {account.name} reserves its plan in it")
+        return
+    rows = [
+        (
+            f"{number}",
+            row["date"],
+            row["run"],
+            f"{rounded_up(row['epsilon'])}",
+            f"{row['delta']!r}",
+            percent(row["share"]),
+            percent(row["used"]),
+            "" if row["figures"] is None else f"figures at {row['figures']:g}",
+        )
+        for number, row in enumerate(history(account), start=1)
+    ]
+    console.table(("", "date (UTC)", "run", "epsilon", "delta", "share", "used", ""), rows, texts=3, apart=True)
+    if (planned := account.in_advance()) is not None and own.accounting != "planned":
+        console.result(
+            f"together {rounded_up(account.epsilon)} by this rule; had all of them been planned in advance, they would "
+            f"come to {rounded_up(planned)}: the difference is the price of choosing each after seeing earlier results"
+        )
+    if len(account.totals) > 1:
+        console.note(
+            "note: the promise is about the present total; a total that was changed in view of results is a choice "
+            "that no theorem covers"
+        )

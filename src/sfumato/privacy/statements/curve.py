@@ -1,0 +1,113 @@
+"""What a statement says beyond one (epsilon, delta): delta at fixed epsilons, mu, and how often an attacker is right.
+
+Ponomareva et al. 2023 (arXiv 2303.00654) and NIST SP 800-226 ask for more than one point of the curve. Every figure is
+rounded up to so few digits that each machine comes to the same ones.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+from sfumato.privacy.plan import PrivacyPlan
+from sfumato.privacy.selection import PrivateSelection
+from sfumato.privacy.statements.detection import EPSILONS, curve, detections
+from sfumato.privacy.statements.rounding import ceiling
+from sfumato.privacy.theorems.composed_gaussian import OneGaussian
+
+FALSE_ALARMS = (0.001, 0.01, 0.1)
+LEAST_DELTA = 1e-9
+"""Below it the accountant's own rounding shows, so a smaller delta is given as this one."""
+EXCEPT_WITH = 0.1
+"""mu holds but for this share of delta: the far tail of a sampled step is no Gaussian's."""
+
+
+@functools.lru_cache(maxsize=16)
+def beyond_one_point(promise: PrivacyPlan | PrivateSelection) -> dict[str, Any]:
+    """The fields of a statement, by name.
+
+    **Guarantee.** Upper bounds for the promise's unit and adjacency: of each pair in `curve` that the promise is
+    (epsilon, delta)-differentially private; of `mu` see `dominating_mu`; of `true_positives` see `detections`.
+    """
+    rates = zip(FALSE_ALARMS, detections(promise, FALSE_ALARMS), strict=True)
+    return {
+        "curve": [{"epsilon": epsilon, "delta": delta} for epsilon, delta in _pairs(promise)],
+        "mu": _mu(promise),
+        "true_positives": {f"{rate:g}": min(ceiling(found, 4), 1.0) for rate, found in rates},
+    }
+
+
+def _pairs(promise: PrivacyPlan | PrivateSelection) -> list[tuple[float, float]]:
+    epsilons, deltas = curve(promise)
+    if isinstance(promise, PrivateSelection):
+        found = zip(epsilons.tolist(), deltas.tolist(), strict=True)
+        return [(ceiling(epsilon, 3), up_to_digits(delta)) for epsilon, delta in found if delta < 1]
+    known = dict(zip(epsilons.tolist(), deltas, strict=True))
+    return [(epsilon, max(up_to_digits(known[epsilon]), LEAST_DELTA)) for epsilon in EPSILONS]
+
+
+def _mu(promise: PrivacyPlan | PrivateSelection) -> dict[str, float] | None:
+    if isinstance(promise, PrivateSelection):
+        return None  # of which only single pairs are known
+    spared = float(f"{EXCEPT_WITH * promise.delta:.6g}")
+    if len(promise.loss.parts) == 1 and isinstance(part := promise.loss.parts[0], OneGaussian):
+        return {"mu": ceiling(math.sqrt(part.precision), 4), "except_with": 0.0, "gap": 0.0}
+    mu = dominating_mu(promise, spared)
+    if not math.isfinite(mu):
+        return None
+    return {"mu": ceiling(mu, 4), "except_with": spared, "gap": ceiling(_gap(promise, mu), 3)}
+
+
+def dominating_mu(plan: PrivacyPlan, spared: float) -> float:
+    """A mu with delta(eps) <= delta_mu(eps) + spared for all eps >= 0, delta_mu(eps) that of a Gaussian release.
+
+    **Guarantee.** Then no test for one unit has more true positives than Phi(Phi^-1(a) + mu) + spared at a false
+    positive rate a (Dong, Roth and Su 2022, proposition 6). Between two epsilons of the curve delta is taken at the
+    lower and delta_mu at the upper one, as both fall; beyond the last delta is at most what is spared, or mu is
+    infinite.
+    """
+    import numpy as np
+
+    epsilons, deltas = (np.asarray(values) for values in curve(plan))
+    if deltas[-1] > spared:
+        return math.inf
+    left = deltas[:-1] - spared
+    upper, left = epsilons[1:][left > 0], left[left > 0]
+    if not len(left):
+        return 0.0
+    low, high = np.full(len(left), 1e-6), np.full(len(left), 1e4)
+    for _ in range(60):
+        middle = np.sqrt(low * high)
+        enough = gaussian_deltas(middle, upper) >= left
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return float(high.max()) if (gaussian_deltas(high, upper) >= left).all() else math.inf
+
+
+def gaussian_deltas(mu: Any, epsilons: Any) -> Any:
+    """delta_mu(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), element by element."""
+    import numpy as np
+    from scipy.special import log_ndtr
+
+    above, below = log_ndtr(mu / 2 - epsilons / mu), log_ndtr(-mu / 2 - epsilons / mu)
+    return np.exp(above) * -np.expm1(np.minimum(epsilons + below - above, 0.0))
+
+
+def _gap(plan: PrivacyPlan, mu: float) -> float:
+    """By how much the Gaussian of mu overstates the true positives at most, over a grid of false ones."""
+    import numpy as np
+    from scipy.special import ndtr, ndtri
+
+    rates = np.concatenate([np.geomspace(1e-4, 0.1, 40), np.linspace(0.1, 0.9, 41)])
+    return max(0.0, float((ndtr(ndtri(rates) + mu) - np.array(detections(plan, rates.tolist()))).max()))
+
+
+def up_to_digits(value: float, digits: int = 3) -> float:
+    """The value, rounded up to so many significant digits.
+
+    >>> up_to_digits(0.000012341), up_to_digits(1.0), up_to_digits(0.9999)
+    (1.24e-05, 1.0, 1.0)
+    """
+    if value <= 0:
+        return 0.0
+    return float(f"{ceiling(value, digits - 1 - math.floor(math.log10(value))):.{digits}g}")

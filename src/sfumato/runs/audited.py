@@ -1,0 +1,117 @@
+"""What audits of a run have found: of canaries within it, and of its step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from sfumato._checks import SfumatoError
+from sfumato._files import write
+from sfumato.audit import Bound, one_run, one_run_gaussian
+from sfumato.privacy import PrivacyPlan
+from sfumato.runs import directory as names
+from sfumato.runs.directory import RunDirectory
+
+GUESSED = 0.2
+"""The share of the canaries that is guessed in, and as large a one that is guessed out: fixed before any is seen."""
+CONFIDENCE = 0.95
+ENTRY = "audit"
+"""What the ledger's last line calls the hash of the file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audited:
+    """An audit's outcome. It may be given away: it follows from what was released, and from coins and records of
+    nobody's.
+
+    Args:
+        nominal: the promised epsilon.
+        bounds: from below, at the promise's delta; the first presumes least.
+        plan: the fingerprint of the plan.
+        details: what was observed: for canaries "scores" (M,) and "included" (M,), in their order.
+    """
+
+    nominal: float
+    bounds: tuple[Bound, ...]
+    plan: str
+    details: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def refuted(self) -> bool:
+        """Whether a bound lies above the promise: then something is wrong, but for the share that its confidence
+        leaves."""
+        return any(bound.refutes(self.nominal) for bound in self.bounds)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Plain data, without the details."""
+        return {
+            "nominal": self.nominal,
+            "refuted": self.refuted,
+            "bounds": [bound.to_dict() for bound in self.bounds],
+            "plan": self.plan,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that `from_dict` reads back."""
+        return {**self.summary, **self.details}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Audited:
+        """What `to_dict` wrote."""
+        known = {one.name for one in fields(Bound)}
+        bounds = tuple(Bound(**{name: bound[name] for name in known}) for bound in data["bounds"])
+        details = {name: value for name, value in data.items() if name not in ("nominal", "refuted", "bounds", "plan")}
+        return cls(nominal=float(data["nominal"]), bounds=bounds, plan=str(data["plan"]), details=details)
+
+
+def of_canaries(plan: PrivacyPlan, scores: Sequence[float], included: Sequence[bool]) -> Audited:
+    """What scores of canaries within a run show of its plan (`one_run`, `one_run_gaussian`).
+
+    Args:
+        scores: (M,) from released values alone, higher where a canary looks as if it had been in.
+        included: (M,) whether its coin put it in.
+    """
+    guessed = max(1, round(GUESSED * len(scores)))
+    known: dict[str, Any] = {"delta": plan.delta, "confidence": CONFIDENCE, "guesses": (guessed, guessed)}
+    nominal = plan.epsilon()
+    bounds = (one_run(scores, included, **known, nominal_epsilon=nominal),)
+    bounds += (one_run_gaussian(scores, included, **known, nominal_epsilon=nominal),)
+    details = {"scores": [float(score) for score in scores], "included": [bool(coin) for coin in included]}
+    return Audited(nominal=nominal, bounds=bounds, plan=plan.fingerprint, details=details)
+
+
+def problem(found: Audited, plan: PrivacyPlan, canaries: int) -> str | None:
+    """In what an audit of canaries within a run is not what its own scores and coins give; None where it is."""
+    if found.plan != plan.fingerprint:
+        return "it is of another plan"
+    if not len(found.details.get("scores", ())) == len(found.details.get("included", ())) == canaries:
+        return f"it has other canaries than the {canaries} that the statement tells of"
+    again = of_canaries(plan, found.details["scores"], found.details["included"])
+    pairs = zip(found.bounds, again.bounds, strict=False)
+    same = len(found.bounds) == len(again.bounds) and all(abs(a.epsilon - b.epsilon) < 1e-6 for a, b in pairs)
+    return None if same else "its bounds do not follow from its scores and coins"
+
+
+def save(run: RunDirectory, found: Audited, name: str = names.AUDIT) -> None:
+    """Write it, whole or not at all."""
+    write(run / name, json.dumps(found.to_dict(), indent=2, allow_nan=False).encode() + b"\n")
+
+
+def read(run: RunDirectory, name: str = names.AUDIT) -> Audited | None:
+    """What an audit has written down; None where there was none."""
+    if not (run / name).is_file():
+        return None
+    data = run.read_json(name)
+    try:
+        return Audited.from_dict(data)
+    except (KeyError, TypeError, ValueError, SfumatoError) as error:
+        raise SfumatoError(f"{run / name} holds no audit ({error})", "restore it from a copy, or delete it") from None
+
+
+def of_run(run: RunDirectory) -> Sequence[tuple[str, Audited]]:
+    """All audits of a run that are there, each with the name of its file."""
+    found = ((name, read(run, name)) for name in (names.AUDIT, names.STEP_AUDIT))
+    return [(name, one) for name, one in found if one is not None]

@@ -1,0 +1,159 @@
+"""Who vouches for a run: an Ed25519 signature of its statement, its model and its ledger, by a key of the signer's own.
+
+It shows who vouches, not when, nor that the run took place. The key is another one than the owner's, which keeps data
+and runs apart and is never shown to anybody.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sfumato._checks import SfumatoError
+from sfumato._files import ordinary, write, writing
+from sfumato.privacy import ledger
+from sfumato.runs import directory as names
+from sfumato.runs.directory import RunDirectory, file_hash
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+PURPOSE, VERSION = "sfumato: this statement is vouched for", 1
+SHOWS = "who vouches, not when, nor that it ran"
+SIGNED = "it is signed by the key in"
+_SIGNED = ("purpose", "version", "statement", "model", "ledger")
+"""What is signed; besides it a signature file holds the public key and the signature."""
+
+
+def new_key(path: str | Path) -> str:
+    """Make a signing key at this place, for its owner's eyes alone, and its public half at PATH.pub, to be given away.
+
+    Returns the public key as 64 hexadecimal digits. Errors: `SfumatoError` where something lies there already.
+    """
+    serialization, ed25519 = _library()
+    place, public = Path(path), Path(f"{path}.pub")
+    for taken in (place, public):
+        if os.path.lexists(taken):
+            raise SfumatoError(f"{taken} exists", "give the new key another place: a key is never written over")
+    key = ed25519.Ed25519PrivateKey.generate()
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    encoded = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    with writing(place), os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(pem)
+        file.flush()
+        os.fsync(file.fileno())
+    with writing(public):
+        write(public, encoded)
+    return _digits(key.public_key())
+
+
+def write_signature(run: RunDirectory, key: str | Path) -> Path:
+    """Sign a finished run with the key at that place, and name the file that says so: signature.json in the run."""
+    own, said = _private_key(Path(key)), _said(run)
+    said |= {"public_key": _digits(own.public_key()), "signature": own.sign(_canonical(said)).hex()}
+    run.write_json(names.SIGNATURE, said)
+    return run / names.SIGNATURE
+
+
+def require_signed(run: RunDirectory, public: Ed25519PublicKey) -> None:
+    """Refuse a run that the owner of this public key has not signed as it is.
+
+    **Guarantee.** What is verified is what lies in the run, whatever the signature file says of it, under the key that
+    the caller gave, whatever key that file names. A signature of anything else, or by anyone else, is refused.
+    """
+    from cryptography.exceptions import InvalidSignature
+
+    if not (run / names.SIGNATURE).exists():
+        raise SfumatoError("nobody has signed it", f"have it signed (sfumato sign {run.path} --key PATH)")
+    written = run.read_json(names.SIGNATURE)
+    expected = {*_SIGNED, "public_key", "signature"}
+    if not isinstance(written, dict) or set(written) != expected:
+        raise SfumatoError(f"{names.SIGNATURE} has missing or unknown fields", "sign the run again")
+    said, digits = _said(run), _digits(public)
+    if odd := [name for name in _SIGNED if written[name] != said[name]]:
+        raise SfumatoError(f"{names.SIGNATURE} is of another {' and '.join(odd)} than the run's", "sign the run again")
+    if written["public_key"] != digits:
+        raise SfumatoError(
+            f"it is signed by the key {str(written['public_key'])[:16]}..., not by {digits[:16]}...",
+            "give the key of who signed it, or have the run signed by who is to vouch for it",
+        )
+    try:
+        public.verify(bytes.fromhex(written["signature"]), _canonical(said))
+    except (InvalidSignature, TypeError, ValueError):
+        raise SfumatoError(f"the signature in {names.SIGNATURE} is not one by this key", "sign the run again") from None
+
+
+def public_key(path: Path) -> Ed25519PublicKey:
+    """The public key in a file that `new_key` has written beside the private one."""
+    serialization, ed25519 = _library()
+    content = _content(path)
+    try:
+        key = serialization.load_pem_public_key(content)
+    except ValueError:
+        raise SfumatoError(f"{path} holds no public key", "give the .pub file of who signed") from None
+    if not isinstance(key, ed25519.Ed25519PublicKey):
+        raise SfumatoError(f"{path} holds a public key of another kind than Ed25519", "give one of sfumato sign")
+    return key
+
+
+def _private_key(path: Path) -> Ed25519PrivateKey:
+    serialization, ed25519 = _library()
+    content = _content(path)
+    if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
+        raise SfumatoError(f"the signing key {path} may be used by others (mode {mode:03o})", f"chmod 600 {path}")
+    try:
+        key = serialization.load_pem_private_key(content, password=None)
+    except (TypeError, ValueError):
+        raise SfumatoError(
+            f"{path} holds no signing key", "make one (sfumato sign --new-key PATH); the owner's key signs nothing"
+        ) from None
+    if not isinstance(key, ed25519.Ed25519PrivateKey):
+        raise SfumatoError(f"{path} holds a key of another kind than Ed25519", "make one (sfumato sign --new-key PATH)")
+    return key
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return ordinary(path).read_bytes()
+    except FileNotFoundError:
+        raise SfumatoError(f"the key {path} does not exist", "make one (sfumato sign --new-key PATH)") from None
+    except OSError as error:
+        raise SfumatoError(
+            f"the key {path} cannot be read ({error.strerror})", "give a file that you may read"
+        ) from None
+
+
+def _said(run: RunDirectory) -> dict[str, Any]:
+    """What a signature of this run is of."""
+    return {
+        "purpose": PURPOSE,
+        "version": VERSION,
+        "statement": file_hash(run / names.STATEMENT),
+        "model": file_hash(run / names.MODEL),
+        "ledger": ledger.read(run / names.LEDGER)[-1].hash,
+    }
+
+
+def _canonical(said: Mapping[str, Any]) -> bytes:
+    """The signed bytes: JSON with sorted names and no space."""
+    return json.dumps({name: said[name] for name in _SIGNED}, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _digits(key: Ed25519PublicKey) -> str:
+    return key.public_bytes_raw().hex()
+
+
+def _library() -> tuple[Any, Any]:
+    """cryptography's serialization and ed25519, or the refusal that says how to install it."""
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError:
+        raise SfumatoError(
+            "signatures need cryptography, which is not installed", "pip install 'sfumato[sign]'"
+        ) from None
+    return serialization, ed25519

@@ -1,0 +1,232 @@
+"""Thousands of small networks trained at once by one plan, as audits need them: a step is a few products for all.
+
+M models of one shape, whose weights are tensors (M, ...): a stack of linear layers with tanh between them. One layer
+alone is a linear classifier, or the head of a model on its trunk's features. Each step is that of `PrivateStep` (De et
+al. 2022, equation 4): participants by coins, each gradient clipped to C, their sum, N(0, (sigma C)^2) in every
+coordinate, divided by the expected batch size and C. The tests hold both beside each other. Nothing here is a release:
+whatever is trained serves to attack, and the noise comes from a generator that is quick and not secret.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from sfumato import optim
+from sfumato._checks import SfumatoError
+from sfumato.averaging.averages import Averages
+from sfumato.optim.descent import Descent
+from sfumato.privacy import Fixed, FullBatch, Gaussian, Poisson, PrivacyPlan
+from sfumato.training.descent import average_for, set_rate, training_over
+
+NUMBERS_AT_ONCE = 1 << 21
+"""Weights of all models together that are trained at once: with their gradients and noise they stay near a processor's
+cache."""
+LOSSES = ("softmax", "sigmoid")
+ELEMENTWISE = ("sgd", "momentum", "adam", "adamw")
+"""Optimizers that move each weight by its own gradients, and so M models as they would move each."""
+
+
+class Layer(NamedTuple):
+    """One linear layer of M models: weight (M, out, in), bias (M, out)."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+Layers = Sequence[Layer]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How all of them are trained.
+
+    Args:
+        plan: of independent Gaussian noise, with Poisson sampling or full batches and one clipping norm.
+        descent: optimizer, rate and schedule.
+        averages: which weights are released in the end.
+        loss: softmax or sigmoid.
+
+    Errors: `SfumatoError` for what these steps do not do.
+    """
+
+    plan: PrivacyPlan
+    descent: Descent
+    averages: Averages
+    loss: str = "softmax"
+
+    def __post_init__(self) -> None:
+        plan, wanted = self.plan, "many models at once need"
+        kinds = (plan.mechanism, Gaussian), (plan.participation, (Poisson, FullBatch)), (plan.clipping, Fixed)
+        others = [type(found).__name__ for found, kind in kinds if not isinstance(found, kind)]
+        if others or plan.unit.drawn != "examples":
+            raise SfumatoError(
+                f"{wanted} examples drawn by coins or all together, Gaussian noise and one clipping norm, and the plan "
+                f"has {', '.join(others) or plan.unit.name}",
+                "train the models one by one",
+            )
+        if self.descent.optimizer not in ELEMENTWISE or self.descent.pretrained_rate != 1:
+            raise SfumatoError(
+                f"{wanted} an optimizer that moves each weight by itself, at one rate, and there is "
+                f"{self.descent.optimizer}",
+                "train the models one by one",
+            )
+        if self.loss not in LOSSES or training_over(self.averages) is not None:
+            raise SfumatoError(
+                f"{wanted} the loss softmax or sigmoid and gradients at the last weights, and there is {self.loss}",
+                "train the models one by one",
+            )
+
+    def __call__(
+        self,
+        start: Layers,
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        models: int,
+        generator: torch.Generator,
+        members: Tensor | None = None,
+    ) -> list[Layer]:
+        """The layers of M models that all began at the same weights.
+
+        Args:
+            start: of one model, M = 1.
+            inputs: float32 (N, D), what the first layer is given.
+            targets: int64 (N,).
+            models: M.
+            generator: of coins and noise.
+            members: bool (M, N), which records each model has at all; None for all of them.
+        """
+        each = max(1, NUMBERS_AT_ONCE // sum(value.numel() for layer in start for value in layer))
+        blocks = [slice(at, min(at + each, models)) for at in range(0, models, each)]
+        found = [
+            self._block(start, inputs, targets, block, None if members is None else members[block], generator)
+            for block in blocks
+        ]
+        return [
+            Layer(*(torch.cat(values) for values in zip(*layers, strict=True))) for layers in zip(*found, strict=True)
+        ]
+
+    def _block(
+        self,
+        start: Layers,
+        inputs: Tensor,
+        targets: Tensor,
+        block: slice,
+        members: Tensor | None,
+        generator: torch.Generator,
+    ) -> list[Layer]:
+        """The same of as many as are trained at once."""
+        plan, descent, count = self.plan, self.descent, block.stop - block.start
+        trained = {
+            f"{name}.{place}": value.expand(count, *value.shape[1:]).clone().requires_grad_()
+            for place, layer in enumerate(start)
+            for name, value in layer._asdict().items()
+        }
+        optimizer = optim.create(
+            descent.optimizer,
+            list(trained.values()),
+            learning_rate=descent.learning_rate,
+            momentum=descent.momentum,
+            weight_decay=descent.weight_decay,
+        )
+        rate = optim.schedule(descent.schedule, steps=plan.steps, warmup=descent.warmup)
+        averaging = average_for(self.averages)
+        average = averaging.begin(trained) if averaging else {}
+        with torch.no_grad():
+            for step in range(plan.steps):
+                set_rate(optimizer, descent.learning_rate * rate(step))
+                taken = torch.rand(count, len(inputs), generator=generator) < plan.sampling_probability
+                taken = taken if members is None else taken & members
+                total = clipped_sum(stacked(trained), inputs, targets, taken, max_norm=plan.max_norm, loss=self.loss)
+                gradient = [released(value, plan, generator) for layer in total for value in layer]
+                for parameter, value in zip(trained.values(), gradient, strict=True):
+                    parameter.grad = value
+                optimizer.step()
+                if averaging is not None:
+                    average = averaging.update(average, trained, step)
+        last = averaging.released(average) if averaging else trained
+        return stacked({name: value.detach() for name, value in last.items()})
+
+
+def stacked(values: dict[str, Tensor]) -> list[Layer]:
+    """Layers of tensors in their order: weight, bias, weight, bias, ..."""
+    flat = list(values.values())
+    return [Layer(*pair) for pair in zip(flat[::2], flat[1::2], strict=True)]
+
+
+def begin(widths: Sequence[int], generator: torch.Generator) -> list[Layer]:
+    """One model's layers: zeros for the last one, and N(0, 1 / in) with biases 0 for those below it.
+
+    Args:
+        widths: of the inputs, of each hidden layer, and of the outputs.
+    """
+    shapes = list(zip(widths[1:], widths, strict=False))
+    hidden = [torch.randn(1, *shape, generator=generator) / math.sqrt(shape[1]) for shape in shapes[:-1]]
+    return [Layer(weight, torch.zeros(1, weight.shape[1])) for weight in (*hidden, torch.zeros(1, *shapes[-1]))]
+
+
+def forward(layers: Layers, inputs: Tensor) -> tuple[list[Tensor], Tensor]:
+    """What each layer is given, (N, D) the first and (M, H, N) the others, and the logits (M, K, N)."""
+    first, *others = layers
+    found: list[Tensor] = [inputs]
+    outputs = (first.weight.flatten(0, 1) @ inputs.T).view(*first.bias.shape, -1) + first.bias[..., None]
+    for layer in others:
+        found.append(outputs.tanh())
+        outputs = layer.weight @ found[-1] + layer.bias[..., None]
+    return found, outputs
+
+
+def errors_of(outputs: Tensor, targets: Tensor, loss: str) -> Tensor:
+    """The gradient of each example's loss by its logits, both (M, K, N): p - y."""
+    probabilities = outputs.softmax(1) if loss == "softmax" else outputs.sigmoid()
+    return probabilities - functional.one_hot(targets, outputs.shape[1]).T.to(outputs.dtype)
+
+
+def clipped_sum(
+    layers: Layers, inputs: Tensor, targets: Tensor, taken: Tensor, *, max_norm: float, loss: str = "softmax"
+) -> list[Layer]:
+    """The sum over those that take part of min(1, C / ||g_i||) g_i, of each model by its own weights.
+
+    A layer's gradient for one example is the outer product of error e and (a, 1), a what it is given, so that
+    ||g||^2 = sum over layers of ||e||^2 (||a||^2 + 1).
+
+    Args:
+        taken: bool (M, N), who takes part in the step of which model.
+
+    Returns:
+        layers of the shapes of the weights: the sums.
+    """
+    given, outputs = forward(layers, inputs)
+    errors = [errors_of(outputs, targets, loss)]
+    for layer, hidden in zip(reversed(layers[1:]), reversed(given[1:]), strict=True):
+        errors.insert(0, layer.weight.mT @ errors[0] * (1 - hidden.square()))
+    squares = torch.zeros_like(taken, dtype=inputs.dtype)
+    for error, below in zip(errors, given, strict=True):
+        squares += error.square().sum(1) * (below.square().sum(1) + 1)  # (N,) of the inputs, else (M, N)
+    factors = (taken * (max_norm / squares.sqrt()).clamp(max=1)).unsqueeze(1)
+    sums = []
+    for error, below in zip(errors, given, strict=True):
+        clipped = error * factors
+        weight = (clipped.flatten(0, 1) @ below).view(*clipped.shape[:2], -1) if below is inputs else clipped @ below.mT
+        sums.append(Layer(weight, clipped.sum(-1)))
+    return sums
+
+
+def released(total: Tensor, plan: PrivacyPlan, generator: torch.Generator) -> Tensor:
+    """(sum + sigma C xi) / (B C), xi ~ N(0, I); the sum is used up."""
+    noise = torch.empty_like(total).normal_(generator=generator)
+    deviation = plan.noise_multiplier * plan.max_norm
+    return total.add_(noise, alpha=deviation).div_(plan.expected_batch_size * plan.max_norm)
+
+
+def losses_at(layers: Layers, inputs: Tensor, targets: Tensor) -> Tensor:
+    """The cross-entropy of each example under each model: float64 (M, N), in nats."""
+    logits = forward(layers, inputs)[1].double()
+    return functional.cross_entropy(logits, targets.expand(len(logits), -1), reduction="none")

@@ -1,0 +1,49 @@
+"""The audit of a finished run's step, written down beside it and on its page."""
+
+from __future__ import annotations
+
+from os import PathLike
+
+from torch import nn
+
+from sfumato._files import write
+from sfumato.observers.progress import Progress
+from sfumato.runs import audited
+from sfumato.runs import directory as names
+from sfumato.runs.audited import Audited
+from sfumato.runs.directory import RunDirectory
+from sfumato.search.audits.step import audit_step
+from sfumato.search.audits.subject import of_run
+from sfumato.training.conclusion import run_page
+
+
+def audit_run(
+    directory: str | PathLike[str],
+    *,
+    model: nn.Module | str | None = None,
+    observations: int | None = None,
+    confidence: float = 0.95,
+    progress: Progress | None = None,
+) -> Audited:
+    """Attack the step of a finished run on made-up inputs, and write what that proves beside it, and on its page.
+
+    Args:
+        directory: of a run of `train`. None of its data are read, and nothing is spent.
+        model: where the run trained an object of the caller's own, as `load` takes it.
+        observations: how often the step is taken with a canary, and without it; by rule 5,000, or as often as 18
+            seconds allow.
+        confidence: one minus the probability that a bound exceeds the truth.
+        progress: where to report to.
+
+    Returns:
+        The promised epsilon, the bounds, and whether one of them lies above it (`refuted`).
+
+    Errors: `SfumatoError` for what is no finished private run of a classifier, for one without its record, and for
+    plans of which single steps say nothing (correlated noise).
+    """
+    subject = of_run(directory, model=model)
+    found = audit_step(subject, observations=observations, confidence=confidence, progress=progress)
+    run = RunDirectory(directory)
+    audited.save(run, found, names.STEP_AUDIT)
+    write(run / names.REPORT, run_page.report(run).encode(), private=True)
+    return found

@@ -1,0 +1,260 @@
+"""A stranger with the model file: a finished run attacked by shadow models that the same recipe has trained.
+
+The owner runs it, on their own records: whom the run was trained on (its training part) and whom not (its test part) is
+known to them, and to the attack it is not. What comes out is measured on private records without noise, and is theirs
+alone. By default the attacker is a strong one, as the promise is about: they know all training records but those that
+are asked about, and of these each shadow model is trained with a random half.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sfumato._checks import SfumatoError, positive_integer
+from sfumato.data import CachedRecords, Part, Preparation, Source
+from sfumato.evaluation import accuracy
+from sfumato.experiment import users
+from sfumato.experiment.settings import Settings
+from sfumato.models.losses import exclusive
+from sfumato.observers.notebook import shown
+from sfumato.observers.progress import Progress, Silence
+from sfumato.privacy import PrivacyPlan
+from sfumato.randomness import RunKey
+from sfumato.runs import directory as names
+from sfumato.runs.checkpoint import Checkpoint
+from sfumato.runs.directory import RunDirectory
+from sfumato.runs.loaded import Loaded, load
+from sfumato.search.audits.lira import Attack, attack, phi
+from sfumato.search.audits.many import Layer, Training, forward
+from sfumato.training.descent import beginning_of_average, optimizer_for
+from sfumato.training.inputs import OnFeatures, features
+from sfumato.training.job import PrivateJob, is_public
+from sfumato.training.loop import take_steps
+from sfumato.training.parts import registry
+from sfumato.training.preparation.prepare import own_threads, prepare
+from sfumato.training.preparation.recorded import source_of
+
+SHADOWS = 64
+
+
+@own_threads()
+def shadow(
+    directory: str | os.PathLike[str],
+    shadows: int = SHADOWS,
+    *,
+    source: Source | None = None,
+    variant: str = "online",
+    seed: int | None = None,
+    progress: Progress | None = None,
+) -> Attack:
+    """Attack the model file of a finished private run by shadow models (`attack`).
+
+    As many training records as there are test records, chosen at random, are asked about beside these. Each shadow
+    model is trained by the run's own plan and settings on all other training records and a random half of those that
+    are asked about, so it has as many as the run had. A linear classifier on fixed features, without views, is trained
+    for all shadow models at once; any other model as often as there are of them.
+
+    Args:
+        directory: of the run.
+        shadows: how many shadow models.
+        source: the run's own; None to read it again by its record.
+        variant: "online" or "offline": by models with and without a record, or by those without it alone.
+        seed: of halves, coins and noise; None for one of the system's.
+        progress: where to report to.
+
+    **Guarantee.** None: what comes out depends on private records, is for their owner's eyes, and goes into no
+    statement or model file. No shadow model is kept or listed as a use, and their noise has nothing of the run's.
+
+    Errors: `SfumatoError` for a run that promises nothing, promises for users, tells several labels of a record, or was
+    trained on other records than the source's.
+    """
+    positive_integer("shadows", shadows, remedy="give how many models are trained to attack by, such as 64")
+    run, progress = RunDirectory(directory), shown(progress)
+    run.require_finished()
+    if is_public(run):
+        raise SfumatoError(f"the run in {run.path} was trained without privacy", "attack one that promises something")
+    record = run.read_json(names.SETTINGS)
+    plan, settings = PrivacyPlan.from_dict(run.read_json(names.PLAN)), Settings.from_dict(record["settings"])
+    if plan.unit.drawn != "examples" or plan.users is not None or not exclusive(settings.objective.loss):
+        raise SfumatoError(
+            f"the run in {run.path} promises for each {plan.unit.name} and has the loss {settings.objective.loss}",
+            "attack one that promises for examples, of which one class each is true",
+        )
+    if source is None:
+        source = users.kept_for(source_of(str(run.path), record), plan)
+    if source.fingerprint != record["data"]["fingerprint"]:
+        raise SfumatoError(
+            f"the run in {run.path} was trained on other records than those of {source.kind}",
+            "give its own source, and have the owner's key at hand that split it: who is in it must be known",
+        )
+    if source.zoomed is not None:
+        raise SfumatoError(
+            f"the run in {run.path} cuts its views out of larger images, which test records lack", "attack another run"
+        )
+    key = RunKey.fresh() if seed is None else RunKey.from_seed(seed, f"shadow models of {record['run']}")
+    question = Question.drawn(source, shadows, key)
+    about, around = replace(settings, seed=None), registry.recorded(record, str(run.path))
+
+    def job_of(own: Source) -> PrivateJob:
+        return prepare(None, own, plan, about, threads=1, **around)
+
+    loaded, job = load(run.path), job_of(source)
+    at_once = training_at_once(job)
+    if at_once is not None:
+        target, found = _at_once(at_once, job, loaded, question, key, progress)
+    else:
+        target, found = _one_by_one(job_of, job, loaded, question, progress)
+    return attack(target, found, question.halves, question.members, promise=plan, variant=variant)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Whom the attack asks about.
+
+    Args:
+        source: the run's.
+        asked: int64 (n,), records by their place among those of the training part and then of the test part.
+        halves: bool (S, n), with which of them each shadow model is trained.
+    """
+
+    source: Source
+    asked: np.ndarray
+    halves: np.ndarray
+
+    @classmethod
+    def drawn(cls, source: Source, shadows: int, key: RunKey) -> Question:
+        """As many records of the training part as of the test part, and each shadow model's half of them."""
+        generator, train, test = key.generator("asked", 0), len(source.train), len(source.test)
+        each = min(train, test)
+        if not each:
+            raise SfumatoError(f"{source.kind} has {train} training and {test} test records", "give one with both")
+        own, others = (np.sort(generator.choice(count, each, replace=False)) for count in (train, test))
+        return cls(
+            source=source,
+            asked=np.concatenate([own, train + others]),
+            halves=_halves(shadows, 2 * each, key.generator("halves", 0)),
+        )
+
+    @property
+    def members(self) -> np.ndarray:
+        """bool (n,), whom the run was trained on."""
+        return self.asked < len(self.source.train)
+
+    @property
+    def labels(self) -> Tensor:
+        """int64 (n,)."""
+        return torch.from_numpy(np.concatenate([self.source.train.labels, self.source.test.labels])[self.asked])
+
+    @property
+    def used(self) -> np.ndarray:
+        """bool (S, N + M), on whom each shadow model is trained, of all records, the training part first."""
+        found = np.zeros((len(self.halves), len(self.source.train) + len(self.source.test)), bool)
+        found[:, : len(self.source.train)] = True
+        found[:, self.asked] = self.halves
+        return found
+
+
+def _halves(shadows: int, records: int, generator: np.random.Generator) -> np.ndarray:
+    """bool (S, n): random halves, every second model with what the one before it was trained without, so that each
+    record is in half of the models (Carlini et al. 2022, section VI) and each model has half of the records."""
+    pairs = np.tile(np.arange(records) < records // 2, (-(-shadows // 2), 1))
+    first = generator.permuted(pairs, axis=1)
+    return np.stack([first, ~first], axis=1).reshape(-1, records)[:shadows]
+
+
+def training_at_once(job: PrivateJob) -> Training | None:
+    """How all shadow models are trained at once; None where that would not be the run's own recipe.
+
+    Needed are a head of zeros on fixed features, each record's the same in every step, and a plan and settings that
+    `Training` knows.
+    """
+    settings, head = job.settings, None if job.trunk is None else job.module.get_submodule(job.trunk.head)
+    if not isinstance(head, nn.Linear) or head.bias is None or any(value.any() for value in head.parameters()):
+        return None
+    if job.views.count > 1 or job.views.flip or settings.objective.class_prevalence is not None or job.draws:
+        return None
+    if job.device.type != "cpu":
+        return None
+    try:
+        return Training(
+            plan=job.plan, descent=settings.descent, averages=settings.averages, loss=settings.objective.loss
+        )
+    except SfumatoError:
+        return None
+
+
+def _at_once(
+    training: Training, job: PrivateJob, loaded: Loaded, question: Question, key: RunKey, progress: Progress
+) -> tuple[np.ndarray, np.ndarray]:
+    """phi of the records that are asked about, under the run's model (n,) and under all shadow models (S, n)."""
+    assert job.trunk is not None
+    source, loss, shadows = question.source, training.loss, len(question.halves)
+    inputs = torch.cat([features(job, part, progress) for part in (source.train, source.test)])
+    labels = torch.from_numpy(np.concatenate([source.train.labels, source.test.labels]))
+    head = job.module.get_submodule(job.trunk.head)
+    assert isinstance(head, nn.Linear)
+    start = [Layer(head.weight.detach()[None], head.bias.detach()[None])]
+    generator = torch.Generator().manual_seed(key.seed("shadows", 0))
+    progress.begin("training shadow models", shadows)
+    members = torch.from_numpy(question.used)
+    layers = training(start, inputs, labels, models=shadows, generator=generator, members=members)
+    progress.advance(shadows)
+    asked = inputs[torch.from_numpy(question.asked)]
+    logits = forward(layers, asked)[1].mT
+    with torch.inference_mode():
+        own = OnFeatures(loaded.module, job.trunk.head)(asked)
+    return phi(own, question.labels, loss), phi(logits, question.labels, loss)
+
+
+def _one_by_one(
+    job_of: Callable[[Source], PrivateJob], job: PrivateJob, loaded: Loaded, question: Question, progress: Progress
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same, each shadow model trained by the run's own loop."""
+    source, loss, found = question.source, job.settings.objective.loss, []
+    module, transform = loaded.on(source)
+    target = phi(_logits(module, question, transform, torch.device("cpu")), question.labels, loss)
+    progress.begin("training shadow models", len(question.halves))
+    for number, used in enumerate(question.used, start=1):
+        inside, outside = used[: len(source.train)], used[len(source.train) :]
+        part = _joined(source.train.chosen(inside), source.test.chosen(outside))
+        own = job_of(replace(source, train=part))
+        found.append(phi(_logits(trained(own), question, own.transform, own.device), question.labels, loss))
+        progress.advance(number)
+    return target, np.stack(found)
+
+
+def _logits(module: nn.Module, question: Question, transform: Preparation, device: torch.device) -> Tensor:
+    """Logits (n, classes) of the records that are asked about."""
+    train, test = question.source.train, question.source.test
+    members = question.members
+    places = (train, question.asked[members]), (test, question.asked[~members] - len(train))
+    return torch.cat([accuracy.logits(module, part, transform, device, places=rows) for part, rows in places])
+
+
+def _joined(first: Part, second: Part) -> Part:
+    """The records of both."""
+    if isinstance(first, CachedRecords):
+        raise SfumatoError(
+            "the run was trained on a cache of features by more than one linear layer", "attack a run on the images"
+        )
+    both = {one.name: (getattr(first, one.name), getattr(second, one.name)) for one in fields(first)}
+    arrays = {name: pair for name, pair in both.items() if all(isinstance(value, np.ndarray) for value in pair)}
+    return replace(first, **{name: np.concatenate(pair) for name, pair in arrays.items()})
+
+
+def trained(job: PrivateJob) -> nn.Module:
+    """The model that a job's steps lead to, for an attack: nothing is written down or listed, and nothing released."""
+    start = Checkpoint.of(
+        0, job.module, beginning_of_average(job), optimizer_for(job.module, job.settings.descent), run="shadow"
+    )
+    with TemporaryDirectory() as place:
+        outcome = take_steps(job, RunDirectory(place), job.kind.steps(job, job.key, Silence()), start)
+    job.module.load_state_dict(outcome.weights)
+    return job.module

@@ -1,0 +1,272 @@
+"""White box: the software's own private step, with a canary and without it (Nasr et al. 2023, arXiv 2302.07956)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sfumato._checks import fraction, positive_integer
+from sfumato.audit import Bound, epsilon_of, white_box
+from sfumato.audit.gaussian import mu_shown
+from sfumato.audit.mixture import epsilon_of_mixture
+from sfumato.gradients import ClippedGradient, ClippedSum, UserGradient
+from sfumato.models.losses import LOSSES
+from sfumato.observers.progress import Progress, Silence
+from sfumato.privacy import PrivacyPlan
+from sfumato.privacy.unit import Drawn
+from sfumato.randomness import Noise, RunKey
+from sfumato.runs.audited import Audited
+from sfumato.search.audits.subject import Subject, at
+from sfumato.training.step import PrivateStep
+
+OBSERVATIONS = 5_000
+"""In each world, where they fit into `SECONDS`."""
+FEWEST = 100
+SECONDS = 18.0
+TRIED = 5
+BEST_SEEN = 3.0
+"""A mu that so few observations tell well."""
+OTHERS, CANDIDATES = 3, 8
+FULL, POISSON = "full-batch", "poisson"
+Gradient = Mapping[str, Tensor]
+
+
+class Remembered:
+    """A clipped gradient that computes the sum over the same batch once, unless the model draws random numbers.
+
+    What one observation differs in from another is then the noise alone, which is drawn, added and divided each time.
+    """
+
+    def __init__(self, gradient: ClippedGradient | UserGradient):
+        self._gradient, self._found = gradient, {}
+        self.max_norm = gradient.max_norm
+        self.sums_over: Drawn = gradient.sums_over
+        self.sensitivity, self.zeros = gradient.sensitivity, gradient.zeros
+
+    def __call__(self, *batch: Tensor) -> ClippedSum:
+        """The clipped sum of a batch, known again by its tensors being the same objects."""
+        if self._gradient.draws:
+            return self._gradient(*batch)
+        place = tuple(map(id, batch))
+        if place not in self._found:
+            self._found[place] = batch, self._gradient(*batch)
+        return self._found[place][1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhiteBox:
+    """The observations that one subject allows.
+
+    Args:
+        subject: what is audited.
+        merged: k, the number of the plan's steps that one observation stands for.
+
+    An observation is what one call of `PrivateStep` releases for some made-up units, with a made-up canary (in) or
+    without it (out), at noise multiplier sigma / sqrt(k): as much noise as k steps of the plan have together, in all of
+    which the canary takes part. What is released is multiplied by the public divisor; the sum over the others, as plain
+    autograd has it, is taken off; and the rest is projected on the canary's own gradient.
+
+    **Guarantee.** Neither clipped gradient nor noise nor sampler has a part in what it is compared with: the canary's
+    direction and the others' sum are autograd's, one record after the other, clipped here.
+    """
+
+    subject: Subject
+    merged: int
+
+    @cached_property
+    def units(self) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of the others and, last, of the canary: the candidate with the longest gradient."""
+        inputs, labels = self.subject.inputs(OTHERS + CANDIDATES), self.subject.labels(OTHERS + CANDIDATES)
+        lengths = [_length(self._raw(inputs[one], labels[one])) for one in range(OTHERS, OTHERS + CANDIDATES)]
+        chosen = [*range(OTHERS), OTHERS + int(np.argmax(lengths))]
+        return inputs[chosen], labels[chosen]
+
+    def _raw(self, inputs: Tensor, labels: Tensor) -> Gradient:
+        """The gradient of one unit (R, K, ...): of the mean over its records of the mean over views of the loss."""
+        module, loss = self.subject.trained, LOSSES[self.subject.loss]
+        trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
+        views = self.subject.views
+        losses = [loss(module(x), y.expand(views, *y.shape)) for x, y in zip(inputs, labels, strict=True)]
+        found = torch.autograd.grad(sum(losses) / len(losses), list(trained.values()), allow_unused=True)  # type: ignore[arg-type]
+        return {
+            name: torch.zeros_like(value) if one is None else one.detach()
+            for (name, value), one in zip(trained.items(), found, strict=True)
+        }
+
+    @cached_property
+    def direction(self) -> Gradient:
+        """The canary's gradient, of length 1."""
+        raw = self._raw(*(one[-1] for one in self.units))
+        return {name: value / _length(raw) for name, value in raw.items()}
+
+    @cached_property
+    def reach(self) -> float:
+        """How much of C the canary's gradient has: 1 where it is long enough to be clipped."""
+        return min(1.0, _length(self._raw(*(one[-1] for one in self.units))) / self.subject.plan.max_norm)
+
+    @cached_property
+    def of_others(self) -> float:
+        """What the others' clipped sum has in that direction."""
+        raw = [self._raw(*(one[place] for one in self.units)) for place in range(OTHERS)]
+        bound = self.subject.plan.max_norm
+        return sum(min(1.0, bound / _length(one)) * _inner(one, self.direction) for one in raw)
+
+    @cached_property
+    def plan(self) -> PrivacyPlan:
+        """Of single observations."""
+        return at(self.subject.plan, self.subject.plan.noise_multiplier / math.sqrt(self.merged), 10**6)
+
+    @cached_property
+    def step(self) -> PrivateStep:
+        """The software's."""
+        key = RunKey.from_seed(0, f"audit of {self.subject.plan.fingerprint}")
+        noise = Noise(self.plan.mechanism, max_norm=self.plan.max_norm, key=key)
+        return PrivateStep(plan=self.plan, gradient=Remembered(self.subject.gradient()), noise=noise)
+
+    @cached_property
+    def batches(self) -> dict[bool, tuple[Tensor, ...]]:
+        """The arguments of the clipped gradient in both worlds: without the canary, and with it."""
+        return {canary: self._batch(canary=canary) for canary in (False, True)}
+
+    def _batch(self, *, canary: bool) -> tuple[Tensor, ...]:
+        count = OTHERS + canary
+        inputs, labels = (one[:count] for one in self.units)
+        if self.subject.views == 1:
+            inputs = inputs.squeeze(2)
+        if self.subject.of_users:
+            return inputs, labels, torch.full(labels.shape[:2], 1 / self.subject.records)
+        return inputs.squeeze(1), labels.squeeze(1)
+
+    def observed(self, place: int, *, canary: bool) -> float:
+        """One observation, N(0, 1) without the canary and N(1 / sigma, 1) with it where all is well."""
+        private = self.step(place, [self.batches[canary]])
+        scale = self.plan.expected_batch_size * self.plan.max_norm
+        found = scale * _inner(private, self.direction) - self.of_others
+        return found / (self.plan.noise_multiplier * self.plan.max_norm)
+
+
+def audit_step(
+    subject: Subject,
+    *,
+    observations: int | None = None,
+    confidence: float = 0.95,
+    progress: Progress | None = None,
+) -> Audited:
+    """A lower bound of a run's epsilon from its own step on made-up inputs: no data are read.
+
+    Args:
+        subject: what is audited.
+        observations: in each world; by rule `OBSERVATIONS`, or as many as take `SECONDS`.
+        confidence: of each bound.
+        progress: where to report to.
+
+    **Guarantee.** Each bound exceeds the truth of what was observed with probability at most 1 - confidence. The
+    threshold is half the nominal mu, and the number of observations is fixed before the first of them counts. The
+    first bound presumes what it says; the second nothing, and speaks of the steps that one observation stands for.
+    """
+    if observations is not None:
+        positive_integer("observations", observations, remedy="give a number such as 5000")
+    fraction("confidence", confidence, remedy="give a number such as 0.95")
+    progress, plan = progress or Silence(), subject.plan
+    merged = min(plan.steps, max(1, round((BEST_SEEN * plan.noise_multiplier) ** 2)))
+    box = WhiteBox(subject=subject, merged=merged)
+    count = observations or _affordable(box)
+    progress.begin("observing private steps", 2 * count)
+    seen = np.empty((2, count))
+    for place in range(count):
+        seen[0, place] = box.observed(2 * place, canary=False)
+        seen[1, place] = box.observed(2 * place + 1, canary=True)
+        progress.advance(2 * place + 2)
+    mu = 1 / box.plan.noise_multiplier
+    gaussian, plain = white_box(
+        seen[1], seen[0], delta=plan.delta, confidence=confidence, thresholds=mu / 2, nominal_mu=mu
+    )
+    details = {
+        "observations": count,
+        "merged_steps": merged,
+        "steps": plan.steps,
+        "reach": box.reach,
+        "nominal_mu": mu,
+        "histograms": _histograms(seen, mu),
+    }
+    bounds = _of_the_whole(gaussian, plan, merged), _of_one(plain, plan, merged)
+    return Audited(nominal=plan.epsilon(), bounds=bounds, plan=plan.fingerprint, details=details)
+
+
+def composed(plan: PrivacyPlan, mu: float) -> tuple[float, str]:
+    """The epsilon of the whole plan where one step in which a unit takes part has this mu; and what that presumes."""
+    gaussian = "a Gaussian trade-off curve"
+    if mu == 0:
+        return 0.0, gaussian
+    if plan.participation.name == FULL:
+        return epsilon_of(mu * math.sqrt(plan.steps), plan.delta), gaussian
+    if plan.participation.name == POISSON and plan.users is None:
+        q = plan.sampling_probability
+        return epsilon_of_mixture(mu, q, plan.steps, plan.delta), f"{gaussian}, and sampling with probability {q:.4g}"
+    found = at(plan, 1 / mu, plan.steps).epsilon() if math.isfinite(mu) else math.inf
+    return found, f"{gaussian}, and the plan's own theorem for who takes part"
+
+
+def _of_the_whole(bound: Bound, plan: PrivacyPlan, merged: int) -> Bound:
+    """A bound of mu of so many steps at once, as one of the whole plan."""
+    each = 1 / math.sqrt(merged)
+    epsilon, assumption = composed(plan, (bound.mu or 0.0) * each)
+    largest = bound.observations["observed_in"], bound.observations["observed_out"]
+    most = composed(plan, _most(largest, bound.confidence or 0.95) * each)[0]
+    return replace(
+        bound,
+        epsilon=epsilon,
+        at_most=most,
+        assumption=assumption,
+        mu=(bound.mu or 0.0) * each,
+        method=f"white box, {_steps(merged)} of {plan.steps:,} seen at once",
+    )
+
+
+def _most(sizes: tuple[float, float], confidence: float) -> float:
+    """The largest mu that so many observations show, where not one of them is on the wrong side."""
+    return mu_shown(0, 0, (int(sizes[0]), int(sizes[1])), 1 - confidence)
+
+
+def _of_one(bound: Bound, plan: PrivacyPlan, merged: int) -> Bound:
+    """The bound without assumption, with what it speaks of."""
+    whole = merged == plan.steps and plan.participation.name == FULL
+    what = "the whole run" if whole else f"{_steps(merged)} in which the canary takes part"
+    return replace(bound, method=f"white box, no assumption, of {what}")
+
+
+def _steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count:,} steps"
+
+
+def _affordable(box: WhiteBox) -> int:
+    """How many observations a world take `SECONDS`, of `OBSERVATIONS` at most; those that tell are not counted."""
+    box.observed(10**6 - 1, canary=True)  # what is made at the first call is not to be timed
+    each = math.inf
+    for place in range(TRIED):
+        began = time.perf_counter()
+        box.observed(10**6 - 2 - place, canary=True)
+        each = min(each, time.perf_counter() - began)
+    return max(FEWEST, min(OBSERVATIONS, int(SECONDS / (2 * each))))
+
+
+def _histograms(seen: np.ndarray, mu: float) -> dict[str, list[float]]:
+    """Counts of both worlds for a picture, in bins of equal width."""
+    edges = np.linspace(min(-4.0, float(seen.min())), max(mu + 4.0, float(seen.max())), 41)
+    without, with_canary = (np.histogram(world, edges)[0].tolist() for world in seen)
+    return {"edges": edges.tolist(), "out": without, "in": with_canary}
+
+
+def _inner(one: Gradient, other: Gradient) -> float:
+    return float(sum((one[name].double() * other[name].double()).sum() for name in one))
+
+
+def _length(one: Gradient) -> float:
+    return math.sqrt(_inner(one, one))

@@ -1,0 +1,179 @@
+"""What is audited: the model, the plan and the settings of a run, without any of its data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from os import PathLike
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sfumato import models
+from sfumato._checks import SfumatoError
+from sfumato.data import AsStored, Form, Images, Tokens
+from sfumato.experiment.settings import Settings
+from sfumato.gradients import ClippedGradient, UserGradient
+from sfumato.models.losses import LOSSES, exclusive
+from sfumato.privacy import PrivacyPlan, Quantile
+from sfumato.runs import directory as names
+from sfumato.runs.directory import RunDirectory
+from sfumato.runs.loaded import load
+from sfumato.training.inputs import OnFeatures, features_alone
+from sfumato.training.job import PrivateJob, is_public
+
+MADE_BY = 0
+"""The public seed of all inputs."""
+RECORDS = 2
+"""Records of each unit, where users are drawn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A run as an audit of its step needs it.
+
+    Args:
+        name: of the run or the recipe.
+        plan: what it promises.
+        module: the model, in training mode, on the CPU, with any weights.
+        form: of its inputs.
+        loss, views: of its settings.
+        classes: how many.
+    """
+
+    name: str
+    plan: PrivacyPlan
+    module: nn.Module = field(repr=False)
+    form: Form
+    loss: str
+    views: int
+    classes: int
+
+    def __post_init__(self) -> None:
+        plan, problem = self.plan, None
+        if not plan.mechanism.independent:
+            problem = f"its noise ({plan.mechanism.name}) hangs together between steps"
+        elif isinstance(plan.clipping, Quantile):
+            problem = "its clipping norm follows a quantile of the norms"
+        elif plan.unit.drawn not in ("examples", "users"):
+            problem = f"it draws {plan.unit.drawn}"
+        if problem is not None:
+            raise SfumatoError(
+                f"{self.name} cannot be audited step by step: {problem}",
+                "audit a run of independent noise, a fixed clipping norm and drawn examples or users",
+            )
+
+    @property
+    def of_users(self) -> bool:
+        """Whether a step's sum is over users."""
+        return self.plan.unit.drawn == "users"
+
+    @cached_property
+    def trunk(self) -> models.Trunk | None:
+        """The module's fixed beginning, whose features are then the inputs."""
+        if not isinstance(self.form, Images):
+            return None
+        return models.trunk_of(self.module, (self.form.channels, self.form.size, self.form.size))
+
+    @cached_property
+    def trained(self) -> nn.Module:
+        """What the gradient is taken of."""
+        return self.module if self.trunk is None else OnFeatures(self.module, self.trunk.head)
+
+    def gradient(self) -> ClippedGradient | UserGradient:
+        """The clipped gradient as the run has it, checked against the slow truth."""
+        kind = UserGradient if self.of_users else ClippedGradient
+        found = kind(self.trained, LOSSES[self.loss], max_norm=self.plan.max_norm, views=self.views)
+        inputs = self.inputs(1)[0, 0, 0]
+        found.self_check(inputs if isinstance(self.form, Tokens) else inputs.shape, targets=self._targets)
+        return found
+
+    @property
+    def _targets(self) -> Tensor | None:
+        return None if exclusive(self.loss) else self.labels(2 * self.classes).flatten(0, 1)
+
+    def inputs(self, units: int) -> Tensor:
+        """Made-up inputs (units, R, K, ...) from a public seed: of each unit R records, of each record K views."""
+        count, records = units * self.records * self.views, (units, self.records, self.views)
+        if isinstance(self.form, Tokens):
+            return self.form.synthetic(count + 4)[4:].unflatten(0, records)
+        generator = torch.Generator().manual_seed(MADE_BY)
+        if isinstance(self.form, AsStored):
+            return torch.randn(count, *self.form.shape, generator=generator).unflatten(0, records)
+        images = 2 * torch.rand(count, *self.form.shape, generator=generator) - 1
+        return (images if self.trunk is None else features_alone(self.trunk, images)).unflatten(0, records)
+
+    def labels(self, units: int) -> Tensor:
+        """Made-up labels (units, R) or (units, R, L), different from one unit to the next."""
+        places = torch.arange(units)[:, None].expand(units, self.records)
+        if exclusive(self.loss):
+            return places % self.classes
+        return (places[..., None] + torch.arange(self.classes)) // 2 % 2
+
+    @property
+    def records(self) -> int:
+        """R, the records of a unit."""
+        return RECORDS if self.of_users else 1
+
+
+def of_job(job: PrivateJob, name: str) -> Subject:
+    """Of a run that is to be."""
+    return Subject(
+        name=name,
+        plan=job.plan,
+        module=job.module.cpu().train(),
+        form=job.source.form,
+        loss=job.settings.objective.loss,
+        views=job.views.count,
+        classes=len(job.source.classes),
+    )
+
+
+def of_run(directory: str | PathLike[str], *, model: nn.Module | str | None = None) -> Subject:
+    """Of a finished run, from its own files.
+
+    Args:
+        model: as `load` takes it.
+
+    Errors: `SfumatoError` for what is no finished private run of a classifier, and for one without its record.
+    """
+    run = RunDirectory(directory)
+    if run.path.is_dir() and not run.exists and (run / names.MODEL).is_file():
+        raise SfumatoError(
+            f"{run.path} holds a model without its record ({names.SETTINGS}), which says how its steps were taken",
+            "give the run directory as its owner has it",
+        )
+    run.require_finished()
+    record = run.read_json(names.SETTINGS)
+    if is_public(run) or "circumstances" not in record:
+        raise SfumatoError(f"{run.path} was trained without privacy and promises nothing", "there is nothing to audit")
+    if "embedding" in record:
+        raise SfumatoError(f"{run.path} holds a training of embeddings", "audit a run of sfumato train")
+    settings, loaded = Settings.from_dict(record["settings"]), load(directory, model=model)
+    module, transform = loaded.module, loaded.transform
+    if loaded.features is not None:
+        module, transform = models.on_features(module), AsStored(width=loaded.features["width"])
+    module.train()
+    if settings.descent.trainable:
+        models.select(module, settings.descent.trainable)
+    return Subject(
+        name=str(directory),
+        plan=PrivacyPlan.from_dict(run.read_json(names.PLAN)),
+        module=module,
+        form=_form(transform),
+        loss=loaded.loss,
+        views=settings.augmentation.views,
+        classes=len(loaded.classes),
+    )
+
+
+def _form(transform: Any) -> Form:
+    if isinstance(transform, (AsStored, Tokens)):
+        return transform
+    return Images(size=transform.size, channels=transform.channels)
+
+
+def at(plan: PrivacyPlan, noise_multiplier: float, steps: int) -> PrivacyPlan:
+    """The same plan with other noise, and so many steps."""
+    return replace(plan, mechanism=replace(plan.mechanism, noise_multiplier=noise_multiplier), steps=steps)

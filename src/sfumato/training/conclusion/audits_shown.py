@@ -1,0 +1,78 @@
+"""What a run's page and the terminal say of its audits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from sfumato.report import Audit, Histogram
+from sfumato.runs import audited
+from sfumato.runs import directory as names
+from sfumato.runs.audited import Audited
+from sfumato.runs.directory import RunDirectory
+
+_BINS = 20
+
+
+def of_run(run: RunDirectory) -> list[Audit]:
+    """Each audit that was made of a run, for its page."""
+    return [shown(name, found) for name, found in audited.of_run(run)]
+
+
+def shown(name: str, found: Audited) -> Audit:
+    """One audit, by the name of its file."""
+    within = name == names.AUDIT
+    return Audit(
+        heading="Canaries within the run" if within else "Its own step, in a white box",
+        words=words(name, found),
+        rows=[
+            (one.assumption or "nothing", one.epsilon, one.at_most or math.inf, one.smallest_fault, one.confidence)
+            for one in found.bounds
+        ],
+        refuted=found.refuted,
+        histogram=_of_scores(found) if within else _of_observations(found),
+    )
+
+
+def words(name: str, found: Audited) -> Sequence[str]:
+    """How an audit was made, in sentences."""
+    seen, details = found.bounds[0].observations, found.details
+    if name == names.AUDIT:
+        return [
+            f"A fair coin put each of {seen['canaries']} canaries among the training examples, or left it out. By "
+            f"the released model's loss {seen['guessed_in']} were guessed in and {seen['guessed_out']} out, numbers "
+            f"that were fixed beforehand; {seen['right']} of these guesses were right."
+        ]
+    merged, steps = details["merged_steps"], details["steps"]
+    whole = f"all {steps:,} steps of the run" if merged == steps else f"{merged:,} of its {steps:,} steps"
+    return [
+        f"The software's own step was taken {details['observations']:,} times with a canary and as often without it, "
+        f"on made-up inputs, each time with as much noise as {whole} have together. None of the run's data were read.",
+        *([] if details["reach"] == 1 else [f"The canary's gradient has {details['reach']:.0%} of the clipping norm."]),
+    ]
+
+
+def lines(name: str, found: Audited) -> list[str]:
+    """The same with its bounds, for the terminal."""
+    alarm = ["ALARM: this audit proves more than is promised. Do not rely on the promise."] if found.refuted else []
+    return [*words(name, found), *(f"  {bound.sentence}" for bound in found.bounds), *alarm]
+
+
+def _of_scores(found: Audited) -> Histogram:
+    scores, included = np.array(found.details["scores"]), np.array(found.details["included"], bool)
+    finite = np.isfinite(scores)
+    edges = np.histogram_bin_edges(scores[finite], _BINS)
+    return _histogram("canaries", "minus the loss of the released model", edges, scores[finite], included[finite])
+
+
+def _histogram(name: str, axis: str, edges: np.ndarray, seen: np.ndarray, within: np.ndarray) -> Histogram:
+    counts = [np.histogram(seen[side], edges)[0].tolist() for side in (within, ~within)]
+    return Histogram(name=name, axis=axis, edges=edges.tolist(), within=counts[0], without=counts[1])
+
+
+def _of_observations(found: Audited) -> Histogram:
+    counted = found.details["histograms"]
+    axis = "what is seen in the canary's direction, over the noise"
+    return Histogram(name="step", axis=axis, edges=counted["edges"], within=counted["in"], without=counted["out"])

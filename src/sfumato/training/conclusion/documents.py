@@ -1,0 +1,90 @@
+"""A run's documents from its files: the model card, which may be published, and the owner's assessment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from sfumato._checks import SfumatoError
+from sfumato.privacy import PrivacyPlan
+from sfumato.privacy.statements.other_units import of_person
+from sfumato.report import Documented, assessment, model_card
+from sfumato.runs import directory as names
+from sfumato.runs.directory import RunDirectory
+from sfumato.runs.figures import published
+from sfumato.runs.heading import Heading
+from sfumato.runs.run import Measured
+from sfumato.training.conclusion.run_page import PERSONS, together
+from sfumato.training.job import is_public
+
+CARD, ASSESSMENT = "README.md", "dpia.md"
+_PRIVATE = (names.SETTINGS, names.METRICS, names.EVALUATION, names.REPORT, names.PAGE)
+
+
+def card_of(run: RunDirectory) -> str:
+    """The model card of a finished run."""
+    return model_card(_documented(run))
+
+
+def assessment_of(run: RunDirectory) -> str:
+    """The assessment of a finished private run, for its owner."""
+    if is_public(run):
+        raise SfumatoError(f"{run.path} promises nothing about any private data", "leave out --dpia")
+    record, plan = run.read_json(names.SETTINGS), PrivacyPlan.from_dict(run.read_json(names.PLAN))
+    facts, persons = _documented(run), []
+    if "most_of_one_user" in record:
+        counts = [count for count in PERSONS if count <= plan.population]
+        persons = [
+            f"A person with {count} records: epsilon {epsilon:.3f} at the same delta."
+            for count, epsilon in (of_person(plan, count) for count in counts)
+            if math.isfinite(epsilon)
+        ]
+    return assessment(
+        facts,
+        heading=Heading.read(run).private,
+        together=[] if facts.statement["circumstances"]["data_public"] else together(record, plan),
+        persons=persons,
+        kept_files=[name for name in _PRIVATE if (run / name).exists()],
+        signed=(run / names.SIGNATURE).exists(),
+    )
+
+
+def _documented(run: RunDirectory) -> Documented:
+    record, statement = run.read_json(names.SETTINGS), run.read_json(names.STATEMENT)
+    data, model = record["data"], record["settings"]["model"]
+    tokens = record.get("circumstances", {}).get("tokens")
+    embeds = "embedding" in record
+    task = "image-feature-extraction" if embeds else "text-classification" if tokens else "image-classification"
+    return Documented(
+        title=Heading.read(run).title or f"{data['kind']}, {model}",
+        task=task,
+        model=model,
+        data=data["kind"],
+        classes=() if embeds else tuple(data.get("classes", ())),
+        inputs=tokens or _images(data),
+        statement=statement,
+        figures=_figures(run, statement),
+    )
+
+
+def _images(data: Mapping[str, Any]) -> str:
+    if not data.get("size"):
+        return "images" if not data.get("features") else "features of a fixed backbone"
+    return f"images of {data['size']} x {data['size']} pixels, {'grey' if data['channels'] == 1 else 'in colour'}"
+
+
+def _figures(run: RunDirectory, statement: Mapping[str, Any]) -> list[tuple[str, float, str]]:
+    """Those that may be published: of public data, or from noisy counts.
+
+    **Guarantee.** No exact figure of data that are not public.
+    """
+    public = statement.get("circumstances", statement).get("test_public", statement["epsilon"] is None)
+    if public:
+        figures = Measured(figures=run.read_json(names.EVALUATION)).figures
+        kinds = ("accuracy", "top5", "recall")
+        return [(name, float(figures[name]), "on public data") for name in kinds if figures.get(name) is not None]
+    noisy = published.read(run)
+    if noisy is None or (value := noisy.accuracy.value) is None:
+        return []
+    return [("accuracy", float(value), f"from noisy counts, epsilon {noisy.table.epsilon:g}")]

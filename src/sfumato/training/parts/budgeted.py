@@ -1,0 +1,106 @@
+"""A budget of the owner's, which a run's whole plan counts against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from sfumato._checks import SfumatoError
+from sfumato.data import Source
+from sfumato.privacy import PrivacyPlan
+from sfumato.runs.owner import budgets, reserving
+from sfumato.training.parts.part import Asked, Decided, Early, Part
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budgeted(Part):
+    """The budget of a named data set.
+
+    Args:
+        name: its name.
+        figures: epsilon of the figures that the run publishes of its test part; None for none.
+    """
+
+    options = ("budget",)
+    name: str
+    figures: float | None = None
+
+    @classmethod
+    def check(cls, early: Early) -> None:
+        """Refuse a budget that there is not, and one of public data."""
+        check(early.options.get("budget"), public=early.spec.is_public)
+
+    @classmethod
+    def of(cls, asked: Asked) -> Budgeted | None:
+        """The budget that was asked for. A candidate has none: its search is counted."""
+        name = asked.options.get("budget")
+        return (
+            None
+            if asked.candidate
+            else planned(name, asked.source, asked.plan, figures=asked.options.get("report_epsilon"))
+        )
+
+    @classmethod
+    def recorded(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
+        """The budget that the run began under."""
+        return of_record(record)
+
+    @property
+    def pins(self) -> dict[str, dict[str, Any]]:
+        """Its name."""
+        return {"budget": {"name": self.name}}
+
+    def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
+        """How the budget stands, and what does not count in it."""
+        account = budgets.read_budget(self.name)
+        yield from reserving.notes(account, source, reserving.cost_of(account, plan, self.figures))
+
+    def paid(self, decided: Decided, run: str, place: str) -> AbstractContextManager[None]:
+        """Reserve the whole plan, with the figures that are to be published."""
+        return reserving.reserving(
+            self.name,
+            reserving.Coming(
+                run=run,
+                place=place,
+                use=decided.plan,
+                figures=self.figures,
+                materials=decided.source.materials,
+                users=decided.source.assignment,
+            ),
+        )
+
+
+def planned(name: str | None, source: Source, plan: PrivacyPlan, figures: float | None = None) -> Budgeted | None:
+    """The part of a run under this budget; None without one. Refuses a plan that the budget does not count."""
+    check(name, public=source.public)
+    if name is None:
+        return None
+    reserving.cost_of(budgets.read_budget(name), plan, figures)
+    return Budgeted(name=name, figures=figures)
+
+
+def check(name: str | None, *, public: bool) -> None:
+    """Refuse a budget that there is not, and one of public data."""
+    if name is None:
+        return
+    if public:
+        raise SfumatoError(f"`budget` is {name}, and the data are public, which cost nothing", "leave it out")
+    budgets.read_budget(name)
+
+
+def of_record(record: Mapping[str, Any]) -> dict[str, str]:
+    """The option that a run began with, by its settings.json."""
+    return {"budget": record["budget"]["name"]} if "budget" in record else {}
+
+
+def lines(record: Mapping[str, Any]) -> list[str]:
+    """How the budget of a run with this record stands by now: for the owner, as it says what else was done."""
+    if (name := of_record(record).get("budget")) is None:
+        return []
+    try:
+        account = budgets.read_budget(name)
+    except SfumatoError as error:
+        return [f"How the budget {name} stands is not known: {error.problem}."]
+    return [f"B{account.words[1:]}; plans add up by {account.filter.rule}."]

@@ -1,0 +1,135 @@
+"""Canaries: records of nobody's, each of which a fair coin puts among a run's training examples, or leaves out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from sfumato._checks import SfumatoError
+from sfumato.data import Appended, Part, Records, Source, TextRecords, known_again, open_source, own_codes
+from sfumato.data.images.decoding import prepare_array
+from sfumato.randomness import RunKey, owner_key
+
+MADE_BY = 0
+"""The public seed that canaries are made by, or drawn by among a public source's records."""
+COINS = "audit coins"
+"""The stream of the run key that the coins come from: no other draw is made from it."""
+_LAST = chr(0x10FFFF)
+"""What a canary's user is called begins with it, so that these come after all others, whose places stay."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Canaries:
+    """Records that no private one had a part in.
+
+    Args:
+        records: M of them, as the source's are stored.
+        zoomed: the same with larger images, where the source has such.
+        spec: of the public source that they come from; None where they are made up.
+    """
+
+    records: Part = field(repr=False)
+    zoomed: Part | None = field(repr=False, default=None)
+    spec: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what they hold, and of their labels."""
+        held = (self.records.take(slice(None)), self.records.labels)
+        return hashlib.sha256(b"".join(np.ascontiguousarray(one).tobytes() for one in held)).hexdigest()
+
+    def coins(self, key: RunKey) -> np.ndarray:
+        """Which of them are in, bool (M,).
+
+        **Guarantee.** Each coin is fair, and independent of the others and of every other draw of the run (`RunKey`):
+        who takes part and what the noise is tell nothing of them. None depends on any record.
+        """
+        return key.generator(COINS, 0).random(len(self)) < 0.5
+
+    def behind(self, source: Source, key: RunKey) -> Source:
+        """The source with those that are in behind its training records, each of a user of its own.
+
+        **Guarantee.** The private records keep their places, and which canaries follow them is settled by the coins
+        alone. So for either outcome of every coin the steps are those of the plan on data that differ from the adjacent
+        ones in the same one unit, and the plan's theorem holds as it stands.
+        """
+        chosen = self.coins(key)
+        names = np.array([f"{_LAST}{place}" for place in np.flatnonzero(chosen)], dtype=np.str_)
+
+        def followed(first: Any, then: Part) -> Any:
+            return Appended(first=first, then=then.chosen(chosen), named=names)
+
+        zoomed = None if self.zoomed is None else followed(source.zoomed, self.zoomed)
+        return replace(source, train=followed(source.train, self.records), zoomed=zoomed)
+
+
+def made_up(count: int, source: Source) -> Canaries:
+    """So many canaries of the source's shape and classes, from a public seed."""
+    generator = np.random.default_rng(MADE_BY)
+    labels = _labels(generator, count, source)
+    if source.tokens is not None:
+        tokens = source.tokens.synthetic(count + 4)[4:].numpy().astype(np.int32)
+        return Canaries(records=TextRecords(tokens=tokens, labels=labels, codes=np.zeros((count, 32), np.uint8)))
+    images = patterns(generator, count, size=source.size, channels=source.channels)
+    return _with_zoomed(source, lambda side: images if side == source.size else _enlarged(images, side), labels)
+
+
+def patterns(generator: np.random.Generator, count: int, *, size: int, channels: int) -> np.ndarray:
+    """Images uint8 (count, size, size, channels) of nothing: noise."""
+    return generator.integers(256, size=(count, size, size, channels), dtype=np.uint8)
+
+
+def of_public(spec: str, count: int, source: Source) -> Canaries:
+    """So many records of a public source, with labels of chance.
+
+    Errors: `SfumatoError` for a source that holds too few images, or private records.
+    """
+    given = f"audit_source {spec}"
+    if source.tokens is not None:
+        raise SfumatoError(f"{given} is for images, and the source holds texts", "leave it out: canaries are made up")
+    like: dict[str, Any] = {"size": source.size, "channels": source.channels, "open_set": True}
+    opened = open_source(spec, owner_key=owner_key(), public=True, **like)
+    if opened.cache is not None or len(opened.train) < count:
+        held = "holds features" if opened.cache is not None else f"has {len(opened.train)} training examples"
+        raise SfumatoError(f"{given} {held}, and {count} images are wanted", "give another source, or fewer canaries")
+    generator = np.random.default_rng(MADE_BY)
+    chosen = np.zeros(len(opened.train), bool)
+    chosen[generator.permutation(len(opened.train))[:count]] = True
+    part = opened.train.chosen(chosen)
+    if any(known_again(own_codes(held, owner_key()), own_codes(part, owner_key())).any() for held in _own(source)):
+        raise SfumatoError(
+            f"{given} holds records of the private source, and a canary must be nobody's",
+            "give a public source that shares no record with it, or leave it out: canaries are made up",
+        )
+    images = part.take(slice(None))
+    labels = _labels(generator, count, source)
+    found = _with_zoomed(source, lambda side: images if side == source.size else _enlarged(images, side), labels)
+    return replace(found, spec=spec)
+
+
+def _own(source: Source) -> list[Part]:
+    return [part for part in (source.train, source.test, source.held_out) if part is not None]
+
+
+def _with_zoomed(source: Source, at: Callable[[int], np.ndarray], labels: np.ndarray) -> Canaries:
+    side = None if source.zoomed is None else source.zoomed.shape[1]
+    zoomed = None if side is None else Records(images=at(side), labels=labels)
+    return Canaries(records=Records(images=at(source.size), labels=labels), zoomed=zoomed)
+
+
+def _labels(generator: np.random.Generator, count: int, source: Source) -> np.ndarray:
+    """Labels of chance, int64 (count,) or (count, L)."""
+    if source.multilabel:
+        return generator.integers(2, size=(count, len(source.classes)))
+    return generator.integers(len(source.classes), size=count)
+
+
+def _enlarged(images: np.ndarray, side: int) -> np.ndarray:
+    return prepare_array(images, size=side, channels=images.shape[3])

@@ -1,0 +1,76 @@
+"""sfumato audit, and sfumato train --audit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sfumato import Noise
+
+
+def test_a_run_is_audited_and_its_page_shows_it(call, run):
+    found = json.loads(call(f"audit {run} --observations 200 --json"))
+    assert found["nominal"] >= max(bound["epsilon"] for bound in found["bounds"])
+    assert not found["refuted"]
+    assert {bound["confidence"] for bound in found["bounds"]} == {0.95}
+    assert json.loads(Path(run, "audit-of-step.json").read_text())["bounds"] == found["bounds"]
+    assert "in a white box" in Path(run, "report.html").read_text()
+    printed = call(f"audit {run} --observations 200")
+    assert "not above the promised" in printed
+    assert "could have been shown" in printed
+    call(f"verify {run}")
+    call(f"report {run} --public")
+    assert "in a white box" in Path(run, "report-public.html").read_text()
+
+
+def test_an_audit_that_contradicts_the_promise_ends_with_1(call, run, monkeypatch, capsys):
+    right = Noise.standard_deviation.fget
+    monkeypatch.setattr(Noise, "standard_deviation", property(lambda noise: right(noise) / 8))
+    call(f"audit {run} --observations 200", status=1)
+    call(f"audit {run} --observations 200 --json", status=1)
+    assert json.loads(Path(run, "audit-of-step.json").read_text())["refuted"]
+    assert "contradicts the promise" in Path(run, "report.html").read_text()
+
+
+def test_a_recipe_is_audited_before_anything_is_spent(call, workplace, quick):
+    options = {"model": "linear", "steps": 3, "noise_multiplier": 8.0, "batch_size": 64, "learning_rate": 0.5}
+    lines = ['source = "digits"', *(f"{name} = {json.dumps(value)}" for name, value in options.items())]
+    Path("mine.toml").write_text("\n".join(lines))
+    found = json.loads(call("audit mine.toml --observations 200 --json"))
+    assert found["run"] == "mine.toml"
+    assert not found["refuted"]
+    assert not Path("runs").exists()
+
+
+def test_canaries_are_trained_with_and_spoken_of(call, quick):
+    printed = call(f"train digits {quick} --audit 20 --output with --json")
+    found = json.loads(printed)["audit"]
+    assert found["bounds"][0]["observations"]["canaries"] == 20
+    assert json.loads(Path("with", "settings.json").read_text())["audit"]["canaries"] == 20
+    assert "canaries" in json.loads(call("audit with --observations 100 --json"))
+    assert any("audit of canaries" in check["what"] for check in json.loads(call("verify with --json"))["checks"])
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("audit nowhere", "does not exist"),
+        ("audit run --observations 0", "observations must be"),
+        ("audit run --confidence 1", "confidence must"),
+        ("audit run --epsilon 3", "chooses a recipe's row"),
+        ("train digits --audit 3", "at least 10 canaries, got 3"),
+    ],
+)
+def test_a_refusal_is_one_clear_line(call, run, command, words):
+    said = call(command, status=1)
+    assert words in said
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_a_run_without_its_record_is_refused(call, run):
+    Path(run, "settings.json").unlink()
+    said = call(f"audit {run}", status=1)
+    assert "without its record (settings.json)" in said
+    assert len(said.strip().splitlines()) == 1

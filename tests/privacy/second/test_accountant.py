@@ -1,0 +1,191 @@
+"""The second accountant: near the first one on every row that it speaks of, and a stranger to it."""
+
+from __future__ import annotations
+
+import ast
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import sfumato
+from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, Statement
+from sfumato.privacy import (
+    BandedToeplitz,
+    BufferedToeplitz,
+    CandidateCount,
+    Circumstances,
+    CyclicPoisson,
+    FixedOrder,
+    PrivateSelection,
+    Quantile,
+    Tree,
+    TruncatedPoisson,
+    User,
+)
+from sfumato.privacy.second.accountant import bounds
+from sfumato.privacy.second.agreement import agreement
+from sfumato.privacy.second.releases import OneRelease, Steps, releases
+
+
+def plan(**parts) -> PrivacyPlan:
+    usual = {"population": 50_000, "participation": Poisson(batch_size=4096), "steps": 875, "delta": 1e-5}
+    return PrivacyPlan(**(usual | {"mechanism": Gaussian(noise_multiplier=10.0)} | parts))
+
+
+def sigma(value: float) -> Gaussian:
+    return Gaussian(noise_multiplier=value)
+
+
+ORDER = FixedOrder(batch_size=250)
+BANDS = BandedToeplitz(noise_multiplier=3.0, coefficients=(1.0, 0.5, 0.3, 0.1))
+PUBLISHED = {
+    "De table 13, epsilon 1": (plan(), 0.9028),
+    "De table 13, epsilon 8": (plan(steps=2468, mechanism=sigma(3.0)), 6.5293),
+    "De table 14, epsilon 8": (
+        plan(participation=Poisson(batch_size=16384), steps=2000, mechanism=sigma(9.4)),
+        7.4244,
+    ),
+    "DP-FedEmb": (
+        plan(population=6800, participation=Poisson(batch_size=256), steps=200, mechanism=sigma(0.62), delta=1e-4),
+        9.27,
+    ),
+    "the same, by 2C": (
+        plan(
+            population=6800,
+            participation=Poisson(batch_size=256),
+            steps=200,
+            mechanism=sigma(0.62),
+            delta=1e-4,
+            unit=User(drawn="clients"),
+        ),
+        62.18,
+    ),
+    "4 records of one user": (
+        plan(
+            population=100_000,
+            participation=Poisson(batch_size=1000),
+            steps=500,
+            mechanism=sigma(4.0),
+            unit=User(drawn="examples", at_most=4, users=25_000),
+        ),
+        0.85253,
+    ),
+    "amplified bands": (
+        plan(population=1600, participation=CyclicPoisson(batch_size=1, groups=16), steps=128, mechanism=sigma(1.0)),
+        0.35841,
+    ),
+}
+"""Plans with the epsilon that dp-accounting has for them, or their papers."""
+OTHERS = {
+    "full batches": plan(participation=FullBatch(), steps=60, mechanism=sigma(15.0)),
+    "full batches of a user's records": plan(
+        participation=FullBatch(),
+        steps=4,
+        mechanism=sigma(15.0),
+        unit=User(drawn="examples", at_most=3, users=20_000),
+    ),
+    "a fixed order": plan(population=1000, participation=ORDER, steps=9, mechanism=sigma(3.0)),
+    "a tree": plan(population=1000, participation=ORDER, steps=9, mechanism=Tree(noise_multiplier=3.0)),
+    "completed trees": plan(
+        population=1000,
+        participation=ORDER,
+        steps=23,
+        mechanism=Tree(noise_multiplier=9.0, steps_per_tree=10, completed=True),
+    ),
+    "bands": plan(population=1000, participation=ORDER, steps=23, mechanism=BANDS),
+    "buffers": plan(
+        population=1000,
+        participation=ORDER,
+        steps=23,
+        mechanism=BufferedToeplitz(noise_multiplier=3.0, scales=(0.2223, 0.2788), decays=(0.9848, 0.636)),
+    ),
+    "bands in turns": plan(
+        population=1000, participation=CyclicPoisson(batch_size=10, groups=8), steps=230, mechanism=BANDS
+    ),
+    "a quantile": plan(clipping=Quantile(count_noise=7.0)),
+    "zero-out": plan(adjacency="zero-out"),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_it_comes_to_the_published_figures(name):
+    one, known = PUBLISHED[name]
+    found = bounds(one.to_dict(), one.delta)
+    assert found is not None
+    assert found.lower < known * 1.001
+    assert found.upper > known * 0.999
+    assert found.upper < found.lower * 1.01
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_first_accountant_lies_within_its_bounds(name):
+    one = OTHERS[name]
+    found = bounds(one.to_dict(), one.delta)
+    assert found is not None
+    assert found.lower <= one.epsilon() <= found.upper * 1.001
+    assert found.upper <= found.lower * 1.01
+
+
+def test_half_of_the_epsilon_and_even_two_hundredths_less_are_refused():
+    for one in (PUBLISHED["De table 13, epsilon 1"][0], OTHERS["a tree"], OTHERS["bands in turns"]):
+        data = Statement(plan=one, circumstances=Circumstances()).to_dict()
+        found = agreement(data)
+        assert found.holds
+        assert "a second accountant agrees: epsilon between" in found.words
+        for share in (0.5, 0.98):
+            assert not agreement({**data, "epsilon": share * data["epsilon"]}).holds
+        more = agreement({**data, "epsilon": 1.1 * data["epsilon"]})
+        assert more.holds
+        assert "less than" in more.words
+
+
+def test_it_speaks_of_no_plan_that_it_has_not_been_written_for():
+    cut = plan(population=1000, participation=TruncatedPoisson(batch_size=100, largest=150), adjacency="zero-out")
+    assert bounds(cut.to_dict(), 1e-5) is None
+    assert agreement({"plan": cut.to_dict(), "delta": 1e-5, "epsilon": 0.0}).words == (
+        "no second accountant speaks of this plan"
+    )
+    selection = PrivateSelection(plan=plan(), draws=CandidateCount(mean=5), score_noise=None)
+    chosen = Statement(plan=plan(), circumstances=Circumstances(), selection=selection).to_dict()
+    assert "no second accountant" in agreement(chosen).words
+    rising = plan(population=1000, participation=ORDER, steps=8, mechanism=replace(BANDS, coefficients=(1.0, 0.1, 0.5)))
+    assert releases(rising.to_dict()) is None
+
+
+def test_what_the_steps_come_to_is_counted_and_not_taken_over():
+    squares = {(8, 8): 4, (9, 4): 11, (7, 3): 9}
+    for (steps, gap), square in squares.items():
+        one = plan(
+            population=10 * gap,
+            participation=FixedOrder(batch_size=10),
+            steps=steps,
+            mechanism=Tree(noise_multiplier=1.0),
+        )
+        assert releases(one.to_dict()) == OneRelease(math.sqrt(square))
+    found = releases(plan(unit=User(drawn="examples", at_most=2, users=25_000)).to_dict())
+    assert isinstance(found, Steps)
+    q = 4096 / 50_000
+    assert found.weights == pytest.approx([(1 - q) ** 2, 2 * q * (1 - q), q * q])
+
+
+def test_many_steps_or_a_tiny_delta_never_give_a_bound_that_is_not_one():
+    """Where rounding is more than delta there is no lower bound but 0, and no upper one."""
+    one = replace(plan(steps=10), delta=1e-13)
+    found = bounds(one.to_dict(), one.delta)
+    assert (found.lower, found.upper) == (0.0, math.inf)
+
+
+ALLOWED = ("__future__", "collections", "dataclasses", "functools", "math", "numpy", "scipy", "typing")
+
+
+def test_no_line_of_it_uses_the_first_accountant():
+    folder = Path(sfumato.__file__).parent / "privacy" / "second"
+    for path in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            named = [node.module] if isinstance(node, ast.ImportFrom) else []
+            named += [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            for name in filter(None, named):
+                known = name.split(".")[0] in ALLOWED or name.startswith("sfumato.privacy.second")
+                assert known, (path.name, name)

@@ -1,0 +1,200 @@
+"""The published schemas: they hold for every statement and ledger that there is, and for nothing that has more or less.
+
+And a statement follows from its own fields, whatever the plan.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError, Statement
+from sfumato.privacy import (
+    BandedToeplitz,
+    BufferedToeplitz,
+    CandidateCount,
+    Circumstances,
+    ClippedAlone,
+    CyclicPoisson,
+    DisprovedClaim,
+    Entry,
+    FixedOrder,
+    NoisyTable,
+    NoPromise,
+    NothingPrivate,
+    PrivateSelection,
+    Quantile,
+    Search,
+    Tree,
+    TruncatedPoisson,
+    User,
+    ledger,
+)
+from sfumato.privacy.mechanism import MECHANISMS
+from sfumato.privacy.participation import PARTICIPATIONS, DriftingPoisson
+from sfumato.privacy.statements.computed import Computed
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+EVERYTHING = Circumstances(
+    read=("examples", "size"),
+    seeded=True,
+    origins=("timm", "unknown"),
+    filtered=True,
+    steps_taken=3,
+    search=Search(runs=3, epsilon=2.0, delta=1e-5),
+    published=True,
+    kept=(2, 3),
+    public_examples=10,
+    public_filtered=True,
+    tokens="bytes",
+    figures=NoisyTable(epsilon=4.0, classes=2, predictions=True, edges=(0.0, 0.5, 1.0), temperature=True),
+    calibrated_on_public=True,
+    class_prevalence=(("a", 0.5), ("b", 0.5)),
+    prevalence=(("a", 0.5), ("b", 0.5)),
+    training_prevalence=(("a", 0.5), ("b", 0.5)),
+)
+
+
+def schema(room: str, name: str) -> Draft202012Validator:
+    text = (resources.files(f"sfumato.{room}") / name).read_text("utf-8")
+    Draft202012Validator.check_schema(json.loads(text))
+    return Draft202012Validator(json.loads(text))
+
+
+STATEMENT, LINE = schema("privacy.statements", "statement.schema.json"), schema("privacy", "ledger.schema.json")
+
+
+def plan(**parts) -> PrivacyPlan:
+    usual = {"population": 1000, "participation": Poisson(batch_size=100), "steps": 8, "delta": 1e-4}
+    return PrivacyPlan(**(usual | {"mechanism": Gaussian(noise_multiplier=2.0)} | parts))
+
+
+ORDER = FixedOrder(batch_size=250)
+PLANS = {
+    "Poisson": plan(),
+    "a full batch": plan(participation=FullBatch()),
+    "a fixed order": plan(participation=ORDER),
+    "a tree": plan(participation=ORDER, mechanism=Tree(noise_multiplier=9.0, steps_per_tree=4, completed=True)),
+    "bands": plan(participation=ORDER, mechanism=BandedToeplitz(noise_multiplier=4.0, coefficients=(1.0, 0.5))),
+    "buffers": plan(
+        participation=ORDER, mechanism=BufferedToeplitz(noise_multiplier=4.0, scales=(0.2, 0.3), decays=(0.9, 0.5))
+    ),
+    "groups that take turns": plan(participation=CyclicPoisson(batch_size=50, groups=4)),
+    "a cut": plan(participation=TruncatedPoisson(batch_size=100, largest=150), adjacency="zero-out"),
+    "a drift": plan(participation=DriftingPoisson(batch_size=100, period=4, sizes=(400, 600))),
+    "a quantile": plan(clipping=Quantile(count_noise=5.0)),
+    "persons": plan(unit=User(drawn="examples", at_most=2, users=500)),
+    "persons in clients": plan(unit=User(drawn="clients")),
+}
+STATEMENTS = {
+    **{name: Statement(plan=one, circumstances=Circumstances()) for name, one in PLANS.items()},
+    "all there is to say": Statement(plan=plan(), circumstances=EVERYTHING, computed=Computed(processes=2, machines=1)),
+    "an older one": Statement(plan=plan(), circumstances=Circumstances(), format=1),
+    "a search": Statement(
+        plan=plan(),
+        circumstances=Circumstances(),
+        selection=PrivateSelection(plan=plan(), draws=CandidateCount(mean=5, shape=float("inf")), score_noise=20.0),
+    ),
+}
+NO_PROMISES = {
+    "nothing": NoPromise(published=True),
+    "clipped alone": ClippedAlone(published=True, method="fedavg"),
+    "disproved": DisprovedClaim(published=True, method="a method", claimed=(1.0, 1e-5), reason="it does not"),
+    "nothing private": NothingPrivate(published=False, origins=("timm",), read=("size",)),
+}
+
+
+def plain(statement) -> dict:
+    return json.loads(json.dumps(statement.to_dict()))
+
+
+@pytest.mark.parametrize("name", [*STATEMENTS, *NO_PROMISES])
+def test_every_statement_keeps_to_the_schema_and_none_with_a_field_more_or_less(name):
+    data = plain({**STATEMENTS, **NO_PROMISES}[name])
+    STATEMENT.validate(data)
+    assert not STATEMENT.is_valid({**data, "more": 1})
+    for field in data.keys() - {"computed", "figures"}:
+        rest = {one: value for one, value in data.items() if one != field}
+        # A statement without its format is one of before there was any, unless it has a curve.
+        assert not STATEMENT.is_valid(rest) or (name in NO_PROMISES and field in ("method", "read")), field
+
+
+def test_plans_and_circumstances_with_other_fields_are_refused():
+    data = plain(STATEMENTS["a tree"])
+    for change in ({"more": 1}, {"groups": 4}, {"steps": 0}, {"sampling": "Shuffled"}):
+        assert not STATEMENT.is_valid({**data, "plan": {**data["plan"], **change}}), change
+    lacking = {name: value for name, value in data["plan"].items() if name != "completed"}
+    assert not STATEMENT.is_valid({**data, "plan": lacking})
+    assert not STATEMENT.is_valid({**data, "circumstances": {**data["circumstances"], "more": 1}})
+
+
+def test_the_schema_knows_every_part_of_a_plan_and_every_circumstance():
+    text = json.dumps(STATEMENT.schema["$defs"]["plan"])
+    assert all(json.dumps({"const": name}) in text for name in (*PARTICIPATIONS, *MECHANISMS))
+    assert {type(one.participation).__name__ for one in PLANS.values()} == set(PARTICIPATIONS)
+    assert {type(one.mechanism).__name__ for one in PLANS.values()} == set(MECHANISMS)
+    known = STATEMENT.schema["$defs"]["circumstances"]["properties"]
+    assert set(known) == {one.name for one in fields(Circumstances)} == set(EVERYTHING.to_dict())
+
+
+@pytest.mark.parametrize("path", sorted(FIXTURES.glob("*/runs/**/statement.json")), ids=lambda path: path.parent.name)
+def test_older_statements_and_ledgers_keep_to_it(path):
+    STATEMENT.validate(json.loads(path.read_text()))
+    lines = path.with_name("ledger.jsonl")
+    for line in lines.read_text().splitlines() if lines.exists() else ():
+        LINE.validate(json.loads(line))
+
+
+def test_the_ledger_of_a_run_keeps_to_it(one_run):
+    STATEMENT.validate(json.loads((one_run.directory / "statement.json").read_text()))
+    entries = ledger.read(one_run.directory / "ledger.jsonl")
+    for entry in entries:
+        LINE.validate(json.loads(entry.line()))
+    odd = Entry.after(entries[-2], "release", {**entries[-2].body, "loss": 0.3})
+    assert not LINE.is_valid(json.loads(odd.line()))
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_statement_is_made_again_from_its_fields(name):
+    data = plain(STATEMENTS[name])
+    assert plain(Statement.from_dict(data)) == data
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    population=st.integers(20, 10**6),
+    share=st.floats(0.01, 1),
+    steps=st.integers(1, 100),
+    noise=st.floats(2, 50),
+    delta=st.sampled_from([1e-4, 3.7e-6, 1e-9]),
+    seeded=st.booleans(),
+    taken=st.none() | st.integers(0, 100),
+)
+def test_the_sentence_follows_from_the_fields_of_any_plan(population, share, steps, noise, delta, seeded, taken):
+    one = plan(
+        population=population,
+        participation=Poisson(batch_size=max(1, int(share * population))),
+        mechanism=Gaussian(noise_multiplier=noise),
+        steps=steps,
+        delta=delta,
+    )
+    data = plain(Statement(plan=one, circumstances=Circumstances(seeded=seeded, steps_taken=taken)))
+    again = Statement.from_dict({name: data[name] for name in ("plan", "circumstances", "format")})
+    assert plain(again) == data
+    assert again.sentence == data["sentence"]
+    STATEMENT.validate(data)
+
+
+def test_a_statement_of_a_later_format_or_without_a_plan_is_refused():
+    data = plain(STATEMENTS["Poisson"])
+    with pytest.raises(SfumatoError, match="format of a statement must be from 1 to 2, got 3"):
+        Statement.from_dict({**data, "format": 3})
+    with pytest.raises(SfumatoError, match="lacks its plan"):
+        Statement.from_dict({"sentence": data["sentence"]})

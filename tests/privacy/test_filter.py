@@ -1,0 +1,213 @@
+"""A privacy filter: its arithmetic against dp-accounting's, and that what it admits keeps to its total."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting import rdp
+from scipy.stats import norm
+
+from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
+from sfumato.privacy import (
+    BandedToeplitz,
+    CandidateCount,
+    FixedOrder,
+    PrivacyFilter,
+    PrivateSelection,
+    Tree,
+    TruncatedPoisson,
+    User,
+)
+from sfumato.privacy.filter import best_order
+
+
+def plan(sigma: float = 2.0, steps: int = 50, batch_size: int = 100, **others) -> PrivacyPlan:
+    given = {"population": 1000, "participation": Poisson(batch_size=batch_size), "delta": 1e-5} | others
+    return PrivacyPlan(mechanism=Gaussian(noise_multiplier=sigma), steps=steps, **given)
+
+
+def full(sigma: float, steps: int = 1, **others) -> PrivacyPlan:
+    return plan(sigma, steps, participation=FullBatch(), **others)
+
+
+@pytest.fixture(scope="module")
+def eight() -> PrivacyFilter:
+    return PrivacyFilter.of(epsilon=8, delta=1e-5)
+
+
+def test_a_plan_costs_its_renyi_divergence_at_the_one_order(eight):
+    assert eight.order == 3.87
+    accountant = rdp.RdpAccountant([3.87])
+    event = dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(2.0))
+    accountant.compose(dp_accounting.SelfComposedDpEvent(event, 50))
+    assert eight.cost(plan()) == accountant.rdp[0]
+    assert eight.cost(full(2.0, 3)) == pytest.approx(3 * 3.87 / (2 * 2.0**2)), "rho = a mu^2 / 2"
+
+
+def test_where_the_series_at_the_order_does_not_converge_the_next_whole_order_bounds_it():
+    own = PrivacyFilter.of(epsilon=100, delta=1e-5)
+    one = plan(1.0, steps=1, batch_size=333)
+    at = one.loss.renyi([own.order, 2.0])
+    assert (own.order, at[0]) == (1.46, math.inf)
+    assert own.cost(one) == at[1]
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0, 8.0, 20.0])
+@pytest.mark.parametrize("delta", [1e-5, 1e-9])
+def test_the_limit_is_the_most_that_dp_accounting_converts_to_the_total(epsilon, delta):
+    own = PrivacyFilter.of(epsilon=epsilon, delta=delta)
+    converted = [rdp.compute_epsilon([own.order], [share * own.limit], delta)[0] for share in (1.0, 1 + 1e-9)]
+    assert converted[0] <= epsilon < converted[1]
+    assert own.epsilon_of(own.limit) == pytest.approx(epsilon, rel=1e-9)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 8.0])
+def test_no_other_order_admits_more_gaussian_releases(epsilon):
+    def squared_mu(order: float) -> float:
+        own = PrivacyFilter(epsilon=epsilon, delta=1e-5, order=order)
+        return 2 * own.limit / order
+
+    best = best_order(epsilon, 1e-5)
+    assert squared_mu(best) >= max(map(squared_mu, np.geomspace(1.05, 500, 60))) * (1 - 1e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_is_admitted_one_after_the_other_keeps_to_the_total(seed):
+    """The composition of the admitted plans had they been fixed beforehand, which is less than the filter's promise."""
+    draw = random.Random(seed)
+    own = PrivacyFilter.of(epsilon=draw.choice([1.0, 3.0, 8.0]), delta=1e-5)
+    admitted: list[PrivacyPlan] = []
+    costs: list[float] = []
+    for _ in range(12):  # the noise of the next follows how much was left
+        sigma = draw.choice([0.9, 1.5, 3.0, 6.0]) * (1 + math.fsum(costs) / own.limit)
+        one = full(2 * sigma) if draw.random() < 0.3 else plan(sigma, draw.choice([10, 30, 60]))
+        if own.fits([*costs, own.cost(one)]):
+            admitted.append(one)
+            costs.append(own.cost(one))
+    assert admitted
+    losses = [one.loss for one in admitted]
+    assert losses[0].with_(*losses[1:]).epsilon(1e-5, grid=1e-3) <= own.epsilon
+
+
+def test_gaussian_plans_use_up_their_total_exactly():
+    own = PrivacyFilter.of(epsilon=3, delta=1e-5, accounting="gaussian")
+    trees = replace(full(1.0, 8), mechanism=Tree(noise_multiplier=1.0), participation=FixedOrder(batch_size=125))
+    banded = replace(trees, mechanism=BandedToeplitz(noise_multiplier=5.0, coefficients=(1.0, 0.5)))
+    assert own.cost(full(2.0, 3)) == pytest.approx(3 / 4)
+    assert own.cost(trees) == pytest.approx(4.0), "the squared sensitivity of eight leaves"
+    assert own.cost(banded) == pytest.approx(1.25 / 25)
+    rest = full(1 / math.sqrt(own.limit - own.cost(banded)) * (1 + 1e-9))
+    assert own.fits([own.cost(banded), own.cost(rest)])
+    assert own.composed([banded, rest]) == pytest.approx(3.0, rel=1e-6)
+    assert not own.fits([own.cost(banded), own.cost(rest), 1e-6])
+    with pytest.raises(SfumatoError, match="adds up exact Gaussian releases, and this is Poisson-subsampled"):
+        own.cost(plan())
+
+
+def test_planned_runs_are_composed_by_their_losses_and_no_other_is_admitted():
+    plans = (full(4.0), full(4.0), full(8.0))
+    together = full(1 / math.sqrt(2 / 16 + 1 / 64)).epsilon()
+    own = PrivacyFilter.of(epsilon=together + 1e-6, delta=1e-5, accounting="planned", plans=plans)
+    assert own.composed(plans) == pytest.approx(together)
+    assert own.planned(full(4.0), [full(4.0), full(8.0)])
+    assert not own.planned(full(4.0), [full(4.0), full(4.0)])
+    assert not own.planned(full(5.0), [])
+    assert own.fits([own.cost(one) for one in plans])
+    with pytest.raises(SfumatoError, match="counts plans alone"):
+        own.cost(full(4.0), figures=0.1)
+    with pytest.raises(SfumatoError, match=r"less than the .* that the plans cost together"):
+        PrivacyFilter.of(epsilon=together - 0.01, delta=1e-5, accounting="planned", plans=plans)
+    with pytest.raises(SfumatoError, match="no plans are given"):
+        PrivacyFilter.of(epsilon=3, delta=1e-5, accounting="planned")
+
+
+@pytest.mark.parametrize("shape", [-0.5, 0.0, 1.0, math.inf])
+def test_a_private_selection_costs_what_its_theorem_has_at_the_order(eight, shape):
+    """With the curve of all orders the conversion at delta is that of the selection itself."""
+    selection = PrivateSelection(plan=full(4.0), draws=CandidateCount(mean=10, shape=shape), score_noise=None)
+    at = [2.0, 3.87, 8.0, 12.0, 20.0]
+    curve = [selection.renyi(order) for order in at]
+    assert min(rdp.compute_epsilon([a], [cost], 1e-5)[0] for a, cost in zip(at, curve, strict=True)) == pytest.approx(
+        selection.epsilon(), rel=0.1
+    )
+    assert eight.cost(selection) == curve[1] > eight.cost(full(4.0))
+    loud = replace(selection, score_noise=0.5)  # whose scores cost more than its training
+    assert eight.cost(loud) > eight.cost(selection)
+
+
+def test_pure_releases_cost_what_randomized_response_does(eight):
+    a, truth = 3.87, math.exp(1.0) / (1 + math.exp(1.0))
+    lies = 1 - truth
+    divergence = math.log(truth**a * lies ** (1 - a) + lies**a * truth ** (1 - a)) / (a - 1)
+    assert eight.cost_of_pure(1.0) == pytest.approx(divergence)
+    gaussian = PrivacyFilter.of(epsilon=8, delta=1e-5, accounting="gaussian")
+    mu = math.sqrt(gaussian.cost_of_pure(1.0))
+    alpha = np.linspace(0.001, 0.999, 999)
+    pure = np.maximum(np.maximum(1 - math.e * alpha, (1 - alpha) / math.e), 0)
+    assert (norm.cdf(norm.ppf(1 - alpha) - mu) <= pure + 1e-12).all(), "the Gaussian curve lies below"
+    assert norm.cdf(norm.ppf(truth) - mu) == pytest.approx(lies), "and touches it"
+
+
+def test_a_run_that_publishes_figures_costs_the_larger_of_the_two(eight):
+    quiet = plan(20.0)
+    assert eight.cost(quiet, figures=2.0) == eight.cost_of_pure(2.0) > eight.cost(quiet)
+    assert eight.cost(plan(), figures=0.01) == eight.cost(plan())
+
+
+def test_units_and_adjacencies_do_not_mix(eight):
+    zero_out = plan(participation=FixedOrder(batch_size=100, assignment="position"), adjacency="zero-out")
+    with pytest.raises(SfumatoError, match="holds for add-or-remove adjacency, and the plan for zero-out"):
+        eight.cost(zero_out)
+    both = PrivacyFilter.of(epsilon=8, delta=1e-5, adjacency="zero-out")
+    assert both.cost(zero_out) > 0
+    assert both.cost(plan()) == pytest.approx(PrivacyFilter(epsilon=8, delta=1e-5, order=both.order).cost(plan()))
+    users = plan(unit=User(drawn="users"))
+    with pytest.raises(SfumatoError, match="for each single example, and the plan for each single user"):
+        eight.cost(users)
+    assert PrivacyFilter.of(epsilon=8, delta=1e-5, unit="user").cost(users) == eight.cost(plan())
+
+
+def test_plans_without_a_renyi_divergence_are_refused(eight):
+    cut = plan(participation=TruncatedPoisson(batch_size=100, largest=130), adjacency="zero-out")
+    with pytest.raises(SfumatoError, match="none is known of a plan by the Gaussian mechanism under truncated"):
+        PrivacyFilter.of(epsilon=8, delta=1e-5, adjacency="zero-out").cost(cut)
+    mixed = plan(unit=User(drawn="examples", at_most=4, users=250))
+    with pytest.raises(SfumatoError, match="none is known of a plan by the Poisson-subsampled Gaussian mechanism with"):
+        PrivacyFilter.of(epsilon=8, delta=1e-5, unit="user").cost(mixed)
+
+
+def test_the_plan_with_more_noise_that_still_fits(eight):
+    left = eight.cost(plan(4.0))
+    found = eight.most_noise_left(plan(1.0), left)
+    assert found is not None
+    assert found.noise_multiplier == pytest.approx(4.0, rel=1e-4)
+    assert eight.cost(found) <= left
+    assert eight.most_noise_left(plan(1.0), 0.0) is None
+
+
+@pytest.mark.parametrize("accounting", ["renyi", "gaussian", "planned"])
+def test_a_filter_is_read_back(accounting):
+    plans = {"plans": (plan(),)} if accounting == "planned" else {}
+    own = PrivacyFilter.of(epsilon=8, delta=1e-5, accounting=accounting, **plans)
+    assert PrivacyFilter.from_dict(own.to_dict()) == own
+    assert accounting == "renyi" or own.order is None
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"epsilon": 0.0}, "epsilon must be positive"),
+        ({"delta": 1.0}, "delta must lie strictly between"),
+        ({"unit": "person"}, "unit must be one of"),
+        ({"adjacency": "replace"}, "adjacency must be one of"),
+        ({"accounting": "pld"}, "accounting must be one of"),
+    ],
+)
+def test_what_is_no_filter(given, words):
+    with pytest.raises(SfumatoError, match=words):
+        PrivacyFilter.of(**{"epsilon": 8.0, "delta": 1e-5} | given)

@@ -1,0 +1,86 @@
+"""The model card and the assessment: what stands in them, and what must not."""
+
+from __future__ import annotations
+
+import json
+
+from sfumato import Gaussian, Poisson, PrivacyPlan, Statement
+from sfumato.privacy import Circumstances, NoPromise
+from sfumato.report import Documented, assessment, model_card
+from sfumato.report.documents import BLANK
+
+PLAN = PrivacyPlan(
+    population=1000,
+    participation=Poisson(batch_size=100),
+    mechanism=Gaussian(noise_multiplier=2.0),
+    steps=50,
+    delta=1e-5,
+)
+SAID = Statement(plan=PLAN, circumstances=Circumstances(kept=(40, 50))).to_dict()
+OWNER = {"heading": {}, "together": (), "persons": (), "kept_files": ("settings.json",), "signed": False}
+
+
+def facts(**parts) -> Documented:
+    usual = {
+        "title": "Spots & <blots>",
+        "task": "image-classification",
+        "model": "linear",
+        "data": "npz",
+        "classes": ("a_b", "c"),
+        "inputs": "images of 8 x 8 pixels, grey",
+        "statement": SAID,
+    }
+    return Documented(**(usual | parts))
+
+
+def test_a_card_has_front_matter_and_says_the_promise_and_how_to_check_it():
+    card = model_card(facts())
+    _, front, body = card.split("---\n", 2)
+    assert "library_name: sfumato" in front
+    assert "- differential-privacy" in front
+    assert "# license: to be chosen by whoever publishes this" in front
+    assert "metrics" not in front
+    for words in (SAID["sentence"], *SAID["not_covered"], "$ sfumato verify FOLDER", r"# Spots & \<blots\>", r"a\_b"):
+        assert words in body
+    assert "Not published: figures of private data are the owner's alone." in body
+    for false, true in SAID["true_positives"].items():
+        assert f"| {float(false):.1%} | at most {true:.2%} |" in body
+
+
+def test_figures_stand_in_it_where_they_may():
+    card = model_card(facts(figures=[("accuracy", 0.947, "from noisy counts, epsilon 1")]))
+    assert '- {type: "accuracy", value: 0.9470, name: "accuracy, from noisy counts, epsilon 1"}' in card
+    assert "- accuracy: 94.7% (from noisy counts, epsilon 1)" in card
+
+
+def test_a_card_of_a_model_without_a_promise_promises_nothing():
+    card = model_card(facts(statement=NoPromise(published=True).to_dict()))
+    assert "This model promises nothing" in card
+    assert "differential-privacy" not in card.split("---")[1]
+    assert "attacker" not in card
+
+
+def test_an_assessment_says_what_a_record_can_and_marks_what_it_cannot():
+    text = assessment(facts(), **OWNER)
+    assert text.count(BLANK) == 10
+    for words in (
+        SAID["sentence"],
+        *SAID["not_covered"],
+        *SAID["released"],
+        "`settings.json`",
+        "none (`sfumato sign`)",
+    ):
+        assert words in text
+    assert "A test for whether" not in text, "the table says more"
+    filled = assessment(facts(), **OWNER | {"heading": {"purpose": "a trial", "owner": "Ward 3", "date": "2026-03-01"}})
+    assert filled.count(BLANK) == 7
+    assert "Ward 3" in filled
+    more = assessment(facts(), **OWNER | {"together": ["Two runs."], "persons": ["Of two."], "signed": True})
+    for words in ("- Two runs.", "- Of two.", "`signature.json` says who vouches"):
+        assert words in more
+
+
+def test_an_older_statement_has_both_documents_too():
+    older = Statement(plan=PLAN, circumstances=Circumstances(), format=1).to_dict()
+    assert "attacker" not in model_card(facts(statement=json.loads(json.dumps(older))))
+    assert older["sentence"] in assessment(facts(statement=older), **OWNER)
