@@ -79,17 +79,16 @@ def test_gradients_that_are_computed_together_are_named_as_not_covered(tmp_path,
 
 
 def test_each_step_of_a_run_has_the_noise_that_was_asked_for(tmp_path, spots, monkeypatch):
-    kinds, ahead = [], Noise.ahead
-    monkeypatch.setattr(
-        Noise, "ahead", lambda self, *given, **known: (kinds.append(self), ahead(self, *given, **known))[1]
-    )
-    seen, drawn = [], SecureNoise.ahead
-    monkeypatch.setattr(
-        SecureNoise, "ahead", lambda self, *given, **known: (seen.append(given[1]), drawn(self, *given, **known))[1]
-    )
+    drawn = {Noise: [], SecureNoise: []}
+    for kind, steps in drawn.items():
+
+        def ahead(self, like, step, *given, ahead=kind.ahead, steps=steps, **known):
+            steps.append(step)
+            return ahead(self, like, step, *given, **known)
+
+        monkeypatch.setattr(kind, "ahead", ahead)
     train("linear", spots, PLAN, directory=tmp_path / "run", **PLAIN)
-    assert seen == list(range(PLAN.steps))
-    assert not kinds
+    assert drawn == {Noise: [], SecureNoise: list(range(PLAN.steps))}
 
 
 def test_a_run_that_was_killed_goes_on_with_the_same_noise(tmp_path, spots, run, monkeypatch):
