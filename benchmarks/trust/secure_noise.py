@@ -1,7 +1,7 @@
 """What noise that holds on real machines costs: python benchmarks/trust/secure_noise.py [EXAMPLES]
 
-Coordinates a second that one thread draws, and the share of a step of a WRN-16-4 on 512 CIFAR images, one view each: the
-clipped sum of EXAMPLES synthetic ones (16 by default) is timed, one by one and all at once, and taken times 512 over
+Coordinates a second that one thread draws, and the share of a step of a WRN-16-4 on 512 CIFAR images, one view each: of
+EXAMPLES synthetic ones (16 by default) the clipped sum is timed, one by one and all at once, and taken times 512 over
 EXAMPLES. All by the processor time of the process, medians of three. Writes results/secure-noise-MACHINE.json.
 """
 

@@ -19,6 +19,7 @@ from sfumato.privacy import (
     Statement,
     User,
 )
+from sfumato.privacy.noise_grid import NoiseGrid
 from sfumato.privacy.statements.circumstances import FACT_NAMES, ORIGINS
 from sfumato.privacy.statements.computed import Computed
 from sfumato.report.sections.not_covered import FURTHER, HEADINGS, grouped
@@ -41,6 +42,7 @@ EVERYTHING = Circumstances(
     prevalence=(("normal", 0.5), ("odd", 0.5)),
     training_prevalence=(("normal", 0.9), ("odd", 0.1)),
     audit=100,
+    noise_grid=NoiseGrid(exponent=-30, elements=100, alone=False),
 )
 SELECTED = [PrivateSelection(plan=PLAN, draws=CandidateCount(mean=3), score_noise=noise) for noise in (None, 4.0)]
 STATEMENTS = [
