@@ -44,7 +44,9 @@ def main(examples: int) -> None:
     found = machine("cpu")
     path = RESULTS / f"secure-noise-{machine_name(found)}.json"
     torch.manual_seed(0)
-    gradient = ClippedGradient(models.create("wrn-16-4", classes=10), functional.cross_entropy, max_norm=1.0)
+    gradient = ClippedGradient(
+        models.create("wrn-16-4", classes=10, channels=3, size=32), functional.cross_entropy, max_norm=1.0
+    )
     gradient.self_check((3, 32, 32))
     inputs, targets = torch.randn(examples, 3, 32, 32), torch.arange(examples) % 10
 
