@@ -10,9 +10,9 @@ from sfumato.embedding.job import AnyJob, CentralJob, DpsgdJob, NoiselessJob, Un
 from sfumato.gradients import GridSum
 from sfumato.randomness import RunKey
 from sfumato.training import together
-from sfumato.training.noise import noise_of
 from sfumato.training.preparation import estimate as of_steps
 from sfumato.training.preparation.estimate import seconds_of
+from sfumato.training.preparation.noise import noise_of
 
 AT_ONCE = 16
 """Images whose features are computed by the clock."""

@@ -71,8 +71,8 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
     def refuse_at_once(self, spec: SourceSpec | None = None) -> None:
         """Refuse, before any data are read, what none could be trained by, or not the source of this spelling."""
         from sfumato.privacy import Quantile, User
-        from sfumato.training.noise import refuse_noise
         from sfumato.training.preparation import beforehand
+        from sfumato.training.preparation.noise import refuse_noise
 
         beforehand.check_numbers(self)
         method = self.chosen

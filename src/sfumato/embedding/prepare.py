@@ -41,9 +41,9 @@ from sfumato.privacy import FixedOrder, PrivacyPlan, User
 from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.training.job import PrivateJob
-from sfumato.training.noise import with_noise
 from sfumato.training.parts import budgeted
 from sfumato.training.preparation.building import transform_for
+from sfumato.training.preparation.noise import with_noise
 from sfumato.training.preparation.origins import origins, trained_on
 from sfumato.training.preparation.prepare import begun, check_epsilon, circumstances, first_key
 from sfumato.training.preparation.prepare import prepare as prepare_classifier

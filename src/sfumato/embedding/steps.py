@@ -30,7 +30,7 @@ from sfumato.report import png
 from sfumato.training import together
 from sfumato.training.adaptive import FARTHEST, NORM, AdaptiveStep
 from sfumato.training.kind import Kind
-from sfumato.training.noise import noise_of
+from sfumato.training.preparation.noise import noise_of
 from sfumato.training.step import PrivateStep
 from sfumato.training.steps import PrivateSteps, PublicSteps, spent
 from sfumato.training.workers import ALONE, Workers

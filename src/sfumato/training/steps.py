@@ -22,7 +22,7 @@ from sfumato.training.inputs import Inputs, viewed
 from sfumato.training.inputs_of_users import UserInputs
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.kind import Kind
-from sfumato.training.noise import noise_of
+from sfumato.training.preparation.noise import noise_of
 from sfumato.training.scorer import scorer_of
 from sfumato.training.step import PrivateStep
 from sfumato.training.workers import Workers

@@ -23,9 +23,9 @@ from sfumato.privacy.mechanism import Mechanism
 from sfumato.privacy.participation import FullBatch, participation_for
 from sfumato.randomness import goes_by_time
 from sfumato.training.descent import check_descent
-from sfumato.training.noise import refuse_noise
 from sfumato.training.parts import registry
 from sfumato.training.parts.part import Early
+from sfumato.training.preparation.noise import refuse_noise
 from sfumato.training.preparation.prepare import refuse_printed
 
 if TYPE_CHECKING:

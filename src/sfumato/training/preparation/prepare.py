@@ -28,10 +28,10 @@ from sfumato.training.descent import check_choices
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
 from sfumato.training.job import PUBLIC, PrivateJob, Shape, synthetic_targets
 from sfumato.training.kind import Kind
-from sfumato.training.noise import with_noise
 from sfumato.training.parts.part import Asked
 from sfumato.training.parts.registry import parts_of, split
 from sfumato.training.preparation.building import build, transform_for
+from sfumato.training.preparation.noise import with_noise
 from sfumato.training.preparation.origins import origins, trained_on
 from sfumato.training.preparation.start import Context, Machine, Start, known_micro_batch
 from sfumato.training.started import local_count
