@@ -1,4 +1,4 @@
-"""Two worlds of De et al. 2022, table 9, |D| = 100: python benchmarks/trust/two_worlds.py [MODELS] [TRIED] [EPSILON ...]
+"""Two worlds (De et al. 2022, table 9), |D| = 100: python benchmarks/trust/two_worlds.py [MODELS] [TRIED] [EPSILON ...]
 
 MNIST, its first 100 training images, delta 1 / 100, nominal epsilon 8, 1, 4 and 2 or those that are named, whose rows
 replace those of earlier calls. Phase I tries the 54 choices of
