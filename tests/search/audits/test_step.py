@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from sfumato.training.noise import noise_of
 from torch import nn
 
 from sfumato import Noise, PrivacyPlan, SfumatoError, audit_run
@@ -23,6 +22,7 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.search.audits.step import WhiteBox, audit_step, composed
 from sfumato.search.audits.subject import Subject, of_run
+from sfumato.training.preparation.noise import noise_of
 
 FORM = Images(size=6, channels=1)
 

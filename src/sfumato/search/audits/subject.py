@@ -24,7 +24,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import load
 from sfumato.training.inputs import OnFeatures, features_alone
 from sfumato.training.job import PrivateJob, is_public
-from sfumato.training.noise import noise_of
+from sfumato.training.preparation.noise import noise_of
 
 MADE_BY = 0
 """The public seed of all inputs."""
