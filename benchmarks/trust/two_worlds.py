@@ -1,10 +1,10 @@
-"""Two worlds (De et al. 2022, table 9), |D| = 100: python benchmarks/trust/two_worlds.py [MODELS] [TRIED] [EPSILON ...]
+"""Two worlds of De et al. 2022, table 9: python benchmarks/trust/two_worlds.py [MODELS] [TRIED] [EPSILON ...]
 
-MNIST, its first 100 training images, delta 1 / 100, nominal epsilon 8, 1, 4 and 2 or those that are named, whose rows
-replace those of earlier calls. Phase I tries the 54 choices of
-table 8 with TRIED (50) linear models in each world, for each epsilon; phase II trains MODELS (6,000) in each world by
-the best of them, takes the threshold from half of them, and bounds epsilon by the other half at confidence 99.9%. The
-paper has LeNets, 500,000 in each world, of which 490,000 give the bound.
+|D| = 100: the first 100 training images of MNIST, delta 1 / 100, nominal epsilon 8, 1, 4 and 2, or those named here,
+whose rows replace those of earlier calls. Phase I tries the 54 choices of table 8 with TRIED (50) linear models in each
+world, for each epsilon; phase II trains MODELS (6,000) in each world by the best of them, takes the threshold from half
+of them, and bounds epsilon by the other half at confidence 99.9%. The paper has LeNets, 500,000 in each world, of which
+490,000 give the bound.
 
 Needs mnist.npz in SFUMATO_DATA. Writes benchmarks/results/two-worlds.json. About 10 minutes on one core.
 """
