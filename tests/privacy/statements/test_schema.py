@@ -38,6 +38,7 @@ from sfumato.privacy import (
     ledger,
 )
 from sfumato.privacy.mechanism import MECHANISMS
+from sfumato.privacy.noise_grid import NoiseGrid
 from sfumato.privacy.participation import PARTICIPATIONS, DriftingPoisson
 from sfumato.privacy.statements.computed import Computed
 
@@ -59,6 +60,8 @@ EVERYTHING = Circumstances(
     class_prevalence=(("a", 0.5), ("b", 0.5)),
     prevalence=(("a", 0.5), ("b", 0.5)),
     training_prevalence=(("a", 0.5), ("b", 0.5)),
+    noise_grid=NoiseGrid(exponent=-20, elements=1000, alone=True),
+    audit=100,
 )
 
 
@@ -91,6 +94,7 @@ PLANS = {
     "a drift": plan(participation=DriftingPoisson(batch_size=100, period=4, sizes=(400, 600))),
     "a quantile": plan(clipping=Quantile(count_noise=5.0)),
     "persons": plan(unit=User(drawn="examples", at_most=2, users=500)),
+    "persons on one image": plan(unit=User(drawn="examples", at_most=2, users=500, shared=True), adjacency="zero-out"),
     "persons in clients": plan(unit=User(drawn="clients")),
 }
 STATEMENTS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,13 +13,16 @@ from torch import nn
 
 from sfumato import Noise, PrivacyPlan, SfumatoError, audit_run
 from sfumato.data import Images, Tokens
+from sfumato.experiment.settings import Settings
 from sfumato.gradients import ClippedGradient, ClippedSum
 from sfumato.privacy import FullBatch, Quantile, Tree, User
+from sfumato.randomness.noise.secure import SecureNoise
 from sfumato.runs import audited
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.search.audits.step import WhiteBox, audit_step, composed
 from sfumato.search.audits.subject import Subject, of_run
+from sfumato.training.preparation.noise import noise_of
 
 FORM = Images(size=6, channels=1)
 
@@ -146,3 +150,13 @@ def test_a_run_is_audited_by_its_own_files_and_reads_no_data(one_run, tmp_path):
     (path / "settings.json").unlink()
     with pytest.raises(SfumatoError, match="without its record"):
         audit_run(path)
+
+
+def test_secure_noise_is_audited_as_what_it_is(monkeypatch):
+    settings, drawn = Settings(model="linear", learning_rate=0.1, noise="secure"), []
+    inner = SecureNoise.ahead
+    monkeypatch.setattr(SecureNoise, "ahead", lambda noise, *a, **k: drawn.append(noise) or inner(noise, *a, **k))
+    found = audit_step(subject(full(3.0), noise=partial(noise_of, settings)), observations=200)
+    assert len(drawn) == 400
+    assert not found.refuted
+    assert found.bounds[0].epsilon > 1

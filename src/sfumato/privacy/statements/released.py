@@ -20,6 +20,8 @@ def released(plan: PrivacyPlan, facts: Circumstances) -> dict[str, Any]:
         things.append(f"its weights after steps {', '.join(map(str, facts.kept))}")
     if facts.figures is not None:
         things.append("noisy counts of the test part, and figures made of them")
+    if facts.audit:
+        things.append("scores and coins of canaries, and what they show")
     things += ["this statement", "the plan", "the ledger"]
     rule = plan.participation.words(plan.population, plan.unit.drawn_one)
     return {

@@ -21,7 +21,7 @@ from sfumato.models.losses import LOSSES
 from sfumato.observers.progress import Progress, Silence
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.unit import Drawn
-from sfumato.randomness import Noise, RunKey
+from sfumato.randomness import RunKey
 from sfumato.runs.audited import Audited
 from sfumato.search.audits.subject import Subject, at
 from sfumato.training.step import PrivateStep
@@ -127,8 +127,8 @@ class WhiteBox:
     def step(self) -> PrivateStep:
         """The software's."""
         key = RunKey.from_seed(0, f"audit of {self.subject.plan.fingerprint}")
-        noise = Noise(self.plan.mechanism, max_norm=self.plan.max_norm, key=key)
-        return PrivateStep(plan=self.plan, gradient=Remembered(self.subject.gradient()), noise=noise)
+        gradient, noise = Remembered(self.subject.gradient()), self.subject.noise(self.plan, key)
+        return PrivateStep(plan=self.plan, gradient=gradient, noise=noise)
 
     @cached_property
     def batches(self) -> dict[bool, tuple[Tensor, ...]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from os import PathLike
 from typing import Any
 
@@ -17,16 +18,22 @@ from sfumato.experiment.settings import Settings
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models.losses import LOSSES, exclusive
 from sfumato.privacy import PrivacyPlan, Quantile
+from sfumato.randomness import Noise, RunKey
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import load
 from sfumato.training.inputs import OnFeatures, features_alone
 from sfumato.training.job import PrivateJob, is_public
+from sfumato.training.preparation.noise import noise_of
 
 MADE_BY = 0
 """The public seed of all inputs."""
 RECORDS = 2
 """Records of each unit, where users are drawn."""
+
+
+def _standard(plan: PrivacyPlan, key: RunKey) -> Noise:
+    return Noise(plan.mechanism, max_norm=plan.max_norm, key=key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +47,7 @@ class Subject:
         form: of its inputs.
         loss, views: of its settings.
         classes: how many.
+        noise: of a plan and a key, as its settings have it.
     """
 
     name: str
@@ -49,6 +57,7 @@ class Subject:
     loss: str
     views: int
     classes: int
+    noise: Callable[[PrivacyPlan, RunKey], Noise] = field(default=_standard, repr=False)
 
     def __post_init__(self) -> None:
         plan, problem = self.plan, None
@@ -127,6 +136,7 @@ def of_job(job: PrivateJob, name: str) -> Subject:
         loss=job.settings.objective.loss,
         views=job.views.count,
         classes=len(job.source.classes),
+        noise=partial(noise_of, job.settings),
     )
 
 
@@ -165,6 +175,7 @@ def of_run(directory: str | PathLike[str], *, model: nn.Module | str | None = No
         loss=loaded.loss,
         views=settings.augmentation.views,
         classes=len(loaded.classes),
+        noise=partial(noise_of, settings),
     )
 
 

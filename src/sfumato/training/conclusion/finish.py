@@ -88,7 +88,8 @@ def conclude(
     if ending is not None:
         close(ending.ledger, run, outcome.step, ending.bound)
     write(run / names.DONE, b"")
-    run.clean()
+    with writing(run.path):
+        run.clean()
     return statement
 
 
