@@ -62,6 +62,7 @@ EVERYTHING = Circumstances(
     training_prevalence=(("a", 0.5), ("b", 0.5)),
     noise_grid=NoiseGrid(exponent=-20, elements=1000, alone=True),
     audit=100,
+    own_loop=True,
 )
 
 

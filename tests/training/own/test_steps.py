@@ -252,3 +252,18 @@ def test_the_key_of_another_run_is_refused(data, tmp_path):
     RunKey.fresh().save(tmp_path / "a" / names.RUN_KEY)
     with pytest.raises(SfumatoError, match="another run"):
         taken(data, tmp_path / "a", seed=None)
+
+
+def test_a_budget_is_kept_to(data, tmp_path):
+    sfumato.set_budget("own", epsilon=3.0, delta=1e-5)
+    choices = {"budget": "own", "noise_multiplier": None, "epsilon": 2.0, "delta": 1e-5}
+    taken(data, tmp_path / "a", until=2, **choices)
+    taken(data, tmp_path / "a", **choices)
+    assert len(sfumato.read_budget("own").reservations) == 1
+    with pytest.raises(SfumatoError, match="the budget own has epsilon 3"):
+        taken(data, tmp_path / "b", **choices)
+    assert not (tmp_path / "b").exists()
+    with pytest.raises(SfumatoError, match="no budget"):
+        begun(data, tmp_path / "c", **choices | {"budget": "other"})
+    with pytest.raises(SfumatoError, match="which cost nothing"):
+        begun(data, tmp_path / "c", public=True, **choices)

@@ -119,6 +119,7 @@ def refuse_other(run: RunDirectory, record: Mapping[str, Any], plan: PrivacyPlan
             f"{where} holds a run that was no loop of one's own", "go on with it as it began, or give another directory"
         )
     pins.compare("plan", run.read_json(names.PLAN), plan.to_dict(), remedy=_AGAIN, where=where)
+    pins.compare("budget", recorded.get("budget", {}), record.get("budget", {}), remedy=_AGAIN, where=where)
     for part in (*_BOUND, "performance"):
         before, now = (one[part] if isinstance(one[part], Mapping) else {"is": one[part]} for one in (recorded, record))
         pins.compare(part, before, now, remedy=_AGAIN, where=where)

@@ -1,4 +1,4 @@
-"""A training loop of one's own: `for step in sfumato.private_steps(...)`, and everything that makes it private inside.
+"""The steps of a training loop of one's own (`private_steps`), and everything that makes them private.
 
 Who takes part, the clipped gradient, the noise, the ledger, checkpoints and the statement are those of `sfumato.train`.
 What stays the caller's are the model, the loss, the optimizer and whatever is done between two steps.
@@ -6,36 +6,32 @@ What stays the caller's are the model, the loss, the optimizer and whatever is d
 
 from __future__ import annotations
 
-import os
-import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from sfumato import _devices
-from sfumato._checks import SfumatoError, positive, positive_integer
+from sfumato._checks import SfumatoError
 from sfumato.experiment.settings import Performance
 from sfumato.gradients import ClippedGradient
-from sfumato.gradients.checks.wrapped import without_compilation
 from sfumato.gradients.examples import Tree, each
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
-from sfumato.randomness import Noise, NoiseState, RunKey, Sampler, owner_key
+from sfumato.randomness import Noise, NoiseState, RunKey, Sampler
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory, sweep
-from sfumato.runs.owner import sentences, uses
 from sfumato.training.loop import CHECKPOINT_SECONDS, pause_after
-from sfumato.training.own import ending, pinned
-from sfumato.training.own.records import OwnRecords, own_records
+from sfumato.training.own import beginning, ending, pinned
+from sfumato.training.own.records import OwnRecords
 from sfumato.training.preparation import resume
-from sfumato.training.preparation.prepare import check_epsilon, settled_on, size_micro_batch
-from sfumato.training.preparation.start import Machine, Start
+from sfumato.training.preparation.prepare import settled_on, size_micro_batch
+from sfumato.training.preparation.start import Start
 from sfumato.training.step import PrivateStep, descend
 
 Loss = Callable[[Any, Any], Tensor]
@@ -64,118 +60,6 @@ class OwnStep:
         return f"step {self.number} of {self.steps}"
 
 
-def private_steps(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    data: Any,
-    loss: Loss = functional.cross_entropy,
-    *,
-    directory: str | os.PathLike[str],
-    plan: PrivacyPlan | None = None,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    batch_size: int | None = None,
-    epochs: float | None = None,
-    steps: int | None = None,
-    noise_multiplier: float | None = None,
-    max_norm: float | None = None,
-    examples: int | None = None,
-    with_state: Sequence[Any] = (),
-    template: tuple[Tree, Tree] | None = None,
-    public: bool = False,
-    seed: int | None = None,
-    **machine: Any,
-) -> PrivateSteps:
-    """The private steps of a training loop of one's own; the same call goes on with a run that was interrupted.
-
-    >>> import tempfile, torch
-    >>> model = torch.nn.Linear(4, 2)
-    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> data = torch.randn(200, 4), torch.arange(200) % 2
-    >>> run = private_steps(
-    ...     model, optimizer, data, epsilon=3.0, batch_size=50, epochs=1, public=True, directory=tempfile.mkdtemp()
-    ... )
-    >>> [step.number for step in run], run.statement.epsilon <= 3.0
-    ([1, 2, 3, 4], True)
-
-    Args:
-        model: any module; it is trained in place. On whatever device it is.
-        optimizer: over its parameters. It moves the weights in each step, before the loop's body runs.
-        data: a pair (inputs, targets) of tensors or arrays (N, ...), or of tuples or dicts of such; a map-style data
-            set of such pairs, which gives the same record each time; or what `sfumato.open_source` gives.
-        loss: of (outputs, targets), with one example's outputs (1, ...) and target (1, ...), to a number.
-        directory: the run directory.
-        plan: everything that decides epsilon; in place of the arguments that follow.
-        epsilon, delta, batch_size, epochs or steps, noise_multiplier, max_norm: as for `PrivacyPlan.calibrate`: of
-            epsilon, batch size, steps and noise multiplier three are given, and the fourth follows. Steps are epochs
-            times N over the batch size, rounded up. Delta is 1e-5, or 1 / N where that is smaller, C is 1.
-        examples: N, where it is declared; else it is counted, and the statement says so.
-        with_state: whatever else must go on where it was after an interruption, such as a learning rate scheduler:
-            objects with `state_dict` and `load_state_dict`.
-        template: made-up or public (inputs, targets), for a model that does not run on random numbers, or on whole
-            numbers that are all 0 or all 1 (`ClippedGradient`).
-        public: the data are public: the use is not put on the owner's list.
-        seed: for experiments: the randomness follows from it, and the promise is void to whoever knows it.
-        machine: threads, micro_batch: performance; they don't change the promise.
-
-    **Guarantee.** The weights after the last step, and all those before it together, have the plan's (epsilon, delta)
-    for each single example: each step is a `PrivateStep` of participants by the plan (`Sampler`), is in the ledger
-    before it is computed, and is drawn by (key, step), so that one that is taken again after an interruption is the
-    same release. The optimizer, and what the loop's body does with weights, is post-processing as long as it looks at
-    no private record.
-
-    Errors: `SfumatoError`, before anything is spent, for whatever is refused.
-    """
-    run, key, model = RunDirectory(directory), owner_key(), without_compilation(model)
-    records = own_records(data, key)
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise SfumatoError(
-            f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}",
-            "give one over the model's parameters, such as torch.optim.SGD(model.parameters(), lr=0.1)",
-        )
-    asked = {"epsilon": epsilon, "batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier}
-    if plan is None:
-        plan = _planned(examples or records.count, asked, epochs, delta, max_norm)
-    elif given := [name for name, value in {**asked, "epochs": epochs, "max_norm": max_norm}.items() if value]:
-        raise SfumatoError(f"plan and {', '.join(given)} are both given", "leave out one: the plan has them")
-    if plan.unit.name != "example":
-        raise SfumatoError(
-            "a loop of one's own promises for single examples, and the plan's unit is the user",
-            "train with sfumato.train and unit='user', or give a plan for examples",
-        )
-    check_epsilon(plan)
-    start = Start.of(run, machine=Machine(**machine)) if run.exists else Start(machine=Machine(**machine))
-    return PrivateSteps(
-        model=model,
-        optimizer=optimizer,
-        records=records,
-        loss=loss,
-        plan=plan,
-        run=run,
-        declared=examples is not None or bool(records.public),
-        with_state=tuple(with_state),
-        template=template,
-        public=public or records.public,
-        seed=seed,
-        start=start,
-    )
-
-
-def _planned(
-    examples: int, asked: dict[str, Any], epochs: float | None, delta: float | None, max_norm: float | None
-) -> PrivacyPlan:
-    positive_integer("examples", examples, remedy="give the number of training examples")
-    if epochs is not None:
-        positive("epochs", epochs)
-        if asked["steps"] is not None or asked["batch_size"] is None:
-            raise SfumatoError(
-                f"epochs={epochs} needs a batch_size, and no steps: a step is what is paid for",
-                "give epochs and batch_size, or steps",
-            )
-        asked = asked | {"steps": -int(-epochs * examples // asked["batch_size"])}
-    return PrivacyPlan.calibrate(examples=examples, delta=delta or min(1e-5, 1 / examples), max_norm=max_norm, **asked)
-
-
 class PrivateSteps:
     """What `private_steps` gives: to be iterated over once, and asked for its statement afterwards.
 
@@ -198,6 +82,7 @@ class PrivateSteps:
         with_state: tuple[Any, ...],
         template: tuple[Tree, Tree] | None,
         public: bool,
+        budget: str | None,
         seed: int | None,
         start: Start,
     ):
@@ -234,6 +119,8 @@ class PrivateSteps:
             own_loop=True,
         )
         known = pinned.record_of(model, optimizer, self._examples, loss, records, facts, self.performance, with_state)
+        if budget is not None:
+            known["budget"] = {"name": budget}
         if run.exists:
             self._key = RunKey.load(run / names.RUN_KEY)
             pinned.refuse_other(run, known, plan)
@@ -280,27 +167,13 @@ class PrivateSteps:
 
     def _open(self) -> Ledger:
         """The ledger, after the run was laid down where there was none."""
-        if not self._run.exists:
-            self._begin()
+        if self._run.exists:
+            with beginning.reserved(self._run, self._run.read_json(names.SETTINGS), self.plan, self._records):
+                pass  # it was cut before its reservation, or this finds it
+        else:
+            first = partial(self._checkpoint, 0, noise=NoiseState(step=0))
+            self.note = beginning.begin(self._run, self._known, self.plan, self._key, self._records, first)
         return Ledger(self._run / names.LEDGER)
-
-    def _begin(self) -> None:
-        identity = secrets.token_hex(32)
-        with self._run.creating() as fresh:
-            fresh.write_json(names.SETTINGS, {"run": identity, **self._known}, private=True)
-            self._key.save(fresh / names.RUN_KEY)
-            fresh.write_json(names.PLAN, self.plan.to_dict())
-            with Ledger(fresh / names.LEDGER) as ledger:
-                opening = ledger.append(
-                    "begin", self._opening(identity) | {"key_check": self._key.check_value(identity)}
-                )
-                ledger.sync()
-            self._checkpoint(0, identity, opening.hash, NoiseState(step=0)).save(fresh / names.CHECKPOINT)
-            if not self._public:
-                known: dict[str, Any] = {"places": self._records.places}
-                if earlier := uses.plans(self._records.materials, **known):
-                    self.note = sentences.summary(earlier, self.plan)
-                uses.record(self._records.materials, identity, self.plan, **known)
 
     def _opening(self, identity: str) -> dict[str, Any]:
         return pinned.opening(self._known, self.plan, identity)
@@ -335,7 +208,7 @@ class PrivateSteps:
             yield OwnStep(step + 1, plan.steps)
             if (now := time.monotonic()) - saved_at > pause or step + 1 == plan.steps:
                 ledger.sync()
-                reached = self._checkpoint(step + 1, checkpoint.run, ledger.after(step + 1).hash, state)
+                reached = self._checkpoint(step + 1, checkpoint.run, ledger.after(step + 1).hash, noise=state)
                 reached.save(self._run / names.CHECKPOINT)
                 saved_at = time.monotonic()
                 pause = pause_after(saved_at - now)
@@ -353,7 +226,7 @@ class PrivateSteps:
                 keys = torch.from_numpy(np.stack(words).view(np.int64))
             yield inputs, targets, keys
 
-    def _checkpoint(self, step: int, identity: str, head: str, noise: NoiseState) -> Checkpoint:
+    def _checkpoint(self, step: int, identity: str, head: str, *, noise: NoiseState) -> Checkpoint:
         state = Checkpoint.of(step, self._model, {}, self._optimizer, run=identity, noise=noise, ledger=head)
         if self._with_state:
             later = [one.state_dict() for one in self._with_state]

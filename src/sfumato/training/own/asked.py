@@ -1,0 +1,139 @@
+"""`for step in sfumato.private_steps(...)`: what a training loop of one's own asks for, checked before anything is spent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from sfumato._checks import SfumatoError, positive, positive_integer
+from sfumato.gradients.checks.wrapped import without_compilation
+from sfumato.gradients.examples import Tree
+from sfumato.privacy import PrivacyPlan
+from sfumato.randomness import owner_key
+from sfumato.runs.directory import RunDirectory
+from sfumato.training.own.records import own_records
+from sfumato.training.own.steps import Loss, PrivateSteps
+from sfumato.training.parts import budgeted
+from sfumato.training.preparation.prepare import check_epsilon
+from sfumato.training.preparation.start import Machine, Start
+
+
+def private_steps(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    data: Any,
+    loss: Loss = functional.cross_entropy,
+    *,
+    directory: str | os.PathLike[str],
+    plan: PrivacyPlan | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    batch_size: int | None = None,
+    epochs: float | None = None,
+    steps: int | None = None,
+    noise_multiplier: float | None = None,
+    max_norm: float | None = None,
+    examples: int | None = None,
+    with_state: Sequence[Any] = (),
+    template: tuple[Tree, Tree] | None = None,
+    public: bool = False,
+    budget: str | None = None,
+    seed: int | None = None,
+    **machine: Any,
+) -> PrivateSteps:
+    """The private steps of a training loop of one's own; the same call goes on with a run that was interrupted.
+
+    >>> import tempfile, torch
+    >>> model = torch.nn.Linear(4, 2)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> data = torch.randn(200, 4), torch.arange(200) % 2
+    >>> run = private_steps(
+    ...     model, optimizer, data, epsilon=3.0, batch_size=50, epochs=1, public=True, directory=tempfile.mkdtemp()
+    ... )
+    >>> [step.number for step in run], run.statement.epsilon <= 3.0
+    ([1, 2, 3, 4], True)
+
+    Args:
+        model: any module; it is trained in place. On whatever device it is.
+        optimizer: over its parameters. It moves the weights in each step, before the loop's body runs.
+        data: a pair (inputs, targets) of tensors or arrays (N, ...), or of tuples or dicts of such; a map-style data
+            set of such pairs, which gives the same record each time; or what `sfumato.open_source` gives.
+        loss: of (outputs, targets), with one example's outputs (1, ...) and target (1, ...), to a number.
+        directory: the run directory.
+        plan: everything that decides epsilon; in place of the arguments that follow.
+        epsilon, delta, batch_size, epochs or steps, noise_multiplier, max_norm: as for `PrivacyPlan.calibrate`: of
+            epsilon, batch size, steps and noise multiplier three are given, and the fourth follows. Steps are epochs
+            times N over the batch size, rounded up. Delta is 1e-5, or 1 / N where that is smaller, C is 1.
+        examples: N, where it is declared; else it is counted, and the statement says so.
+        with_state: whatever else must go on where it was after an interruption, such as a learning rate scheduler:
+            objects with `state_dict` and `load_state_dict`.
+        template: made-up or public (inputs, targets), for a model that does not run on random numbers, or on whole
+            numbers that are all 0 or all 1 (`ClippedGradient`).
+        public: the data are public: the use is not put on the owner's list.
+        budget: the name of a budget (`set_budget`) that the whole plan is reserved in, or the run does not begin.
+        seed: for experiments: the randomness follows from it, and the promise is void to whoever knows it.
+        machine: threads, micro_batch: performance; they don't change the promise.
+
+    **Guarantee.** The weights after the last step, and all those before it together, have the plan's (epsilon, delta)
+    for each single example: each step is a `PrivateStep` of participants by the plan (`Sampler`), is in the ledger
+    before it is computed, and is drawn by (key, step), so that one that is taken again after an interruption is the
+    same release. The optimizer, and what the loop's body does with weights, is post-processing as long as it looks at
+    no private record.
+
+    Errors: `SfumatoError`, before anything is spent, for whatever is refused.
+    """
+    run, key, model = RunDirectory(directory), owner_key(), without_compilation(model)
+    records = own_records(data, key)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise SfumatoError(
+            f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}",
+            "give one over the model's parameters, such as torch.optim.SGD(model.parameters(), lr=0.1)",
+        )
+    asked = {"epsilon": epsilon, "batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier}
+    if plan is None:
+        plan = _planned(examples or records.count, asked, epochs, delta, max_norm)
+    elif given := [name for name, value in {**asked, "epochs": epochs, "max_norm": max_norm}.items() if value]:
+        raise SfumatoError(f"plan and {', '.join(given)} are both given", "leave out one: the plan has them")
+    if plan.unit.name != "example":
+        raise SfumatoError(
+            "a loop of one's own promises for single examples, and the plan's unit is the user",
+            "train with sfumato.train and unit='user', or give a plan for examples",
+        )
+    check_epsilon(plan)
+    budgeted.check(budget, public=public or records.public)
+    start = Start.of(run, machine=Machine(**machine)) if run.exists else Start(machine=Machine(**machine))
+    return PrivateSteps(
+        model=model,
+        optimizer=optimizer,
+        records=records,
+        loss=loss,
+        plan=plan,
+        run=run,
+        declared=examples is not None or bool(records.public),
+        with_state=tuple(with_state),
+        template=template,
+        public=public or records.public,
+        budget=budget,
+        seed=seed,
+        start=start,
+    )
+
+
+def _planned(
+    examples: int, asked: dict[str, Any], epochs: float | None, delta: float | None, max_norm: float | None
+) -> PrivacyPlan:
+    positive_integer("examples", examples, remedy="give the number of training examples")
+    if epochs is not None:
+        positive("epochs", epochs)
+        if asked["steps"] is not None or asked["batch_size"] is None:
+            raise SfumatoError(
+                f"epochs={epochs} needs a batch_size, and no steps: a step is what is paid for",
+                "give epochs and batch_size, or steps",
+            )
+        asked = asked | {"steps": -int(-epochs * examples // asked["batch_size"])}
+    return PrivacyPlan.calibrate(examples=examples, delta=delta or min(1e-5, 1 / examples), max_norm=max_norm, **asked)

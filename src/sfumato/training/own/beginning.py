@@ -1,0 +1,63 @@
+"""The beginning of a loop of one's own: directory, ledger's first line, the owner's list, its budget."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from sfumato.privacy import Ledger, PrivacyPlan
+from sfumato.randomness import RunKey
+from sfumato.runs import directory as names
+from sfumato.runs.checkpoint import Checkpoint
+from sfumato.runs.commitment import commitments
+from sfumato.runs.directory import RunDirectory
+from sfumato.runs.owner import reserving, sentences, uses
+from sfumato.training.own import pinned
+from sfumato.training.own.records import OwnRecords
+
+
+def begin(
+    run: RunDirectory,
+    known: Mapping[str, Any],
+    plan: PrivacyPlan,
+    key: RunKey,
+    records: OwnRecords,
+    checkpoint: Callable[[str, str], Checkpoint],
+) -> str:
+    """Lay down a new run, on the owner's list and within its budget; what the owner should know of earlier runs.
+
+    Args:
+        known: what settings.json says, but for the run's identity.
+        checkpoint: that before the first step, by the run's identity and the hash of the ledger's first line.
+    """
+    identity, note = secrets.token_hex(32), ""
+    record = {"run": identity, **known}
+    with reserved(run, record, plan, records), run.creating() as fresh:
+        fresh.write_json(names.SETTINGS, record, private=True)
+        key.save(fresh / names.RUN_KEY)
+        fresh.write_json(names.PLAN, plan.to_dict())
+        bound = {"key_check": key.check_value(identity), **commitments(record)}
+        with Ledger(fresh / names.LEDGER) as ledger:
+            opening = ledger.append("begin", pinned.opening(known, plan, identity) | bound)
+            ledger.sync()
+        checkpoint(identity, opening.hash).save(fresh / names.CHECKPOINT)
+        if not known["circumstances"]["data_public"]:
+            if earlier := uses.plans(records.materials, places=records.places):
+                note = sentences.summary(earlier, plan)
+            uses.record(records.materials, identity, plan, places=records.places)
+    return note
+
+
+def reserved(
+    run: RunDirectory, record: Mapping[str, Any], plan: PrivacyPlan, records: OwnRecords
+) -> AbstractContextManager[None]:
+    """Around the beginning of a run, and before it goes on: its whole plan is reserved in its budget, where it has one
+    (`reserving.reserving`), or it does not begin."""
+    if "budget" not in record:
+        return nullcontext()
+    coming = reserving.Coming(
+        run=record["run"], place="/".join(run.path.parts[-2:]), use=plan, materials=records.materials
+    )
+    return reserving.reserving(record["budget"]["name"], coming)
