@@ -17,6 +17,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import make_directory, ordinary, sync_directory, whole_lines, write, writing
+from sfumato.models.weights.about import OWN_LOOP
 from sfumato.privacy import ledger
 
 PLAN = "plan.json"
@@ -85,10 +86,18 @@ class RunDirectory:
         self.require()
         self.complete()
         if not self.finished:
+            self.refuse_own_loop("run its code again, which goes on, or call `finish()` there")
             verb = "embed" if "embedding" in self.read_json(SETTINGS) else "train"
             raise SfumatoError(
                 f"the run in {self.path} is not finished",
                 f"resume it (sfumato {verb} {self.path}) or end it with what it has (sfumato finish {self.path})",
+            )
+
+    def refuse_own_loop(self, remedy: str) -> None:
+        """Refuse a run whose steps were taken by a loop of one's own, which alone can build its model."""
+        if self.read_json(SETTINGS).get("kind") == OWN_LOOP:
+            raise SfumatoError(
+                f"the run in {self.path} is that of a training loop of one's own (private_steps)", remedy
             )
 
     def complete(self) -> bool:

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import sfumato
 from sfumato import SfumatoError
+from sfumato.cli import main
 from sfumato.randomness import Noise, RunKey, Sampler
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
@@ -86,6 +87,9 @@ def test_the_statement_follows_from_the_record(data, tmp_path):
     assert run.statement.epsilon == run.plan.epsilon()
     assert any("own code around the steps" in line for line in run.statement.not_covered)
     assert not (tmp_path / "a" / names.RUN_KEY).exists()
+    page = (tmp_path / "a" / names.REPORT).read_text()
+    assert "Sequential, trained by a loop of one&#39;s own" in page
+    assert run.statement.sentence[:60] in page
     again, weights = begun(data, tmp_path / "a", model=nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)))[:2]
     assert list(again) == []
     assert again.statement == run.statement
@@ -267,3 +271,10 @@ def test_a_budget_is_kept_to(data, tmp_path):
         begun(data, tmp_path / "c", **choices | {"budget": "other"})
     with pytest.raises(SfumatoError, match="which cost nothing"):
         begun(data, tmp_path / "c", public=True, **choices)
+
+
+@pytest.mark.parametrize("verb", ["train", "finish", "report", "verify", "audit"])
+def test_verbs_send_to_the_loop_what_only_it_can_do(data, tmp_path, capsys, verb):
+    taken(data, tmp_path / "a", until=2)
+    assert main([verb, str(tmp_path / "a")]) == 1
+    assert "training loop of one's own (private_steps)" in capsys.readouterr().err

@@ -78,6 +78,7 @@ def shadow(
     positive_integer("shadows", shadows, remedy="give how many models are trained to attack by, such as 64")
     run, progress = RunDirectory(directory), shown(progress)
     run.require_finished()
+    run.refuse_own_loop("audit its code: `sfumato.audit` takes scores and observations")
     if is_public(run):
         raise SfumatoError(f"the run in {run.path} was trained without privacy", "attack one that promises something")
     record = run.read_json(names.SETTINGS)

@@ -155,6 +155,7 @@ def of_run(directory: str | PathLike[str], *, model: nn.Module | str | None = No
             "give the run directory as its owner has it",
         )
     run.require_finished()
+    run.refuse_own_loop("audit its code: `sfumato.audit` takes scores and observations")
     record = run.read_json(names.SETTINGS)
     if is_public(run) or "circumstances" not in record:
         raise SfumatoError(f"{run.path} was trained without privacy and promises nothing", "there is nothing to audit")

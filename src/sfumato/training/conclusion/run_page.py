@@ -8,6 +8,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato.evaluation import accuracy
+from sfumato.models.weights.about import OWN_LOOP
 from sfumato.privacy import Circumstances, PrivacyPlan, Quantile, Statement, User, detections
 from sfumato.privacy.statements.other_units import of_person
 from sfumato.report import (
@@ -41,7 +42,7 @@ OF_CLASSIFIERS = (
 def report(run: RunDirectory, *, public: bool = False) -> str:
     """The run's page, from its files."""
     record, statement, heading = run.read_json(names.SETTINGS), run.read_json(names.STATEMENT), Heading.read(run)
-    title = heading.title or f"{record['data']['kind']}, {record['settings']['model']}"
+    title = heading.title or _titled(record)
     if "circumstances" in record:
         facts = {"title": title, **_of_promise(run, record, statement, public=public)}
     else:
@@ -60,6 +61,13 @@ def report(run: RunDirectory, *, public: bool = False) -> str:
         ),
         public=public,
     )
+
+
+def _titled(record: Mapping[str, Any]) -> str:
+    """What was trained on what."""
+    if record.get("kind") == OWN_LOOP:
+        return f"{record['model']['name']}, trained by a loop of one's own"
+    return f"{record['data']['kind']}, {record['settings']['model']}"
 
 
 def _of_promise(
@@ -108,6 +116,9 @@ def together(record: Mapping[str, Any], plan: PrivacyPlan) -> list[str]:
 
 def settings_shown(record: Mapping[str, Any]) -> dict[str, Any]:
     """What a run's record has to say of the model and its training."""
+    if record.get("kind") == OWN_LOOP:
+        groups = {name: value for group in record["optimizer"]["groups"] for name, value in group.items()}
+        return {"model": record["model"]["name"], "optimizer": record["optimizer"]["name"], **groups}
     choices = presentable(dict(record["settings"]))
     clients: dict[str, Any] = dict(record.get("embedding", {}))
     if not clients:

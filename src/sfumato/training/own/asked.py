@@ -1,4 +1,4 @@
-"""`for step in sfumato.private_steps(...)`: what a training loop of one's own asks for, checked before anything is spent."""
+"""`for step in sfumato.private_steps(...)`: what a loop of one's own asks for, checked before anything is spent."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory
+from sfumato.training.conclusion import run_page
 from sfumato.training.conclusion.finish import close
 from sfumato.training.own.pinned import KIND
 
@@ -23,6 +24,7 @@ def conclude(run: RunDirectory, ledger: Ledger, model: nn.Module, statement: Sta
     run.write_json(names.STATEMENT, statement.to_dict())
     about = {"format": models.FORMAT, "kind": KIND, "statement": statement.to_dict()}
     write(run / names.MODEL, to_bytes(dict(model.state_dict()), {METADATA: json.dumps(about, sort_keys=True)}))
+    write(run / names.REPORT, run_page.report(run).encode(), private=True)
     close(ledger, run, steps, {})
     write(run / names.DONE, b"")
     run.clean()

@@ -53,6 +53,7 @@ def record_of(
     return {
         "kind": KIND,
         "data": {"fingerprint": records.fingerprint, "material": records.materials[0], "records": records.count},
+        "request": {},
         "places": list(records.places),
         "model": {"name": type(model).__qualname__, "function": _digest(model, loss, examples)},
         "optimizer": {"name": type(optimizer).__qualname__, "groups": constants},

@@ -72,6 +72,7 @@ def job(path: str, *, trust_code: bool) -> tuple[PrivateJob, RunDirectory]:
 def _unfinished(run: RunDirectory) -> Mapping[str, Any]:
     """The record of an unfinished training of a classifier."""
     refuse_finished(run)
+    run.refuse_own_loop("run its code again, which goes on, or call `finish()` there")
     record = run.read_json(names.SETTINGS)
     if "embedding" in record:
         raise SfumatoError(f"{run.path} holds a training of embeddings", f"resume it with sfumato embed {run.path}")
