@@ -62,7 +62,7 @@ CHOSEN = {
     "weight_decay": 0.1, "schedule": "cosine", "warmup": 2, "views": 3, "shift": 2, "flip": True, "zoom": 1.0,
     "crop_area": 1.0, "ema": 0.9, "ema_form": "constant", "aggregate": "ema", "aggregate_from": 2,
     "aggregate_last": None, "aggregate_restart": True, "normalisation": "public-batch", "public_data": "digits",
-    "public_examples": 64, "seed": 4,
+    "public_examples": 64, "noise": "secure", "seed": 4,
 }  # fmt: skip
 
 

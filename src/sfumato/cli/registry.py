@@ -24,7 +24,7 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
         "report": "Write the page of a finished run.",
         "verify": "Check that a finished run's statement follows from its record.",
         "sign": "Vouch for a finished run by a signature of its statement, model and ledger.",
-        "audit": "Attack the step of a run, and say which epsilon that proves at least.",
+        "audit": "Attack the training step of a finished run, or of a recipe.",
         "finish": "End an unfinished run with what its last checkpoint holds.",
         "doctor": "Look at versions, device, memory, disk and the owner's key, and say what is wrong.",
     }

@@ -103,7 +103,7 @@ def test_uses_for_users_who_are_told_apart_otherwise_are_never_passed_over_in_si
     assert "3 runs of yours used them as private" in public.note
     assert first.note == ""
     data = dict(zip(("material", "pixels"), other.materials, strict=True))
-    (line,) = run_page._together({"data": data, "request": {}, "places": [], "assignment": "of nobody"}, FOR_USERS)
+    (line,) = run_page.together({"data": data, "request": {}, "places": [], "assignment": "of nobody"}, FOR_USERS)
     assert line.startswith("3 other runs of yours on these data promised for users"), "the owner's page says so too"
 
 

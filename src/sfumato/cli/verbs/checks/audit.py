@@ -24,10 +24,11 @@ RunOrRecipe = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|RE
 
 @dataclass(frozen=True, kw_only=True)
 class Audit(EndsWithJson):
-    """Attack the training step of a finished run, or of a recipe, and say which epsilon that proves at least.
+    """Attack the training step of a finished run, or of a recipe.
 
     The software's own step is taken thousands of times with a canary and without it, on made-up inputs: no data of the
-    run are read, and nothing is spent. Exit status 0, or 1 where a bound lies above the promised epsilon.
+    run are read, and nothing is spent. It says which epsilon that proves at least. Exit status 0, or 1 where a bound
+    lies above the promised epsilon.
     """
 
     what: RunOrRecipe
