@@ -201,7 +201,8 @@ def rounds_case(rng):
 def rounds_run(case):
     """The rounds as `embed` takes them, and the server's optimizer."""
     module, key, plan = Backbone(case["weight"]), case["key"], case["plan"]
-    train = SimpleNamespace(users=case["users"], labels=case["labels"], take=lambda rows: case["inputs"][rows])
+    users = np.char.zfill(np.asarray(case["users"]).astype(str), 4)  # in the order of their numbers
+    train = SimpleNamespace(users=users, labels=case["labels"], take=lambda rows: case["inputs"][rows])
     job = SimpleNamespace(
         plan=plan,
         source=SimpleNamespace(train=train),
