@@ -128,12 +128,14 @@ def runs(tmp_path_factory):
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
 
+@pytest.mark.slow
 def test_commands_run_on_it_without_a_tensor_on_the_wrong_side(runs):
     (found, _), errors = runs
     assert set(found.values()) == {0}, errors
     assert len(found) == len(COMMANDS) + 2
 
 
+@pytest.mark.slow
 def test_a_whole_step_waits_for_the_device_once(runs):
     (_, step), _ = runs
     assert step["stops"] == 1

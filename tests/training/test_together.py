@@ -55,6 +55,7 @@ def test_two_workers_leave_the_same_bytes_as_one(kinds, tmp_path, ranks):
         assert {name for name in together if together[name] != alone.get(name)} == {"computed", "not_covered"}
 
 
+@pytest.mark.slow
 def test_on_a_full_disk_all_end_with_one_line_and_nothing_is_paid_twice(tmp_path, ranks):
     command = [SCRIPT, str(tmp_path / "runs"), "trained over", spots(tmp_path / "spots.npz", 0)]
     home = str(tmp_path / "home")

@@ -499,6 +499,7 @@ def test_a_typo_is_refused_before_anything_is_trained(call):
     assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_processes_of_a_killed_search_end(workplace):
     command = [
         sys.executable,

@@ -127,7 +127,7 @@ def test_the_noise_has_the_scale_of_the_real_steps():
 
 def test_losses_of_trained_models_have_the_law_of_those_of_real_steps():
     """All of it at once: coins, clipping, noise, divisor, descent; and another batch size has another law."""
-    plan, (inputs, targets), models = a_plan(steps=3), some_records(), 300
+    plan, (inputs, targets), models = a_plan(steps=3), some_records(), 120
 
     def by_real_steps(seed):
         module, key = nn.Linear(WIDTH, CLASSES), RunKey.from_seed(seed)
@@ -146,7 +146,7 @@ def test_losses_of_trained_models_have_the_law_of_those_of_real_steps():
     def at_once(plan):
         training = Training(plan=plan, descent=SGD, averages=Averages(ema=0.0))
         start, generator = begin([WIDTH, CLASSES], torch.Generator()), torch.Generator().manual_seed(5)
-        layers = training(start, inputs, targets, models=10 * models, generator=generator)
+        layers = training(start, inputs, targets, models=20 * models, generator=generator)
         return losses_at(layers, inputs[-1:], targets[-1:])[:, 0].numpy()
 
     real = np.array([by_real_steps(seed) for seed in range(models)])
@@ -164,9 +164,8 @@ def test_members_alone_have_a_part():
     found = training(start, inputs, targets, models=2, generator=torch.Generator().manual_seed(0), members=members)
     whole = clipped_sum(start, inputs, targets, members[:1], max_norm=plan.max_norm)
     moved = -SGD.learning_rate / (EXAMPLES * plan.max_norm) * whole[0].weight
-    noise = 6 * SGD.learning_rate * plan.noise_multiplier / EXAMPLES  # six standard deviations
-    torch.testing.assert_close(found[0].weight[:1], moved, atol=noise, rtol=1e-4)
-    assert found[0].weight[1].abs().max() < noise < moved.abs().max() / 10
+    torch.testing.assert_close(found[0].weight[:1], moved, atol=3e-4, rtol=1e-4)
+    assert found[0].weight[1].abs().max() < 3e-4
 
 
 def test_models_that_are_trained_in_several_blocks_differ(monkeypatch):
