@@ -14,6 +14,8 @@ from sfumato import Noise, PrivacyPlan, SfumatoError, audit_run
 from sfumato.data import Images, Tokens
 from sfumato.gradients import ClippedGradient, ClippedSum
 from sfumato.privacy import FullBatch, Quantile, Tree, User
+from sfumato.randomness.noise import secure
+from sfumato.randomness.noise.secure import SecureNoise, scale_of
 from sfumato.runs import audited
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
@@ -90,6 +92,15 @@ RIGHT = ClippedGradient.__call__
 
 def halved(noise: Noise) -> float:
     return noise.mechanism.noise_multiplier * noise.max_norm / 2
+
+
+def test_secure_noise_is_what_an_audit_of_a_run_with_it_attacks(monkeypatch):
+    box = WhiteBox(subject=subject(full(3.0), noise="secure"), merged=30)
+    assert isinstance(box.step.noise, SecureNoise)
+    seen = np.array([box.observed(place, canary=False) for place in range(400)])
+    assert abs(seen.std() - 1) < 0.15
+    monkeypatch.setattr(secure, "scale_of", lambda sigma, elements: scale_of(sigma, elements) / 2)
+    assert audit_step(subject(full(3.0), noise="secure"), observations=1500).refuted
 
 
 def unclipped(gradient: ClippedGradient, *batch) -> ClippedSum:

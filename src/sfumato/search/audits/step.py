@@ -21,9 +21,10 @@ from sfumato.models.losses import LOSSES
 from sfumato.observers.progress import Progress, Silence
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.unit import Drawn
-from sfumato.randomness import Noise, RunKey
+from sfumato.randomness import RunKey
 from sfumato.runs.audited import Audited
 from sfumato.search.audits.subject import Subject, at
+from sfumato.training.preparation.noise import noise_named
 from sfumato.training.step import PrivateStep
 
 OBSERVATIONS = 5_000
@@ -127,7 +128,7 @@ class WhiteBox:
     def step(self) -> PrivateStep:
         """The software's."""
         key = RunKey.from_seed(0, f"audit of {self.subject.plan.fingerprint}")
-        noise = Noise(self.plan.mechanism, max_norm=self.plan.max_norm, key=key)
+        noise = noise_named(self.subject.noise, self.plan, key)
         return PrivateStep(plan=self.plan, gradient=Remembered(self.subject.gradient()), noise=noise)
 
     @cached_property

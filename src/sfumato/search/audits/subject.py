@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato.data import AsStored, Form, Images, Tokens
+from sfumato.experiment.budget import STANDARD
 from sfumato.experiment.settings import Settings
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models.losses import LOSSES, exclusive
@@ -40,6 +41,7 @@ class Subject:
         form: of its inputs.
         loss, views: of its settings.
         classes: how many.
+        noise: of its settings: "standard", or "secure".
     """
 
     name: str
@@ -49,6 +51,7 @@ class Subject:
     loss: str
     views: int
     classes: int
+    noise: str = STANDARD
 
     def __post_init__(self) -> None:
         plan, problem = self.plan, None
@@ -127,6 +130,7 @@ def of_job(job: PrivateJob, name: str) -> Subject:
         loss=job.settings.objective.loss,
         views=job.views.count,
         classes=len(job.source.classes),
+        noise=job.settings.noise,
     )
 
 
@@ -165,6 +169,7 @@ def of_run(directory: str | PathLike[str], *, model: nn.Module | str | None = No
         loss=loaded.loss,
         views=settings.augmentation.views,
         classes=len(loaded.classes),
+        noise=settings.noise,
     )
 
 
