@@ -21,8 +21,13 @@ def noise_of(settings: Settings, plan: PrivacyPlan, key: RunKey, *, max_norm: fl
     Args:
         max_norm: in place of the plan's, where sums come in other units.
     """
+    return noise_named(settings.noise, plan, key, max_norm=max_norm)
+
+
+def noise_named(noise: str, plan: PrivacyPlan, key: RunKey, *, max_norm: float | None = None) -> Noise:
+    """The same by the setting's name; what audits a run takes its noise from here too."""
     how: dict[str, Any] = {"max_norm": plan.max_norm if max_norm is None else max_norm, "key": key}
-    if settings.noise != SECURE:
+    if noise != SECURE:
         return Noise(plan.mechanism, **how)
     from sfumato.randomness.noise.secure import SecureNoise
 
