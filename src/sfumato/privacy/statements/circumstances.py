@@ -41,7 +41,7 @@ ORIGINS = {
 
 MAY_BE_ABSENT = (
     *("published", "kept", "public_examples", "public_filtered", "tokens", "figures", "calibrated_on_public"),
-    *("class_prevalence", "prevalence", "training_prevalence", "noise_grid", "audit"),
+    *("class_prevalence", "prevalence", "training_prevalence", "noise_grid", "audit", "audit_directions"),
 )
 """What circumstances leave out of their record where it is nothing."""
 _SHARES = ("class_prevalence", "prevalence", "training_prevalence")
@@ -105,6 +105,7 @@ class Circumstances:
         training_prevalence: the same in the training data, from which they are moved.
         noise_grid: of secure noise; None for noise of floating-point numbers.
         audit: how many canaries there were, records of nobody's of which coins put about half among the examples.
+        audit_directions: these were directions of the weights, and about half of them was added to the sums.
     """
 
     read: tuple[str, ...] = ()
@@ -129,6 +130,7 @@ class Circumstances:
     training_prevalence: tuple[tuple[str, float], ...] = ()
     noise_grid: NoiseGrid | None = None
     audit: int = 0
+    audit_directions: bool = False
 
     def __post_init__(self) -> None:
         unknown = set(self.read) - set(FACT_NAMES)
