@@ -46,7 +46,7 @@ from sfumato.training.parts.part import Part
 from sfumato.training.preparation.building import transform_for
 from sfumato.training.preparation.noise import with_noise
 from sfumato.training.preparation.origins import origins, trained_on
-from sfumato.training.preparation.prepare import begun, check_epsilon, circumstances, first_key
+from sfumato.training.preparation.prepare import begun, check_epsilon, circumstances, key_of_weights
 from sfumato.training.preparation.prepare import prepare as prepare_classifier
 from sfumato.training.preparation.start import Start
 from sfumato.training.public.pretraining import MICRO_BATCH
@@ -168,7 +168,7 @@ def _by_gradients(
     """The job of a classifier that has the backbone in it, by each user's mean gradient."""
     check_scored(source)
     settings, clients = decided.settings, decided.clients
-    module = build(source, settings, clients, start.unfinished.key or first_key(settings), model)
+    module = build(source, settings, clients, key_of_weights(start, settings), model)
     own = replace(settings, model="module", pretrained=None, pretrained_weights=None)
     asked = {"keep": 0, "budget": budget, **canary_users.options(audit)}
     job = prepare_classifier(module, source, decided.plan, own, start, **asked)

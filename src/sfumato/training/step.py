@@ -73,8 +73,9 @@ class PrivateStep:
     vectors belong to what the plan says (`sums_over`), and one unit moves it by `gradient.sensitivity(plan.adjacency)`,
     which is what the plan's theorem is about; the noise is the plan's, scaled by C (all checked here); everything that
     depends on private data passes through `gradient` and gets the noise before it leaves. The divisor is public, and
-    so is what is `added`, which no record moves. A step beyond the plan's last is refused. The caller must take the participants from a sampler built from
-    `plan.participation` and call each step once, or again with the same participants.
+    so is what is `added`, which no record moves. A step beyond the plan's last is refused. The caller must take the
+    participants from a sampler built from `plan.participation` and call each step once, or again with the same
+    participants.
     """
 
     plan: PrivacyPlan

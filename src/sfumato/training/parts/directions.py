@@ -103,7 +103,7 @@ class Directions(Part):
         share = mu_of(plan.epsilon(), plan.delta) * (self.count / 2 / self.dimensions) ** 0.5
         yield (
             f"audit: about {self.count // 2} of {self.count} canaries, random directions of {self.dimensions:,} "
-            f"weights, are added to the sums; together they move the weights by about {share:.1%} of what the noise does; "
+            f"weights, are added to the sums; together they move these by about {share:.1%} of what the noise does; "
             "sampling probability, divisor and epsilon stay the plan's"
         )
 
