@@ -13,7 +13,7 @@ from sfumato._checks import SfumatoError
 from sfumato._choices import choices_of
 from sfumato.averaging.averages import Averages
 from sfumato.data import Source, by_user, shared_users
-from sfumato.embedding import method
+from sfumato.embedding import canary_users, method
 from sfumato.embedding import steps as kinds
 from sfumato.embedding.choices import UNTRAINED, WHITEN, WITH_NOISE, WITHOUT_PLAN, Clients
 from sfumato.embedding.clients.local import LocalTraining
@@ -42,10 +42,11 @@ from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.training.job import PrivateJob
 from sfumato.training.parts import budgeted
+from sfumato.training.parts.part import Part
 from sfumato.training.preparation.building import transform_for
 from sfumato.training.preparation.noise import with_noise
 from sfumato.training.preparation.origins import origins, trained_on
-from sfumato.training.preparation.prepare import begun, check_epsilon, circumstances, first_key
+from sfumato.training.preparation.prepare import begun, check_epsilon, circumstances, key_of_weights
 from sfumato.training.preparation.prepare import prepare as prepare_classifier
 from sfumato.training.preparation.start import Start
 from sfumato.training.public.pretraining import MICRO_BATCH
@@ -58,6 +59,7 @@ def prepare(
     model: nn.Module | None = None,
     start: Start | None = None,
     budget: str | None = None,
+    audit: int | None = None,
     **others: Any,
 ) -> AnyJob:
     """Everything up to the first round.
@@ -67,6 +69,7 @@ def prepare(
         decided: what is decided of it: with a plan, or without.
         model: a module of the caller's own in place of `settings.model`, copied: images (N, C, H, W) to (N, D).
         budget: the name of the budget that the plan counts against.
+        audit: how many canary users there are; None for none.
         start, others: as for `sfumato.training.preparation.prepare`.
 
     **Guarantee.** Data that are not declared public are refused where there is no plan.
@@ -76,11 +79,13 @@ def prepare(
     start, clients, settings = Start.given(start, others), decided.clients, decided.settings
     if budget is not None and not isinstance(decided, Decided):
         raise SfumatoError(f"`budget` is {budget}, and method {clients.method} spends nothing of it", "leave it out")
+    if audit is not None:
+        canary_users.check(audit, clients.method)
     if isinstance(decided, Decided) or clients.method == UNTRAINED:
         refuse_trained_on(source, trained_on(source, settings))
     if isinstance(decided, Decided):
         if clients.method == "dpsgd":
-            return _by_gradients(source, decided, model, start, budget)
+            return _by_gradients(source, decided, model, start, budget, audit)
         _refuse(source, decided.plan, clients)
     elif clients.method == UNTRAINED:
         _refuse_cache(source)
@@ -97,7 +102,7 @@ def prepare(
         return build(source, settings, clients, key, model)
 
     if isinstance(decided, Decided):
-        return _private(source, decided, start, built, budget)
+        return _private(source, decided, start, built, budget, audit)
     if isinstance(decided, NoiselessRounds):
         kind, micro_batch = kinds.NOISELESS, clients.local.batch_size
     elif clients.method == UNTRAINED:
@@ -114,14 +119,21 @@ def prepare(
 
 
 def _private(
-    source: Source, decided: Decided, start: Start, built: Callable[[RunKey], nn.Module], budget: str | None
+    source: Source,
+    decided: Decided,
+    start: Start,
+    built: Callable[[RunKey], nn.Module],
+    budget: str | None,
+    audit: int | None,
 ) -> EmbeddingJob | WhiteningJob:
     """The job of virtual clients, or of whitening, by a plan."""
     plan, settings, clients = decided.plan, decided.settings, decided.clients
-    counted = budgeted.planned(budget, source, plan)
+    counted, canaries = budgeted.planned(budget, source, plan), canary_users.planned(audit, plan, clients)
+    parts: tuple[Part, ...] = tuple(part for part in (canaries, counted) if part is not None)
 
     def keyed_by(functions: Mapping[str, str], weights: str) -> tuple[Any, ...]:
-        return plan.fingerprint, source.fingerprint, dict(functions), weights, settings.to_dict(), clients.to_dict()
+        own = plan.fingerprint, source.fingerprint, dict(functions), weights, settings.to_dict(), clients.to_dict()
+        return *own, *(value for part in parts for value in part.keyed.values() if value)
 
     whitens = clients.method == WHITEN
     sizes = {"steps": plan.steps, "micro_batch": 1 if whitens else clients.local.batch_size}
@@ -133,27 +145,36 @@ def _private(
     unused = {"classes"} if whitens else {"examples"} if clients.method == "fedavg" else {"examples", "classes"}
     read = [fact for fact in facts.read if fact not in unused]
     facts = replace(facts, read=(*read, *(["groups"] if clients.grouping == "fixed" else [])))
-    known |= {"plan": plan, "parts": () if counted is None else (counted,)}
+    known |= {"plan": plan, "parts": tuple(part.with_model(known["module"], known["transform"]) for part in parts)}
     query: Any
     if whitens:
         query = ClippedScatters(width=known["module"].mapped, max_norm=plan.max_norm)
     else:
         query = ClippedUpdates(local=LocalTraining(known["module"], clients.local), max_norm=plan.max_norm)
     facts = with_noise(facts, settings, plan, query.zeros(), alone=True)  # one user, or one client, after the other
+    for part in parts:
+        facts = part.circumstances(facts)
     return (WhiteningJob if whitens else EmbeddingJob)(**known, circumstances=facts, gradient=query)
 
 
 def _by_gradients(
-    source: Source, decided: Decided, model: nn.Module | None, start: Start, budget: str | None
+    source: Source,
+    decided: Decided,
+    model: nn.Module | None,
+    start: Start,
+    budget: str | None,
+    audit: int | None,
 ) -> DpsgdJob:
     """The job of a classifier that has the backbone in it, by each user's mean gradient."""
     check_scored(source)
     settings, clients = decided.settings, decided.clients
-    module = build(source, settings, clients, start.unfinished.key or first_key(settings), model)
+    module = build(source, settings, clients, key_of_weights(start, settings), model)
     own = replace(settings, model="module", pretrained=None, pretrained_weights=None)
-    job = prepare_classifier(module, source, decided.plan, own, start, keep=0, budget=budget)
+    asked = {"keep": 0, "budget": budget, **canary_users.options(audit)}
+    job = prepare_classifier(module, source, decided.plan, own, start, **asked)
     known: dict[str, Any] = {one.name: getattr(job, one.name) for one in fields(PrivateJob)}
     known |= {"kind": kinds.DPSGD, "settings": settings, "transform": transform_for(job.module, source, settings)}
+    known["parts"] = canary_users.of_released(job.parts, job.module, job.transform)
     known["circumstances"] = replace(job.circumstances, origins=origins(source, settings))
     return DpsgdJob(**known, clients=clients, beginning=weights_kept(job.module))
 

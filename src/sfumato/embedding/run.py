@@ -10,6 +10,7 @@ from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec, by_user
+from sfumato.embedding import canary_users
 from sfumato.embedding.choices import AT_FEATURES, KIND, UNTRAINED, Clients
 from sfumato.embedding.experiment import Decided, EmbeddingExperiment
 from sfumato.embedding.job import AnyJob, DpsgdJob, WhiteningJob
@@ -43,6 +44,7 @@ def embed(
     directory: str | os.PathLike[str],
     model: str | nn.Module | None = None,
     budget: str | None = None,
+    audit: int | None = None,
     device: str | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -56,6 +58,8 @@ def embed(
         directory: the run directory.
         model: a name, a module of one's own (images (N, C, H, W) to embeddings (N, D), copied), or None for the rule's.
         budget: the name of a budget (`sfumato.set_budget`) that the whole plan is reserved in before the first round.
+        audit: how many canary users there are, random directions of which coins put about half into the rounds, for a
+            lower bound and an estimate of epsilon (`audit.json`).
         device, threads: performance; they don't change the promise.
         progress: where to report to.
         observers: who else looks on.
@@ -75,12 +79,14 @@ def embed(
         spec = SourceSpec(spec=source, open_set=True)
         experiment.refuse_at_once(spec)
         budgeted.check(budget, public=spec.is_public)
+        canary_users.check(audit, experiment.chosen)
         check_machine(Machine(device=device, threads=threads))
         source, request = spec.open(owner_key()), {"source": spec.record()}
     source = users.kept(source, experiment.per_user)
     own = model if isinstance(model, nn.Module) else None
     how: dict[str, Any] = {"device": device, "threads": threads, "request": request}
-    return begin(experiment, source, run, model=own, budget=budget, progress=progress, observers=observers, **how)
+    how |= {"budget": budget, "audit": audit, "observers": observers}
+    return begin(experiment, source, run, model=own, progress=progress, **how)
 
 
 def begin(
@@ -90,13 +96,15 @@ def begin(
     *,
     model: nn.Module | None = None,
     budget: str | None = None,
+    audit: int | None = None,
     progress: Progress,
     observers: Sequence[Observer] = (),
     **others: Any,
 ) -> Run | PublicRun:
     """Train as it is asked for, in this directory; the others are fields of `Start`."""
     source.require_classes("a training of embeddings")
-    job, reasons = job_of(experiment, source, model=model, start=Start.of(run, **others), budget=budget)
+    asked: dict[str, Any] = {"budget": budget, "audit": audit}
+    job, reasons = job_of(experiment, source, model=model, start=Start.of(run, **others), **asked)
     if not run.exists:
         for line in reasons:
             progress.report(line)
@@ -110,10 +118,11 @@ def job_of(
     model: nn.Module | None = None,
     start: Start | None = None,
     budget: str | None = None,
+    audit: int | None = None,
 ) -> tuple[AnyJob, list[str]]:
     """Everything up to the first round, and why what was left out is what it is."""
     decided, reasons = decide(experiment, source)
-    job = prepare(source, decided, model=model, start=start, budget=budget)
+    job = prepare(source, decided, model=model, start=start, budget=budget, audit=audit)
     if not isinstance(decided, Decided):
         return job, reasons
     plan = decided.plan
@@ -163,7 +172,8 @@ def recorded(path: str) -> tuple[AnyJob, RunDirectory]:
         )
         sizes = {name: record[name] for name in ("steps", "batch_size")}
         decided = Unpromised(settings=settings, clients=clients, **sizes)
-    return prepare(source, decided, start=start, budget=budgeted.of_record(record).get("budget")), run
+    asked: dict[str, Any] = {"budget": budgeted.of_record(record).get("budget")}
+    return prepare(source, decided, start=start, audit=canary_users.of_record(record), **asked), run
 
 
 def is_embedding(run: RunDirectory) -> bool:

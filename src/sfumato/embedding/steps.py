@@ -30,6 +30,7 @@ from sfumato.report import png
 from sfumato.training import together
 from sfumato.training.adaptive import FARTHEST, NORM, AdaptiveStep
 from sfumato.training.kind import Kind
+from sfumato.training.parts.part import in_sums
 from sfumato.training.preparation.noise import noise_of
 from sfumato.training.step import PrivateStep
 from sfumato.training.steps import PrivateSteps, PublicSteps, spent
@@ -95,7 +96,11 @@ class EmbeddingSteps:
         adaptive = isinstance(plan.clipping, Quantile)
         noise = noise_of(job.settings, plan, key, max_norm=1.0 if adaptive else None)
         kind = AdaptiveStep if adaptive else PrivateStep
-        known = {"divisor": job.clients.count, "workers": together.own()}
+        known: dict[str, Any] = {
+            "divisor": job.clients.count,
+            "workers": together.own(),
+            "added": in_sums(job.parts, key),
+        }
         self._step = kind(plan=plan, gradient=job.gradient, noise=noise, **known)
         self._clients = RoundClients(job, key)
         self._sampler = Sampler(plan, key, records=self._clients.units)

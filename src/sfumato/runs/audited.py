@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato._files import write
-from sfumato.audit import Bound, one_run, one_run_gaussian
+from sfumato.audit import Bound, one_run, one_run_gaussian, one_shot
 from sfumato.privacy import PrivacyPlan
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
@@ -17,6 +17,8 @@ from sfumato.runs.directory import RunDirectory
 GUESSED = 0.2
 """The share of the canaries that is guessed in, and as large a one that is guessed out: fixed before any is seen."""
 CONFIDENCE = 0.95
+LARGEST = 500.0
+"""What an estimate is at most: more is not written down."""
 ENTRY = "audit"
 """What the ledger's last line calls the hash of the file."""
 
@@ -67,19 +69,31 @@ class Audited:
         return cls(nominal=float(data["nominal"]), bounds=bounds, plan=str(data["plan"]), details=details)
 
 
-def of_canaries(plan: PrivacyPlan, scores: Sequence[float], included: Sequence[bool]) -> Audited:
-    """What scores of canaries within a run show of its plan (`one_run`, `one_run_gaussian`).
+def of_canaries(
+    plan: PrivacyPlan, scores: Sequence[float], included: Sequence[bool], *, dimensions: int | None = None
+) -> Audited:
+    """What scores of canaries within a run show of its plan (`one_run`, `one_run_gaussian`; `one_shot`).
 
     Args:
         scores: (M,) from released values alone, higher where a canary looks as if it had been in.
         included: (M,) whether its coin put it in.
+        dimensions: where they are cosines with the change of so many weights.
     """
     guessed = max(1, round(GUESSED * len(scores)))
     known: dict[str, Any] = {"delta": plan.delta, "confidence": CONFIDENCE, "guesses": (guessed, guessed)}
     nominal = plan.epsilon()
     bounds = (one_run(scores, included, **known, nominal_epsilon=nominal),)
     bounds += (one_run_gaussian(scores, included, **known, nominal_epsilon=nominal),)
-    details = {"scores": [float(score) for score in scores], "included": [bool(coin) for coin in included]}
+    details: dict[str, Any] = {
+        "scores": [float(score) for score in scores],
+        "included": [bool(coin) for coin in included],
+    }
+    if dimensions is not None:
+        details["dimensions"] = dimensions
+        within = [score for score, coin in zip(scores, included, strict=True) if coin]
+        if len(within) > 1:
+            shot = one_shot(within, dimensions=dimensions, delta=plan.delta)
+            bounds += (replace(shot, epsilon=min(shot.epsilon, LARGEST)),)
     return Audited(nominal=nominal, bounds=bounds, plan=plan.fingerprint, details=details)
 
 
@@ -89,7 +103,8 @@ def problem(found: Audited, plan: PrivacyPlan, canaries: int) -> str | None:
         return "it is of another plan"
     if not len(found.details.get("scores", ())) == len(found.details.get("included", ())) == canaries:
         return f"it has other canaries than the {canaries} that the statement tells of"
-    again = of_canaries(plan, found.details["scores"], found.details["included"])
+    seen = found.details
+    again = of_canaries(plan, seen["scores"], seen["included"], dimensions=seen.get("dimensions"))
     pairs = zip(found.bounds, again.bounds, strict=False)
     same = len(found.bounds) == len(again.bounds) and all(abs(a.epsilon - b.epsilon) < 1e-6 for a, b in pairs)
     return None if same else "its bounds do not follow from its scores and coins"

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients import GridSum
 from sfumato.privacy import Quantile
 from sfumato.randomness import NoiseState
 from sfumato.training.step import PrivateStep, Query
@@ -77,7 +76,7 @@ class AdaptiveStep(PrivateStep):
         assert divisor is not None
         bound = self.max_norm(state)
         query, count, done = self.gradient.at(bound), 0.0, 0
-        total = GridSum(query.zeros(), max_norm=bound)
+        total = self._of_nobody(query.zeros(), step, bound)
         for micro_batch in micro_batches:
             found = query(*micro_batch)
             total.add(found.gradients)

@@ -6,7 +6,7 @@ where the plan, the clipped gradient and the noise meet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, overload
 
@@ -67,13 +67,15 @@ class PrivateStep:
         noise: one draw for each step.
         divisor: what the noisy sum is divided by, a public constant; B C by default.
         workers: who take the step together, each with its own of the micro-batches (`Workers.deal`).
+        added: of a step, what is added to its sum by name, in units of C: a public constant, such as canaries' parts.
 
     **Guarantee.** What a call returns is one release of `plan`: unit and adjacency are the plan's; the sum's
     vectors belong to what the plan says (`sums_over`), and one unit moves it by `gradient.sensitivity(plan.adjacency)`,
     which is what the plan's theorem is about; the noise is the plan's, scaled by C (all checked here); everything that
-    depends on private data passes through `gradient` and gets the noise before it leaves. The divisor is public. A
-    step beyond the plan's last is refused. The caller must take the participants from a sampler built from
-    `plan.participation` and call each step once, or again with the same participants.
+    depends on private data passes through `gradient` and gets the noise before it leaves. The divisor is public, and
+    so is what is `added`, which no record moves. A step beyond the plan's last is refused. The caller must take the
+    participants from a sampler built from `plan.participation` and call each step once, or again with the same
+    participants.
     """
 
     plan: PrivacyPlan
@@ -81,6 +83,7 @@ class PrivateStep:
     noise: Noise
     divisor: float | None = None
     workers: Workers = ALONE
+    added: Callable[[int], Mapping[str, Tensor]] | None = None
 
     def __post_init__(self) -> None:
         bound, wanted = self.gradient.sensitivity(self.plan.adjacency), self.plan.theorem.sensitivity(self.plan)
@@ -144,7 +147,7 @@ class PrivateStep:
         self._refuse_beyond(step)
         zeros, done = self.gradient.zeros(), 0
         noise = self.noise.ahead(zeros, step, state, share=self.workers.share)
-        total = GridSum(zeros, max_norm=self.plan.max_norm)
+        total = self._of_nobody(zeros, step, self.plan.max_norm)
         for found in one_behind(self.gradient(*micro_batch) for micro_batch in micro_batches):
             total.add(found.gradients)
             done += 1
@@ -153,6 +156,14 @@ class PrivateStep:
         divisor = self.divisor or self.plan.expected_batch_size * self.plan.max_norm
         private = {name: value / divisor for name, value in self.workers.whole(noisy).items()}
         return private if state is None else (private, following)
+
+    def _of_nobody(self, zeros: Mapping[str, Tensor], step: int, max_norm: float) -> GridSum:
+        """The sum before anybody's vector: on the grid, and of several workers with the leader, what is `added`."""
+        total = GridSum(zeros, max_norm=max_norm)
+        if self.added is not None and self.workers.is_leader:
+            further = {name: (max_norm * value).to(zeros[name].device) for name, value in self.added(step).items()}
+            total.add({**zeros, **further})
+        return total
 
     def _refuse_beyond(self, step: int) -> None:
         if not 0 <= step < self.plan.steps:

@@ -22,6 +22,7 @@ from sfumato.training.inputs import Inputs, viewed
 from sfumato.training.inputs_of_users import UserInputs
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.kind import Kind
+from sfumato.training.parts.part import in_sums
 from sfumato.training.preparation.noise import noise_of
 from sfumato.training.scorer import scorer_of
 from sfumato.training.step import PrivateStep
@@ -41,7 +42,8 @@ class PrivateSteps:
         noise = noise_of(job.settings, plan, key)
         self._plan, self._key, self._performance = plan, key, job.performance
         self._workers = together.own()
-        self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise, workers=self._workers)
+        known: dict[str, Any] = {"workers": self._workers, "added": in_sums(job.parts, key)}
+        self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise, **known)
         seen = job
         for part in job.parts:
             seen = replace(seen, source=part.in_steps(seen.source, key))

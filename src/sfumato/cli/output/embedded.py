@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sfumato.cli.output import console
-from sfumato.cli.output.outcome import by_processes, show_uses, uses_of
+from sfumato.cli.output.outcome import audit_of, by_processes, show_audit, show_uses, uses_of
 from sfumato.observers.progress import duration
 from sfumato.privacy.statements.rounding import rounded_up
 
@@ -36,6 +36,7 @@ def show(run: Run | PublicRun, *, json: bool) -> None:
             data |= {
                 "epsilon": run.statement.to_dict()["epsilon"],
                 "delta": run.statement.plan.delta,
+                **audit_of(path),
                 **uses_of(run),
             }
         console.as_json(data)
@@ -60,6 +61,7 @@ def show(run: Run | PublicRun, *, json: bool) -> None:
                 f"For a whole group of people together, which is fixed and public here, epsilon is "
                 f"{rounded_up(of_group)}. For one person of it only the figure above holds."
             )
+        show_audit(path)
         show_uses(run)
     console.note(f"{path / names.REPORT}   the page: what is promised, and which images are found")
     console.note(f"sfumato evaluate {path} SOURCE   measures it on other images")

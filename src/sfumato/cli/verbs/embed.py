@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from sfumato.cli.options.choices import Begins, Observed, Together
-from sfumato.cli.options.spellings import BudgetName, Examples, SourceRecipeOrRun, spelt
+from sfumato.cli.options.spellings import BudgetName, Examples, SourceRecipeOrRun, Whole, spelt
 from sfumato.embedding.choices import BudgetOfRounds, ClientChoices, ServerChoices
 from sfumato.embedding.experiment import EmbeddingExperiment
 from sfumato.experiment.budget import NoiseMade, Pair
@@ -37,6 +37,9 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
     """The data are private, although the source is a published one."""
     budget: BudgetName = None
     """Reserve the whole plan in this budget before the first round: see sfumato budget."""
+    audit: Whole = None
+    """Put so many canary users, random directions of the weights, into the rounds or leave them out, each by a fair
+    coin, and say which epsilon their guessed coins prove at least, and what it is estimated at."""
     dry_run: bool = False
     """Check everything, print the plan and the model, and spend nothing."""
 
@@ -49,6 +52,7 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
         chosen = self.with_recipe(self.what)
         run = chosen.directory()
         from sfumato.cli.output import embedded
+        from sfumato.embedding import canary_users
         from sfumato.embedding.run import begin, job_of
         from sfumato.experiment import users
         from sfumato.training.parts import budgeted
@@ -59,13 +63,14 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
         spec = replace(chosen.spec, open_set=True)  # the test part may have classes of its own
         experiment.refuse_at_once(spec)
         budgeted.check(chosen.budget, public=spec.is_public)
+        canary_users.check(chosen.audit, experiment.chosen)
         performance = {"device": chosen.device, "threads": chosen.threads}
         start = Start(machine=Machine(**performance))
         check_machine(start.machine)
         with Bars() as progress:
             source = users.kept(read_source(spec, progress), chosen.per_user)
             if self.dry_run:
-                job, reasons = job_of(experiment, source, start=start, budget=chosen.budget)
+                job, reasons = job_of(experiment, source, start=start, budget=chosen.budget, audit=chosen.audit)
                 for line in reasons:
                     progress.report(line)
                 embedded.show_dry_run(job, run, json=self.json)
@@ -76,6 +81,7 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
             how = {
                 **performance,
                 "budget": chosen.budget,
+                "audit": chosen.audit,
                 "progress": progress,
                 "observers": observers,
                 "request": {"source": spec.record()},

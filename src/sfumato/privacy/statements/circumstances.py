@@ -41,7 +41,7 @@ ORIGINS = {
 
 MAY_BE_ABSENT = (
     *("published", "kept", "public_examples", "public_filtered", "tokens", "figures", "calibrated_on_public"),
-    *("class_prevalence", "prevalence", "training_prevalence", "noise_grid", "audit", "own_loop"),
+    *("class_prevalence", "prevalence", "training_prevalence", "noise_grid", "audit", "audit_directions", "own_loop"),
 )
 """What circumstances leave out of their record where it is nothing."""
 _SHARES = ("class_prevalence", "prevalence", "training_prevalence")
@@ -106,6 +106,7 @@ class Circumstances:
         noise_grid: of secure noise; None for noise of floating-point numbers.
         audit: how many canaries there were, records of nobody's of which coins put about half among the examples.
         own_loop: the steps were taken within a training loop of the owner's own code.
+        audit_directions: these were directions of the weights, and about half of them was added to the sums.
     """
 
     read: tuple[str, ...] = ()
@@ -131,6 +132,7 @@ class Circumstances:
     noise_grid: NoiseGrid | None = None
     audit: int = 0
     own_loop: bool = False
+    audit_directions: bool = False
 
     def __post_init__(self) -> None:
         unknown = set(self.read) - set(FACT_NAMES)

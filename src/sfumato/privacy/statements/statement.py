@@ -178,11 +178,16 @@ class Statement:
                 "with several of them is protected more weakly, in proportion to their number."
             )
         if canaries := self.circumstances.audit:
+            what = (
+                "random directions of the weights, was added to the sums of the training by a fair coin, with as much "
+                "as one unit may be, or left out. They took part like all others, before the noise"
+                if self.circumstances.audit_directions
+                else "made-up or public records, was put among the training data or left out by a fair coin. They were "
+                "drawn, clipped and hidden by noise like all others"
+            )
             lines.append(
-                f"For an audit, each of {canaries} canaries, made-up or public records, was put among the training "
-                "data or left out by a fair coin. They were drawn, clipped and hidden by noise like all others; the "
-                "probability of taking part, the divisor and N are as if they were not there. What the audit found "
-                "tells of these coins alone, and of no person."
+                f"For an audit, each of {canaries} canaries, {what}; the probability of taking part, the divisor and N "
+                "are as if they were not there. What the audit found tells of these coins alone, and of no person."
             )
         if self.circumstances.published:
             lines.append("The training data are a published collection: there was no secret here to keep.")

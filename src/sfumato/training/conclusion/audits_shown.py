@@ -14,6 +14,7 @@ from sfumato.runs.audited import Audited
 from sfumato.runs.directory import RunDirectory
 
 _BINS = 20
+_LOSS, _COSINE = "minus the loss of the released model", "cosine of a direction"
 
 
 def of_run(run: RunDirectory) -> list[Audit]:
@@ -40,10 +41,14 @@ def words(name: str, found: Audited) -> Sequence[str]:
     """How an audit was made, in sentences."""
     seen, details = found.bounds[0].observations, found.details
     if name == names.AUDIT:
+        cosines = "dimensions" in details
+        where = "into the sums of the training" if cosines else "among the training examples"
+        by = "its cosine with the change of the weights" if cosines else "the released model's loss"
         return [
-            f"A fair coin put each of {seen['canaries']} canaries among the training examples, or left it out. By "
-            f"the released model's loss {seen['guessed_in']} were guessed in and {seen['guessed_out']} out, numbers "
-            f"that were fixed beforehand; {seen['right']} of these guesses were right."
+            f"A fair coin put each of {seen['canaries']} canaries {where}, or left it out. By {by} "
+            f"{seen['guessed_in']} were guessed in and {seen['guessed_out']} out, numbers that were fixed beforehand; "
+            f"{seen['right']} of these guesses were right.",
+            *_of_cosines(found),
         ]
     merged, steps = details["merged_steps"], details["steps"]
     whole = f"all {steps:,} steps of the run" if merged == steps else f"{merged:,} of its {steps:,} steps"
@@ -51,6 +56,19 @@ def words(name: str, found: Audited) -> Sequence[str]:
         f"The software's own step was taken {details['observations']:,} times with a canary and as often without it, "
         f"on made-up inputs, each time with as much noise as {whole} have together. None of the run's data were read.",
         *([] if details["reach"] == 1 else [f"The canary's gradient has {details['reach']:.0%} of the clipping norm."]),
+    ]
+
+
+def _of_cosines(found: Audited) -> list[str]:
+    """Where the cosines lie, of canaries that are directions, in units of what chance alone gives them."""
+    if "dimensions" not in found.details:
+        return []
+    included = np.array(found.details["included"], bool)
+    seen = np.array(found.details["scores"]) * math.sqrt(found.details["dimensions"])
+    within, without = (f"{seen[side].mean():.2f}" if side.any() else "none" for side in (included, ~included))
+    return [
+        f"In units of the spread that chance alone gives, their mean is {within} for canaries that were in and "
+        f"{without} for those that were not."
     ]
 
 
@@ -64,7 +82,8 @@ def _of_scores(found: Audited) -> Histogram:
     scores, included = np.array(found.details["scores"]), np.array(found.details["included"], bool)
     finite = np.isfinite(scores)
     edges = np.histogram_bin_edges(scores[finite], _BINS)
-    return _histogram("canaries", "minus the loss of the released model", edges, scores[finite], included[finite])
+    axis = f"{_COSINE} with the change of the weights" if "dimensions" in found.details else _LOSS
+    return _histogram("canaries", axis, edges, scores[finite], included[finite])
 
 
 def _histogram(name: str, axis: str, edges: np.ndarray, seen: np.ndarray, within: np.ndarray) -> Histogram:

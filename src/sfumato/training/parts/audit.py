@@ -21,13 +21,12 @@ from sfumato.runs import audited
 from sfumato.runs import directory as names
 from sfumato.runs.directory import file_hash
 from sfumato.training.parts.canaries import Canaries, made_up, of_public
+from sfumato.training.parts.directions import SOURCE, refuse_moving
 from sfumato.training.parts.part import Asked, Early, Ending, Part, Trained
 
 FEWEST = 10
 MOST = 1e30
 """The loss of a canary on which a model that has diverged has none."""
-DRAWN_APART = ("poisson", "full-batch")
-"""Participations in which no record's part depends on how many others there are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +49,8 @@ class Audit(Part):
         if source is not None:
             if count is None:
                 raise SfumatoError(f"audit_source is {source}, and no canaries are wanted", "give `audit`, such as 100")
-            refuse_absent(source)
+            if source != SOURCE:
+                refuse_absent(source)
         if count is not None and positive_integer("audit", count, remedy="give a number such as 100") < FEWEST:
             raise SfumatoError(f"audit must be at least {FEWEST} canaries, got {count}", "give a number such as 100")
 
@@ -58,7 +58,7 @@ class Audit(Part):
     def of(cls, asked: Asked) -> Audit | None:
         """With so many canaries as were asked for."""
         count, spec = asked.options.get("audit"), asked.options.get("audit_source")
-        if count is None:
+        if count is None or spec == SOURCE:
             return None
         refuse_unsound(count, asked)
         canaries = made_up(count, asked.source) if spec is None else of_public(spec, count, asked.source)
@@ -110,16 +110,11 @@ def refuse_unsound(count: int, asked: Asked) -> None:
     the others, and noise that is not independent between steps.
     """
     given, plan = f"audit is {count}", asked.plan
-    if asked.candidate:
-        raise SfumatoError(f"{given}, and the run is a candidate of a private selection", "leave it out of a search")
+    refuse_moving(given, plan, candidate=asked.candidate)
     if asked.source.cache is not None:
         raise SfumatoError(
-            f"{given}, and the source holds features, of which canaries cannot be made", "train on the images"
-        )
-    if plan.participation.name not in DRAWN_APART or not plan.mechanism.independent:
-        raise SfumatoError(
-            f"{given}, and the plan has {plan.participation.name} participation with {plan.mechanism.name} noise",
-            "audit a plan of Poisson sampling or full batches with independent noise",
+            f"{given}, and the source holds features, of which canaries cannot be made",
+            f"train on the images, or take audit_source {SOURCE}",
         )
     if plan.unit.drawn not in ("examples", "users"):
         raise SfumatoError(

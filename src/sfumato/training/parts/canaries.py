@@ -51,7 +51,7 @@ class Canaries:
         **Guarantee.** Each coin is fair, and independent of the others and of every other draw of the run (`RunKey`):
         who takes part and what the noise is tell nothing of them. None depends on any record.
         """
-        return key.generator(COINS, 0).random(len(self)) < 0.5
+        return coins_of(key, len(self))
 
     def behind(self, source: Source, key: RunKey) -> Source:
         """The source with those that are in behind its training records, each of a user of its own.
@@ -68,6 +68,11 @@ class Canaries:
 
         zoomed = None if self.zoomed is None else followed(source.zoomed, self.zoomed)
         return replace(source, train=followed(source.train, self.records), zoomed=zoomed)
+
+
+def coins_of(key: RunKey, count: int) -> np.ndarray:
+    """Which of so many canaries are in, bool (count,): see `Canaries.coins`."""
+    return key.generator(COINS, 0).random(count) < 0.5
 
 
 def made_up(count: int, source: Source) -> Canaries:

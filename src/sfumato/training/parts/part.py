@@ -6,7 +6,7 @@ loop, the ledger, the step and the noise are no parts: the guarantee lies in tho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -22,6 +22,9 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures.operating import OperatingPoint
 from sfumato.runs.reading import Reading
 from sfumato.training.kind import Measure
+
+Added = Callable[[int], Mapping[str, Tensor]]
+"""Of a step, by parameter name, a public constant that is added to its sum before the noise, in units of C."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +168,10 @@ class Part:
         """The source as the steps alone see it: nothing is measured or counted on what it has besides."""
         return source
 
+    def in_sums(self, key: RunKey) -> Added | None:
+        """Of a step, what is added to its sum, whoever takes part; None for nothing."""
+        return None
+
     @property
     def draws(self) -> dict[str, np.ndarray]:
         """What draws go by besides the plan, with one entry for each training record (`PrivateSteps`)."""
@@ -196,3 +203,8 @@ class Part:
 
     def end(self, ending: Ending) -> None:
         """Its work once all steps are taken. Killed at any point and called again, it does the same again."""
+
+
+def in_sums(parts: Sequence[Part], key: RunKey) -> Added | None:
+    """What a run's parts add to its sums: one of them at most."""
+    return next((found for part in parts if (found := part.in_sums(key)) is not None), None)

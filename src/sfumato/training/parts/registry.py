@@ -10,6 +10,7 @@ from sfumato.training.parts.budgeted import Budgeted
 from sfumato.training.parts.calibration import Calibration
 from sfumato.training.parts.class_shares import ClassShares
 from sfumato.training.parts.clock import ByTime
+from sfumato.training.parts.directions import Directions
 from sfumato.training.parts.drift import Drift
 from sfumato.training.parts.kept_weights import KeptWeights
 from sfumato.training.parts.part import Asked, Early, Part
@@ -19,7 +20,7 @@ from sfumato.training.parts.published import PublishedFigures
 
 PARTS: tuple[type[Part], ...] = (
     *(ClassShares, ByTime, Drift, PublicNormalisation),
-    *(Prevalence, Calibration, PublishedFigures, KeptWeights, Audit, Budgeted),
+    *(Prevalence, Calibration, PublishedFigures, KeptWeights, Audit, Directions, Budgeted),
 )
 OPTIONS = tuple(name for kind in PARTS for name in kind.options)
 """What may be asked for of them."""

@@ -138,8 +138,9 @@ def begun(
     up. What the model computes is known by trying it, in evaluation and in training.
     """
     device, threads = settled_on(start)
-    key = start.unfinished.key or first_key(settings, PUBLIC if keyed_by is None else "initial weights")
-    module = built(key)
+    what = PUBLIC if keyed_by is None else "initial weights"
+    key = start.unfinished.key or first_key(settings, what)
+    module = built(key_of_weights(start, settings, what))
     synthetic = source.form.synthetic(2)
     functions = {"function": pins.model_digest(module, synthetic)}
     if keyed_by is not None:
@@ -163,6 +164,11 @@ def begun(
         "kind": kind,
         "request": start.context.request,
     }
+
+
+def key_of_weights(start: Start, settings: Settings, what: str = "initial weights") -> RunKey:
+    """By which the initial weights are drawn, the same again where a run goes on: its own key, but with a seed."""
+    return (start.unfinished.key if settings.seed is None else None) or first_key(settings, what)
 
 
 def first_key(settings: Settings, what: str = "initial weights") -> RunKey:

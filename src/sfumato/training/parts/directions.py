@@ -1,0 +1,190 @@
+"""Canaries that are no records: random directions of the weights, each of which a fair coin puts into a run's sums, or
+leaves out (Andrew et al. 2023, arXiv 2302.03098)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sfumato._checks import SfumatoError
+from sfumato.audit import mu_of
+from sfumato.data import Preparation, Source
+from sfumato.gradients.clipping import clip_factors, exact_squared_norms
+from sfumato.privacy import Circumstances, PrivacyPlan
+from sfumato.randomness import RunKey
+from sfumato.runs import audited
+from sfumato.runs import directory as names
+from sfumato.runs.directory import file_hash
+from sfumato.training.descent import trained_parameters
+from sfumato.training.parts.canaries import MADE_BY, coins_of
+from sfumato.training.parts.part import Asked, Ending, Part
+
+SOURCE = "directions"
+"""What `audit_source` and a run's record call them."""
+TURNS = "audit turns"
+"""The stream of the run key that says in which steps a canary takes part: no other draw is made from it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Directions(Part):
+    """Canaries v_1, ..., v_M within a run: each that is in adds r C v_j to the sum of the steps it takes part in.
+
+    r C is how far the plan's theorem says that one unit can move the sum, so a canary is a unit that goes as far as is
+    allowed; between neighbours by replacement, r is 1.
+
+    Args:
+        count: M.
+        plan: of the run.
+        beginning: the initial weights of what is trained and released, by name; they say how long a direction is.
+        inside: what the names of the parameters begin with that are released.
+
+    **Guarantee.** Given the coins, what is added to a sum is the same whatever the records are: it moves with none of
+    them, so sensitivity, divisor, N, q and epsilon of every real unit are the plan's. Coins and turns are of streams of
+    their own, so every other draw is what it would be without canaries. A canary that is in takes part in each step
+    with the plan's probability, independently, and its part is at most r C long as computed, with room for the rounding
+    on the grid: so the plan's epsilon holds for a canary's coin as well.
+    """
+
+    count: int
+    plan: PrivacyPlan
+    beginning: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    inside: str = ""
+
+    @classmethod
+    def of(cls, asked: Asked) -> Directions | None:
+        """With so many as were asked for."""
+        count = asked.options.get("audit")
+        if count is None or asked.options.get("audit_source") != SOURCE:
+            return None
+        refuse_moving(f"audit is {count}", asked.plan, candidate=asked.candidate)
+        return cls(count=count, plan=asked.plan)
+
+    def with_model(self, module: nn.Module, transform: Preparation) -> Directions:
+        """With the module's present weights for initial ones.
+
+        Errors: `SfumatoError` for more canaries than there are weights: they would hide each other.
+        """
+        trained = trained_parameters(module).items()
+        found = {name: value.cpu().clone() for name, value in trained if name.startswith(self.inside)}
+        known = replace(self, beginning=found)
+        if self.count > known.dimensions:
+            raise SfumatoError(
+                f"audit is {self.count}, and {known.dimensions} weights are trained and released, fewer than that",
+                "give fewer canaries",
+            )
+        return known
+
+    @property
+    def dimensions(self) -> int:
+        """d, of a direction."""
+        return sum(value.numel() for value in self.beginning.values())
+
+    @property
+    def reach(self) -> float:
+        """r."""
+        return 1.0 if self.plan.adjacency == "replace-one" else self.plan.theorem.sensitivity(self.plan)
+
+    @property
+    def keyed(self) -> dict[str, dict[str, Any]]:
+        """How many there are: with others the run's sums are others, and so is its key."""
+        return {"audit": {"canaries": self.count, "source": SOURCE}}
+
+    def circumstances(self, facts: Circumstances) -> Circumstances:
+        """With their number, and that they are directions."""
+        return replace(facts, audit=self.count, audit_directions=True)
+
+    def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
+        """Of what they cost: they are nearly orthogonal, so those that are in are r C sqrt(M / 2) long together."""
+        share = mu_of(plan.epsilon(), plan.delta) * (self.count / 2 / self.dimensions) ** 0.5
+        yield (
+            f"audit: about {self.count // 2} of {self.count} canaries, random directions of {self.dimensions:,} "
+            f"weights, are added to the sums; together they move these by about {share:.1%} of what the noise does; "
+            "sampling probability, divisor and epsilon stay the plan's"
+        )
+
+    def part(self, place: int) -> dict[str, Tensor]:
+        """What a canary adds to a sum, in units of C: (r - rounding) v_j, v_j uniform on the sphere, from a public
+        seed."""
+        drawn = {name: torch.from_numpy(value) for name, value in zip(self.beginning, self._drawn(place), strict=True)}
+        squares = sum(exact_squared_norms(value[None]) for value in drawn.values())
+        assert isinstance(squares, Tensor)
+        factor = clip_factors(squares, torch.zeros_like(squares), max_norm=self.reach, of=drawn.values())
+        return {name: value * factor for name, value in drawn.items()}
+
+    def in_sums(self, key: RunKey) -> Callable[[int], dict[str, Tensor]]:
+        """What those that are in and take part add to a step's sum, in units of C."""
+        chosen = coins_of(key, self.count)
+        known: dict[bytes, dict[str, Tensor]] = {}
+
+        def added(step: int) -> dict[str, Tensor]:
+            taking = chosen & (key.generator(TURNS, step).random(self.count) < self.plan.sampling_probability)
+            if taking.tobytes() not in known:  # with every unit in every step it is the same each time
+                known.clear()
+                known[taking.tobytes()] = self._sum(taking)
+            return known[taking.tobytes()]
+
+        return added
+
+    def scores(self, weights: Mapping[str, Tensor]) -> np.ndarray:
+        """Cosines (M,) of each direction with how far the released weights lie from the initial ones, against the
+        sign of a gradient: higher where it looks as if it had been in. Zero where these are not finite, or have not
+        moved.
+
+        **Guarantee.** A function of the released weights and of public constants alone.
+        """
+        moved = [(self.beginning[name].double() - weights[name].cpu().double()).numpy() for name in self.beginning]
+        length = np.sqrt(sum(np.square(one).sum() for one in moved))
+        if not np.isfinite(length) or length == 0:
+            return np.zeros(self.count)
+        found = np.empty(self.count)
+        for place in range(self.count):
+            drawn = [one.astype(np.float64) for one in self._drawn(place)]
+            along = sum((one * two).sum() for one, two in zip(drawn, moved, strict=True))
+            found[place] = along / np.sqrt(sum(np.square(one).sum() for one in drawn)) / length
+        return found
+
+    def end(self, ending: Ending) -> None:
+        """Score the canaries by the released weights, guess which were in, and write down what that shows."""
+        if ending.key is None:  # the coins are lost with it
+            return
+        scores, coins = self.scores(ending.trained.weights), coins_of(ending.key, self.count)
+        found = audited.of_canaries(self.plan, scores.tolist(), coins.tolist(), dimensions=self.dimensions)
+        audited.save(ending.run, found)
+        ending.bound |= {audited.ENTRY: file_hash(ending.run / names.AUDIT)}
+
+    def _drawn(self, place: int) -> Iterator[np.ndarray]:
+        """Standard normal numbers float32 in the shapes of the weights: their direction is uniform on the sphere."""
+        for block, value in enumerate(self.beginning.values()):
+            generator = np.random.default_rng((MADE_BY, place, block))
+            yield generator.standard_normal(tuple(value.shape), dtype=np.float32)
+
+    def _sum(self, taking: np.ndarray) -> dict[str, Tensor]:
+        total = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in self.beginning.items()}
+        for place in np.flatnonzero(taking):
+            for name, value in self.part(int(place)).items():
+                total[name] += value
+        return total
+
+
+def refuse_moving(given: str, plan: PrivacyPlan, *, candidate: bool = False) -> None:
+    """Refuse canaries in a run for which no bound here would hold.
+
+    Errors: `SfumatoError` for candidates of a private selection, for participations in which further records move the
+    others, and for noise that is not independent between steps.
+    """
+    if candidate:
+        raise SfumatoError(f"{given}, and the run is a candidate of a private selection", "leave it out of a search")
+    if plan.participation.name not in DRAWN_APART or not plan.mechanism.independent:
+        raise SfumatoError(
+            f"{given}, and the plan has {plan.participation.name} participation with {plan.mechanism.name} noise",
+            "audit a plan of Poisson sampling or full batches with independent noise",
+        )
+
+
+DRAWN_APART = ("poisson", "full-batch")
+"""Participations in which no record's part depends on how many others there are."""
