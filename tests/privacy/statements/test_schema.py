@@ -62,6 +62,7 @@ EVERYTHING = Circumstances(
     training_prevalence=(("a", 0.5), ("b", 0.5)),
     noise_grid=NoiseGrid(exponent=-20, elements=1000, alone=True),
     audit=100,
+    audit_directions=True,
     own_loop=True,
 )
 
@@ -185,7 +186,7 @@ def test_a_statement_is_made_again_from_its_fields(name):
 def test_the_sentence_follows_from_the_fields_of_any_plan(population, share, steps, noise, delta, seeded, taken):
     one = plan(
         population=population,
-        participation=Poisson(batch_size=max(1, int(share * population))),
+        participation=Poisson(batch_size=max(1, int(share * (population - 1)))),
         mechanism=Gaussian(noise_multiplier=noise),
         steps=steps,
         delta=delta,

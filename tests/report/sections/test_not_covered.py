@@ -42,6 +42,7 @@ EVERYTHING = Circumstances(
     prevalence=(("normal", 0.5), ("odd", 0.5)),
     training_prevalence=(("normal", 0.9), ("odd", 0.1)),
     audit=100,
+    audit_directions=True,
     own_loop=True,
     noise_grid=NoiseGrid(exponent=-30, elements=100, alone=False),
 )
