@@ -92,7 +92,8 @@ def train(
             `predict` divides the model's logits.
 
             audit, audit_source: how many canaries are put among the examples or left out, each by a fair coin, for a
-            lower bound of epsilon (`audit.json`); and a public source whose images they are, in place of noise.
+            lower bound of epsilon (`audit.json`); and a public source whose images they are, in place of noise, or
+            "directions" of the weights in place of images.
 
     **Guarantee.** The released model has the plan's (epsilon, delta) for the plan's unit and adjacency, with the
     exceptions that `run.statement.not_covered` lists. See `PrivateStep` and `PrivacyPlan`.

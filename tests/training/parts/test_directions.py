@@ -140,7 +140,6 @@ def test_noise_of_a_tenth_is_found_out_in_a_run(spots, tmp_path, monkeypatch):
     monkeypatch.setattr(Noise, "standard_deviation", property(lambda noise: 0.1 * deviation(noise)))
     run = train("cnn", spots, plan, directory=tmp_path / "wrong", **known)
     found = audited.read(RunDirectory(run.directory))
-    print(found.bounds)
     assert found.refuted
     assert found.bounds[2].epsilon > plan.epsilon()
 

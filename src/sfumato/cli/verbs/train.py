@@ -57,7 +57,8 @@ class Train(Observed, Together, PrivateChoices):
     """Put so many canaries, made-up records with labels of chance, among the examples or leave them out, each by a fair
     coin, and say which epsilon their guessed coins prove at least. Those that are in are noise to the model."""
     audit_source: SourceText = None
-    """A public source whose images the canaries are, in place of noise; none of them may be a private record."""
+    """A public source whose images the canaries are, in place of noise; none of them may be a private record. Or
+    directions: random directions of the weights, which are added to the sums."""
     seeds: Whole = None
     """Train this often, with a key of its own each time, and print the median and the spread."""
     title: FreeText = None
