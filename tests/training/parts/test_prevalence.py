@@ -170,7 +170,7 @@ def test_what_is_asked_for_is_kept_when_a_run_is_resumed(rays, source, tmp_path,
 
     shares = {"prevalence": USED, "training_prevalence": TRAINED}
     with monkeypatch.context() as patch:
-        patch.setattr(finish, "_close", stopping)
+        patch.setattr(finish, "close", stopping)
         with pytest.raises(StopError):
             trained(rays, tmp_path / "run", operating_point="pneumonia=0.8", **shares)
     with pytest.raises(SfumatoError, match="operating_point"):

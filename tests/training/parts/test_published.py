@@ -306,7 +306,7 @@ def test_a_run_whose_figures_were_published_early_takes_no_further_step(
         )  # fmt: skip
 
     with monkeypatch.context() as patch:
-        patch.setattr(finish, "_close", stopping)
+        patch.setattr(finish, "close", stopping)
         with pytest.raises(StopError):
             finish_early(job(), run)
     with pytest.raises(SfumatoError, match="was being ended after 3 of 6 steps"):
