@@ -27,6 +27,7 @@ ALONE = {
     "batch_size": 6,
     "clients": 2,
     "noise_multiplier": 2.0,
+    "max_norm": 0.5,
     "delta": 1e-3,
     "model": "linear",
     "dimension": 8,

@@ -71,7 +71,7 @@ def test_those_that_are_in_take_part_with_the_plan_s_probability_by_coins_of_the
         taken.append(turns.sum())
     expected = coins.sum() * small_plan.sampling_probability * 20
     assert abs(sum(taken) - expected) < 5 * math.sqrt(expected)
-    assert set(streams) == {"audit coins", TURNS}
+    assert set(streams) == {"audit coins", "audit turns"}, "of which no other draw is made"
 
 
 def test_cosines_are_those_with_how_far_the_weights_have_come_down(small_plan):
