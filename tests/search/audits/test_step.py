@@ -13,7 +13,7 @@ from torch import nn
 from sfumato import Noise, PrivacyPlan, SfumatoError, audit_run
 from sfumato.data import Images, Tokens
 from sfumato.gradients import ClippedGradient, ClippedSum
-from sfumato.privacy import FullBatch, Quantile, Tree, User
+from sfumato.privacy import FixedOrder, FullBatch, Poisson, Quantile, Tree, User
 from sfumato.randomness.noise import secure
 from sfumato.randomness.noise.secure import SecureNoise, scale_of
 from sfumato.runs import audited
@@ -64,6 +64,15 @@ def test_poisson_steps_are_composed_from_the_mu_of_one_in_which_the_canary_takes
     assert composed(plan, 1 / 1.2)[0] == pytest.approx(plan.epsilon(), rel=0.04)
 
 
+@pytest.mark.parametrize("participation", [Poisson(batch_size=100), FixedOrder(batch_size=100)])
+def test_what_is_proven_of_steps_with_the_canary_alone_is_no_alarm_where_it_need_not_take_part(participation):
+    plan = PrivacyPlan.calibrate(examples=1000, batch_size=100, steps=200, epsilon=0.5, delta=1e-5)
+    plan = replace(plan, participation=participation, adjacency="zero-out")
+    found = audit_step(subject(plan), observations=700, confidence=1 - 1e-6)
+    assert not found.refuted
+    assert len(found.bounds) == 1
+
+
 @pytest.mark.parametrize("of_users", [False, True])
 def test_observations_are_standard_normal_with_and_without_the_canary(of_users):
     plan = full(3.0, unit=User(drawn="users")) if of_users else full(3.0)
@@ -100,7 +109,7 @@ def test_secure_noise_is_what_an_audit_of_a_run_with_it_attacks(monkeypatch):
     seen = np.array([box.observed(place, canary=False) for place in range(400)])
     assert abs(seen.std() - 1) < 0.15
     monkeypatch.setattr(secure, "scale_of", lambda sigma, elements: scale_of(sigma, elements) / 2)
-    assert audit_step(subject(full(3.0), noise="secure"), observations=1500).refuted
+    assert audit_step(subject(full(3.0), noise="secure"), observations=500).refuted
 
 
 def unclipped(gradient: ClippedGradient, *batch) -> ClippedSum:
