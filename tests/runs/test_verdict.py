@@ -214,6 +214,11 @@ def test_the_statement_inside_the_model_is_the_run_s(one_run):
     assert inside == json.loads((one_run.directory / "statement.json").read_text())
 
 
+def test_kept_weights_of_a_step_that_is_no_number_are_a_verdict(copy):
+    rewrite(copy, lambda events: [*events[:-1], ("end", {**events[-1][1], "kept": {"first": "0" * 64}})])
+    assert "damaged (ValueError" in verify(copy).line
+
+
 def test_the_published_files_alone_can_be_verified(copy, tmp_path):
     given = tmp_path / "given"
     given.mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -97,17 +98,36 @@ def of_canaries(
     return Audited(nominal=nominal, bounds=bounds, plan=plan.fingerprint, details=details)
 
 
-def problem(found: Audited, plan: PrivacyPlan, canaries: int) -> str | None:
-    """In what an audit of canaries within a run is not what its own scores and coins give; None where it is."""
+def problem(found: Audited, plan: PrivacyPlan, canaries: int, written: Mapping[str, Any]) -> str | None:
+    """In what an audit of canaries within a run is not what its own scores and coins give; None where it is.
+
+    Args:
+        found: what `read` makes of the file.
+        canaries: how many the statement tells of.
+        written: the file's plain data, all of which, down to the sentences, is to follow.
+    """
     if found.plan != plan.fingerprint:
         return "it is of another plan"
     if not len(found.details.get("scores", ())) == len(found.details.get("included", ())) == canaries:
         return f"it has other canaries than the {canaries} that the statement tells of"
     seen = found.details
     again = of_canaries(plan, seen["scores"], seen["included"], dimensions=seen.get("dimensions"))
-    pairs = zip(found.bounds, again.bounds, strict=False)
-    same = len(found.bounds) == len(again.bounds) and all(abs(a.epsilon - b.epsilon) < 1e-6 for a, b in pairs)
-    return None if same else "its bounds do not follow from its scores and coins"
+    if not _alike(written, json.loads(json.dumps(again.to_dict()))):
+        return "what it says does not follow from its scores and coins"
+    return None
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether plain data are the same, but for the last digits of numbers."""
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-6)
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_alike(one[name], other[name]) for name in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    return one == other
 
 
 def save(run: RunDirectory, found: Audited, name: str = names.AUDIT) -> None:

@@ -176,10 +176,10 @@ def _beside(
 ) -> None:
     """What lies beside the model: kept weights, published figures, the audit of canaries, aggregates."""
     last = entries[-1].body
-    recorded, stored = kept.recorded(last), kept.files(run)
-    if recorded or stored or facts.kept:
+    stored = kept.files(run)
+    if last.get("kept") or stored or facts.kept:
         with _noted(checks, "the weights kept beside the model are the files that the ledger ends with"):
-            steps = list(facts.kept)
+            recorded, steps = kept.recorded(last), list(facts.kept)
             _require(list(recorded) == steps, f"the statement tells of steps {steps}, the ledger of {list(recorded)}")
             for step, path in stored.items():
                 _require_bound(path, recorded.get(step))
@@ -264,7 +264,9 @@ def _audited(run: RunDirectory, plan: PrivacyPlan, facts: Circumstances, last: M
         return
     _require_bound(run / names.AUDIT, last.get(audited.ENTRY))
     found = audited.read(run)
-    problem = audited.problem(found, plan, facts.audit) if found is not None else f"{names.AUDIT} is missing"
+    _require(found is not None, f"{names.AUDIT} is missing")
+    assert found is not None
+    problem = audited.problem(found, plan, facts.audit, run.read_json(names.AUDIT))
     _require(problem is None, str(problem))
 
 

@@ -77,6 +77,14 @@ def test_a_run_is_counted_once_however_often_it_goes_on(faces):
         reserve(faces, "a", plan(2.0))
 
 
+def test_one_run_is_counted_once_on_its_own_records_alone(faces):
+    for _ in range(2):
+        reserve(faces, "a", plan(), materials=("these", "those"))
+    assert len(read_budget(faces).reservations) == 1
+    with pytest.raises(SfumatoError, match="the run runs/a has been reserved in the budget faces on other records"):
+        reserve(faces, "a", plan(), materials=("others",))
+
+
 def test_a_run_that_did_not_come_into_being_is_not_counted(faces):
     with pytest.raises(ZeroDivisionError), reserving(faces, Coming(run="a", place="a", use=plan())):
         raise ZeroDivisionError

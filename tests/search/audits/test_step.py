@@ -15,7 +15,7 @@ from sfumato import Noise, PrivacyPlan, SfumatoError, audit_run
 from sfumato.data import Images, Tokens
 from sfumato.experiment.settings import Settings
 from sfumato.gradients import ClippedGradient, ClippedSum
-from sfumato.privacy import FullBatch, Quantile, Tree, User
+from sfumato.privacy import FixedOrder, FullBatch, Poisson, Quantile, Tree, User
 from sfumato.randomness.noise.secure import SecureNoise
 from sfumato.runs import audited
 from sfumato.runs import directory as names
@@ -64,6 +64,15 @@ def test_poisson_steps_are_composed_from_the_mu_of_one_in_which_the_canary_takes
     assert 0.7 * plan.epsilon() < found.bounds[0].epsilon < plan.epsilon()
     assert "probability 0.1" in found.bounds[0].assumption
     assert composed(plan, 1 / 1.2)[0] == pytest.approx(plan.epsilon(), rel=0.04)
+
+
+@pytest.mark.parametrize("participation", [Poisson(batch_size=100), FixedOrder(batch_size=100)])
+def test_what_is_proven_of_steps_with_the_canary_alone_is_no_alarm_where_it_need_not_take_part(participation):
+    plan = PrivacyPlan.calibrate(examples=1000, batch_size=100, steps=200, epsilon=0.5, delta=1e-5)
+    plan = replace(plan, participation=participation, adjacency="zero-out")
+    found = audit_step(subject(plan), observations=700, confidence=1 - 1e-6)
+    assert not found.refuted
+    assert len(found.bounds) == 1
 
 
 @pytest.mark.parametrize("of_users", [False, True])

@@ -14,7 +14,7 @@ from sfumato.privacy import FixedOrder, Gaussian, Poisson, TruncatedPoisson, Use
 from sfumato.randomness import owner_key
 from sfumato.runs import audited
 from sfumato.runs import directory as names
-from sfumato.runs.directory import RunDirectory
+from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.training import loop
 from sfumato.training.parts import audit as part_of_audit
 from sfumato.training.parts.canaries import COINS, made_up
@@ -23,6 +23,7 @@ from sfumato.training.preparation import recorded
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.run import execute
 from sfumato.training.step import PrivateStep
+from tests.runs.test_verdict import rewrite
 
 CANARIES = 40
 
@@ -134,10 +135,15 @@ def test_the_statement_says_that_there_were_canaries_and_verify_derives_what_the
     assert any("audit of canaries" in check.what for check in verdict.checks)
     assert "Canaries within the run" in (run.directory / "report.html").read_text()
     path = run.directory / names.AUDIT
+    whole = json.loads(path.read_text())
     data = json.loads(path.read_text())
     data["included"][0] = not data["included"][0]
     path.write_text(json.dumps(data))
     assert "audit.json is not the file that the ledger ends with" in verify(run.directory).line
+    for name in ("nominal", "refuted"):
+        path.write_text(json.dumps({**whole, name: 9.5 if name == "nominal" else True}))
+        rewrite(run.directory, lambda events: [*events[:-1], ("end", {**events[-1][1], "audit": file_hash(path)})])
+        assert "what it says does not follow from its scores and coins" in verify(run.directory).line
     path.unlink()
     assert not verify(run.directory).holds
 

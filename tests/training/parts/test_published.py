@@ -274,7 +274,7 @@ def test_a_killed_run_publishes_the_same_bytes(finished, private, plan, tmp_path
     def stopping(*_):
         raise StopError
 
-    for name in ("to_bytes", "_close"):  # once after the release, and once before the ledger's end
+    for name in ("to_bytes", "close"):  # once after the release, and once before the ledger's end
         with monkeypatch.context() as patch:
             patch.setattr(finish, name, stopping)
             with pytest.raises(StopError):

@@ -55,6 +55,11 @@ def reserving(name: str, coming: Coming) -> Iterator[None]:
                 raise SfumatoError(
                     f"the run {coming.place} has another plan in the budget {name}", "give another `directory`"
                 )
+            if set(before.materials) != set(coming.materials):
+                raise SfumatoError(
+                    f"the run {coming.place} has been reserved in the budget {name} on other records",
+                    "give the data that it began with; other data are another run",
+                )
             yield
             return
         reservation = admitted(account, coming)

@@ -169,7 +169,9 @@ def audit_step(
 
     **Guarantee.** Each bound exceeds the truth of what was observed with probability at most 1 - confidence. The
     threshold is half the nominal mu, and the number of observations is fixed before the first of them counts. The
-    first bound presumes what it says; the second nothing, and speaks of the steps that one observation stands for.
+    first bound presumes what it says. Of full batches a second one presumes nothing, and speaks of the steps that one
+    observation stands for. Where a unit need not take part there is none: of steps in which the canary takes part for
+    certain more can be proven than the whole run spends, since sampling hides it there.
     """
     if observations is not None:
         positive_integer("observations", observations, remedy="give a number such as 5000")
@@ -196,7 +198,9 @@ def audit_step(
         "nominal_mu": mu,
         "histograms": _histograms(seen, mu),
     }
-    bounds = _of_the_whole(gaussian, plan, merged), _of_one(plain, plan, merged)
+    bounds = (_of_the_whole(gaussian, plan, merged),)
+    if plan.participation.name == FULL:  # elsewhere more is proven of such steps than the whole run spends
+        bounds += (_of_one(plain, plan, merged),)
     return Audited(nominal=plan.epsilon(), bounds=bounds, plan=plan.fingerprint, details=details)
 
 
@@ -237,8 +241,7 @@ def _most(sizes: tuple[float, float], confidence: float) -> float:
 
 def _of_one(bound: Bound, plan: PrivacyPlan, merged: int) -> Bound:
     """The bound without assumption, with what it speaks of."""
-    whole = merged == plan.steps and plan.participation.name == FULL
-    what = "the whole run" if whole else f"{_steps(merged)} in which the canary takes part"
+    what = "the whole run" if merged == plan.steps else f"{_steps(merged)} in which the canary takes part"
     return replace(bound, method=f"white box, no assumption, of {what}")
 
 
