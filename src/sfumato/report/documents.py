@@ -162,8 +162,8 @@ def _promised(statement: Mapping[str, Any], first: int | None = None) -> list[st
         f"## {number[1]}What an attacker can do at most",
         "How often a test for whether one unit was used is right, by how often it raises a false alarm, whatever the "
         "attacker knows besides:\n\n| false alarms | true positives |\n| --- | --- |\n" + "\n".join(rates) + gaussian,
-        "The whole promise, of which epsilon and delta above are one point:\n\n| epsilon | delta, at most |\n| --- | --- |\n"
-        + "\n".join(curve),
+        "The whole promise, of which epsilon and delta above are one point:\n\n| epsilon | delta, at most |\n"
+        "| --- | --- |\n" + "\n".join(curve),
     ]
 
 
@@ -189,7 +189,10 @@ _USE = """```python
 import sfumato
 
 model = sfumato.load("FOLDER")
-```"""
+```
+
+`model.predict(images)` gives probabilities, one row for each image or text; of an embedding take \
+`model.embed(images)`."""
 _RETENTION = f"""- The run key, by which the noise could be undone, was deleted when the run ended (`verify` looks).
 - The owner's key, outside of the run, tells which records a run has used; without it runs on one data set cannot be \
 linked. How long it is kept: {BLANK}
