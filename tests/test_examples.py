@@ -71,7 +71,9 @@ def test_own_loop_together_gives_the_same_weights_with_two_processes(tmp_path: P
 
 
 def test_every_example_is_run():
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"federated_data", "own_loop", "own_loop_together"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {
+        *("federated_data", "other_tasks", "own_loop", "own_loop_together")
+    }
 
 
 def test_other_tasks_learn_within_their_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

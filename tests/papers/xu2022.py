@@ -209,6 +209,7 @@ def rounds_run(case):
         gradient=ClippedUpdates(local=LocalTraining(module, settings_of(case["how"])), max_norm=plan.max_norm),
         clients=SimpleNamespace(count=case["clients"], grouping="random"),
         settings=SimpleNamespace(noise="standard"),
+        parts=(),
         transform=lambda inputs: inputs,
         device=torch.device("cpu"),
     )

@@ -47,6 +47,16 @@ def test_a_card_has_front_matter_and_says_the_promise_and_how_to_check_it():
         assert f"| {float(false):.1%} | at most {true:.2%} |" in body
 
 
+def test_a_card_says_how_to_use_the_model_and_nothing_of_a_gap_that_there_is_not():
+    mu = {"mu": 0.7, "except_with": 0.0, "gap": 0.0}
+    card = model_card(facts(statement=SAID | {"mu": mu}))
+    assert "one Gaussian release of mu 0.7.\n" in card
+    assert "overstates true positives by at most 0.01." in model_card(
+        facts(statement=SAID | {"mu": mu | {"gap": 0.01}})
+    )
+    assert "`model.predict(images)`" in card
+
+
 def test_figures_stand_in_it_where_they_may():
     card = model_card(facts(figures=[("accuracy", 0.947, "from noisy counts, epsilon 1")]))
     assert '- {type: "accuracy", value: 0.9470, name: "accuracy, from noisy counts, epsilon 1"}' in card

@@ -109,11 +109,11 @@ def test_a_run_that_does_not_verify_is_not_signed(copy, key):
 
 def test_keys_that_are_none_or_that_others_may_read_are_refused(copy, key, tmp_path):
     key.chmod(0o640)
-    with pytest.raises(SfumatoError, match=r"may be used by others \(mode 640\); chmod 600"):
+    with pytest.raises(SfumatoError, match=r"can be read by others \(mode 640\); chmod 600"):
         sign(copy, key)
-    with pytest.raises(SfumatoError, match="does not exist"):
+    with pytest.raises(SfumatoError, match=r"does not exist; make one"):
         sign(copy, tmp_path / "absent")
-    with pytest.raises(SfumatoError, match="does not exist"):
+    with pytest.raises(SfumatoError, match=r"does not exist; ask whoever signed for the \.pub file"):
         verify(copy, signer=tmp_path / "absent")
     (tmp_path / "owner.key").write_text("00" * 32)
     (tmp_path / "owner.key").chmod(0o600)

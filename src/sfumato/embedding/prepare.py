@@ -168,7 +168,7 @@ def _by_gradients(
     """The job of a classifier that has the backbone in it, by each user's mean gradient."""
     check_scored(source)
     settings, clients = decided.settings, decided.clients
-    module = build(source, settings, clients, key_of_weights(start, settings), model)
+    module = build(source, settings, clients, key_of_weights(start.unfinished.key, settings), model)
     own = replace(settings, model="module", pretrained=None, pretrained_weights=None)
     asked = {"keep": 0, "budget": budget, **canary_users.options(audit)}
     job = prepare_classifier(module, source, decided.plan, own, start, **asked)

@@ -118,7 +118,7 @@ def assessment(
         f"- Source: {facts.data}; each record: {facts.inputs}\n"
         f"- N of the promise: {plan['examples']}\n"
         f"- Classes: {', '.join(map(_inline, facts.classes)) or 'none'}\n"
-        f"- Categories of personal data, special ones among them (article 9): {BLANK}",
+        f"- Categories of personal data, special ones among them (GDPR, article 9): {BLANK}",
         "## 3. Who is protected",
         f"One unit of the promise is one {'person' if plan['unit'] == 'user' else 'record'} ({said['adjacency']} "
         "adjacency).",
@@ -154,18 +154,16 @@ def _promised(statement: Mapping[str, Any], first: int | None = None) -> list[st
     gaussian = ""
     if mu is not None:
         spared = f", but for a probability of {mu['except_with']:g}" if mu["except_with"] else ""
-        gaussian = (
-            f"\n\nIt is at least as private as one Gaussian release of mu {mu['mu']:g}{spared}; that overstates true "
-            f"positives by at most {mu['gap']:.3g}."
-        )
+        gap = f"; that overstates true positives by at most {mu['gap']:.3g}" if mu["gap"] else ""
+        gaussian = f"\n\nIt is at least as private as one Gaussian release of mu {mu['mu']:g}{spared}{gap}."
     return [
         f"## {number[0]}What is released",
         _listed(statement["released"]) + f"\n- drawn as assumed: {statement['sampling']['run']}",
         f"## {number[1]}What an attacker can do at most",
         "How often a test for whether one unit was used is right, by how often it raises a false alarm, whatever the "
         "attacker knows besides:\n\n| false alarms | true positives |\n| --- | --- |\n" + "\n".join(rates) + gaussian,
-        "The whole promise, of which epsilon and delta above are one point:\n\n| epsilon | delta |\n| --- | --- |\n"
-        + "\n".join(curve),
+        "The whole promise, of which epsilon and delta above are one point:\n\n| epsilon | delta, at most |\n"
+        "| --- | --- |\n" + "\n".join(curve),
     ]
 
 
@@ -191,7 +189,10 @@ _USE = """```python
 import sfumato
 
 model = sfumato.load("FOLDER")
-```"""
+```
+
+`model.predict(images)` gives probabilities, one row for each image or text; of an embedding take \
+`model.embed(images)`."""
 _RETENTION = f"""- The run key, by which the noise could be undone, was deleted when the run ended (`verify` looks).
 - The owner's key, outside of the run, tells which records a run has used; without it runs on one data set cannot be \
 linked. How long it is kept: {BLANK}

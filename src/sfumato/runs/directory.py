@@ -17,7 +17,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import make_directory, ordinary, sync_directory, whole_lines, write, writing
-from sfumato.models.weights.about import OWN_LOOP
+from sfumato.models.weights import about
 from sfumato.privacy import ledger
 
 PLAN = "plan.json"
@@ -95,7 +95,7 @@ class RunDirectory:
 
     def refuse_own_loop(self, remedy: str) -> None:
         """Refuse a run whose steps were taken by a loop of one's own, which alone can build its model."""
-        if self.read_json(SETTINGS).get("kind") == OWN_LOOP:
+        if self.read_json(SETTINGS).get("kind") == about.OWN_LOOP:
             raise SfumatoError(
                 f"the run in {self.path} is that of a training loop of one's own (private_steps)", remedy
             )

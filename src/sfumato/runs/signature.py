@@ -90,7 +90,7 @@ def require_signed(run: RunDirectory, public: Ed25519PublicKey) -> None:
 def public_key(path: Path) -> Ed25519PublicKey:
     """The public key in a file that `new_key` has written beside the private one."""
     serialization, ed25519 = _library()
-    content = _content(path)
+    content = _content(path, "ask whoever signed for the .pub file")
     try:
         key = serialization.load_pem_public_key(content)
     except ValueError:
@@ -102,9 +102,9 @@ def public_key(path: Path) -> Ed25519PublicKey:
 
 def _private_key(path: Path) -> Ed25519PrivateKey:
     serialization, ed25519 = _library()
-    content = _content(path)
+    content = _content(path, "make one (sfumato sign --new-key PATH)")
     if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
-        raise SfumatoError(f"the signing key {path} may be used by others (mode {mode:03o})", f"chmod 600 {path}")
+        raise SfumatoError(f"the signing key {path} can be read by others (mode {mode:03o})", f"chmod 600 {path}")
     try:
         key = serialization.load_pem_private_key(content, password=None)
     except (TypeError, ValueError):
@@ -116,11 +116,11 @@ def _private_key(path: Path) -> Ed25519PrivateKey:
     return key
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Path, absent: str) -> bytes:
     try:
         return ordinary(path).read_bytes()
     except FileNotFoundError:
-        raise SfumatoError(f"the key {path} does not exist", "make one (sfumato sign --new-key PATH)") from None
+        raise SfumatoError(f"the key {path} does not exist", absent) from None
     except OSError as error:
         raise SfumatoError(
             f"the key {path} cannot be read ({error.strerror})", "give a file that you may read"

@@ -20,6 +20,25 @@ def not_covered(
         selection: the search that the run won, where a theorem covers it.
         computed: who has seen sums before their noise.
     """
+    lines = _of_data(facts)
+    lines += [
+        *_earlier_runs(selection),
+        "Running time, memory use, crashes and whatever else a bystander may see of the run besides the model.",
+        *words.not_covered,
+        *_artefacts(facts, selection),
+        f"Whoever could break the generator: all draws come from a {facts.key_bits}-bit key (HMAC-SHA512, then "
+        f"{'Philox' if facts.noise_grid is None else 'SHAKE-256 for the noise and Philox for the rest'}; torch's own "
+        "generator where a model throws other dice than dropout's).",
+        "The honesty of this record: it can be derived again, but whoever writes one record can write another.",
+    ]
+    lines[:0] = _of_choices(facts)
+    if computed is not None:
+        lines.insert(0, computed.not_covered)
+    return lines
+
+
+def _of_data(facts: Circumstances) -> list[str]:
+    """What was read from the data, declared of them, or measured on them."""
     lines = [f"Read from the data and treated as public: {FACT_NAMES[name]}." for name in facts.read]
     lines.append(
         "Checks of the data before training (broken images, unknown labels, classes with one image): that this "
@@ -43,16 +62,12 @@ def not_covered(
         ]
     if facts.calibrated_on_public:
         lines.append("The data that the temperature of the model was fitted on: their owner declared them public.")
-    lines += [
-        *_earlier_runs(selection),
-        "Running time, memory use, crashes and whatever else a bystander may see of the run besides the model.",
-        *words.not_covered,
-        *_artefacts(facts, selection),
-        f"Whoever could break the generator: all draws come from a {facts.key_bits}-bit key (HMAC-SHA512, then "
-        f"{'Philox' if facts.noise_grid is None else 'SHAKE-256 for the noise and Philox for the rest'}; torch's own "
-        "generator where a model throws other dice than dropout's).",
-        "The honesty of this record: it can be derived again, but whoever writes one record can write another.",
-    ]
+    return lines
+
+
+def _of_choices(facts: Circumstances) -> list[str]:
+    """What was chosen, or trained before: the gravest first."""
+    lines: list[str] = []
     if facts.own_loop:
         lines.insert(
             0,
@@ -79,8 +94,6 @@ def not_covered(
         )
     if facts.search is not None:
         lines.insert(0, _uncovered(facts.search))
-    if computed is not None:
-        lines.insert(0, computed.not_covered)
     return lines
 
 

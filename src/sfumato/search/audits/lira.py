@@ -179,7 +179,8 @@ def fitted(shadows: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarr
     counts = which.sum(axis=0)
     if counts.min() < 2:
         raise SfumatoError(
-            f"of {len(shadows)} shadow models a record is on one side of {int(counts.min())}", "train more of them"
+            f"{len(shadows)} shadow models are too few: each record needs 2 that were trained with it, and 2 without",
+            "train more of them, such as 64",
         )
     chosen = np.where(which, shadows, 0.0)
     mean = chosen.sum(axis=0) / counts

@@ -83,10 +83,14 @@ def shadow(
         raise SfumatoError(f"the run in {run.path} was trained without privacy", "attack one that promises something")
     record = run.read_json(names.SETTINGS)
     plan, settings = PrivacyPlan.from_dict(run.read_json(names.PLAN)), Settings.from_dict(record["settings"])
-    if plan.unit.drawn != "examples" or plan.users is not None or not exclusive(settings.objective.loss):
+    if plan.unit.drawn != "examples" or plan.users is not None:
         raise SfumatoError(
-            f"the run in {run.path} promises for each {plan.unit.name} and has the loss {settings.objective.loss}",
-            "attack one that promises for examples, of which one class each is true",
+            f"the run in {run.path} promises for each {plan.unit.name}", "attack one that promises for examples"
+        )
+    if not exclusive(settings.objective.loss):
+        raise SfumatoError(
+            f"the run in {run.path} has the loss {settings.objective.loss}, by which a record may have several classes",
+            "attack one of which one class is true of each record",
         )
     if source is None:
         source = users.kept_for(source_of(str(run.path), record), plan)

@@ -140,7 +140,7 @@ def begun(
     device, threads = settled_on(start)
     what = PUBLIC if keyed_by is None else "initial weights"
     key = start.unfinished.key or first_key(settings, what)
-    module = built(key_of_weights(start, settings, what))
+    module = built(key_of_weights(key, settings, what))
     synthetic = source.form.synthetic(2)
     functions = {"function": pins.model_digest(module, synthetic)}
     if keyed_by is not None:
@@ -166,9 +166,9 @@ def begun(
     }
 
 
-def key_of_weights(start: Start, settings: Settings, what: str = "initial weights") -> RunKey:
+def key_of_weights(key: RunKey | None, settings: Settings, what: str = "initial weights") -> RunKey:
     """By which the initial weights are drawn, the same again where a run goes on: its own key, but with a seed."""
-    return (start.unfinished.key if settings.seed is None else None) or first_key(settings, what)
+    return key if key is not None and settings.seed is None else first_key(settings, what)
 
 
 def first_key(settings: Settings, what: str = "initial weights") -> RunKey:

@@ -43,7 +43,9 @@ class Sign(PrintsJson):
                 console.as_json(made)
             else:
                 console.result(digits)
-                console.note(f"{self.new_key} is the secret; {self.new_key}.pub is for whoever is to check")
+                console.note(
+                    f"the public key; {self.new_key} is the secret, {self.new_key}.pub is for whoever is to check"
+                )
             return
         assert run is not None
         assert key is not None
