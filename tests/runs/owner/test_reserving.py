@@ -83,6 +83,11 @@ def test_one_run_is_counted_once_on_its_own_records_alone(faces):
     assert len(read_budget(faces).reservations) == 1
     with pytest.raises(SfumatoError, match="the run runs/a has been reserved in the budget faces on other records"):
         reserve(faces, "a", plan(), materials=("others",))
+    set_budget("persons", epsilon=3, delta=1e-5, unit="user")
+    known = {"use": plan(unit=User(drawn="users")), "materials": ("these",)}
+    reserve("persons", "b", **known, users="one way")
+    with pytest.raises(SfumatoError, match="or other users'"):
+        reserve("persons", "b", **known, users="another way")
 
 
 def test_a_run_that_did_not_come_into_being_is_not_counted(faces):

@@ -55,9 +55,10 @@ def reserving(name: str, coming: Coming) -> Iterator[None]:
                 raise SfumatoError(
                     f"the run {coming.place} has another plan in the budget {name}", "give another `directory`"
                 )
-            if set(before.materials) != set(coming.materials):
+            moved = before.users != coming.users and account.filter.unit == "user"
+            if moved or (before.materials and not set(before.materials) & set(coming.materials)):
                 raise SfumatoError(
-                    f"the run {coming.place} has been reserved in the budget {name} on other records",
+                    f"the run {coming.place} has been reserved in the budget {name} on other records, or other users'",
                     "give the data that it began with; other data are another run",
                 )
             yield
