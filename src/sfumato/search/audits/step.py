@@ -22,7 +22,7 @@ from sfumato.observers.progress import Progress, Silence
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.unit import Drawn
 from sfumato.randomness import RunKey
-from sfumato.runs.audited import Audited
+from sfumato.runs.audited import SURE, Audited
 from sfumato.search.audits.subject import Subject, at
 from sfumato.training.step import PrivateStep
 
@@ -187,9 +187,6 @@ def audit_step(
         seen[1, place] = box.observed(2 * place + 1, canary=True)
         progress.advance(2 * place + 2)
     mu = 1 / box.plan.noise_multiplier
-    gaussian, plain = white_box(
-        seen[1], seen[0], delta=plan.delta, confidence=confidence, thresholds=mu / 2, nominal_mu=mu
-    )
     details = {
         "observations": count,
         "merged_steps": merged,
@@ -198,10 +195,19 @@ def audit_step(
         "nominal_mu": mu,
         "histograms": _histograms(seen, mu),
     }
-    bounds = (_of_the_whole(gaussian, plan, merged),)
-    if plan.participation.name == FULL:  # elsewhere more is proven of such steps than the whole run spends
-        bounds += (_of_one(plain, plan, merged),)
-    return Audited(nominal=plan.epsilon(), bounds=bounds, plan=plan.fingerprint, details=details)
+    bounds, sure = (_bounds(seen, box, confidence=one) for one in (confidence, max(confidence, SURE)))
+    return Audited(nominal=plan.epsilon(), bounds=bounds, plan=plan.fingerprint, details=details, sure=sure)
+
+
+def _bounds(seen: np.ndarray, box: WhiteBox, *, confidence: float) -> tuple[Bound, ...]:
+    """What observations (2, count), without the canary and with it, prove at this confidence."""
+    plan, mu = box.subject.plan, 1 / box.plan.noise_multiplier
+    gaussian, plain = white_box(
+        seen[1], seen[0], delta=plan.delta, confidence=confidence, thresholds=mu / 2, nominal_mu=mu
+    )
+    whole = _of_the_whole(gaussian, plan, box.merged)
+    # Of steps in which a unit takes part for certain more is proven than a whole run spends that samples.
+    return (whole, _of_one(plain, plan, box.merged)) if plan.participation.name == FULL else (whole,)
 
 
 def composed(plan: PrivacyPlan, mu: float) -> tuple[float, str]:

@@ -49,6 +49,7 @@ def words(name: str, found: Audited) -> Sequence[str]:
             f"{seen['guessed_in']} were guessed in and {seen['guessed_out']} out, numbers that were fixed beforehand; "
             f"{seen['right']} of these guesses were right.",
             *_of_cosines(found),
+            *_of_chance(found),
         ]
     merged, steps = details["merged_steps"], details["steps"]
     whole = f"all {steps:,} steps of the run" if merged == steps else f"{merged:,} of its {steps:,} steps"
@@ -56,6 +57,18 @@ def words(name: str, found: Audited) -> Sequence[str]:
         f"The software's own step was taken {details['observations']:,} times with a canary and as often without it, "
         f"on made-up inputs, each time with as much noise as {whole} have together. None of the run's data were read.",
         *([] if details["reach"] == 1 else [f"The canary's gradient has {details['reach']:.0%} of the clipping norm."]),
+        *_of_chance(found),
+    ]
+
+
+def _of_chance(found: Audited) -> list[str]:
+    """What to say of a bound above the promise that may be chance."""
+    if not found.doubtful:
+        return []
+    share = next(1 - bound.confidence for bound in found.bounds if bound.refutes(found.nominal) and bound.confidence)
+    return [
+        f"A bound lies above the promise, as it does in up to {share:.0%} of the audits of right code; at confidence "
+        "99.9999%, which decides an alarm, none does."
     ]
 
 

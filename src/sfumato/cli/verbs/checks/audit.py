@@ -116,5 +116,5 @@ class Audit(EndsWithJson):
 def _verdict(found: Audited) -> str:
     """The line that stands last."""
     best = max(found.bounds, key=lambda bound: bound.epsilon)
-    where = "above" if found.refuted else "not above"
+    where = "above" if found.refuted else "within chance of" if found.doubtful else "not above"
     return f"proven at least {int(best.epsilon * 100) / 100:.2f}, {where} the promised {found.nominal:.3f}"
