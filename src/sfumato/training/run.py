@@ -27,7 +27,7 @@ from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
-from sfumato.runs.owner import composition, public_records, sentences, uses
+from sfumato.runs.owner import composition, public_records, reserving, sentences, uses
 from sfumato.runs.run import PRIVATE, Measured, Run, card, read
 from sfumato.training import together
 from sfumato.training.conclusion import finish
@@ -238,6 +238,8 @@ def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
     if (figures := job.circumstances.figures) is not None:
         for note in sentences.of_figures([*earlier_figures(job), figures.epsilon]):
             yield f"note: with this one, {note}"
+    if "budget" not in job.further and not source.public:
+        yield from reserving.uncounted(source)
     for part in job.parts:
         yield from part.notes(source, job.plan)
     yield from public_records.unlisted(source, trained_on(source, job.settings))

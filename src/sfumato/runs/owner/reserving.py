@@ -134,6 +134,13 @@ def _beyond(account: Account, coming: Coming, cost: float) -> tuple[str, str]:
     )
 
 
+def uncounted(source: Source) -> Iterator[str]:
+    """What to tell the owner of a run without a budget on data that have one."""
+    for name in names():
+        if any(set(one.materials) & set(source.materials) for one in read_budget(name).reservations):
+            yield f"note: runs on these data count in the budget {name}, and this one does not, as it names none"
+
+
 def notes(account: Account, source: Source, cost: float) -> Iterator[str]:
     """What the owner should know before a run on this source is reserved: how the budget stands, and what of the same
     data does not count in it."""
