@@ -63,7 +63,7 @@ def lock(descriptor: int, *, wait: bool) -> None:
 
 
 def _locked(system: ModuleType, descriptor: int) -> bool:
-    """Lock one byte far beyond the end, since Windows keeps others from reading what is locked; False where it is held."""
+    """Lock one byte far beyond the end: what is locked there others cannot read. False where another has it."""
     place = os.lseek(descriptor, 0, os.SEEK_CUR)
     try:
         os.lseek(descriptor, BEYOND, os.SEEK_SET)
@@ -78,7 +78,7 @@ def _locked(system: ModuleType, descriptor: int) -> bool:
 
 
 def durable(descriptor: int) -> None:
-    """Make sure that what was written survives a power cut: on macOS `fsync` alone leaves it in the disk's own memory."""
+    """Have what was written survive a power cut: on macOS `fsync` alone leaves it in the memory of the disk."""
     whole = getattr(fcntl, "F_FULLFSYNC", None) if sys.platform == "darwin" else None
     if fcntl is not None and whole is not None:
         try:
@@ -112,7 +112,7 @@ def renamed(descriptor: int, path: Path, to: Path) -> int:
 
 
 def open_to_others(path: Path) -> int:
-    """The mode of a secret's file where others may use it, else 0. Windows has access lists, which are not looked at."""
+    """The mode of a secret's file where others may use it, else 0. Access lists of Windows are not looked at."""
     mode = 0 if on_windows() else os.stat(path).st_mode & 0o777
     return mode if mode & 0o077 else 0
 

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from sfumato import Ledger, SfumatoError
+from sfumato import Ledger, SfumatoError, _systems
 from sfumato.privacy import lease as leases
 from sfumato.privacy.ledger import LEASE, read
 

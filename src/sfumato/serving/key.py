@@ -19,7 +19,7 @@ class ApiKey:
     Args:
         path: of a file with the key as its only line, for its owner's eyes alone.
 
-    Errors: `SfumatoError` for a file that cannot be read, that others may read, or with another content than one line of
+    Errors: `SfumatoError` for a file that cannot be read, that others may read, or that holds anything but one line of
     at least 16 letters of ASCII without spaces.
     """
 
