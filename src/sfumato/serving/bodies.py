@@ -17,8 +17,6 @@ from sfumato.serving.refusals import Refused, busy
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-LINGER = 5.0
-"""Seconds that what a refused client still sends is thrown away, so that it can read why."""
 RAW = ("image/", "application/octet-stream", "application/dicom")
 
 
@@ -66,12 +64,12 @@ class Body:
         return Refused(413, f"the body is larger than {self._limits.megabytes:g} MB", "send a smaller image, or fewer")
 
 
-async def thrown_away(request: Request) -> None:
-    """Read what a refused client still sends, for a while, and keep none of it."""
+async def thrown_away(request: Request, seconds: float) -> None:
+    """Read what a refused client still sends, for so long, and keep none of it: then it reads why it was refused."""
     if "expect" in request.headers:  # it waits to be told whether to send
         return
     with suppress(TimeoutError, RuntimeError):  # the latter where the stream has ended already
-        async with asyncio.timeout(LINGER):
+        async with asyncio.timeout(seconds):
             async for _ in request.stream():
                 pass
 

@@ -93,14 +93,16 @@ class Service:
             except ClientDisconnect:
                 response = Response(status_code=GONE)
             except SfumatoError as error:
-                response = await _refusal(request, error)
+                response = await _refusal(request, error, self.limits.seconds)
             except Exception as error:
                 trace = error.__traceback__
                 while trace is not None and trace.tb_next is not None:
                     trace = trace.tb_next
                 where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "?"
                 print(f"error: {type(error).__name__} at {where}", file=sys.stderr)  # its text might quote a record
-                response = await _refusal(request, Refused(500, "the server failed", "tell whoever runs it"))
+                response = await _refusal(
+                    request, Refused(500, "the server failed", "tell whoever runs it"), self.limits.seconds
+                )
             self.counts.requests[request.url.path, response.status_code] += 1
             self.counts.seconds.add(time.perf_counter() - began)
             return response
@@ -109,12 +111,9 @@ class Service:
 
     async def _unknown(self, request: Request, error: Any) -> Response:
         self.counts.requests["other", error.status_code] += 1
-        return await _refusal(
-            request,
-            Refused(
-                error.status_code, f"{request.method[:20]} of this path is not answered", "POST to /predict or /embed"
-            ),
-        )
+        problem = f"{request.method[:20]} of this path is not answered"
+        found = Refused(error.status_code, problem, "POST to /predict or /embed")
+        return await _refusal(request, found, self.limits.seconds)
 
     async def _predict(self, request: Request) -> Response:
         self._require_key(request)
@@ -183,13 +182,13 @@ def _json(data: dict[str, Any], status: int = 200, headers: dict[str, str] | Non
     return JSONResponse(data, status, headers)
 
 
-async def _refusal(request: Request, error: SfumatoError) -> Response:
+async def _refusal(request: Request, error: SfumatoError, seconds: float) -> Response:
     """One line that says why; what the client still sends is thrown away, and its connection is closed."""
     from starlette.requests import ClientDisconnect
 
     status, headers = (error.status, error.headers) if isinstance(error, Refused) else (400, {})
     try:
-        await thrown_away(request)
+        await thrown_away(request, seconds)
     except ClientDisconnect:
         status = GONE
     return _json({"error": " ".join(str(error).split())}, status, {**headers, "connection": "close"})
