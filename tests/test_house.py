@@ -17,19 +17,27 @@ import sfumato
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "sfumato"
 FLOORS = [
-    {"_checks", "_choices", "_devices", "_files", "_renamed"},
+    {"_checks", "_choices", "_devices", "_files", "_renamed", "_systems"},
     {"privacy", "gradients", "data", "models", "optim", "averaging", "audit"},
     {"randomness"},
     {"report"},
     {"experiment"},
     {"runs"},
+    {"serving"},
     {"evaluation"},
     {"observers"},
     {"training"},
     {"embedding", "search"},
     {"cli"},
 ]
-EXCEPTIONS = {("_devices", "_checks"), ("_files", "_checks"), ("_choices", "_checks"), ("_choices", "_renamed")}
+EXCEPTIONS = {
+    ("_devices", "_checks"),
+    ("_files", "_checks"),
+    ("_files", "_systems"),
+    ("_systems", "_checks"),
+    ("_choices", "_checks"),
+    ("_choices", "_renamed"),
+}
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 
@@ -51,7 +59,8 @@ def files() -> list[Path]:
     return sorted(
         path
         for path in PACKAGE.rglob("*.py")
-        if path.parent != PACKAGE or path.name in ("_checks.py", "_devices.py", "_files.py", "_renamed.py")
+        if path.parent != PACKAGE
+        or path.name in ("_checks.py", "_devices.py", "_files.py", "_renamed.py", "_systems.py")
     )
 
 

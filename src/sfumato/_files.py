@@ -12,12 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sfumato import _systems
 from sfumato._checks import SfumatoError
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 _SPECIAL = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
@@ -64,11 +60,11 @@ def write(path: Path, content: bytes, *, private: bool = False) -> None:
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with writing(path):
         try:
-            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644)
+            descriptor = _systems.open_bytes(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
-                os.fsync(file.fileno())
+                _systems.durable(file.fileno())
             os.replace(beside, path)
         except BaseException:
             beside.unlink(missing_ok=True)
@@ -82,10 +78,8 @@ def held_alone(descriptor: int, name: str) -> None:
     Args:
         name: what to call the file where its file system has no locks.
     """
-    if fcntl is None:
-        return
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _systems.lock(descriptor, wait=True)
     except OSError as error:
         raise SfumatoError(
             f"{name} lies on a file system without locks ({error.strerror}), where two processes may spoil it",
@@ -120,13 +114,7 @@ def make_directory(path: Path, *, private: bool = False) -> None:
 
 def sync_directory(path: Path) -> None:
     """Make what was named, renamed or removed in this directory durable."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    _systems.durable_names(path)
 
 
 def machine() -> str:

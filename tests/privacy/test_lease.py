@@ -11,16 +11,15 @@ import time
 
 import pytest
 
-from sfumato import Ledger, SfumatoError
+from sfumato import Ledger, SfumatoError, _systems
 from sfumato.privacy import lease as leases
-from sfumato.privacy import ledger as ledgers
 from sfumato.privacy.ledger import LEASE, read
 
 
 @pytest.fixture(autouse=True)
 def no_locks(monkeypatch):
     """`flock` is away, and nobody waits for long."""
-    monkeypatch.setattr(ledgers, "fcntl", None)
+    monkeypatch.setattr(_systems, "fcntl", None)
     monkeypatch.setattr(leases, "BEAT", 0.05)
     monkeypatch.setattr(leases, "WATCH", 0.6)
 
@@ -139,6 +138,6 @@ def test_a_file_system_without_locks_is_no_refusal(path, monkeypatch):
         def flock(self, *given):
             raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(ledgers, "fcntl", Unable())
+    monkeypatch.setattr(_systems, "fcntl", Unable())
     with Ledger(path), pytest.raises(SfumatoError, match="another process is writing"):
         Ledger(path)

@@ -1,4 +1,4 @@
-"""Runs with noise that remembers: the same bytes after a kill, secrets that stay where they belong, what is shown."""
+"""Runs with correlated noise: the same bytes after a kill, secrets that stay where they belong, what is shown."""
 
 from __future__ import annotations
 

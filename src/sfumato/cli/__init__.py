@@ -89,7 +89,7 @@ def parse(arguments: Sequence[str]):
         print(overview())
         return 0
     if name == "--completion":
-        from sfumato.cli.output.help import script
+        from sfumato.cli.output.completion import script
 
         print(script(" ".join(rest), PROGRAM))
         return 0
@@ -126,6 +126,6 @@ def overview() -> str:
 
     width = max(map(len, VERBS))
     listing = [f"  {name:<{width}}  {summary}" for name, summary in VERBS.items()]
-    usage = f"usage: {PROGRAM} [-h] [--version] [--completion bash|zsh] VERB ..."
+    usage = f"usage: {PROGRAM} [-h] [--version] [--completion bash|zsh|fish] VERB ..."
     further = f"{PROGRAM} VERB --help shows the options of a verb, and --help-all every one where there are many"
     return "\n".join([usage, "", *textwrap.wrap(DESCRIPTION, 80), "", "verbs:", *listing, "", further])

@@ -25,12 +25,13 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
         "verify": "Check that a finished run's statement follows from its record.",
         "sign": "Vouch for a finished run by a signature of its statement, model and ledger.",
         "audit": "Attack the training step of a finished run, or of a recipe.",
+        "serve": "Serve a finished run's model: a page to drop an image on, and JSON.",
         "finish": "End an unfinished run with what its last checkpoint holds.",
         "doctor": "Look at versions, device, memory, disk and the owner's key, and say what is wrong.",
     }
 )
 
-_FOLDERS = {"budget": "owner", "sign": "owner", "audit": "checks"}
+_FOLDERS = {"budget": "owner", "sign": "owner", "audit": "checks", "serve": "use"}
 """Where a verb is that does not lie beside the others."""
 
 

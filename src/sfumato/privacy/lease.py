@@ -25,6 +25,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato._files import machine, writing
+from sfumato._systems import durable, on_windows, open_bytes, renamed
 
 BEAT = 5.0
 """Seconds from one sign of life to the next."""
@@ -88,11 +89,10 @@ class Lease:
         other."""
         self._watch(notify)
         beside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = open_bytes(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         os.write(descriptor, self._content())
-        os.fsync(descriptor)
-        os.replace(beside, self.path)
-        return descriptor
+        durable(descriptor)
+        return renamed(descriptor, beside, self.path)
 
     def _watch(self, notify: Callable[[str], None]) -> None:
         """Until it is sure that the one who holds the lease is gone; refuses where it is alive."""
@@ -118,7 +118,7 @@ class Lease:
             with contextlib.suppress(OSError):  # where it fails, others will take the lease, and `require` says so
                 os.lseek(self._file, 0, os.SEEK_SET)
                 os.write(self._file, self._content())
-                os.fsync(self._file)
+                durable(self._file)
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -157,7 +157,7 @@ def _gone(found: dict[str, Any] | None) -> bool:
 
 def _processes_here() -> str:
     """Where a process's number means something: this machine, and in it the container; empty where that is unknown."""
-    if os.name != "posix":
+    if on_windows():
         return ""
     try:
         return f"{machine()} {os.readlink('/proc/self/ns/pid')}"

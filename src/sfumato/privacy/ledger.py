@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import fcntl, ordinary, whole_lines
+from sfumato._files import ordinary, whole_lines
+from sfumato._systems import durable, lock, open_bytes
 from sfumato.privacy.lease import Lease
 
 ORIGIN = "0" * 64
@@ -116,7 +117,7 @@ class Ledger:
         self.path = Path(path)
         self._lease: Lease | None = None
         try:
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+            self._descriptor = open_bytes(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise SfumatoError(
                 f"the ledger {self.path} cannot be written ({error.strerror})", "choose a directory that can be written"
@@ -135,16 +136,14 @@ class Ledger:
         self._length = whole
 
     def _lock(self) -> None:
-        if fcntl is None:
-            return
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(self._descriptor, wait=False)
         except BlockingIOError:
             raise SfumatoError(
                 f"another process is writing the run in {self.path.parent}", "wait for it to end, or stop it first"
             ) from None
         except OSError:
-            pass  # a file system without locks: the lease decides
+            pass  # a system or a file system without locks: the lease decides
 
     @property
     def entries(self) -> Sequence[Entry]:
@@ -181,7 +180,7 @@ class Ledger:
     def sync(self) -> None:
         """Make sure that what was appended survives a power cut. Called before anything that depends on it is kept."""
         self._require()
-        os.fsync(self._descriptor)
+        durable(self._descriptor)
 
     def _require(self) -> None:
         """Refuses where another process writes here by now."""

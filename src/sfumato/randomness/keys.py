@@ -14,6 +14,7 @@ import numpy as np
 
 from sfumato._checks import SfumatoError
 from sfumato._files import make_directory, ordinary, sync_directory
+from sfumato._systems import durable, open_bytes, open_to_others
 
 KEY_BYTES = 32
 HOME_VARIABLE = "SFUMATO_HOME"
@@ -141,7 +142,7 @@ def owner_key(directory: Path | None = None) -> bytes:
             f"the owner's key {path} cannot be read or is damaged",
             "restore it from a copy, or move it away to have another made (earlier runs then cannot be resumed)",
         ) from None
-    if os.name == "posix" and (mode := os.stat(path).st_mode & 0o777) & 0o077:
+    if mode := open_to_others(path):
         raise SfumatoError(
             f"the owner's key {path} is open to others (mode {mode:03o})",
             f"close it (chmod 600 {path}), or point {HOME_VARIABLE} to a directory whose file system keeps modes",
@@ -152,12 +153,12 @@ def owner_key(directory: Path | None = None) -> bytes:
 def _write_secret(path: Path, secret: bytes) -> None:
     """Write to a neighbour that only the owner can read, then link it into place: whole, durably, over no other."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor = open_bytes(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
             file.write(secret.hex() + "\n")
             file.flush()
-            os.fsync(file.fileno())
+            durable(file.fileno())
         os.link(beside, path)
     finally:
         os.unlink(beside)

@@ -17,6 +17,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import make_directory, ordinary, sync_directory, whole_lines, write, writing
+from sfumato._systems import durable, open_bytes, refuse_forbidden
 from sfumato.models.weights import about
 from sfumato.privacy import ledger
 
@@ -139,6 +140,7 @@ class RunDirectory:
             raise SfumatoError(
                 f"a run directory needs a name, got {str(self.path)!r}", "let `directory` have one, such as runs/a"
             )
+        refuse_forbidden(self.path)
         with writing(self.path):
             above = next(folder for folder in self.path.absolute().parents if os.path.lexists(folder))
             if not above.is_dir():
@@ -222,10 +224,10 @@ class RunDirectory:
     def append_row(self, row: Mapping[str, Any], name: str = METRICS) -> None:
         """Add one line, safe on disk when this returns: a checkpoint that comes after it must not outlive it."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        with writing(self / name), os.fdopen(os.open(self / name, flags, 0o600), "ab") as file:
+        with writing(self / name), os.fdopen(open_bytes(self / name, flags, 0o600), "ab") as file:
             file.write(json.dumps(row).encode() + b"\n")
             file.flush()
-            os.fsync(file.fileno())
+            durable(file.fileno())
 
     def write_rows(self, rows: list[dict[str, Any]], name: str = METRICS) -> None:
         """Replace all lines."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
 from sfumato._files import ordinary, write, writing
+from sfumato._systems import durable, open_bytes, open_to_others
 from sfumato.privacy import ledger
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, file_hash
@@ -42,10 +42,10 @@ def new_key(path: str | Path) -> str:
     key = ed25519.Ed25519PrivateKey.generate()
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     encoded = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    with writing(place), os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    with writing(place), os.fdopen(open_bytes(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(pem)
         file.flush()
-        os.fsync(file.fileno())
+        durable(file.fileno())
     with writing(public):
         write(public, encoded)
     return _digits(key.public_key())
@@ -103,7 +103,7 @@ def public_key(path: Path) -> Ed25519PublicKey:
 def _private_key(path: Path) -> Ed25519PrivateKey:
     serialization, ed25519 = _library()
     content = _content(path, "make one (sfumato sign --new-key PATH)")
-    if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
+    if mode := open_to_others(path):
         raise SfumatoError(f"the signing key {path} can be read by others (mode {mode:03o})", f"chmod 600 {path}")
     try:
         key = serialization.load_pem_private_key(content, password=None)

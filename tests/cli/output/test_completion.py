@@ -46,10 +46,27 @@ def test_zsh_has_a_script_with_all_verbs(capsys):
     assert all(verb in printed for verb in VERBS)
 
 
-@pytest.mark.parametrize("shell", [[], ["fish"]])
+def test_fish_has_a_script_with_all_verbs_and_options(workplace, capsys):
+    assert main(["--completion", "fish"]) == 0
+    printed = capsys.readouterr().out
+    lines = printed.splitlines()
+    assert all(line.startswith("complete -c sfumato -n ") for line in lines)
+    assert all(f"-a {verb} -d '" in printed for verb in VERBS)
+    of_train = [line for line in lines if "from train'" in line]
+    assert any("-l batch-size -r -d '" in line for line in of_train)
+    assert any("-l json -d '" in line for line in of_train)  # a switch takes nothing
+    assert all(line.replace("\\'", "").count("'") % 2 == 0 for line in lines)
+    if shutil.which("fish"):
+        (workplace / "script").write_text(printed)
+        asked = 'source script; complete -C "sfumato train --eps"'
+        ended = subprocess.run(["fish", "-c", asked], capture_output=True, text=True, check=True)
+        assert ended.stdout.startswith("--epsilon")
+
+
+@pytest.mark.parametrize("shell", [[], ["tcsh"]])
 def test_another_shell_is_refused_in_one_line(shell, capsys):
     assert main(["--completion", *shell]) == 2
-    assert capsys.readouterr().err.startswith("error: --completion must be one of bash, zsh, got ")
+    assert capsys.readouterr().err.startswith("error: --completion must be one of bash, zsh, fish, got ")
 
 
 @pytest.mark.parametrize(

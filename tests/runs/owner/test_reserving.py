@@ -15,7 +15,7 @@ from sfumato import (
     Gaussian,
     PrivacyPlan,
     SfumatoError,
-    _files,
+    _systems,
     open_source,
     read_budget,
     record_use,
@@ -163,8 +163,8 @@ def test_a_file_that_cannot_be_locked_reserves_nothing(faces, monkeypatch, numbe
 
 
 def test_a_system_without_locks_is_refused(faces, monkeypatch):
-    monkeypatch.setattr(_files, "fcntl", None)
-    with pytest.raises(SfumatoError, match="cannot be locked on this system"):
+    monkeypatch.setattr(_systems, "fcntl", None)
+    with pytest.raises(SfumatoError, match=r"without locks \(there are no locks on this system\)"):
         reserve(faces, "a", plan())
 
 

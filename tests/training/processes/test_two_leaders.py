@@ -16,8 +16,9 @@ from sfumato.privacy.ledger import read
 
 WITHOUT_LOCKS = """
 import sys
-from sfumato.privacy import lease, ledger
-ledger.fcntl, lease.BEAT, lease.WATCH = None, 0.2, 2.0
+from sfumato import _systems
+from sfumato.privacy import lease
+_systems.fcntl, lease.BEAT, lease.WATCH = None, 0.2, 2.0
 from sfumato.cli import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -1,15 +1,10 @@
-"""What `sfumato VERB --help` and `--help-all` show: the common options of a verb, or all of them, in groups.
-
-And `sfumato --completion SHELL`: a script by which a shell completes verbs and options.
-"""
+"""What `sfumato VERB --help` and `--help-all` show: the common options of a verb, or all of them, in groups."""
 
 from __future__ import annotations
 
 import ast
-import contextlib
 import functools
 import inspect
-import io
 import re
 import shutil
 import sys
@@ -21,10 +16,8 @@ from typing import Any, NamedTuple, get_type_hints
 import tyro
 
 from sfumato.cli.options.pages import COMMON, GROUPS, RUN
-from sfumato.cli.options.spellings import UnclearError
-from sfumato.cli.registry import VERBS, load, name_of
+from sfumato.cli.registry import name_of
 
-SHELLS = ("bash", "zsh")
 INDENT, NARROWEST, WIDEST, LINES = 24, 60, 110, 45
 
 
@@ -179,30 +172,3 @@ def _texts(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
         match one, below:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                 yield name, " ".join(text.split())
-
-
-def script(shell: str, program: str) -> str:
-    """The script for a shell; whatever is neither verb nor option is completed as a path.
-
-    Errors: `UnclearError` for a shell that none is written for.
-    """
-    if shell not in SHELLS:
-        raise UnclearError(
-            f"--completion must be one of {', '.join(SHELLS)}, got {shell!r}", "name one of these shells"
-        )
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-        tyro.extras.subcommand_cli_from_dict(
-            {name: load(name) for name in VERBS},
-            prog=program,
-            args=["--tyro-print-completion", shell],
-            config=(tyro.conf.FlagCreatePairsOff,),
-        )
-    return "\n".join(map(_mended, printed.getvalue().splitlines()))
-
-
-def _mended(line: str) -> str:
-    """A line of the parser's script: what an option is for on one line, and paths where there is nothing else."""
-    if line.startswith("COMPLETION_SPEC"):
-        return line.replace(r"\n", " ").replace("'--help'", "'--help', '--help-all'")
-    return line.replace("complete -F ", "complete -o default -F ")

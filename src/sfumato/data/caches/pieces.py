@@ -20,6 +20,7 @@ from torch import Tensor
 
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import write
+from sfumato._systems import open_bytes, read_at
 from sfumato.data.identity.codes import LENGTH, as_array
 
 _METADATA = "sfumato"
@@ -246,11 +247,11 @@ class Piece:
 
     def _fill(self, memory: np.ndarray, offset: int) -> None:
         # Not mapped: mapped pages would count as the process's own memory.
-        descriptor = os.open(self.path, os.O_RDONLY)
+        descriptor = open_bytes(self.path, os.O_RDONLY)
         try:
             rest = memory.data
             while rest:
-                count = os.preadv(descriptor, [rest], offset)
+                count = read_at(descriptor, rest, offset)
                 if not count:
                     raise SfumatoError(f"{self.path} is cut short", "delete it and compute the features again")
                 rest, offset = rest[count:], offset + count

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sfumato import _files
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import held_alone, ordinary, sync_directory
+from sfumato._systems import durable, open_bytes
 from sfumato.randomness import owner_key
 from sfumato.runs.owner.uses import torn
 
@@ -57,7 +57,7 @@ class Chained:
             # The line break comes first as well: a line that was cut short must not swallow this one.
             self._file.write(f"\n{json.dumps({**entry, SEAL: seal})}\n".encode())
             self._file.flush()
-            os.fsync(self._file.fileno())
+            durable(self._file.fileno())
         except OSError as error:
             raise _refused(self._path, self._what, error) from None
         self.entries.append(dict(entry))
@@ -81,12 +81,10 @@ def held(path: Path, what: str) -> Iterator[Chained]:
     Errors: `SfumatoError` where it cannot be written, or where the system has no lock for it: two processes would
     count without each other.
     """
-    if _files.fcntl is None:
-        raise SfumatoError(f"{what} {path} cannot be locked on this system", "keep budgets on Linux or macOS")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         made = not path.exists()
-        file = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b")  # noqa: SIM115 - closed below
+        file = open(open_bytes(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b")  # noqa: SIM115 - closed below
     except OSError as error:
         raise _refused(path, what, error) from None
     with file:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import held_alone, make_directory, ordinary, sync_directory, whole_lines
+from sfumato._systems import durable, open_bytes
 from sfumato.privacy import PrivacyPlan, PrivateChoice, PrivateSelection
 from sfumato.privacy.unit import Example
 from sfumato.randomness import keys
@@ -74,7 +75,7 @@ def _append(entry: Mapping[str, Any], materials: Sequence[str], places: Sequence
     where = {"place": places[0] if places else None, **({"origins": list(places[1:])} if places[1:] else {})}
     try:
         make_directory(path.parent, private=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        descriptor = open_bytes(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         with open(descriptor, "r+b") as file:
             held_alone(file.fileno(), f"the list of runs {path}")
             lines = reversed(file.read().split(b"\n"))
@@ -83,7 +84,7 @@ def _append(entry: Mapping[str, Any], materials: Sequence[str], places: Sequence
             # The line break comes first as well: a line that was cut short must not swallow this one.
             file.write(f"\n{line}\n".encode())
             file.flush()
-            os.fsync(file.fileno())
+            durable(file.fileno())
         sync_directory(path.parent)  # where the list may be new
     except OSError as error:
         raise SfumatoError(

@@ -1,0 +1,1 @@
+"""Verbs by which others use a finished model."""

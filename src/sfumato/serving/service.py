@@ -1,0 +1,194 @@
+"""What is answered under which path."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from sfumato._checks import SfumatoError
+from sfumato.runs import Loaded
+from sfumato.serving.answering import Answering
+from sfumato.serving.batches import Batches
+from sfumato.serving.bodies import bounded, records_of, thrown_away
+from sfumato.serving.counts import CONTENT_TYPE, Counts
+from sfumato.serving.key import ApiKey
+from sfumato.serving.limits import Limits
+from sfumato.serving.page import page
+from sfumato.serving.refusals import Refused, busy
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+GONE = 499
+"""The status that is counted where a client has gone before it was answered."""
+
+
+class Service:
+    """A model behind HTTP, as an ASGI application.
+
+    Args:
+        loaded: the model.
+        limits: what is taken at most.
+        key: what requests must bring; None where anybody may ask.
+
+    **Guarantee.** Answers are functions of the released model and of what was sent; nothing of what was sent is kept or
+    logged. Source: post-processing, Dwork and Roth 2014, Proposition 2.1.
+    """
+
+    def __init__(self, loaded: Loaded, *, limits: Limits | None = None, key: ApiKey | None = None):
+        self.limits, self._key, self.counts = limits or Limits(), key, Counts()
+        self._answering = Answering(loaded, self.limits.batch)
+        self._batches: Batches | None = None
+
+    def application(self) -> Starlette:
+        """The application. Errors: `SfumatoError` where the libraries are missing."""
+        try:
+            import python_multipart  # noqa: F401 - which forms are read by
+            from starlette.applications import Starlette
+            from starlette.exceptions import HTTPException
+            from starlette.routing import Route
+        except ImportError:
+            raise missing() from None
+        handlers: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
+            "/": ("GET", self._page),
+            "/statement": ("GET", self._statement),
+            "/healthz": ("GET", self._alive),
+            "/readyz": ("GET", self._ready),
+            "/metrics": ("GET", self._metrics),
+            "/predict": ("POST", self._predict),
+            "/embed": ("POST", self._embed),
+        }
+        routes = [Route(path, self._answered(one), methods=[method]) for path, (method, one) in handlers.items()]
+        return Starlette(
+            routes=routes,
+            lifespan=self._lifespan,
+            exception_handlers={HTTPException: self._unknown},
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, application: Starlette) -> AsyncIterator[None]:
+        self._batches = Batches(self._answering.answers, self.limits, self.counts)
+        self._batches.start()
+        try:
+            yield
+        finally:
+            await self._batches.close()
+
+    def _answered(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """The handler, with its refusals as one line of JSON, counted."""
+
+        async def answered(request: Request) -> Response:
+            from starlette.requests import ClientDisconnect
+            from starlette.responses import Response
+
+            began = time.perf_counter()
+            try:
+                response = await handler(request)
+            except ClientDisconnect:
+                response = Response(status_code=GONE)
+            except SfumatoError as error:
+                response = await _refusal(request, error, self.limits.seconds)
+            except Exception as error:
+                trace = error.__traceback__
+                while trace is not None and trace.tb_next is not None:
+                    trace = trace.tb_next
+                where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "?"
+                print(f"error: {type(error).__name__} at {where}", file=sys.stderr)  # its text might quote a record
+                response = await _refusal(
+                    request, Refused(500, "the server failed", "tell whoever runs it"), self.limits.seconds
+                )
+            self.counts.requests[request.url.path, response.status_code] += 1
+            self.counts.seconds.add(time.perf_counter() - began)
+            return response
+
+        return answered
+
+    async def _unknown(self, request: Request, error: Any) -> Response:
+        self.counts.requests["other", error.status_code] += 1
+        problem = f"{request.method[:20]} of this path is not answered"
+        found = Refused(error.status_code, problem, "POST to /predict or /embed")
+        return await _refusal(request, found, self.limits.seconds)
+
+    async def _predict(self, request: Request) -> Response:
+        self._require_key(request)
+        if self._answering.loaded.embedding is not None:
+            raise SfumatoError("the model gives embeddings, and no labels", "POST to /embed")
+        rows = await self._asked(request)
+        return _json({"predictions": [self._answering.labelled(row) for row in rows]})
+
+    async def _embed(self, request: Request) -> Response:
+        self._require_key(request)
+        if self._answering.loaded.embedding is None:
+            raise SfumatoError("the model is a classifier", "POST to /predict")
+        return _json({"embeddings": await self._asked(request)})
+
+    async def _asked(self, request: Request) -> list[list[float]]:
+        """What the model says of the records of a request."""
+        assert self._batches is not None
+        kinds = {"of_texts": self._answering.of_texts, "of_numbers": self._answering.of_numbers}
+        with bounded(self.counts, self.limits) as body:
+            records = await records_of(request, await body.read(request), **kinds)
+            try:
+                async with asyncio.timeout(self.limits.seconds):
+                    return (await self._batches.ask(records)).tolist()
+            except TimeoutError:
+                raise busy(f"there was no answer within {self.limits.seconds:g} s") from None
+
+    def _require_key(self, request: Request) -> None:
+        if self._key is None:
+            return
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not self._key.fits(given.strip()):
+            raise Refused(401, "the key is missing or wrong", "send the header Authorization: Bearer KEY")
+
+    async def _page(self, request: Request) -> Response:
+        from starlette.responses import HTMLResponse
+
+        text, policy = page(self._answering, closed=self._key is not None)
+        return HTMLResponse(text, headers={"content-security-policy": policy, "x-content-type-options": "nosniff"})
+
+    async def _statement(self, request: Request) -> Response:
+        return _json(dict(self._answering.loaded.statement))
+
+    async def _alive(self, request: Request) -> Response:
+        return _json({"status": "alive"})
+
+    async def _ready(self, request: Request) -> Response:
+        if self._batches is None or not self._batches.ready:
+            raise busy("the queue is full, or the server is stopping")
+        return _json({"status": "ready"})
+
+    async def _metrics(self, request: Request) -> Response:
+        from starlette.responses import Response
+
+        self._require_key(request)
+        return Response(self.counts.text(), media_type=CONTENT_TYPE)
+
+
+def missing() -> SfumatoError:
+    """The refusal where the libraries of a server are not installed."""
+    return SfumatoError("sfumato serve needs starlette, uvicorn and python-multipart", "pip install 'sfumato[serve]'")
+
+
+def _json(data: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    from starlette.responses import JSONResponse
+
+    return JSONResponse(data, status, headers)
+
+
+async def _refusal(request: Request, error: SfumatoError, seconds: float) -> Response:
+    """One line that says why; what the client still sends is thrown away, and its connection is closed."""
+    from starlette.requests import ClientDisconnect
+
+    status, headers = (error.status, error.headers) if isinstance(error, Refused) else (400, {})
+    try:
+        await thrown_away(request, seconds)
+    except ClientDisconnect:
+        status = GONE
+    return _json({"error": " ".join(str(error).split())}, status, {**headers, "connection": "close"})

@@ -1,0 +1,54 @@
+"""Limits that make no sense, and models that cannot be served, are refused by name."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from sfumato import SfumatoError
+from sfumato.data import AsStored
+from sfumato.serving import Limits, Service
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"megabytes": 0}, "max_body must be positive"),
+        ({"seconds": -1}, "timeout must be positive"),
+        ({"wait": float("nan")}, "wait must be a finite number"),
+        ({"batch": 0}, "batch must be at least 1"),
+        ({"queue": 8, "batch": 9}, "queue=8 has no room for a batch of 9"),
+    ],
+)
+def test_limits_are_checked(given, words):
+    with pytest.raises(SfumatoError, match=words):
+        Limits(**given)
+
+
+def test_a_model_of_stored_features_is_refused(loaded):
+    with pytest.raises(SfumatoError, match="takes features of a backbone"):
+        Service(replace(loaded, transform=AsStored(width=3)))
+
+
+@pytest.mark.parametrize("absent", ["starlette.applications", "python_multipart", "uvicorn"])
+def test_what_is_not_installed_is_named_with_the_command(loaded, monkeypatch, absent):
+    from sfumato.serving.server import server
+
+    if absent == "uvicorn":
+        pytest.importorskip("starlette")
+        pytest.importorskip("python_multipart")
+    monkeypatch.setitem(sys.modules, absent, None)
+    with pytest.raises(SfumatoError, match=r"pip install 'sfumato\[serve\]'"):
+        server(Service(loaded))
+
+
+def test_a_port_that_is_taken_or_none_is_refused():
+    from sfumato.serving.server import address, listening
+
+    with listening("127.0.0.1", 0) as listener:
+        assert address(listener).startswith("http://127.0.0.1:")
+        for host, port in ((listener.getsockname()), ("127.0.0.1", 70000), ("no.such.host.invalid", 0)):
+            with pytest.raises(SfumatoError, match=f"cannot listen on host={host}, port={port}"):
+                listening(host, port)

@@ -1,0 +1,287 @@
+"""A server answers all that it is asked within its bounds, refuses the rest in one line, and outlives odd clients."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sfumato.data import Tokens
+from sfumato.serving.key import ApiKey
+
+httpx = pytest.importorskip("httpx", reason="sfumato[test] is not installed whole")
+PNG = {"content-type": "image/png"}
+HEAD = b"POST /predict HTTP/1.1\r\nhost: a\r\ncontent-type: image/png\r\ncontent-length: %d\r\n"
+CLIENT = httpx.Client(verify=False, timeout=60)  # without the seconds that certificates take
+
+
+def url(place) -> str:
+    return f"http://{place[0]}:{place[1]}"
+
+
+def until(holds, seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def refused(response, status: int, words: str) -> None:
+    assert response.status_code == status, response.text
+    assert set(response.json()) == {"error"}
+    assert "\n" not in response.json()["error"]
+    assert words in response.json()["error"]
+
+
+def test_each_form_of_an_image_has_the_answer_of_predict(serving, loaded, png):
+    image = png(10)
+    (row,) = loaded.predict([image]).tolist()
+    with serving(loaded) as (place, _), httpx.Client(verify=False, base_url=url(place)) as client:
+        coded = base64.b64encode(image).decode()
+        sent = [
+            client.post("/predict", content=image, headers=PNG),
+            client.post("/predict", files={"file": image}),
+            client.post("/predict", json={"images": [coded]}),
+        ]
+        for response in sent:
+            (found,) = response.json()["predictions"]
+            assert found == {"label": "dark", "score": row[0], "scores": dict(zip(loaded.classes, row, strict=True))}
+        several = client.post("/predict", files=[("a", png(0)), ("b", png(255))]).json()["predictions"]
+        assert [one["label"] for one in several] == ["dark", "light"]
+        assert client.get("/statement").json() == loaded.statement
+        assert client.get("/healthz").json() == {"status": "alive"}
+        assert client.get("/readyz").json() == {"status": "ready"}
+        refused(client.post("/embed", content=image, headers=PNG), 400, "the model is a classifier; POST to /predict")
+
+
+def test_embeddings_labels_and_texts(serving, loaded, png):
+    with serving(replace(loaded, embedding=2, classes=())) as (place, _):
+        (found,) = CLIENT.post(f"{url(place)}/embed", content=png(40), headers=PNG).json()["embeddings"]
+        assert torch.tensor(found).norm().item() == pytest.approx(1)
+        refused(CLIENT.post(f"{url(place)}/predict", content=png(40), headers=PNG), 400, "gives embeddings")
+    with serving(replace(loaded, loss="multilabel")) as (place, _):
+        (found,) = CLIENT.post(f"{url(place)}/predict", content=png(255), headers=PNG).json()["predictions"]
+        assert found["labels"] == ["light"]
+    for tokenizer, texts in (("hashing", ["a cat"]), ("numbers", [[3, 1]])):
+        read = Tokens(tokenizer=tokenizer, vocabulary=10, length=4)
+        with (
+            serving(replace(loaded, transform=read)) as (place, _),
+            httpx.Client(verify=False, base_url=url(place)) as client,
+        ):
+            assert len(client.post("/predict", json={"texts": texts}).json()["predictions"]) == 1
+            refused(client.post("/predict", content=png(1), headers=PNG), 415, "send JSON")
+            refused(client.post("/predict", json={"texts": [None]}), 400, "number 0 of texts")
+            assert "textarea" in client.get("/").text
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status", "words"),
+    [
+        (b"", "image/png", 400, "not an image"),
+        (b"GIF89a", "image/png", 400, "not an image"),
+        (b"x", "text/html", 415, "text/html"),
+        (b"{", "application/json", 400, "no JSON"),
+        (b"[" * 100_000, "application/json", 400, "no JSON"),
+        (b"\xff", "application/json", 400, "no JSON"),
+        (b'{"images": "a"}', "application/json", 400, "a list"),
+        (b'{"images": [1]}', "application/json", 400, "number 0 of images is no string"),
+        (b'{"images": ["/etc/hosts"]}', "application/json", 400, "base64"),
+        (b'{"images": [], "images": []}', "application/json", 400, "no JSON"),
+        (b'{"images": []}', "application/json", 400, "no images"),
+        (b"x", "multipart/form-data", 400, "the form cannot be read"),
+        (b"--b\r\n\r\n", "multipart/form-data; boundary=b", 400, "the form cannot be read"),
+        (b"--b--\r\n", "multipart/form-data; boundary=b", 400, "no images"),
+    ],
+)
+def test_bad_content_is_refused_in_one_line(shared, content, kind, status, words):
+    refused(shared.post("/predict", content=content, headers={"content-type": kind}), status, words)
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """A client of one server for many bad requests."""
+    pytest.importorskip("uvicorn", reason="sfumato[serve] is not installed")
+    from sfumato.data import Transform
+    from sfumato.runs import Loaded
+    from sfumato.serving import Service
+    from sfumato.serving.server import listening, serve, server
+
+    about = {"sentence": "", "epsilon": 1.0, "delta": 1e-5}
+    model = Loaded(
+        module=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2)),
+        transform=Transform(size=8, channels=1),
+        classes=("a", "b"),
+        statement=about,
+    )
+    ready, listener = server(Service(model)), listening("127.0.0.1", 0)
+    place = listener.getsockname()
+    thread = threading.Thread(target=serve, args=(ready, listener))
+    thread.start()
+    with httpx.Client(verify=False, base_url=url(place)) as client:
+        yield client
+    ready.should_exit = True
+    thread.join()
+
+
+def test_one_bad_image_among_good_ones_of_others_is_its_own_affair(serving, loaded, png):
+    loaded.module.seconds = 0.05
+    with serving(loaded, wait=0.05) as (place, _), ThreadPoolExecutor(6) as pool:
+        contents = [png(1), b"bad", png(200), png(2), b"bad", png(3)]
+        statuses = pool.map(lambda one: CLIENT.post(f"{url(place)}/predict", content=one, headers=PNG), contents)
+        assert [one.status_code for one in statuses] == [200, 400, 200, 200, 400, 200]
+        refused(CLIENT.post(f"{url(place)}/predict", files=[("a", png(1)), ("b", b"x")]), 400, "number 1 of those")
+
+
+def test_two_hundred_requests_at_once_are_all_answered_and_in_batches(serving, loaded, png):
+    images = [png(level) for level in range(28, 228)]
+    expected = [loaded.classes[best] for best in loaded.predict(images).argmax(1).tolist()]
+    loaded.module.seconds, loaded.module.sizes = 0.01, []
+    with serving(loaded, batch=64) as (place, service), ExitStack() as stack:
+        lines = [stack.enter_context(socket.create_connection(place)) for _ in images]
+        for line, image in zip(lines, images, strict=True):
+            line.sendall(HEAD % len(image) + b"connection: close\r\n\r\n" + image)
+        answers = [b"".join(iter(lambda line=line: line.recv(4096), b"")) for line in lines]
+        found = [json.loads(one.partition(b"\r\n\r\n")[2])["predictions"][0]["label"] for one in answers]
+        assert found == expected
+        assert max(loaded.module.sizes) <= 64
+        assert len(loaded.module.sizes) < 150
+        assert service.counts.waiting == service.counts.held == 0
+        text = CLIENT.get(f"{url(place)}/metrics").text
+        assert 'sfumato_requests_total{path="/predict",status="200"} 200' in text
+        assert "sfumato_records_total 200" in text
+
+
+def test_a_full_queue_and_a_slow_model_are_told_as_503(serving, loaded, png):
+    loaded.module.seconds = 0.5
+    with serving(loaded, batch=1, queue=2) as (place, service), ThreadPoolExecutor(6) as pool:
+        ask = lambda _: CLIENT.post(f"{url(place)}/predict", content=png(1), headers=PNG)  # noqa: E731
+        answers = [pool.submit(ask, None)]
+        until(lambda: service.counts.sizes._sum == 1)
+        answers += [pool.submit(ask, None) for _ in range(2)]
+        until(lambda: service.counts.waiting == 2)
+        refused(CLIENT.get(f"{url(place)}/readyz"), 503, "full")
+        over = ask(None)
+        refused(over, 503, "records are waiting; send it again later")
+        assert over.headers["retry-after"] == "1"
+        assert [one.result().status_code for one in answers] == [200, 200, 200]
+        refused(CLIENT.post(f"{url(place)}/predict", files=[("a", png(1))] * 3), 413, "3 records are more than the 2")
+    with serving(loaded, seconds=0.1) as (place, _):
+        refused(CLIENT.post(f"{url(place)}/predict", content=png(1), headers=PNG), 503, "no answer within 0.1 s")
+
+
+def test_large_bodies_are_refused_and_never_held(serving, loaded):
+    most, piece = 0, bytes(1 << 16)
+
+    def pieces(count, service):
+        nonlocal most
+        for _ in range(count):
+            most = max(most, service.counts.held)
+            yield piece
+
+    with serving(loaded, megabytes=1) as (place, service):
+        for headers in ({}, {"content-length": str(1600 * len(piece))}):  # in chunks, and 100 MB as declared
+            response = CLIENT.post(f"{url(place)}/predict", content=pieces(1600, service), headers=PNG | headers)
+            refused(response, 413, "larger than 1 MB")
+        assert most <= 1_000_000
+        assert service.counts.held == 0
+
+
+def test_bodies_together_have_a_bound(serving, loaded):
+    with serving(loaded, megabytes=0.01, seconds=5) as (place, service):
+        with ExitStack() as stack:
+            for _ in range(20):
+                line = stack.enter_context(socket.create_connection(place))
+                line.sendall(HEAD % 10_000 + b"\r\n" + bytes(9000))
+            until(lambda: service.counts.held > 150_000)
+            time.sleep(0.2)  # the last ones are refused
+            assert service.counts.held <= 160_000
+        until(lambda: service.counts.held == 0)
+
+
+def test_slow_clients_are_cut_off_and_others_are_served_meanwhile(serving, loaded, png):
+    with serving(loaded, seconds=0.4) as (place, _), ExitStack() as stack:
+        slow, body = (stack.enter_context(socket.create_connection(place, timeout=10)) for _ in range(2))
+        slow.sendall(HEAD % 100)  # and never the end of the head
+        body.sendall(HEAD % 100 + b"\r\n" + b"x")
+        assert CLIENT.post(f"{url(place)}/predict", content=png(1), headers=PNG).status_code == 200
+        assert slow.recv(100) == b""
+        time.sleep(0.6)
+        body.sendall(b"x" * 99)  # too late
+        answer = b"".join(iter(lambda: body.recv(4096), b""))
+        assert answer.startswith(b"HTTP/1.1 408")
+        assert b"the body took more than 0.4 s" in answer
+
+
+def test_aborted_connections_leave_nothing_behind(serving, loaded, png):
+    whole = HEAD % len(png(1)) + b"\r\n" + png(1)
+    with serving(loaded) as (place, service):
+        for part in (b"GET", HEAD % 1000, HEAD % 1000 + b"\r\n" + b"x" * 500, whole):
+            with socket.create_connection(place) as line:
+                line.sendall(part)
+        until(lambda: sum(service.counts.requests.values()) >= 2)
+        assert (service.counts.held, service.counts.waiting) == (0, 0)
+        assert CLIENT.post(f"{url(place)}/predict", content=png(1), headers=PNG).status_code == 200
+
+
+def test_a_failure_of_the_model_is_said_without_what_was_sent(serving, loaded, png, capfd):
+    loaded.module.fails = True
+    with serving(loaded) as (place, _):
+        refused(CLIENT.post(f"{url(place)}/predict", content=png(1), headers=PNG), 500, "the server failed")
+        loaded.module.fails = False
+        assert CLIENT.post(f"{url(place)}/predict", content=png(1), headers=PNG).status_code == 200
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: RuntimeError at ")
+    assert "secret" not in printed.err
+
+
+def test_what_was_begun_is_answered_at_the_end(serving, loaded, png):
+    loaded.module.seconds = 0.5
+    with ThreadPoolExecutor(1) as pool:
+        with serving(loaded) as (place, service):
+            answer = pool.submit(CLIENT.post, f"{url(place)}/predict", content=png(1), headers=PNG)
+            until(lambda: service.counts.sizes._sum == 1)
+        assert answer.result().status_code == 200
+    with pytest.raises(httpx.ConnectError):
+        CLIENT.get(f"{url(place)}/healthz")
+
+
+def test_a_key_is_asked_for(serving, loaded, png, tmp_path):
+    path = tmp_path / "key"
+    path.write_text("0123456789abcdef\n")
+    path.chmod(0o600)
+    with serving(loaded, key=ApiKey(path)) as (place, _), httpx.Client(verify=False, base_url=url(place)) as client:
+        for given in ({}, {"authorization": "Bearer 0123456789abcdeF"}, {"authorization": "Basic 0123456789abcdef"}):
+            refused(client.post("/predict", content=png(1), headers=PNG | given), 401, "key is missing or wrong")
+            refused(client.get("/metrics", headers=given), 401, "Bearer KEY")
+        own = {"authorization": "Bearer 0123456789abcdef"}
+        assert client.post("/predict", content=png(1), headers=PNG | own).status_code == 200
+        assert client.get("/metrics", headers=own).status_code == 200
+        assert client.get("/healthz").status_code == 200
+        assert 'type="password"' in client.get("/").text
+
+
+def test_the_page_has_the_statement_and_runs_its_own_script_alone(serving, loaded):
+    with serving(loaded) as (place, _):
+        response = CLIENT.get(url(place))
+    assert loaded.statement["sentence"] in response.text
+    assert "one &lt;example&gt;." in response.text
+    policy = response.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'sha256-" in policy
+    assert "http" not in response.text.replace("http-equiv", "")
+    assert "server" not in response.headers
+
+
+def test_unknown_paths_and_methods_are_refused(shared):
+    refused(shared.get("/nothing"), 404, "GET of this path")
+    refused(shared.get("/predict"), 405, "POST to /predict")
+    json.loads(shared.get("/statement").text)
