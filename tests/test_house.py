@@ -17,7 +17,7 @@ import sfumato
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "sfumato"
 FLOORS = [
-    {"_checks", "_choices", "_devices", "_files", "_renamed"},
+    {"_cards", "_checks", "_choices", "_devices", "_files", "_renamed"},
     {"privacy", "gradients", "data", "models", "optim", "averaging", "audit"},
     {"randomness"},
     {"report"},
@@ -26,7 +26,7 @@ FLOORS = [
     {"evaluation"},
     {"observers"},
     {"training"},
-    {"embedding", "search"},
+    {"embedding", "search", "sklearn"},
     {"cli"},
 ]
 EXCEPTIONS = {("_devices", "_checks"), ("_files", "_checks"), ("_choices", "_checks"), ("_choices", "_renamed")}

@@ -12,8 +12,8 @@ from sfumato._checks import SfumatoError
 
 SQUARE = "square"
 """An `image_shape`: rows of numbers that are no images are laid into the smallest square that holds them."""
-SMALLEST = 4
-"""The shortest side of an image, in pixels."""
+SMALLEST = 8
+"""The shortest side of such a square, in pixels: what the model of the rules needs."""
 
 Shape = tuple[int, int, int]
 
@@ -26,7 +26,7 @@ def shape_of(given: Sequence[int] | str | None, shape: tuple[int, ...]) -> Shape
         shape: (N, D), (N, H, W) or (N, H, W, C).
 
     >>> shape_of((8, 8), (100, 64)), shape_of(None, (100, 32, 32, 3)), shape_of("square", (100, 5))
-    ((8, 8, 1), (32, 32, 3), (4, 4, 1))
+    ((8, 8, 1), (32, 32, 3), (8, 8, 1))
     """
     if len(shape) > 4:
         remedy = "give (N, H, W), (N, H, W, C), or flat images (N, D) with image_shape"
