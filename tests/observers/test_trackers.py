@@ -33,7 +33,7 @@ class Client(SimpleNamespace):
 
 @pytest.fixture
 def run(tmp_path):
-    settings = {"settings": {"model": "lenet", "seed": 7, "trainable": []}, "data": {"kind": "folder"}}
+    settings = {"run": "0" * 64, "settings": {"model": "lenet", "seed": 7, "trainable": []}, "data": {"kind": "folder"}}
     (tmp_path / "settings.json").write_text(json.dumps(settings))
     return tmp_path
 

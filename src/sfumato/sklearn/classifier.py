@@ -104,8 +104,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         if self.search not in (None, fits.PAID):
             raise SfumatoError(f"search must be {fits.PAID!r} or None, got {self.search!r}", "leave it out")
         X, shape = _flattened(X, self.image_shape)
-        X, y = validate_data(self, X, y, dtype=None, reset=True)
-        _refuse_no_numbers(X)
+        X, y = validate_data(self, X, y, dtype="numeric", reset=True)
         check_classification_targets(y)
         self.image_shape_, self.classes_ = shape, np.unique(y) if self.classes is None else np.asarray(self.classes)
         if len(self.classes_) < 2:
@@ -179,14 +178,14 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         """Probabilities (N, classes), in the order of `classes_`."""
         check_is_fitted(self)
         X, shape = _flattened(X, self.image_shape)
-        X = validate_data(self, X, dtype=None, reset=False)
-        _refuse_no_numbers(X)
+        X = validate_data(self, X, dtype="numeric", reset=False)
         images = as_images(X, self.image_shape_ if X.shape[1] == self.n_features_in_ else shape, self.value_range)
         return self.model_.predict(images).double().numpy()
 
     def predict(self, X: Any) -> np.ndarray:
         """Labels (N,), each the likeliest."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+        likeliest = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[likeliest]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -218,16 +217,10 @@ def _flattened(X: Any, image_shape: Sequence[int] | str | None) -> tuple[Any, Sh
     else:
         X = np.asarray(X)
         given = X.shape
-    if len(given) < 2:  # which scikit-learn refuses in its own words
+    if len(given) < 2 or 0 in given[1:]:  # which scikit-learn refuses in its own words
         return X, (1, 1, 1)
     shape = shape_of(image_shape, given)
     return (X if len(given) == 2 else X.reshape(len(X), -1)), shape
-
-
-def _refuse_no_numbers(X: np.ndarray) -> None:
-    """Refuse what are no numbers, as scikit-learn does."""
-    if X.dtype.kind not in "biuf":
-        raise SfumatoError(f"X is {X.dtype}", "give numbers: uint8, or floating-point ones")
 
 
 def _seed(random_state: Any) -> int:
