@@ -17,7 +17,7 @@ import sfumato
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "sfumato"
 FLOORS = [
-    {"_checks", "_choices", "_devices", "_files", "_renamed", "_systems"},
+    {"_cards", "_checks", "_choices", "_devices", "_files", "_renamed", "_systems"},
     {"privacy", "gradients", "data", "models", "optim", "averaging", "audit"},
     {"randomness"},
     {"report"},
@@ -27,7 +27,7 @@ FLOORS = [
     {"evaluation"},
     {"observers"},
     {"training"},
-    {"embedding", "search"},
+    {"embedding", "search", "sklearn"},
     {"cli"},
 ]
 EXCEPTIONS = {

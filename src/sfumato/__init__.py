@@ -7,5 +7,13 @@ import lazy_loader
 
 from sfumato._renamed import with_old_names
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-__getattr__ = with_old_names(__name__, __getattr__, {"DiceKey": "sfumato.RunKey"})
+_get, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_get = with_old_names(__name__, _get, {"DiceKey": "sfumato.RunKey"})
+
+
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version(__name__)
+    return _get(name)

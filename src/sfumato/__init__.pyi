@@ -34,3 +34,5 @@ from .training import features as features
 from .training import pretrain as pretrain
 from .training import private_steps as private_steps
 from .training import train as train
+
+__version__: str

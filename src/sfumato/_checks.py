@@ -34,6 +34,10 @@ class SfumatoError(ValueError):
     def __reduce__(self):
         return type(self), (self.problem, self.remedy)
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback: the one line."""
+        return [f"SfumatoError: {self}"]
+
 
 def number(name: str, value: object, *, remedy: str = "give a finite number") -> float:
     """The value as a finite float, or a refusal."""

@@ -73,7 +73,7 @@ def test_the_model_is_read_back_and_predicts(one_run, spots):
     accuracy = (logits.argmax(1).numpy() == spots.test.labels).mean()
     assert accuracy == pytest.approx(one_run.accuracy)
     assert loaded.classes == spots.classes
-    assert loaded.statement["epsilon"] == one_run.statement.to_dict()["epsilon"]
+    assert loaded.statement == one_run.statement
     assert not loaded.module.training
 
 

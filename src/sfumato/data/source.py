@@ -9,6 +9,7 @@ from typing import Any, Generic, Self, TypeVar, overload
 
 import numpy as np
 
+from sfumato._cards import card
 from sfumato._checks import SfumatoError
 from sfumato._choices import OfParts
 from sfumato._renamed import OldName
@@ -166,6 +167,13 @@ class Source(OfParts):
         kind = f"{self.kind}, {'public' if self.public else 'private'}"
         named = "labels" if self.multilabel else "classes"
         return f"Source({kind}: {self.examples:,} {form} to train on{users}, {len(self.classes)} {named})"
+
+    def _repr_html_(self) -> str:
+        figures = [("to train on", f"{self.examples:,}"), ("classes", f"{len(self.classes):,}")]
+        if self.users is not None:
+            figures.append(("users", f"{self.users:,}"))
+        read = ("Read from the data, and not covered by a promise", self.facts_read)
+        return card(f"Source ({'public' if self.public else 'private'})", figures, repr(self), more=read)
 
     @property
     def test_fraction(self) -> float:

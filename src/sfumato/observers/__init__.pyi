@@ -6,3 +6,5 @@ from .observer import TensorBoard as TensorBoard
 from .progress import Bars as Bars
 from .progress import Progress as Progress
 from .progress import Silence as Silence
+from .trackers import MLflow as MLflow
+from .trackers import WandB as WandB

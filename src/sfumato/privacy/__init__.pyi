@@ -42,6 +42,7 @@ from .statements.public import DisprovedClaim as DisprovedClaim
 from .statements.public import NoPromise as NoPromise
 from .statements.public import NothingPrivate as NothingPrivate
 from .statements.statement import Statement as Statement
+from .statements.written import statement_of as statement_of
 from .theorems import Theorem as Theorem
 from .theorems import theorem_for as theorem_for
 from .unit import Example as Example

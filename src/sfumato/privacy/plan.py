@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Self, TypeVar
 
+from sfumato._cards import card
 from sfumato._checks import SfumatoError, fraction, one_of, positive, positive_integer, shortened
 from sfumato.privacy import calibration, factorisation, theorems
 from sfumato.privacy.calibration import MAX_STEPS, Draft
@@ -17,6 +18,7 @@ from sfumato.privacy.loss import FINE_GRID, Loss
 from sfumato.privacy.mechanism import MECHANISMS, Gaussian, Mechanism
 from sfumato.privacy.participation import PARTICIPATIONS, FullBatch, Participation, refuse_unproven
 from sfumato.privacy.planning.requested import Optimal
+from sfumato.privacy.statements.rounding import rounded_up
 from sfumato.privacy.theorems.theorem import Theorem
 from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency, Example, Unit, User
 
@@ -244,6 +246,11 @@ class PrivacyPlan:
             f"{self.clipping.words}, noise multiplier {self.noise_multiplier:g} ({own}), delta {self.delta!r}, "
             f"{self.adjacency} one {self.unit.name})"
         )
+
+    def _repr_html_(self) -> str:
+        figures = [("epsilon", rounded_up(self.epsilon())), ("delta", repr(self.delta)), ("steps", f"{self.steps:,}")]
+        figures += [("noise multiplier", f"{self.noise_multiplier:g}"), ("N", f"{self.population:,}")]
+        return card("Privacy plan", figures, repr(self))
 
     # -- its identity ----------------------------------------------------------------------------------------------
 

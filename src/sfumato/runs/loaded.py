@@ -17,10 +17,11 @@ from sfumato import models
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import TEST_FRACTION, AsStored, Picture, Preparation, Source, Tokens, each, open_source, preparation
 from sfumato.models.losses import exclusive
+from sfumato.privacy import NoPromise, Statement, statement_of
 from sfumato.privacy.statements.rounding import rounded_up
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
-from sfumato.runs.aggregated import ENSEMBLES, ENTRY
+from sfumato.runs.aggregated import ENSEMBLES, ENTRY, PAID
 from sfumato.runs.checkpoint import read_safetensors
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures.operating import OperatingPoint
@@ -35,7 +36,7 @@ class Loaded:
         module: in evaluation mode, on the CPU.
         transform: from images to its inputs (N, ...), in all forms that `predict` takes; of texts likewise.
         classes: the names of its outputs. With the loss "multilabel" none, one or many of them may be true of an image.
-        statement: what its training promised, as in statement.json.
+        statement: what its training promised, as a finished run's.
         loss: the name of the loss that it was trained by, which says what its logits mean.
         features: of a head that was trained on a cache: the width and the digest of its backbone's features.
         embedding: D, where the module gives embeddings (N, D) in place of logits; else None.
@@ -48,7 +49,7 @@ class Loaded:
     module: nn.Module
     transform: Preparation
     classes: tuple[str, ...]
-    statement: Mapping[str, Any]
+    statement: Statement | NoPromise
     loss: str = "softmax"
     features: Mapping[str, Any] | None = None
     embedding: int | None = None
@@ -74,7 +75,8 @@ class Loaded:
     def __repr__(self) -> str:
         gives = f"{len(self.classes)} classes" if self.embedding is None else f"embeddings of {self.embedding} numbers"
         count = sum(parameter.numel() for parameter in self.module.parameters())
-        epsilon, delta = self.statement["epsilon"], self.statement["delta"]
+        said = self.statement.to_dict()
+        epsilon, delta = said["epsilon"], said["delta"]
         promise = (
             "without a promise" if epsilon is None else f"({rounded_up(epsilon)}, {delta!r})-differentially private"
         )
@@ -263,13 +265,26 @@ def _filled(model: nn.Module, weights: dict[str, torch.Tensor], about: Mapping[s
             f"the weights of {path} do not fit the model ({first})", "pass the model of the run"
         ) from None
     model.eval()
-    names = ("statement", "loss", "features", "embedding", "test_fraction", "user_from", "temperature")
+    names = ("loss", "features", "embedding", "test_fraction", "user_from", "temperature")
     given = {name: about[name] for name in (*names, "shares", "prevalence") if name in about}
     if "operating_point" in about:
         given["operating_point"] = OperatingPoint.from_dict(about["operating_point"])
-    loaded = Loaded(module=model, transform=preparation(about["transform"]), classes=tuple(about["classes"]), **given)
+    given |= {"transform": preparation(about["transform"]), "classes": tuple(about["classes"])}
+    loaded = Loaded(module=model, statement=_statement(about, path), **given)
     refuse_unreadable(loaded.reading, path)
     return loaded
+
+
+def _statement(about: Mapping[str, Any], path: Path) -> Statement | NoPromise:
+    """What the file's training promised; of an aggregate with what its choice cost the records that it was made by."""
+    try:
+        found = statement_of(about["statement"])
+    except SfumatoError as error:
+        raise SfumatoError(f"{path}: {error.problem}", error.remedy) from None
+    choice = about.get(ENTRY, {}).get("choice", {})
+    if isinstance(found, Statement) and choice.get("epsilon") is not None:
+        return replace(found, further=(PAID.format(**choice),))
+    return found
 
 
 def _normalised(model: nn.Module, kind: str | None, weights: Mapping[str, torch.Tensor]) -> nn.Module:

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from sfumato._cards import card
 from sfumato._checks import SfumatoError
 from sfumato.averaging import EMA
 from sfumato.data import Clock, Source, SourceSpec
@@ -28,7 +29,7 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
 from sfumato.runs.owner import composition, public_records, reserving, sentences, uses
-from sfumato.runs.run import PRIVATE, Measured, Run, card, read
+from sfumato.runs.run import PRIVATE, Measured, Run, read
 from sfumato.training import together
 from sfumato.training.conclusion import finish
 from sfumato.training.job import PrivateJob, PublicJob

@@ -122,8 +122,8 @@ def test_private_records_are_chosen_by_for_an_epsilon_of_their_own(run, digits, 
     assert (made.epsilon, made.accuracies) == (0.5, None), "exact scores are not told"
     about = aggregated.about(made.path)
     assert about["choice"] == {"candidates": 8, "epsilon": 0.5, "public": False}
-    told = load(made.path).statement["plain"]
-    assert told[:-1] == load(run).statement["plain"]
+    told = load(made.path).statement.plain
+    assert told[:-1] == load(run).statement.plain
     assert "(0.5, 0)-differentially private" in told[-1]
     assert verify(run).holds
     right = load(run)

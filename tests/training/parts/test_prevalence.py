@@ -205,7 +205,7 @@ def test_declared_shares_move_the_scores_and_stand_in_the_statement(source, tmp_
     assert "from which scores are moved (normal 0.26, pneumonia 0.74): that they were not counted" in lines[0]
     assert "to which scores are moved (normal 0.9, pneumonia 0.1)" in lines[1]
     assert verify(run.directory).holds
-    assert "prevalence" not in plain.statement["circumstances"]
+    assert "prevalence" not in plain.statement.to_dict()["circumstances"]
     written = json.loads(read_safetensors(run.directory / names.MODEL)[1][METADATA])
     assert (written["shares"], written["prevalence"]) == (TRAINED, {"normal": 0.9, "pneumonia": 0.1})
 

@@ -40,7 +40,7 @@ def test_nothing_is_promised_and_the_claim_is_told(run):
     for text in (said["sentence"], (run.directory / "report.html").read_text()):
         assert "promises nothing" in text
         assert "does not hold" in text
-    assert load(run.directory).statement["epsilon"] is None
+    assert load(run.directory).statement.to_dict()["epsilon"] is None
     assert not (run.directory / "ledger.jsonl").exists()
 
 

@@ -34,13 +34,11 @@ from sfumato.experiment.experiment import Choices, ClassShares, Experiment, Norm
 
 if TYPE_CHECKING:
     from sfumato.data import SourceSpec
-    from sfumato.observers.observer import Observer
-    from sfumato.observers.progress import Progress
     from sfumato.runs.directory import RunDirectory
     from sfumato.search import Trial
 
 NOT_IN_RECIPES = (
-    *("what", "json", "dry_run", "seeds", "title", "trust_code", "tensorboard"),
+    *("what", "json", "dry_run", "seeds", "title", "trust_code", "tensorboard", "track"),
     *("vary", "one_at_a_time", "simulate", "confirm", "search", "candidates", "shape", "score_noise", "validation"),
     *("score_on", "processes"),
 )
@@ -102,31 +100,6 @@ class RunChoices:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Observed:
-    """The observers of a run while it takes its steps."""
-
-    tensorboard: bool = False
-    """Write the figures of metrics.jsonl for TensorBoard too, to tensorboard/ in the run directory."""
-
-    def refuse_unobserved(self) -> None:
-        """Refuse TensorBoard where it is not installed, before any data are read."""
-        if self.tensorboard:
-            from sfumato.observers.observer import TensorBoard
-
-            TensorBoard.installed()
-
-    def observers(self, run: RunDirectory, progress: Progress, *, public: bool) -> tuple[Observer, ...]:
-        """The observers besides the command line."""
-        if not self.tensorboard:
-            return ()
-        from sfumato.observers.observer import TensorBoard
-
-        if not public:
-            progress.report("note: --tensorboard writes exact figures of private data, which are yours alone")
-        return (TensorBoard(run.path / "tensorboard"),)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Together:
     """Who does the work of a verb."""
 
@@ -162,7 +135,7 @@ class Begins(EndsWithJson, RunChoices, SourceChoices):
 
         if not what or not (FilePath(what) / names.SETTINGS).is_file():
             return False
-        harmless = ("dry_run", "json", "title", "trust_code", "tensorboard", "processes")
+        harmless = ("dry_run", "json", "title", "trust_code", "tensorboard", "track", "processes")
         given = [name for name in self.given if name not in harmless]
         if given:
             raise SfumatoError(

@@ -28,6 +28,41 @@ ELSEWHERE = {
     "network": "model",
 }
 """What options are called elsewhere, besides the fields of an experiment."""
+HERE = {
+    "gpus": ("device", "--device cuda computes on a GPU, and --processes N on as many of them"),
+    "amp": ("precision", "it is --precision bfloat16, in which norms, sums and noise stay as precise"),
+    "class_weights": ("class_prevalence", "it is --class-prevalence: declared shares, since counted ones are private"),
+    "config": ("what", "a configuration is a recipe: name the .toml file, or recipe:NAME, in place of the source"),
+    "early_stopping": (
+        "steps",
+        "there is none: the plan fixes --steps, and to stop by a score on private data would tell of these; "
+        "sfumato finish ends a run at its last checkpoint, at the whole plan's epsilon",
+    ),
+    "lora": (
+        "trainable",
+        "--trainable says which weights are trained; adapters such as peft's go into a module of your own, from Python",
+    ),
+    "resume": ("what", "name the run directory in place of the source"),
+}
+"""What other tools have: the option that it is here, of a verb that has it, and what to do."""
+ALIASES = {
+    "fp16": "amp",
+    "bf16": "amp",
+    "mixed_precision": "amp",
+    "autocast": "amp",
+    "n_gpus": "gpus",
+    "num_gpus": "gpus",
+    "class_weight": "class_weights",
+    "cfg": "config",
+    "config_file": "config",
+    "patience": "early_stopping",
+    "lora_rank": "lora",
+    "peft": "lora",
+    "adapter": "lora",
+    "resume_from": "resume",
+    "resume_from_checkpoint": "resume",
+}
+"""Further spellings of these."""
 
 
 def with_the_option_meant(problem: str, verb: type) -> str:
@@ -36,6 +71,8 @@ def with_the_option_meant(problem: str, verb: type) -> str:
     >>> from sfumato.cli.verbs.train import Train
     >>> with_the_option_meant("Unrecognized options: --lr, 0.5", Train)
     'Unrecognized options: --lr, 0.5; perhaps you meant --learning-rate'
+    >>> with_the_option_meant("Unrecognized options: --amp; perhaps you meant --examples", Train)
+    'Unrecognized options: --amp; it is --precision bfloat16, in which norms, sums and noise stay as precise'
     """
     if unknown := re.match(r"Unrecognized options: --?([\w-]+)", problem):
         from sfumato._choices import nearest
@@ -45,6 +82,9 @@ def with_the_option_meant(problem: str, verb: type) -> str:
         if name in OF_OPTIMIZERS and "optimizer" in known:
             own = THEIR_OWN.format("--momentum", "--weight-decay", "--learning-rate")
             return f"{problem.partition(';')[0]}; leave it out: {own}"
+        of, meant = HERE.get(ALIASES.get(name, name), (None, ""))
+        if of in known:
+            return f"{problem.partition(';')[0]}; {meant}"
         if "perhaps" in problem:
             return problem
         near = ELSEWHERE.get(name) or nearest(name, known)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
-from sfumato.cli.options.choices import Begins, Observed, Together
+from sfumato.cli.options.choices import Begins, Together
+from sfumato.cli.options.observed import Observed
 from sfumato.cli.options.spellings import BudgetName, Examples, SourceRecipeOrRun, Whole, spelt
 from sfumato.embedding.choices import BudgetOfRounds, ClientChoices, ServerChoices
 from sfumato.embedding.experiment import EmbeddingExperiment

@@ -6,7 +6,8 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sfumato.cli.options.choices import Observed, Together, TrainingChoices
+from sfumato.cli.options.choices import Together, TrainingChoices
+from sfumato.cli.options.observed import Observed
 from sfumato.cli.options.spellings import BatchSize, SourceRecipeOrRun, Steps, Unclipped, WholeByRule, spelt
 from sfumato.cli.output import console
 from sfumato.observers.progress import Bars

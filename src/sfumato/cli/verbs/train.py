@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe, spellings
-from sfumato.cli.options.choices import Observed, PrivateChoices, Together, stem_of
+from sfumato.cli.options.choices import PrivateChoices, Together, stem_of
+from sfumato.cli.options.observed import Observed
 from sfumato.cli.options.spellings import EpsilonOfFigures, FreeText, SourceRecipeOrRun, SourceText, Whole, WholeByRule
 from sfumato.observers.progress import Bars
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from sfumato.privacy.statements.circumstances import FACT_NAMES, ORIGINS
+from sfumato.privacy.statements.presented import Presented
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoPromise:
+class NoPromise(Presented):
     """The statement of a model that was trained without any privacy, on data declared public.
 
     **Guarantee.** None, for any unit and adjacency, and it says so.

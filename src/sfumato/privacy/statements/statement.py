@@ -15,6 +15,7 @@ from sfumato.privacy.statements.computed import Computed
 from sfumato.privacy.statements.curve import beyond_one_point
 from sfumato.privacy.statements.not_covered import not_covered
 from sfumato.privacy.statements.other_units import group_epsilon
+from sfumato.privacy.statements.presented import Presented
 from sfumato.privacy.statements.released import released
 from sfumato.privacy.statements.rounding import ceiling, rounded_up
 from sfumato.privacy.statements.wording import Wording, wording
@@ -26,7 +27,7 @@ FORMAT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Statement:
+class Statement(Presented):
     """What a run promised. Everything in it follows from its fields, so anyone can derive it again.
 
     Args:
@@ -35,6 +36,7 @@ class Statement:
         selection: the search that the run won, where it is one that a theorem covers; its plan is this plan.
         computed: who has seen sums before their noise, where several processes took the steps. The model file has the
             statement without it, since the model is the same whoever computed it.
+        further: what the file of an aggregate says besides, where private records decided on it.
 
     **Guarantee.** The epsilon is the whole plan's, also for a run that ended early, or the whole selection's where
     there is one, rounded up. The statement names the plan and its steps, and never a time, a path, a ledger's head or
@@ -46,6 +48,7 @@ class Statement:
     selection: PrivateSelection | None = None
     computed: Computed | None = None
     format: int = FORMAT
+    further: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if type(self.format) is not int or not 1 <= self.format <= FORMAT:
@@ -145,6 +148,7 @@ class Statement:
             f"A test for whether {words.used} that raises a false alarm in 1% of the cases finds it in at most "
             f"{math.ceil(100 * _detection(epsilon, plan.delta))}% of the cases.",
             *self.remarks,
+            *self.further,
         ]
         if self.circumstances.seeded:
             lines.insert(0, "This run's randomness came from a seed: to whoever knows the seed it promises nothing.")

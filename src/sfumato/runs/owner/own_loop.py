@@ -12,6 +12,9 @@ from sfumato.privacy import PrivacyPlan
 from sfumato.runs.owner import composition, reserving, sentences, uses
 from sfumato.runs.owner.composition import Together
 
+OWN = "a loop of one's own"
+"""What it is called on the list."""
+
 
 @dataclass(frozen=True)
 class RecordedUse:
@@ -61,7 +64,7 @@ def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None, bud
     known = {"places": source.places, "users": source.assignment}
     identity = run or secrets.token_hex(32)
     with nullcontext() if budget is None else reserving.reserving(budget, _coming(source, plan, identity)):
-        uses.record(source.materials, identity, plan, **known)
+        uses.record(source.materials, identity, plan, **known, name=OWN)
     earlier = uses.plans(source.materials, **known)
     earlier.remove(plan)  # this one is among them
     notes = [sentences.summary(earlier, plan).removeprefix("note: ")] if earlier else []
@@ -77,6 +80,4 @@ def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None, bud
 
 def _coming(source: Source, plan: PrivacyPlan, identity: str) -> reserving.Coming:
     """How it counts against a budget."""
-    return reserving.Coming(
-        run=identity, place="a loop of one's own", use=plan, materials=source.materials, users=source.assignment
-    )
+    return reserving.Coming(run=identity, place=OWN, use=plan, materials=source.materials, users=source.assignment)

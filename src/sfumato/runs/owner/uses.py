@@ -10,8 +10,9 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,8 @@ CHOICE = "choice"
 AFTER = "after"
 """The field with the code of the line before: one that is lost or was cut is missed."""
 USERS = "users"
+DATE, NAME = "date", "name"
+"""When a line was written, in UTC, and what the run is called; lines of earlier versions have neither."""
 
 
 def record(
@@ -42,6 +45,7 @@ def record(
     places: Sequence[str] = (),
     users: str = "",
     figures: float | None = None,
+    name: str = "",
 ) -> None:
     """Note that a run, or a private selection, on these data is about to take its first step.
 
@@ -50,11 +54,13 @@ def record(
         places: `Source.places`, where they were read from.
         users: `Source.assignment`: whose record each one is, of a promise for users.
         figures: epsilon of the figures that the run is to publish of its test part; None where it publishes none.
+        name: what the owner reads of it: its directory, by the last two names of the path.
     """
     whose = {} if unit_of(use) == Example.name else {USERS: users}
     published = {} if figures is None else {FIGURES: figures}
     kind = "plan" if isinstance(use, PrivacyPlan) else "selection"
-    _append({"run": run, **whose, **published, kind: use.to_dict()}, materials, places, directory)
+    called = {NAME: name} if name else {}
+    _append({"run": run, **called, **whose, **published, kind: use.to_dict()}, materials, places, directory)
 
 
 def record_choice(
@@ -80,7 +86,8 @@ def _append(entry: Mapping[str, Any], materials: Sequence[str], places: Sequence
             held_alone(file.fileno(), f"the list of runs {path}")
             lines = reversed(file.read().split(b"\n"))
             before = next((line for line in lines if line and not torn(line)), b"")
-            line = json.dumps({**data, **where, **entry, AFTER: _code(before)})
+            date = datetime.now(UTC).isoformat(timespec="seconds")
+            line = json.dumps({DATE: date, **data, **where, **entry, AFTER: _code(before)})
             # The line break comes first as well: a line that was cut short must not swallow this one.
             file.write(f"\n{line}\n".encode())
             file.flush()
@@ -159,10 +166,7 @@ def _for(known: _Known, users: str) -> bool:
 def _known(materials: Sequence[str], directory: Path | None, places: Sequence[str]) -> dict[str, _Known]:
     """The runs of `plans`, all of them, by their identities."""
     found: dict[str, _Known] = {}
-    for entry, use in _read(directory):
-        known = {entry["data"], entry.get("pixels")} & set(materials)
-        if not known and not ({entry.get("place"), *entry.get("origins", ())} - {None}) & set(places):
-            continue
+    for entry, use, known in lines(materials, directory, places):
         if isinstance(use, PrivateChoice):
             found[entry["run"]] = _Known(None, None, use.epsilon)
             continue
@@ -174,6 +178,17 @@ def _known(materials: Sequence[str], directory: Path | None, places: Sequence[st
             published = max((one for one in (published, before.figures) if one is not None), default=None)
         found[entry["run"]] = _Known(use, users, published)
     return found
+
+
+def lines(
+    materials: Sequence[str], directory: Path | None, places: Sequence[str]
+) -> Iterator[tuple[dict[str, Any], Use | PrivateChoice, bool]]:
+    """The lines about these data, or about what was then at one of these places; what each is about; and whether it is
+    the data themselves that are known again."""
+    for entry, use in _read(directory):
+        known = {entry["data"], entry.get("pixels")} & set(materials)
+        if known or ({entry.get("place"), *entry.get("origins", ())} - {None}) & set(places):
+            yield entry, use, bool(known)
 
 
 def plan_of(run: str, directory: Path | None = None) -> Use | PrivateChoice | None:

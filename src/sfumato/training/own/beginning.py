@@ -46,7 +46,8 @@ def begin(
         if not known["circumstances"]["data_public"]:
             if earlier := uses.plans(records.materials, places=records.places):
                 note = sentences.summary(earlier, plan)
-            uses.record(records.materials, identity, plan, places=records.places)
+            name = "/".join(run.path.absolute().parts[-2:])
+            uses.record(records.materials, identity, plan, places=records.places, name=name)
     return note
 
 

@@ -63,6 +63,7 @@ def begin(job: PrivateJob | PublicJob, run: RunDirectory) -> None:
                 places=job.source.places,
                 users=job.source.assignment,
                 figures=None if facts is None else facts.epsilon,
+                name="/".join(run.path.absolute().parts[-2:]),
             )
 
 

@@ -1,0 +1,44 @@
+"""What a notebook shows of an object: a few lines of HTML that need nothing from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_CARD = (
+    '<div style="max-width: 44em; padding: 0.8em 1em; border: 1px solid rgba(128, 128, 128, 0.4); border-radius: 4px">'
+    '<div style="font-weight: 600">{title}</div>'
+    '<div style="display: flex; flex-wrap: wrap; gap: 0.4em 2em; margin: 0.5em 0">{figures}</div>{note}'
+    '<div style="line-height: 1.5">{sentence}</div>{more}</div>'
+)
+_NOTE = '<div style="margin-bottom: 0.5em; font-style: italic">{note}</div>'
+_FIGURE = '<div><span style="font-size: 1.4em">{value}</span> <span style="opacity: 0.75">{name}</span></div>'
+_MORE = '<details style="margin-top: 0.5em"><summary>{what}</summary><ul>{lines}</ul></details>'
+
+
+def card(
+    title: str,
+    figures: Sequence[tuple[str, str]],
+    sentence: str,
+    note: str = "",
+    *,
+    more: tuple[str, Sequence[str]] | None = None,
+) -> str:
+    """HTML in the colours of whatever surrounds it.
+
+    Args:
+        figures: (what it is, its value) of each.
+        sentence: what is promised, or that nothing is.
+        note: what must be known of the figures before they are shown to anybody.
+        more: what further lines are about, and these, which open by a click.
+
+    >>> "<script>" in card("<script>", [("test accuracy", "94.7%")], "This model is private.")
+    False
+    """
+    from markupsafe import Markup
+
+    values = Markup("").join(Markup(_FIGURE).format(name=name, value=value) for name, value in figures)
+    below, last = Markup(_NOTE).format(note=note) if note else "", Markup("")
+    if more is not None and more[1]:
+        lines = Markup("").join(Markup("<li>{line}</li>").format(line=line) for line in more[1])
+        last = Markup(_MORE).format(what=more[0], lines=lines)
+    return str(Markup(_CARD).format(title=title, figures=values, note=below, sentence=sentence, more=last))

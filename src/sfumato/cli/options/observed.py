@@ -1,0 +1,52 @@
+"""Options for who looks on while a run takes its steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sfumato.cli.options.spellings import TrackerName
+
+if TYPE_CHECKING:
+    from sfumato.observers.observer import Observer
+    from sfumato.observers.progress import Progress
+    from sfumato.runs.directory import RunDirectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """The observers of a run while it takes its steps."""
+
+    tensorboard: bool = False
+    """Write the figures of metrics.jsonl for TensorBoard too, to tensorboard/ in the run directory."""
+    track: TrackerName = None
+    """Write them to MLflow or Weights & Biases; of private data to one on this machine alone."""
+
+    def refuse_unobserved(self) -> None:
+        """Refuse TensorBoard, or a tracker, where it is not installed, before any data are read."""
+        if self.tensorboard:
+            from sfumato.observers.observer import TensorBoard
+
+            TensorBoard.installed()
+        if self.track is not None:
+            from sfumato.observers.trackers import tracker
+
+            tracker(self.track)
+
+    def observers(self, run: RunDirectory, progress: Progress, *, public: bool) -> tuple[Observer, ...]:
+        """The observers besides the command line."""
+        found: list[Observer] = []
+        if self.tensorboard:
+            from sfumato.observers.observer import TensorBoard
+
+            if not public:
+                progress.report("note: --tensorboard writes exact figures of private data, which are yours alone")
+            found.append(TensorBoard(run.path / "tensorboard"))
+        if self.track is not None:
+            from sfumato.observers.trackers import tracker
+
+            tracking = tracker(self.track)(run, public=public)
+            if tracking.note is not None:
+                progress.report(tracking.note)
+            found.append(tracking)
+        return tuple(found)

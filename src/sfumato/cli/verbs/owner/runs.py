@@ -1,0 +1,51 @@
+"""sfumato runs: what there is below a directory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from sfumato.cli.options.choices import PrintsJson
+from sfumato.cli.output import console
+
+Below = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs(PrintsJson):
+    """List the runs below a directory (runs, where none is named): accuracy, epsilon, data, date, state.
+
+    The list is for the owner: accuracies were measured on private data, where it does not say public.
+    """
+
+    what: Below = "runs"
+    """Where to look."""
+
+    def run(self) -> None:
+        """Look and print."""
+        from sfumato.privacy.statements.rounding import rounded_up
+        from sfumato.runs import glance
+
+        found = glance.below(self.what)
+        if self.json:
+            console.as_json({"runs": [one.to_dict() for one in found]})
+            return
+        if not found:
+            console.note(f"there is no run below {self.what}")
+            return
+        rows = [
+            (
+                one.run,
+                one.date or "",
+                one.data,
+                "" if one.value is None else f"{one.value:.1%}{'' if one.figure == 'accuracy' else f' {one.figure}'}",
+                "none" if one.epsilon is None else rounded_up(one.epsilon),
+                one.state,
+            )
+            for one in found
+        ]
+        console.table(("run", "date (UTC)", "data", "accuracy", "epsilon", "state"), rows, texts=3)
+        if any(one.value is not None and not one.public for one in found):
+            console.note("note: some of these figures were measured on private data, and are for the owner")

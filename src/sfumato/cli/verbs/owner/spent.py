@@ -1,0 +1,84 @@
+"""sfumato spent: what one data set was used for, and what that comes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sfumato.cli.options.choices import PrintsJson, SourceChoices, source_spec
+from sfumato.cli.options.spellings import SourceName
+from sfumato.cli.output import console
+
+if TYPE_CHECKING:
+    from sfumato.runs.owner.history import Spent as History
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent(PrintsJson, SourceChoices):
+    """Show what a data set was used for: date, run, unit and epsilon of each, and what all of them come to together.
+
+    For instance: sfumato spent folder:pictures. The data are read, so that they are known again wherever they were
+    read from, or at another size; where they are no longer there, or have changed, by the place alone.
+    """
+
+    what: SourceName
+    """The source, as it was trained on."""
+
+    def run(self) -> None:
+        """Look and print."""
+        from sfumato._checks import SfumatoError
+        from sfumato.data import paths
+        from sfumato.randomness import owner_key
+        from sfumato.runs.owner import history
+
+        spec = source_spec(self, self.what)
+        try:
+            source = spec.open(owner_key())
+            found = history.spent(source.materials, places=source.places)
+        except SfumatoError as error:
+            found = history.spent((), places=paths.places_of(self.what))
+            if not found.uses:
+                raise
+            console.note(f"note: {error}; so these are the runs on what lay at this place, and no others")
+        if self.json:
+            console.as_json({"source": self.what, **found.to_dict()})
+        else:
+            show(self.what, found)
+
+
+def show(what: str, found: History) -> None:
+    """The history as a table, and its sums in words."""
+    from sfumato.privacy.statements.rounding import rounded_up
+    from sfumato.runs.owner.account import runs
+
+    if not found.uses:
+        console.result(f"no run of yours has used {what} as private data")
+        return
+    rows = [
+        (
+            one.date or "before dates were kept",
+            one.name or one.run[:12],
+            one.kind,
+            one.unit,
+            rounded_up(one.epsilon),
+            f"{one.delta!r}",
+            "; ".join(
+                [
+                    *([] if one.figures is None else [f"figures of test images at {one.figures:g}"]),
+                    *(f"budget {name}" for name in one.budgets),
+                ]
+            ),
+        )
+        for one in found.uses
+    ]
+    console.table(("date (UTC)", "run", "kind", "unit", "epsilon", "delta", ""), rows, texts=4, apart=True)
+    for one in found.together:
+        console.result(
+            f"for each single {one.unit}: {runs(one.runs)}, together epsilon {rounded_up(one.epsilon)} at delta "
+            f"{one.delta!r}, if all were planned in advance"
+        )
+    for name in dict.fromkeys(name for one in found.uses for name in one.budgets):
+        console.note(f"sfumato budget {name} shows what is left of it")
+    console.note(
+        "note: a set that was changed and lies elsewhere counts apart, and so do copies read on other machines"
+    )

@@ -1,0 +1,35 @@
+"""What all statements have, whatever they promise: a card in a notebook, and the old access to their fields."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from sfumato._cards import card
+from sfumato._renamed import warn_renamed
+from sfumato.privacy.statements.rounding import rounded_up
+
+
+class Presented:
+    """A statement as its readers meet it."""
+
+    @property
+    @abstractmethod
+    def sentence(self) -> str:
+        """What is promised, or that nothing is."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """The statement as JSON-ready data."""
+
+    def _repr_html_(self) -> str:
+        data = self.to_dict()
+        figures = [("delta", repr(data["delta"]))] if data["epsilon"] is not None else []
+        figures = [("epsilon", "none" if not figures else rounded_up(data["epsilon"])), *figures]
+        lines = (f"Not covered ({len(data['not_covered'])})", data["not_covered"])
+        return card("Statement", figures, data["sentence"], more=lines)
+
+    def __getitem__(self, name: str) -> Any:
+        """Its field as in statement.json: a loaded model's statement was a dictionary."""
+        warn_renamed(f"statement[{name!r}]", f"statement.to_dict()[{name!r}]")
+        return self.to_dict()[name]

@@ -1,0 +1,40 @@
+"""A statement of any kind, from what its `to_dict` wrote."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from sfumato._checks import SfumatoError
+from sfumato.privacy.statements.public import ClippedAlone, DisprovedClaim, NoPromise, NothingPrivate
+from sfumato.privacy.statements.statement import Statement
+
+_METHOD = re.compile(r"This model promises nothing: it was trained by (.+?), whose claim, here epsilon ")
+
+
+def statement_of(data: Mapping[str, Any]) -> Statement | NoPromise:
+    """The statement in a statement.json or a model file: what is promised is derived from its plan again, and not taken
+    from its words.
+
+    >>> statement_of(NoPromise(published=True).to_dict())
+    NoPromise(published=True, origins=(), filtered=False)
+
+    Errors: `SfumatoError` for what no version of this package wrote.
+    """
+    try:
+        if data["epsilon"] is not None:
+            return Statement.from_dict(data)
+        known: dict[str, Any] = {"published": data["published"], "filtered": data.get("filtered", False)}
+        known["origins"] = tuple(data.get("origins", ()))
+        if "claimed" in data:
+            method, claimed = _METHOD.match(data["sentence"]), data["claimed"]
+            if method is None:
+                raise KeyError("method")
+            figures = (claimed["epsilon"], claimed["delta"])
+            return DisprovedClaim(**known, method=method[1], claimed=figures, reason=data["reason"])
+        if "test_public" in data:
+            return NothingPrivate(**known, test_public=data["test_public"], read=tuple(data.get("read", ())))
+        return ClippedAlone(**known, method=data["method"]) if "method" in data else NoPromise(**known)
+    except (AttributeError, KeyError, TypeError):
+        raise SfumatoError("a statement lacks what it is made of", "restore it from a copy") from None

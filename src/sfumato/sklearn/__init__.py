@@ -1,0 +1,5 @@
+"""A private image classifier as scikit-learn's users know one."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

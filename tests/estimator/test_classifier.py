@@ -1,0 +1,130 @@
+"""The estimator of scikit-learn's: its own checks, images in every form, and no second fit that nobody pays for."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from sfumato import SfumatoError, verify
+from sfumato.sklearn import PrivateImageClassifier, fits
+from sfumato.sklearn.pixels import as_images, shape_of
+
+DIGITS = load_digits()
+X, y = DIGITS.data[:300], DIGITS.target[:300]
+QUICK = {"options": {"steps": 2, "keep": 0}}
+
+
+@pytest.fixture(autouse=True)
+def no_fits(monkeypatch):
+    """A process that has fitted nothing."""
+    monkeypatch.setattr(fits, "_FITS", [])
+
+
+def digits(**chosen) -> PrivateImageClassifier:
+    given = {"epsilon": 3, "image_shape": (8, 8), "value_range": (0, 16), **QUICK}
+    return PrivateImageClassifier(**given | chosen)
+
+
+def test_it_fits_and_says_what_it_promised(tmp_path):
+    found = digits(directory=tmp_path / "run", options={"steps": 20, "keep": 0}).fit(X, y)
+    assert found.score(X, y) > 0.7
+    assert found.statement_.epsilon <= 3
+    assert found.n_features_in_ == 64
+    assert found.classes_.tolist() == list(range(10))
+    assert np.allclose(found.predict_proba(X[:5]).sum(1), 1)
+    assert verify(found.run_.directory).holds
+    again = pickle.loads(pickle.dumps(found))
+    assert (again.predict(X[:50]) == found.predict(X[:50])).all()
+    assert again.statement_ == found.statement_
+    assert (found.predict(DIGITS.images[:50].reshape(50, 8, 8)) == found.predict(X[:50])).all()
+    with pytest.raises(SfumatoError, match="1 earlier fit of this process used up to") as refused:
+        clone(found).set_params(directory=None).fit(X[:200], y[:200])
+    assert "together with this one they come to epsilon 4.4" in str(refused.value)
+    paid = clone(found).set_params(directory=None, search="private", **QUICK).fit(X[:200], y[:200])
+    assert paid.together_[0] == pytest.approx(4.464, abs=0.01), "the owner's list counts both, though the data differ"
+    assert any("1 earlier run of yours used these data" in line for line in paid.notes_)
+    clone(found).set_params(directory=None, **QUICK).fit(X[::-1] * 0.5, y[::-1])  # other records
+
+
+SEARCHES = {
+    "scores": lambda model: cross_val_score(model, X, y, cv=2),
+    "grid": lambda model: GridSearchCV(model, {"privateimageclassifier__epsilon": [3.0]}, cv=2).fit(X, y),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*fits failed")
+@pytest.mark.parametrize("within", SEARCHES)
+def test_a_search_is_refused_with_what_it_would_cost(within):
+    model = make_pipeline(FunctionTransformer(), digits())
+    told = r"one fit costs an example epsilon 3\.000, and 2, 5 and 10 fits 4\.4\d\d, 7\.\d+ and 11\.\d+, at delta 1e-05"
+    with pytest.raises(ValueError, match=told):
+        SEARCHES[within](model)
+    assert fits._FITS == [], "nothing was spent"
+
+
+def test_public_data_may_be_searched():
+    assert len(cross_val_score(digits(public=True), X[:100], y[:100] % 2, cv=2)) == 2
+
+
+def test_a_pipeline_of_uint8_images_with_names():
+    images, names = (DIGITS.images[:200] * 15).astype(np.uint8), np.array(["even", "odd"])[y[:200] % 2]
+    model = PrivateImageClassifier(classes=["even", "odd", "neither"], examples=150, **QUICK)
+    found = make_pipeline(FunctionTransformer(), model).fit(images, names)
+    assert set(found.predict(images)) <= {"even", "odd", "neither"}
+    assert found[-1].image_shape_ == (8, 8, 1)
+    assert found[-1].n_features_in_ == 64
+    assert "classes" not in found[-1].statement_.circumstances.read
+
+
+@pytest.mark.parametrize(
+    ("chosen", "data", "labels", "refusal"),
+    [
+        ({"image_shape": None}, X, y, r"give image_shape=\(8, 8\)"),
+        ({"image_shape": (8, 9)}, X, y, "of 72 numbers, and X has 64 features"),
+        ({"image_shape": (8, 4, 2)}, X, y, "images must be of one or three channels"),
+        ({"value_range": None}, X, y, "value_range is not given; give which values are black and white"),
+        ({"value_range": (1, 1)}, X, y, "value_range must be two numbers, the smaller first"),
+        ({"search": "all"}, X, y, "search must be 'private' or None"),
+        ({"classes": [0, 1]}, X, y, "y has the label [2-9], which is not in classes"),
+        ({"options": {"epsilon": 1}}, X, y, "options has epsilon, which is an argument of its own"),
+        ({}, X, np.zeros(300), "y has 1 class"),
+        ({}, np.zeros((3, 2, 2, 2, 2)), y[:3], "X must be an array of images"),
+        ({}, DIGITS.images[:, :7], y, "image_shape is .8, 8., and X has images .7, 8, 1."),
+    ],
+)
+def test_what_cannot_be_is_refused(chosen, data, labels, refusal):
+    with pytest.raises(SfumatoError, match=refusal):
+        digits(**chosen).fit(data, labels)
+
+
+def test_pixels():
+    assert shape_of((4, 5, 3), (7, 60)) == (4, 5, 3)
+    levels = as_images(np.array([[-1.0, 0, 8, 16, 99]]), (8, 8, 1), (0, 16)).ravel()
+    assert levels[:5].tolist() == [0, 0, 128, 255, 255]
+    assert levels[5:].tolist() == [0] * 59
+    assert as_images(np.array([[0.0, 1.0]]), (1, 2, 1), None).ravel().tolist() == [0, 255]
+
+
+ROWS = PrivateImageClassifier(image_shape="square", value_range=(-6, 6), public=True, random_state=0, **QUICK)
+"""Rows of any numbers as images, which scikit-learn's checks are about; public, since they fit again and again."""
+
+
+@pytest.mark.slow  # twenty seconds; scikit-learn skips its array API where SCIPY_ARRAY_API is not set
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learns_own_checks_hold_all():
+    failed = {}
+    for estimator, check in estimator_checks_generator(ROWS, mark=None):
+        try:
+            check(estimator)
+        except BaseException as error:
+            if type(error).__name__ != "SkipTest":
+                failed[check.func.__name__] = error
+    assert failed == {}
