@@ -62,6 +62,8 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
     PrivateImageClassifier(epsilon=3)
     """
 
+    n_features_in_: int
+
     def __init__(
         self,
         epsilon: float = 3.0,

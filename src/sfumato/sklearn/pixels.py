@@ -18,7 +18,7 @@ SMALLEST = 8
 Shape = tuple[int, int, int]
 
 
-def shape_of(given: Sequence[int] | str | None, shape: tuple[int, ...]) -> Shape:
+def shape_of(given: Any, shape: Sequence[int]) -> Shape:
     """(H, W, C) of the images in an array of this shape.
 
     Args:
@@ -31,23 +31,23 @@ def shape_of(given: Sequence[int] | str | None, shape: tuple[int, ...]) -> Shape
     if len(shape) > 4:
         remedy = "give (N, H, W), (N, H, W, C), or flat images (N, D) with image_shape"
         raise SfumatoError(f"X must be an array of images, got the shape {shape}", remedy)
-    own = None if len(shape) == 2 else (*shape[1:], 1)[:3]
+    own: Any = None if len(shape) == 2 else (*shape[1:], 1)[:3]
+    width = shape[1]
     if given is None and own is None:
-        width = shape[1]
         side = math.isqrt(width)
         known = f"({side}, {side})" if side * side == width else "(H, W) or (H, W, C)"
         raise SfumatoError(
             f"X is flat, of {width} features an image, and image_shape is not given", f"give image_shape={known}"
         )
     if given == SQUARE and own is None:
-        side = max(SMALLEST, math.isqrt(shape[1] - 1) + 1)
+        side = max(SMALLEST, math.isqrt(width - 1) + 1)
         return side, side, 1
     if given is None or given == SQUARE:
         assert own is not None
         return _checked(own)
     wanted = _checked((*given, 1)[:3] if len(given) in (2, 3) and not isinstance(given, str) else given)
-    if own is None and math.prod(wanted) != shape[1]:
-        problem = f"image_shape is {tuple(given)}, of {math.prod(wanted)} numbers, and X has {shape[1]} features"
+    if own is None and math.prod(wanted) != width:
+        problem = f"image_shape is {tuple(given)}, of {math.prod(wanted)} numbers, and X has {width} features"
         raise SfumatoError(problem, "give the shape that the images were flattened from")
     if own is not None and own != wanted:
         raise SfumatoError(f"image_shape is {tuple(given)}, and X has images {own}", "leave it out, or reshape X")
