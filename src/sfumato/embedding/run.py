@@ -34,11 +34,12 @@ from sfumato.training.preparation.prepare import check_machine, own_threads
 from sfumato.training.preparation.recorded import source_of
 from sfumato.training.preparation.start import Machine, Start
 from sfumato.training.run import PublicRun, execute, refuse_finished
+from sfumato.training.sources import opened
 
 
 @own_threads()
 def embed(
-    source: str | Source,
+    source: Any,
     *,
     directory: str | os.PathLike[str],
     model: str | nn.Module | None = None,
@@ -52,7 +53,8 @@ def embed(
     """Train an image embedding privately, with a promise for each user; an unfinished run in `directory` is resumed.
 
     Args:
-        source: a spelling such as "npz:faces.npz", or an opened `Source`; it must say whose record each one is.
+        source: a spelling such as "npz:faces.npz", an opened `Source`, or data from Python (`open_source`); it must say
+            whose record each one is.
         directory: the run directory.
         model: a name, a module of one's own (images (N, C, H, W) to embeddings (N, D), copied), or None for the rule's.
         budget: the name of a budget (`sfumato.set_budget`) that the whole plan is reserved in before the first round.
@@ -77,7 +79,7 @@ def embed(
         budgeted.check(budget, public=spec.is_public)
         check_machine(Machine(device=device, threads=threads))
         source, request = spec.open(owner_key()), {"source": spec.record()}
-    source = users.kept(source, experiment.per_user)
+    source = users.kept(opened(source, open_set=True), experiment.per_user)
     own = model if isinstance(model, nn.Module) else None
     how: dict[str, Any] = {"device": device, "threads": threads, "request": request}
     return begin(experiment, source, run, model=own, budget=budget, progress=progress, observers=observers, **how)

@@ -4,4 +4,7 @@ from .conclusion.aggregating import aggregate as aggregate
 from .own.asked import private_steps as private_steps
 from .public.pretraining import pretrain as pretrain
 from .run import train as train
+from .sources import from_arrays as from_arrays
+from .sources import from_dataset as from_dataset
+from .sources import opened as opened
 from .step import PrivateStep as PrivateStep

@@ -29,7 +29,7 @@ from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
 from sfumato.runs.owner import composition, public_records, sentences, uses
 from sfumato.runs.run import PRIVATE, Measured, Run, card, read
-from sfumato.training import together
+from sfumato.training import sources, together
 from sfumato.training.conclusion import finish
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.kind import Measure
@@ -47,7 +47,7 @@ from sfumato.training.started import silent
 @own_threads()
 def train(
     model: str | nn.Module | None,
-    source: str | Source,
+    source: Any,
     plan: PrivacyPlan | None = None,
     *,
     directory: str | os.PathLike[str],
@@ -63,7 +63,8 @@ def train(
     Args:
         model: a name (see `sfumato.models`), a module of one's own, which stays as it is (a copy is trained), or None
             for the one that the rules choose.
-        source: a spelling such as "folder:pictures", or an opened `Source`.
+        source: a spelling such as "folder:pictures", an opened `Source`, or data from Python: arrays (images, labels),
+            a map-style `Dataset`, a Hugging Face `Dataset` or `DatasetDict`, a DataFrame (see `open_source`).
         plan: everything that decides epsilon; its population must be the source's number of examples. Without a plan it
             follows from `choices`, and whatever is left out follows the rules of the command line: see `Experiment`.
         directory: the run directory.
@@ -117,19 +118,22 @@ def train(
             spec = SourceSpec(spec=source, zoom=asked.zoom or 1.0)
             beforehand.check(asked, spec, options)
             source, request = spec.open(owner_key()), {"source": spec.record()}
-        source = asked.kept(source)
+        source = asked.kept(sources.opened(source, zoom=asked.zoom or 1.0))
         plan, settings, reasons = asked.decide(source)
         for line in reasons:
             progress.report(line)
     else:
         refuse_budget(choices)
         check_machine(machine)
-        if isinstance(source, str):
+        if not isinstance(source, Source):
             examples, people = users.declared_by(plan)
             chosen = settings_of(settings, name, averaging, choices)
-            spec = SourceSpec(spec=source, examples=examples, users=people, zoom=chosen.augmentation.zoom)
-            beforehand.check_planned(chosen, plan, spec, options)
-            source, request = spec.open(owner_key()), {"source": spec.record()}
+            known: dict[str, Any] = {"examples": examples, "users": people, "zoom": chosen.augmentation.zoom}
+            if isinstance(source, str):
+                spec = SourceSpec(spec=source, **known)
+                beforehand.check_planned(chosen, plan, spec, options)
+                source, request = spec.open(owner_key()), {"source": spec.record()}
+            source = sources.opened(source, **known)
         source = users.kept_for(source, plan)
         settings = settings_of(settings, name, averaging, choices, source)
     run = RunDirectory(directory)

@@ -28,7 +28,14 @@ MEMORY_SHARE = 0.5
 """How much of the memory that this process may have images may take; more of them stay in their files."""
 
 
-def load_files(listing: Listing, order: Order, *, where: str, unreadable: Sequence[Path | str] = ()) -> Parts:
+def load_files(
+    listing: Listing,
+    order: Order,
+    *,
+    where: str,
+    unreadable: Sequence[Path | str] = (),
+    notes: tuple[str, ...] = (),
+) -> Parts:
     """Put each record in its part, in the order of the listing, and decode it where memory can hold them all.
 
     Args:
@@ -38,6 +45,7 @@ def load_files(listing: Listing, order: Order, *, where: str, unreadable: Sequen
             (at most 224 pixels), and grey if every file is grey.
         where: what to call the data set in an error.
         unreadable: files of the set that are none of these; with `skip_unreadable` those that are broken are added.
+        notes: what else the owner is to know of how they were listed.
     """
     declared = order.declared
     if declared.people.user_from == BY_CLASS:
@@ -70,6 +78,7 @@ def load_files(listing: Listing, order: Order, *, where: str, unreadable: Sequen
             cropped_share=cropped_share,
             unreadable_files=tuple(map(str, unreadable)),
             in_neither_part=len(listing) - len(parted),
+            notes=notes,
             **listing.reading(order),
         ),
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
@@ -48,10 +49,26 @@ def load(path: str, order: Order) -> Parts:
                 "give one, in a column called label",
             )
         return reading.load(table, first, columns, order)
-    return _load_images(table, first, order)
+    return _load_images(table, first, lambda: rows.rows_of(table), order)
 
 
-def _load_images(table: Path, first: Sequence[str], order: Order) -> Parts:
+def of_frame(frame: Any, order: Order) -> Parts:
+    """The same of a pandas DataFrame with these columns. Relative paths start at the working directory."""
+    columns = [str(name) for name in frame.columns]
+    plain = frame.astype(object).where(frame.notna(), None)
+
+    def lines() -> Iterator[tuple[int, dict[str, str]]]:
+        for line, values in enumerate(plain.itertuples(index=False, name=None)):
+            yield line, {name: "" if value is None else str(value) for name, value in zip(columns, values, strict=True)}
+
+    return _load_images(Path("DataFrame"), columns, lines, order)
+
+
+Lines = Callable[[], Iterator[tuple[int, dict[str, str]]]]
+"""Gives line numbers with fields by column, anew whenever it is called."""
+
+
+def _load_images(table: Path, first: Sequence[str], lines_of: Lines, order: Order) -> Parts:
     declared = order.declared
     labels = declared.labels.label_columns
     example = ",".join(["path", *labels]) if labels else "path,label or path,label,user,split"
@@ -62,7 +79,7 @@ def _load_images(table: Path, first: Sequence[str], order: Order) -> Parts:
             f"table {str(table)!r} has the column user, and `user_from={rule}` is given", "leave one of them out"
         )
     found, files, lines, several = Gathering(), Column(), array("q"), Identities()
-    for line, row in rows.rows_of(table):
+    for line, row in lines_of():
         known = rows.facts_of(row, _PATH, table, line, labels)
         where = f"line {line} of {str(table)!r}"
         path = table.parent / paths.expanded(row["path"].strip())
@@ -80,7 +97,7 @@ def _load_images(table: Path, first: Sequence[str], order: Order) -> Parts:
     if not len(found):
         raise SfumatoError(f"table {str(table)!r} lists no image", "add a line for each image")
     for earlier, later in several.repeated():
-        path = next(row["path"] for line, row in rows.rows_of(table) if line == lines[later])
+        path = next(row["path"] for line, row in lines_of() if line == lines[later])
         raise SfumatoError(
             f"line {lines[later]} of {str(table)!r} lists {path!r}, which line {lines[earlier]} lists already",
             "list each image once, since a promise for one record covers one line",
