@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from sfumato.data.readers.whose import BY_CLASS, check_by_class
 from sfumato.data.records import FileRecords, Records, in_threads, paths_of
 from sfumato.data.subsets.split import record_in_test
 
+COUNTED = 20_000
+"""Records, up to which all are looked at when one of them cannot be read."""
 MEMORY_SHARE = 0.5
 """How much of the memory that this process may have images may take; more of them stay in their files."""
 
@@ -54,7 +57,7 @@ def load_files(
     classes = declared.labels.label_columns or _classes(listing, declared, where)
     if declared.labels.label_columns is None:
         listing = listing.of_classes(classes, "the file")
-    with image_files.quiet_decoder():
+    with image_files.quiet_decoder(), _counting_others(listing, declared.pixels):
         if declared.loading.skip_unreadable:
             broken = _unreadable(listing, declared.pixels)
             unreadable = [*unreadable, *sorted(listing.stored.name(place) for place in listing.places[broken].tolist())]
@@ -91,6 +94,20 @@ def _classes(listing: Listing, declared: Declared, where: str) -> tuple[str, ...
         listing.of_classes(classes, "the file")
         raise SfumatoError(f"{where} holds only one class, {classes[0]!r}", "give images of at least two classes")
     return classes
+
+
+@contextmanager
+def _counting_others(listing: Listing, pixels: Pixels) -> Iterator[None]:
+    """The refusal of a broken file, with how many others there are and what leaves all of them out."""
+    try:
+        yield
+    except image_files.UnreadableError as problem:
+        others = int(_unreadable(listing, pixels).sum()) - 1 if len(listing) <= COUNTED else 0
+        if others < 1:
+            raise
+        all_of_them = f"{problem.problem}, and {others} other{'s' * (others > 1)} cannot be read either"
+        remedy = f"{problem.remedy}; or leave all such out (`skip_unreadable`)"
+        raise SfumatoError(all_of_them, remedy) from None
 
 
 def _unreadable(listing: Listing, pixels: Pixels) -> np.ndarray:

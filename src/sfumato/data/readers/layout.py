@@ -21,6 +21,12 @@ _MEANT = {
     "test": ("testing", "tst", "tests", "val", "valid", "validation", "dev", "eval", "evaluation"),
 }
 """What they are called elsewhere."""
+_CALLED = {
+    "train": _MEANT["train"],
+    "test": ("testing", "tst", "tests", "eval", "evaluation"),
+    "validation": ("val", "valid", "dev"),
+}
+"""The same, with the validation part by itself."""
 _SIDECARS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir", "dicomdir"})
 
 
@@ -82,6 +88,24 @@ def parts_meant(folders: Sequence[Path]) -> tuple[tuple[str, str], ...]:
     if set(found) != names:
         return ()
     return tuple(sorted((name, part) for name, part in found.items() if name != part))
+
+
+def parts_of(folders: Sequence[Path]) -> dict[str, Path]:
+    """The folders of train, test and validation, whatever they are called; none where that is not clear.
+
+    >>> sorted(parts_of([Path("p/Train"), Path("p/val"), Path("p/test")]).items())
+    [('test', PosixPath('p/test')), ('train', PosixPath('p/Train')), ('validation', PosixPath('p/val'))]
+    >>> parts_of([Path("p/train"), Path("p/cat")]), parts_of([Path("p/test"), Path("p/tests")])
+    ({}, {})
+    """
+    found: dict[str, Path] = {}
+    for folder in folders:
+        name = folder.name.lower()
+        part = next((part for part, names in _CALLED.items() if name in (part, *names)), None)
+        if part is None or part in found:
+            return {}
+        found[part] = folder
+    return found if len(found) > 1 and "train" in found else {}
 
 
 def renaming(renamed: Sequence[tuple[str, str]]) -> str:

@@ -102,7 +102,8 @@ def _load_images(table: Path, first: Sequence[str], lines_of: Lines, order: Orde
             f"line {lines[later]} of {str(table)!r} lists {path!r}, which line {lines[earlier]} lists already",
             "list each image once, since a promise for one record covers one line",
         )
-    return load_files(found.listing(Files(files)), order, where=f"table {str(table)!r}")
+    where = f"table {str(table)!r}"
+    return load_files(found.listing(Files(files)), order, where=where, notes=found.notes(where))
 
 
 def _identity(file: Path, where: str) -> tuple[Path, os.stat_result]:

@@ -20,7 +20,7 @@ LONGEST_LIST = 100_000
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
-_PARTS = {
+PART_NAMES = {
     "train": "train",
     "training": "train",
     "test": "test",
@@ -112,7 +112,7 @@ def part_named(name: str) -> str | None:
     >>> part_named("validation"), part_named("train-00000"), part_named("unsupervised")
     ('validation', 'train', None)
     """
-    words = {_PARTS[word] for word in _WORD.split(name.lower()) if word in _PARTS}
+    words = {PART_NAMES[word] for word in _WORD.split(name.lower()) if word in PART_NAMES}
     return words.pop() if len(words) == 1 else None
 
 
