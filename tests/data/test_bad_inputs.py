@@ -265,14 +265,6 @@ def train_without_test(path):
     return folder(path, "train/cat", "train/dog"), {}
 
 
-@refused(
-    "folder 'PATH' holds 'val' beside train and test; keep the two folders train and test, each with "
-    "class folders, and move the others away"
-)
-def train_with_validation(path):
-    return folder(path, "train/cat", "train/dog", "test/cat", "test/dog", "val/cat"), {}
-
-
 @refused("image 'PATH/train/loose.png' lies outside every class folder; move it to the folder of its class")
 def loose_image_in_a_part(path):
     image(path / "train" / "loose.png")
@@ -318,14 +310,6 @@ def class_wholly_in_the_test_part(path):
 @refused("the test part of 'folder:PATH' is empty; add images, or make the train and test parts yourself")
 def nothing_in_the_test_part(path):
     return folder(path, "cat", "dog"), {"test_fraction": 0.001}
-
-
-@refused(
-    "class folder 'PATH/dog' holds the folder 'puppies'; put images directly in class folders, or give "
-    "user_from=folder where it is a user's"
-)
-def folder_in_a_class_folder(path):
-    return folder(path, "cat", "dog", "dog/puppies"), {}
 
 
 @refused(
@@ -1102,22 +1086,6 @@ def classes_as_users_of_a_published_set(path):
     return "digits", {"user_from": "class"}
 
 
-@refused(
-    "folder 'PATH' has its parts in 'training' and 'val', and they are to be called train and test; rename 'training' "
-    "to 'train' and 'val' to 'test'"
-)
-def parts_of_other_names(path):
-    return folder(path, "training/ann", "training/bob", "val/cleo"), {"user_from": "class", "open_set": True}
-
-
-@refused(
-    "folder 'PATH' has its parts in 'train' and 'validation', and they are to be called train and test; rename "
-    "'validation' to 'test'"
-)
-def a_validation_part_in_place_of_a_test_part(path):
-    return folder(path, "train/cat", "train/dog", "validation/cat", "validation/dog"), {}
-
-
 @refused("users must be at least 1, got 0; give a whole number of at least 1")
 def no_users(path):
     return archive(path, **four(users_train=np.arange(4))), {"users": 0}
@@ -1383,9 +1351,9 @@ def field_that_does_not_end(path):
     return listing(path, f"path,label\n0.png,{'a' * 200_000}\n"), {}
 
 
-@refused("line 3 of 'PATH/t.csv' has the split 'valid'; write train or test")
+@refused("line 3 of 'PATH/t.csv' has the split 'later'; write train or test")
 def unknown_split(path):
-    return listing(path, "path,label,split\n0.png,cat,train\n1.png,dog,valid\n"), {}
+    return listing(path, "path,label,split\n0.png,cat,train\n1.png,dog,later\n"), {}
 
 
 @refused(

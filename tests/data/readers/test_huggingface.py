@@ -77,9 +77,8 @@ def test_images_may_lie_in_files(tmp_path):
     for place, image in enumerate(IMAGES):
         paths.append(str(tmp_path / f"{place}.png"))
         Image.fromarray(image).save(paths[-1])
-    given = datasets.Dataset.from_dict({"image": paths, "label": ["a", "b"] * 30}).cast_column(
-        "image", datasets.Image()
-    )
+    given = datasets.Dataset.from_dict({"image": paths, "label": ["a", "b"] * 30})
+    given = given.cast_column("image", datasets.Image())
     assert len(opened(given).train) + len(opened(given).test) == 60
 
 
@@ -97,7 +96,7 @@ def test_what_is_refused(pictures, tmp_path, monkeypatch):
         opened(datasets.DatasetDict(train=pictures, unsupervised=pictures))
     for file in Path(tmp_path / "saved").glob("*.arrow"):
         file.write_bytes(b"broken")
-    with pytest.raises(SfumatoError, match="cannot be read .*; write it again with save_to_disk"):
+    with pytest.raises(SfumatoError, match=r"cannot be read .*; write it again with save_to_disk"):
         opened(f"hf:{tmp_path}/saved")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SfumatoError, match=r"not installed; pip install 'sfumato\[hf\]'"):

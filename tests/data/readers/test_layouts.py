@@ -60,6 +60,18 @@ def test_other_separators_and_words_for_splits(tmp_path, mark):
     assert found.notes[0].endswith("is left out")
 
 
+def test_columns_of_other_names(tmp_path):
+    pictures(tmp_path, 12)
+    lines = [f"odd,{place}.png,{'ab'[place % 2]}" for place in range(12)]
+    (tmp_path / "t.csv").write_text("\n".join(["path,image_id,class", *lines]))
+    found = opened(f"csv:{tmp_path}/t.csv", path_column="image_id", label_column="class", test_fraction=0.4)
+    assert (found.classes, len(found.train) + len(found.test)) == (("a", "b"), 12)
+    with pytest.raises(SfumatoError, match="has no column 'kind' in its first line, .*; correct label_column"):
+        opened(f"csv:{tmp_path}/t.csv", path_column="image_id", label_column="kind")
+    with pytest.raises(SfumatoError, match="path_column is for csv:"):
+        opened("digits", path_column="image_id")
+
+
 def test_labels_that_look_like_numbers(tmp_path):
     pictures(tmp_path, 12)
     lines = [f"{place}.png,{place / 7:.3f}" for place in range(12)]
@@ -73,6 +85,6 @@ def test_a_broken_file_is_refused_with_how_many_others(tmp_path):
         pictures(tmp_path / one, 8)
     for place in range(3):
         (tmp_path / "cat" / f"{place}.png").write_bytes(b"broken")
-    with pytest.raises(SfumatoError, match="and 2 others cannot be read either; .*leave all such out"):
+    with pytest.raises(SfumatoError, match=r"and 2 others cannot be read either; .*leave all such out"):
         opened(f"folder:{tmp_path}")
     assert len(opened(f"folder:{tmp_path}", skip_unreadable=True).unreadable_files) == 3

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Train(Observed, Together, PrivateChoices):
     """Train an image classifier privately, and state what was promised.
 
-    SOURCE is digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, webdataset:SHARDS, torchvision:NAME, or
+    SOURCE is digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH, webdataset:SHARDS, torchvision:NAME, or
     features:PATH for a cache that sfumato features has made; or a recipe (recipe:NAME, or a .toml file), which any
     option overrides but the one that chooses its row; or an unfinished run directory, which is resumed. Every option
     that is left out follows a written rule, from public facts alone, and the choice is printed.

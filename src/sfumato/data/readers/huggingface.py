@@ -20,7 +20,7 @@ from sfumato.data.readers.sharded.names import part_named
 from sfumato.data.readers.sharded.tables import TableRows
 from sfumato.data.readers.whose import BY_CLASS
 
-UNDERSTOOD = ("label_columns", "skip_unreadable", f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}")
+UNDERSTOOD = ("label_columns", "label_column", "skip_unreadable", f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}")
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
