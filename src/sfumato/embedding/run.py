@@ -32,9 +32,9 @@ from sfumato.training.job import is_public
 from sfumato.training.parts import budgeted
 from sfumato.training.preparation.prepare import check_machine, own_threads
 from sfumato.training.preparation.recorded import source_of
+from sfumato.training.preparation.sources import opened
 from sfumato.training.preparation.start import Machine, Start
 from sfumato.training.run import PublicRun, execute, refuse_finished
-from sfumato.training.sources import opened
 
 
 @own_threads()

@@ -29,13 +29,13 @@ from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
 from sfumato.runs.owner import composition, public_records, sentences, uses
 from sfumato.runs.run import PRIVATE, Measured, Run, card, read
-from sfumato.training import sources, together
+from sfumato.training import together
 from sfumato.training.conclusion import finish
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.kind import Measure
 from sfumato.training.loop import Outcome, take_none, take_steps
 from sfumato.training.parts.registry import OPTIONS, split
-from sfumato.training.preparation import beforehand, resume
+from sfumato.training.preparation import beforehand, resume, sources
 from sfumato.training.preparation.estimate import idle_words
 from sfumato.training.preparation.origins import trained_on
 from sfumato.training.preparation.prepare import check_machine, own_threads, prepare

@@ -66,7 +66,7 @@ def test_columns_of_other_names(tmp_path):
     (tmp_path / "t.csv").write_text("\n".join(["path,image_id,class", *lines]))
     found = opened(f"csv:{tmp_path}/t.csv", path_column="image_id", label_column="class", test_fraction=0.4)
     assert (found.classes, len(found.train) + len(found.test)) == (("a", "b"), 12)
-    with pytest.raises(SfumatoError, match="has no column 'kind' in its first line, .*; correct label_column"):
+    with pytest.raises(SfumatoError, match=r"has no column 'kind' in its first line, .*; correct label_column"):
         opened(f"csv:{tmp_path}/t.csv", path_column="image_id", label_column="kind")
     with pytest.raises(SfumatoError, match="path_column is for csv:"):
         opened("digits", path_column="image_id")

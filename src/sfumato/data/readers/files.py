@@ -107,7 +107,7 @@ def _counting_others(listing: Listing, pixels: Pixels) -> Iterator[None]:
             raise
         all_of_them = f"{problem.problem}, and {others} other{'s' * (others > 1)} cannot be read either"
         remedy = f"{problem.remedy}; or leave all such out (`skip_unreadable`)"
-        raise SfumatoError(all_of_them, remedy) from None
+        raise image_files.UnreadableError(all_of_them, remedy) from None
 
 
 def _unreadable(listing: Listing, pixels: Pixels) -> np.ndarray:

@@ -29,9 +29,9 @@ from sfumato.training.preparation import beforehand
 from sfumato.training.preparation.building import build
 from sfumato.training.preparation.origins import origins
 from sfumato.training.preparation.prepare import begun, check_machine, own_threads
+from sfumato.training.preparation.sources import opened
 from sfumato.training.preparation.start import Machine, Start
 from sfumato.training.run import PublicRun, executed
-from sfumato.training.sources import opened
 from sfumato.training.started import silent
 from sfumato.training.steps import PUBLIC, refuse_running_statistics
 
