@@ -224,7 +224,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
 
     def _remarks(self, plan: PrivacyPlan, source: Source) -> list[str]:
         """What should be known of the plan before it is paid for."""
-        from sfumato.experiment import defaults, drift, reading, users
+        from sfumato.experiment import defaults, drift, users
         from sfumato.models.shares import declared
         from sfumato.privacy.planning import remarks
 
@@ -251,7 +251,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         notes += [users.several_of_one(source, plan), users.class_of_one(source, plan), users.in_neither_part(source)]
         if self.trainable and "all" not in self.trainable and self.pretrained is None and source.cache is None:
             notes.append("only a part is trained, and no pre-trained weights are given: the rest stays random")
-        notes += [defaults.cut_off(source.cropped_share), *reading.notes(source)]
+        notes.append(defaults.cut_off(source.cropped_share))
         lines = [f"note: {note}" for note in notes if note is not None]
         images = source.cache is None and source.tokens is None
         if images and source.size_rule != "declared":

@@ -15,7 +15,7 @@ from torch import nn
 from sfumato._checks import SfumatoError
 from sfumato.averaging import EMA
 from sfumato.data import Clock, Source, SourceSpec
-from sfumato.experiment import users
+from sfumato.experiment import reading, users
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.keywords import experiment_of, refuse_budget, refuse_others, settings_of
 from sfumato.experiment.settings import Settings
@@ -233,6 +233,7 @@ def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
     if isinstance(job, PublicJob):
         return
     source = job.source
+    yield from (f"note: {note}" for note in reading.notes(source))
     if earlier := earlier_plans(job):
         yield sentences.summary(earlier, job.plan)
     known = {"places": source.places, "users": source.assignment}

@@ -50,7 +50,7 @@ def asked_for(given: Any) -> Asked:
         name, argument = parse(given)
         kind = KINDS[name]
         load = lambda order: kind.load(argument, order)  # noqa: E731
-        return Asked(kind=name, where=given, load=load, understood=kind.understood, spelt=True)
+        return Asked(kind=name, where=given, load=load, understood=kind.understood if kind.reader else (), spelt=True)
     if hasattr(given, "dataset") and hasattr(given, "batch_size"):
         raise SfumatoError(
             f"a {type(given).__name__} draws batches, and who takes part in a step is drawn here, by the plan",

@@ -63,7 +63,7 @@ def find(argument: str) -> None:
         raise SfumatoError("hf: needs Hugging Face's datasets, which is not installed", remedy)
 
 
-def of_sets(sets: Mapping[str | None, Any], order: Order, where: str) -> Parts:
+def of_sets(sets: Mapping[Any, Any], order: Order, where: str) -> Parts:
     """Both parts of data sets.
 
     Args:

@@ -8,7 +8,7 @@ from sfumato.data import Source, open_source
 from sfumato.randomness import owner_key
 
 
-def opened(given: Any, **facts: Any) -> str | Source:
+def opened(given: Any, **facts: Any) -> Any:
     """A spelling or an opened source as it is; other data as a source: see `open_source`.
 
     Args:
