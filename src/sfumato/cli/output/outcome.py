@@ -250,11 +250,6 @@ def by_processes(count: int) -> str:
 
 def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
     """What a run would be, in place of the run."""
-    from sfumato.experiment import reading
-
-    if not json:
-        for note in reading.notes(job.source):
-            console.say(f"note: {note}")
     data, rows = foreseen(job, run)
     console.figures(data, rows, console.nothing_spent(f"{data['would']} the run in {run.path}"), json=json)
 

@@ -97,6 +97,7 @@ class Train(Observed, Together, PrivateChoices):
     def foresee(self, job: PrivateJob, run: RunDirectory, progress: Progress) -> None:
         """Say what training would be."""
         from sfumato.cli.output.outcome import show_dry_run
+        from sfumato.experiment import reading
         from sfumato.runs.owner import sentences
         from sfumato.training.run import earlier_plans, refuse_finished
 
@@ -104,6 +105,8 @@ class Train(Observed, Together, PrivateChoices):
         earlier = earlier_plans(job)
         if earlier and not run.exists:
             progress.report(sentences.summary(earlier, job.plan))
+        for note in reading.notes(job.source):
+            progress.report(f"note: {note}")
         for note in (note for part in job.parts for note in part.notes(job.source, job.plan)):
             progress.report(note)
         show_dry_run(job, run, json=self.json)
