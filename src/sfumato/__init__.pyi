@@ -31,6 +31,8 @@ from .search import noise_study as noise_study
 from .training import PrivateStep as PrivateStep
 from .training import aggregate as aggregate
 from .training import features as features
+from .training import from_arrays as from_arrays
+from .training import from_dataset as from_dataset
 from .training import pretrain as pretrain
 from .training import private_steps as private_steps
 from .training import train as train

@@ -31,9 +31,9 @@ REFUSED = {
     "train": "SOURCE|RECIPE|RUN is missing: where the images are, a recipe, or a run to resume; see "
     "sfumato train --help",
     "train ''": "source '' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
-    "parquet:PATH, webdataset:SHARDS, torchvision:NAME, features:PATH",
+    "parquet:PATH, webdataset:SHARDS, hf:PATH, torchvision:NAME, features:PATH",
     "evaluate finished": "SOURCE is missing: digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, "
-    "webdataset:SHARDS, torchvision:NAME, or features:PATH for a run on features; see sfumato evaluate --help",
+    "hf:PATH, webdataset:SHARDS, torchvision:NAME, or features:PATH for a run on features; see sfumato evaluate --help",
     "train digits --epsilo 3": "Unrecognized options: --epsilo, 3; perhaps you meant --epsilon; "
     "see sfumato train --help",
     "train digits extra QUICK": "Unrecognized options: extra; see sfumato train --help",
@@ -184,7 +184,7 @@ REFUSED = {
     "train digits QUICK --micro-batch 0": "--micro-batch must be at least 1, got 0; give a whole number of at least 1",
     # sources
     "train cats QUICK": "source 'cats' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
-    "parquet:PATH, webdataset:SHARDS, torchvision:NAME, features:PATH",
+    "parquet:PATH, webdataset:SHARDS, hf:PATH, torchvision:NAME, features:PATH",
     "train digits:8 QUICK": "source 'digits:8' takes nothing after its name; write digits",
     "train pictures QUICK": "pictures is a folder, but neither a run nor the name of a source; write folder:pictures",
     "train digits --source npz:a QUICK": "--source npz:a and the source digits are both given; leave out --source, "

@@ -117,7 +117,7 @@ def test_refusals_as_commands(workplace):
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr == (
         "error: source 'cats' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
-        "parquet:PATH, webdataset:SHARDS, torchvision:NAME, features:PATH\n"
+        "parquet:PATH, webdataset:SHARDS, hf:PATH, torchvision:NAME, features:PATH\n"
     )
     ended = command("train", "digits", "--epsilo", "3")
     assert (ended.returncode, ended.stdout) == (2, "")

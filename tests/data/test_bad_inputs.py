@@ -18,7 +18,8 @@ from PIL import Image
 from sfumato._checks import SfumatoError
 from sfumato.data import open_source, paths
 from sfumato.data.images import decoding
-from sfumato.data.readers import arrays, rows
+from sfumato.data.readers import archive as archives
+from sfumato.data.readers import rows
 
 Bad = Callable[[Path], tuple[str, dict[str, Any]]]
 CASES: list[tuple[Bad, str]] = []
@@ -92,7 +93,7 @@ def listing(path: Path, text: str | bytes) -> str:
 
 @refused(
     "source 'imagenet' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, "
-    "webdataset:SHARDS, torchvision:NAME, features:PATH"
+    "webdataset:SHARDS, hf:PATH, torchvision:NAME, features:PATH"
 )
 def unknown_kind(path):
     return "imagenet", {}
@@ -206,7 +207,7 @@ def source_with_a_zero_byte(path):
 
 @refused(
     "source 'PATH/LONG' is of no known kind; no run is there either; write one of digits, folder:PATH, npz:PATH, "
-    "csv:PATH, parquet:PATH, webdataset:SHARDS, torchvision:NAME, features:PATH"
+    "csv:PATH, parquet:PATH, webdataset:SHARDS, hf:PATH, torchvision:NAME, features:PATH"
 )
 def name_that_no_file_can_have(path):
     return f"{path}/{'x' * 5000}", {}
@@ -265,14 +266,6 @@ def train_without_test(path):
     return folder(path, "train/cat", "train/dog"), {}
 
 
-@refused(
-    "folder 'PATH' holds 'val' beside train and test; keep the two folders train and test, each with "
-    "class folders, and move the others away"
-)
-def train_with_validation(path):
-    return folder(path, "train/cat", "train/dog", "test/cat", "test/dog", "val/cat"), {}
-
-
 @refused("image 'PATH/train/loose.png' lies outside every class folder; move it to the folder of its class")
 def loose_image_in_a_part(path):
     image(path / "train" / "loose.png")
@@ -318,14 +311,6 @@ def class_wholly_in_the_test_part(path):
 @refused("the test part of 'folder:PATH' is empty; add images, or make the train and test parts yourself")
 def nothing_in_the_test_part(path):
     return folder(path, "cat", "dog"), {"test_fraction": 0.001}
-
-
-@refused(
-    "class folder 'PATH/dog' holds the folder 'puppies'; put images directly in class folders, or give "
-    "user_from=folder where it is a user's"
-)
-def folder_in_a_class_folder(path):
-    return folder(path, "cat", "dog", "dog/puppies"), {}
 
 
 @refused(
@@ -946,14 +931,6 @@ def table_without_labels(path):
     return listing(path, "path,class\n0.png,cat\n"), {}
 
 
-@refused(
-    "table 'PATH/t.csv' has no column 'path' in its first line, which holds 'path;label'; begin the "
-    "table with a line such as path,label or path,label,user,split"
-)
-def table_with_semicolons(path):
-    return listing(path, "path;label\n0.png;cat\n"), {}
-
-
 @refused("table 'PATH/t.csv' cannot be read as comma-separated text (it is not UTF-8 text); save it as CSV in UTF-8")
 def table_in_another_encoding(path):
     return listing(path, "path,label\n0.png,mañana\n".encode("latin-1")), {}
@@ -1100,22 +1077,6 @@ def several_classes_as_users_in_an_archive(path):
 )
 def classes_as_users_of_a_published_set(path):
     return "digits", {"user_from": "class"}
-
-
-@refused(
-    "folder 'PATH' has its parts in 'training' and 'val', and they are to be called train and test; rename 'training' "
-    "to 'train' and 'val' to 'test'"
-)
-def parts_of_other_names(path):
-    return folder(path, "training/ann", "training/bob", "val/cleo"), {"user_from": "class", "open_set": True}
-
-
-@refused(
-    "folder 'PATH' has its parts in 'train' and 'validation', and they are to be called train and test; rename "
-    "'validation' to 'test'"
-)
-def a_validation_part_in_place_of_a_test_part(path):
-    return folder(path, "train/cat", "train/dog", "validation/cat", "validation/dog"), {}
 
 
 @refused("users must be at least 1, got 0; give a whole number of at least 1")
@@ -1383,9 +1344,9 @@ def field_that_does_not_end(path):
     return listing(path, f"path,label\n0.png,{'a' * 200_000}\n"), {}
 
 
-@refused("line 3 of 'PATH/t.csv' has the split 'valid'; write train or test")
+@refused("line 3 of 'PATH/t.csv' has the split 'later'; write train or test")
 def unknown_split(path):
-    return listing(path, "path,label,split\n0.png,cat,train\n1.png,dog,valid\n"), {}
+    return listing(path, "path,label,split\n0.png,cat,train\n1.png,dog,later\n"), {}
 
 
 @refused(
@@ -1477,10 +1438,10 @@ def test_arrays_are_refused_by_their_sizes_before_any_is_unpacked(tmp_path, key,
     def unpacked(*_, **__):
         raise AssertionError("an array was unpacked")
 
-    monkeypatch.setattr(arrays, "memory_limit", lambda: size)
+    monkeypatch.setattr(archives, "memory_limit", lambda: size)
     open_source(f"npz:{tmp_path}/a.npz", owner_key=key)
-    monkeypatch.setattr(arrays, "memory_limit", lambda: size - 1)
-    monkeypatch.setattr(arrays, "_array", unpacked)
+    monkeypatch.setattr(archives, "memory_limit", lambda: size - 1)
+    monkeypatch.setattr(archives, "_array", unpacked)
     with pytest.raises(SfumatoError, match=r"unpacks to more than the memory that there is, x_train alone to 0\.0 GB"):
         open_source(f"npz:{tmp_path}/a.npz", owner_key=key)
 
@@ -1489,7 +1450,7 @@ def test_an_archive_that_the_free_memory_cannot_hold_is_not_called_broken(tmp_pa
     def full(*_):
         raise MemoryError
 
-    monkeypatch.setattr(arrays, "_array", full)
+    monkeypatch.setattr(archives, "_array", full)
     with pytest.raises(SfumatoError, match=r"a\.npz' unpacks to more than the memory that is free; free some"):
         open_source(archive(tmp_path, **four()), owner_key=key)
 

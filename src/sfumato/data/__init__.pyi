@@ -29,6 +29,7 @@ from .kinds import is_public as is_public
 from .kinds import knows_user_from as knows_user_from
 from .kinds import parse as parse
 from .kinds import refuse_absent as refuse_absent
+from .objects.recognised import asked_for as asked_for
 from .opening import open_source as open_source
 from .parts import Part as Part
 from .readers.dicom import BY_PATIENT as BY_PATIENT

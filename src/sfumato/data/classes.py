@@ -136,6 +136,14 @@ def renumbered(labels: np.ndarray, found: tuple[str, ...], declared: tuple[str, 
     return table[labels]
 
 
+def _is_decimal(name: str) -> bool:
+    """Whether it is a number with decimals: whole ones number classes."""
+    return bool(_DECIMAL.fullmatch(name))
+
+
+_DECIMAL = re.compile(r"[+-]?\d*\.\d+(e[+-]?\d+)?", re.IGNORECASE)
+
+
 def check_counts(
     train: np.ndarray,
     test: np.ndarray,
@@ -164,6 +172,12 @@ def check_counts(
         if total == 0 and not listed:
             raise SfumatoError(
                 f"{where} has no {record} of class {name!r}", "number the classes without gaps, or declare every class"
+            )
+        if (total == 1 or (parted and learnt == 1)) and not listed and all(map(_is_decimal, classes)):
+            raise SfumatoError(
+                f"labels of {where} look like numbers ({name!r} and others), and a class is a name",
+                "put numbers in a few classes, or train on them as they are in a loop of your own "
+                "(sfumato.private_steps), whose loss may be a regression's",
             )
         if total == 1 or (parted and learnt == 1):
             part = "training " if parted else ""

@@ -105,6 +105,22 @@ class Loading:
     """Where torchvision's data sets are."""
     download: bool = fact("", otherwise=False, always_recorded=True)
     """Let torchvision download the data set."""
+    path_column: str | None = fact(
+        "NAME",
+        "path",
+        of="images",
+        only="`path_column` is for csv:",
+        remedy="leave it out",
+    )
+    """Which column of a table holds the images' paths."""
+    label_column: str | None = fact(
+        "NAME",
+        "label",
+        of="images",
+        only="`label_column` is for csv:, parquet: and hf:",
+        remedy="leave it out, or give a table",
+    )
+    """Which column of a table holds the classes."""
     test_fraction: float | None = fact("SHARE", "0.2")
     """Share of the test part where a source has none of its own."""
     skip_unreadable: bool = fact(

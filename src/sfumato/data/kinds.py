@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sfumato._checks import SfumatoError
 from sfumato.data.classes import refuse_unwritable
-from sfumato.data.paths import expanded
+from sfumato.data.paths import expanded, is_data_set, of_hugging_face
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -67,10 +67,15 @@ KINDS: MappingProxyType[str, Kind] = MappingProxyType(
         "csv": Kind(reader="table", argument="PATH", called="table"),
         "parquet": Kind(reader="parquet", argument="PATH", sharded=True),
         "webdataset": Kind(reader="webdataset", argument="SHARDS", sharded=True),
+        "hf": Kind(reader="huggingface", argument="PATH", called="data set", sharded=True),
         "torchvision": Kind(reader="zoo", argument="NAME", published=True),
         "features": Kind(reader=None, argument="PATH", called="cache"),
     }
 )
+
+CACHE = "features"
+PUBLISHED = frozenset(name for name, kind in KINDS.items() if kind.published)
+"""The kinds whose data are published. Data from Python are of none of these."""
 
 
 def refuse_absent(spec: str) -> None:
@@ -79,6 +84,8 @@ def refuse_absent(spec: str) -> None:
     kind = KINDS[name]
     if kind.sharded:
         kind.find(argument)
+    elif name == "folder" and is_data_set(argument):
+        raise of_hugging_face(argument)
     elif kind.argument == "PATH" and not os.path.exists(expanded(argument)):
         made = "" if kind.reader else ", or make it with sfumato features SOURCE --output PATH"
         raise SfumatoError(
@@ -98,7 +105,7 @@ def is_public(spec: str) -> bool:
 
 def knows_user_from(kind: str, rule: str | None) -> bool:
     """Whether a source of this kind may be opened with this `user_from`."""
-    understood = KINDS[kind].understood if KINDS[kind].reader is not None else ()
+    understood = KINDS[kind].understood if kind in KINDS and kind != CACHE else ()
     return rule is not None and not {"user_from", f"user_from={rule}"}.isdisjoint(understood)
 
 
@@ -126,6 +133,8 @@ def parse(spec: str) -> tuple[str, str]:
             remedy = f"write torchvision:{named[0]}"
         elif Cache(spec).exists:
             remedy = f"write features:{spec} for this cache"
+        elif is_data_set(spec):
+            remedy = f"write hf:{spec} for this data set"
         elif spec and os.path.isdir(expanded(spec)):
             remedy = f"write folder:{spec} for a folder of images"
         elif Path(spec).suffix == ".tar":

@@ -17,7 +17,8 @@ from sfumato.data.caches.features import PLACES, Cache
 from sfumato.data.declared import Declared, OnProgress, Order
 from sfumato.data.identity.fingerprint import assignment, digests, fingerprint
 from sfumato.data.identity.owners import are_shared, owners_of
-from sfumato.data.kinds import KINDS, parse
+from sfumato.data.kinds import CACHE, PUBLISHED, parse
+from sfumato.data.objects.recognised import asked_for
 from sfumato.data.parts import Parts
 from sfumato.data.paths import places_of
 from sfumato.data.source import FACTS, LEFT_OUT, USERS, Identity, Source, from_facts
@@ -25,7 +26,7 @@ from sfumato.data.subsets.users import number_of
 
 
 def open_source(
-    spec: str,
+    spec: Any,
     *,
     owner_key: bytes,
     declared: Declared | None = None,
@@ -45,9 +46,12 @@ def open_source(
     its user where the source says whose it is.
 
     Args:
-        spec: `digits`, `folder:PATH`, `npz:PATH`, `csv:PATH`, `parquet:PATH`, `webdataset:SHARDS`, `torchvision:NAME`,
-            or `features:PATH` for a cache, of which everything but `examples`, `users` and `public` was declared when
-            it was made.
+        spec: `digits`, `folder:PATH`, `npz:PATH`, `csv:PATH`, `parquet:PATH`, `webdataset:SHARDS`, `hf:PATH`,
+            `torchvision:NAME`, or `features:PATH` for a cache, of which everything but `examples`, `users` and `public`
+            was declared when it was made. Or data from Python: arrays or tensors (images, labels), which a keyed hash
+            splits, or (x_train, y_train, x_test, y_test), or by the names that an archive has for them; a map-style
+            `torch.utils.data.Dataset` of pairs (image, label), or two of them, to train and to test on; a `Dataset` or
+            `DatasetDict` of Hugging Face's `datasets`; or a pandas DataFrame with the columns of a table.
         owner_key: the owner's secret, 32 bytes.
         declared: what is declared of the data, all together; None where each fact is given by itself, by the names
             that follow, or none is.
@@ -94,27 +98,28 @@ def open_source(
     >>> source.train.images.shape, len(source.test), source.classes[:3], source.read, source.public
     ((1438, 8, 8, 1), 359, ('0', '1', '2'), (), True)
     """
-    name, argument = parse(spec)
+    asked = asked_for(spec)
     declared = replace(declared or Declared(), **facts)
     declared.check_counts()
-    kind = KINDS[name]
+    published = asked.kind in PUBLISHED
     if not isinstance(owner_key, bytes) or len(owner_key) < 32:
         raise SfumatoError("owner_key must be at least 32 secret bytes", "make one with secrets.token_bytes(32)")
-    if kind.reader is None:
-        return open_cache(argument, declared, owner_key, progress)
-    declared.refuse_foreign(spec, kind.understood)
+    if asked.kind == CACHE:
+        return open_cache(parse(spec)[1], declared, owner_key, progress)
+    where = asked.where
+    declared.refuse_foreign(where, asked.understood)
     given, declared = declared.given, declared.checked()
-    loaded = kind.load(argument, Order(declared=declared, owner_key=owner_key, progress=progress))
+    loaded = asked.load(Order(declared=declared, owner_key=owner_key, progress=progress))
     records, texts = loaded.records, loaded.reading.tokens is not None
-    declared.refuse_of_other_form(spec, "texts" if texts else "images")
-    _check_parts(loaded, spec, open_set=declared.purpose.open_set)
-    _check_groups(loaded, spec)
+    declared.refuse_of_other_form(where, "texts" if texts else "images")
+    _check_parts(loaded, where, open_set=declared.purpose.open_set)
+    _check_groups(loaded, where)
     whose = (records.train.users, records.test.users)
     stored, pixels = digests(owner_key, records.train, records.test)
-    users = number_of(declared.people.users, records.train, spec)
+    users = number_of(declared.people.users, records.train, where)
     seen = records.train if records.zoomed is None else records.zoomed
     return Source(
-        kind=name,
+        kind=asked.kind,
         records=records,
         declared=replace(
             declared,
@@ -123,10 +128,10 @@ def open_source(
             channels=1 if texts else records.train.shape[3],
             examples=len(records.train) if declared.examples is None else declared.examples,
             users=users,
-            public=kind.published if declared.public is None else declared.public,
+            public=published if declared.public is None else declared.public,
         ),
         facts_read=(
-            *(() if kind.published else _read(given, texts=texts)),
+            *(() if published else _read(given, texts=texts)),
             *((USERS,) if users is not None and declared.people.users is None else ()),
         ),
         identity=Identity(
@@ -134,7 +139,7 @@ def open_source(
             stored_digest=stored,
             pixels=pixels,
             assignment=assignment(owner_key, records.train, records.test),
-            places=places_of(spec),
+            places=places_of(spec) if asked.spelt else (),
         ),
         reading=replace(loaded.reading, shared=loaded.reading.in_neither_part > 0 or any(map(are_shared, whose))),
     )

@@ -55,6 +55,7 @@ class Reading:
         unreadable_files: the files from which no image could be read, where such may be left out: for the owner's eyes.
         in_neither_part: how many records were left out, as the split puts their users on both sides; for the owner's
             eyes.
+        notes: what else the owner is to know of how they were read; for the owner's eyes.
         shared: whether any record has several users, or nobody.
         tokens: how texts became numbers, where the records are such.
         cache: where the records are features; size and channels are then those of the images that they were made of.
@@ -67,6 +68,7 @@ class Reading:
     filtered: bool = False
     unreadable_files: tuple[str, ...] = field(repr=False, default=())
     in_neither_part: int = field(repr=False, default=0)
+    notes: tuple[str, ...] = field(repr=False, default=())
     shared: bool = False
     tokens: Tokens | None = None
     cache: Cache | None = None

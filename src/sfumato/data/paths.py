@@ -51,6 +51,16 @@ def reading(name: str, absent: str, folder: str = "") -> Iterator[None]:
         raise SfumatoError(f"{name} cannot be read ({reason})", "check the file and its disk") from None
 
 
+def is_data_set(path: str | os.PathLike[str]) -> bool:
+    """Whether Hugging Face's `datasets` has written this folder (`save_to_disk`)."""
+    return any(os.path.isfile(expanded(path) / name) for name in ("dataset_dict.json", "state.json"))
+
+
+def of_hugging_face(path: str | os.PathLike[str]) -> SfumatoError:
+    """The refusal of such a folder where class folders are meant."""
+    return SfumatoError(f"folder {str(path)!r} is a data set of Hugging Face's datasets", f"write hf:{path}")
+
+
 def place_of(spec: str) -> str:
     """Where a source is read from, however its path is spelt: the owner's list of runs knows changed data by it.
 
@@ -58,7 +68,7 @@ def place_of(spec: str) -> str:
     ('digits', 'folder:/pictures')
     """
     kind, colon, argument = spec.partition(":")
-    in_files = colon and kind != "torchvision"
+    in_files = colon and kind != "torchvision" and (kind != "hf" or os.path.exists(expanded(argument)))
     return f"{kind}:{expanded(argument).resolve()}" if in_files else spec
 
 

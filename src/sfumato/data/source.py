@@ -19,7 +19,7 @@ from sfumato.data.identity.codes import codes_of
 from sfumato.data.identity.owners import are_shared
 from sfumato.data.images.normalise import AsStored, Form, Images
 from sfumato.data.images.views import Views
-from sfumato.data.kinds import KINDS
+from sfumato.data.kinds import PUBLISHED
 from sfumato.data.parts import Part, Reading, RecordSets
 from sfumato.data.records import FileRecords, Records
 from sfumato.data.texts.tokens import Tokens
@@ -89,7 +89,8 @@ class Source(OfParts):
     The fields of its parts are attributes of the source as well: `source.train`, `source.size`.
 
     Args:
-        kind: "digits", "folder", "npz", "csv", "parquet", "webdataset", "torchvision" or "features"; never a path.
+        kind: "digits", "folder", "npz", "csv", "parquet", "webdataset", "hf", "torchvision" or "features"; of data from
+            Python "arrays", "dataset", "hf" or "frame"; never a path.
         records: the records themselves, in their sets: `train`, `test`, `held_out`, `zoomed`, `at_most`.
         declared: `classes` (a label is a position in it; where the source is `multilabel`, the labels' names),
             `examples` (the number of training examples that the promise is computed for), `users` (None where nobody
@@ -133,6 +134,7 @@ class Source(OfParts):
     has_own_split = Of[bool]("reading")
     cropped_share = Of[float]("reading")
     filtered = Of[bool]("reading")
+    notes = Of[tuple[str, ...]]("reading")
     unreadable_files = Of[tuple[str, ...]]("reading")
     in_neither_part = Of[int]("reading")
     tokens = Of[Tokens | None]("reading")
@@ -230,7 +232,7 @@ class Source(OfParts):
     @property
     def published(self) -> bool:
         """Whether the records are a published collection, or the features of one."""
-        return KINDS[self.kind if self.cache is None else self.cache.contents.source["kind"]].published
+        return (self.kind if self.cache is None else self.cache.contents.source["kind"]) in PUBLISHED
 
     @property
     def backbone(self) -> str | None:

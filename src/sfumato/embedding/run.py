@@ -33,13 +33,14 @@ from sfumato.training.job import is_public
 from sfumato.training.parts import budgeted
 from sfumato.training.preparation.prepare import check_machine, own_threads
 from sfumato.training.preparation.recorded import source_of
+from sfumato.training.preparation.sources import opened
 from sfumato.training.preparation.start import Machine, Start
 from sfumato.training.run import PublicRun, execute, refuse_finished
 
 
 @own_threads()
 def embed(
-    source: str | Source,
+    source: Any,
     *,
     directory: str | os.PathLike[str],
     model: str | nn.Module | None = None,
@@ -54,7 +55,8 @@ def embed(
     """Train an image embedding privately, with a promise for each user; an unfinished run in `directory` is resumed.
 
     Args:
-        source: a spelling such as "npz:faces.npz", or an opened `Source`; it must say whose record each one is.
+        source: a spelling such as "npz:faces.npz", an opened `Source`, or data from Python (`open_source`); it must say
+            whose record each one is.
         directory: the run directory.
         model: a name, a module of one's own (images (N, C, H, W) to embeddings (N, D), copied), or None for the rule's.
         budget: the name of a budget (`sfumato.set_budget`) that the whole plan is reserved in before the first round.
@@ -82,7 +84,7 @@ def embed(
         canary_users.check(audit, experiment.chosen)
         check_machine(Machine(device=device, threads=threads))
         source, request = spec.open(owner_key()), {"source": spec.record()}
-    source = users.kept(source, experiment.per_user)
+    source = users.kept(opened(source, open_set=True), experiment.per_user)
     own = model if isinstance(model, nn.Module) else None
     how: dict[str, Any] = {"device": device, "threads": threads, "request": request}
     how |= {"budget": budget, "audit": audit, "observers": observers}

@@ -17,6 +17,7 @@ from sfumato.data import (
     Images,
     Source,
     Views,
+    asked_for,
     facts,
     open_source,
     refuse_absent,
@@ -37,7 +38,7 @@ CROPS = ("central", "inception")
 
 
 def features(
-    source: str | Source,
+    source: Any,
     backbone: str,
     *,
     directory: str | os.PathLike[str],
@@ -78,14 +79,14 @@ def features(
     """
     if isinstance(source, str):
         refuse_absent(source)
-    else:
+    elif isinstance(source, Source):
         source.require_images("a cache of features")
     of_network = {name: choices.pop(name, None) for name in ("weights", "resolution", "resize", "model")}
     if choices.get("views") is None:
         choices["views"] = default_views(choices.get("crop", "central"), flip=choices.get("flip", False))
     showing = Showing(**choices)
     network, expects = models.load_backbone(backbone, **of_network)
-    if isinstance(source, str):
+    if not isinstance(source, Source):
         source = open_source(source, owner_key=own_key(), **declared_by(network, expects, source))
     contents = contents_for(
         source,
@@ -105,9 +106,9 @@ def features(
     return cache
 
 
-def declared_by(backbone: Backbone, expects: Expects, spec: str) -> dict[str, Any]:
+def declared_by(backbone: Backbone, expects: Expects, spec: Any) -> dict[str, Any]:
     """What a backbone says of images that nobody declared: their colours, and for files how large they are read."""
-    from_files = spec.partition(":")[0] in ("folder", "csv")
+    from_files = asked_for(spec).kind in ("folder", "csv", "hf", "dataset", "frame")
     return {"channels": backbone.architecture.channels} | ({"size": expects.enlarged} if from_files else {})
 
 

@@ -16,7 +16,7 @@ from sfumato._cards import card
 from sfumato._checks import SfumatoError
 from sfumato.averaging import EMA
 from sfumato.data import Clock, Source, SourceSpec
-from sfumato.experiment import users
+from sfumato.experiment import reading, users
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.keywords import experiment_of, refuse_budget, refuse_others, settings_of
 from sfumato.experiment.settings import Settings
@@ -36,7 +36,7 @@ from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.kind import Measure
 from sfumato.training.loop import Outcome, take_none, take_steps
 from sfumato.training.parts.registry import OPTIONS, split
-from sfumato.training.preparation import beforehand, resume
+from sfumato.training.preparation import beforehand, resume, sources
 from sfumato.training.preparation.estimate import idle_words
 from sfumato.training.preparation.origins import trained_on
 from sfumato.training.preparation.prepare import check_machine, own_threads, prepare
@@ -48,7 +48,7 @@ from sfumato.training.started import silent
 @own_threads()
 def train(
     model: str | nn.Module | None,
-    source: str | Source,
+    source: Any,
     plan: PrivacyPlan | None = None,
     *,
     directory: str | os.PathLike[str],
@@ -64,7 +64,8 @@ def train(
     Args:
         model: a name (see `sfumato.models`), a module of one's own, which stays as it is (a copy is trained), or None
             for the one that the rules choose.
-        source: a spelling such as "folder:pictures", or an opened `Source`.
+        source: a spelling such as "folder:pictures", an opened `Source`, or data from Python: arrays (images, labels),
+            a map-style `Dataset`, a Hugging Face `Dataset` or `DatasetDict`, a DataFrame (see `open_source`).
         plan: everything that decides epsilon; its population must be the source's number of examples. Without a plan it
             follows from `choices`, and whatever is left out follows the rules of the command line: see `Experiment`.
         directory: the run directory.
@@ -119,19 +120,22 @@ def train(
             spec = SourceSpec(spec=source, zoom=asked.zoom or 1.0)
             beforehand.check(asked, spec, options)
             source, request = spec.open(owner_key()), {"source": spec.record()}
-        source = asked.kept(source)
+        source = asked.kept(sources.opened(source, zoom=asked.zoom or 1.0))
         plan, settings, reasons = asked.decide(source)
         for line in reasons:
             progress.report(line)
     else:
         refuse_budget(choices)
         check_machine(machine)
-        if isinstance(source, str):
+        if not isinstance(source, Source):
             examples, people = users.declared_by(plan)
             chosen = settings_of(settings, name, averaging, choices)
-            spec = SourceSpec(spec=source, examples=examples, users=people, zoom=chosen.augmentation.zoom)
-            beforehand.check_planned(chosen, plan, spec, options)
-            source, request = spec.open(owner_key()), {"source": spec.record()}
+            known: dict[str, Any] = {"examples": examples, "users": people, "zoom": chosen.augmentation.zoom}
+            if isinstance(source, str):
+                spec = SourceSpec(spec=source, **known)
+                beforehand.check_planned(chosen, plan, spec, options)
+                source, request = spec.open(owner_key()), {"source": spec.record()}
+            source = sources.opened(source, **known)
         source = users.kept_for(source, plan)
         settings = settings_of(settings, name, averaging, choices, source)
     run = RunDirectory(directory)
@@ -231,6 +235,7 @@ def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
     if isinstance(job, PublicJob):
         return
     source = job.source
+    yield from (f"note: {note}" for note in reading.notes(source))
     if earlier := earlier_plans(job):
         yield sentences.summary(earlier, job.plan)
     known = {"places": source.places, "users": source.assignment}

@@ -110,7 +110,7 @@ usage: sfumato train [OPTIONS] SOURCE|RECIPE|RUN
 
 Train an image classifier privately, and state what was promised.
 
-SOURCE is digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH,
+SOURCE is digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH,
 webdataset:SHARDS, torchvision:NAME, or features:PATH for a cache that sfumato
 features has made; or a recipe (recipe:NAME, or a .toml file), which any
 option overrides but the one that chooses its row; or an unfinished run

@@ -313,7 +313,7 @@ LAYOUTS = {
         "sfumato train folder:{p} --unit user --user-from folder",
     ),
     "Train/anna/1.png valid/boris/2.png": (
-        "rename 'Train' to 'train' and 'valid' to 'test'; its folders are PATH/train/PERSON/IMAGE: if each class is "
+        "its folders are PATH/train/PERSON/IMAGE: if each class is "
         "one person, give user_from=class, as in sfumato embed folder:{p} --user-from class",
         None,
     ),

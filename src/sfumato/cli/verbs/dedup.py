@@ -41,7 +41,7 @@ class Dedup(EndsWithJson):
     """
 
     public: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PUBLIC")]
-    """The public source: digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, webdataset:SHARDS or
+    """The public source: digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH, webdataset:SHARDS or
     torchvision:NAME."""
     private: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PRIVATE")]
     """The private source."""

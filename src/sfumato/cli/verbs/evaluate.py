@@ -38,7 +38,7 @@ class Evaluate(Together, OfModel, Loading):
     """
 
     source: spellings.SourceName
-    """digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, webdataset:SHARDS, torchvision:NAME, or
+    """digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH, webdataset:SHARDS, torchvision:NAME, or
     features:PATH for a run on features."""
     part: str = "test"
     """Which part of the source: test, train, or all of it."""
@@ -50,6 +50,10 @@ class Evaluate(Together, OfModel, Loading):
     where it is one of them."""
     user_from: spellings.UserFrom = None
     """Whose image each one is, as in training: class, folder, or a regular expression."""
+    path_column: str | None = None
+    """Which column of a table holds the images' paths."""
+    label_column: str | None = None
+    """Which column of a table holds the classes."""
     skip_unreadable: bool = False
     """Leave files of a folder out from which no image can be read."""
     text_column: spellings.TextColumns = None

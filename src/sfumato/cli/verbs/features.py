@@ -30,7 +30,7 @@ class Features(Together, EndsWithJson, SourceChoices):
     """
 
     what: spellings.SourceName
-    """digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, webdataset:SHARDS or torchvision:NAME."""
+    """digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH, webdataset:SHARDS or torchvision:NAME."""
     backbone: Annotated[str, tyro.conf.arg(metavar="NAME")]
     """timm:NAME, torchvision:NAME, or a run of sfumato pretrain: its weights must come from public data."""
     weights: spellings.Path = None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Train(Observed, Together, PrivateChoices):
     """Train an image classifier privately, and state what was promised.
 
-    SOURCE is digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, webdataset:SHARDS, torchvision:NAME, or
+    SOURCE is digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH, webdataset:SHARDS, torchvision:NAME, or
     features:PATH for a cache that sfumato features has made; or a recipe (recipe:NAME, or a .toml file), which any
     option overrides but the one that chooses its row; or an unfinished run directory, which is resumed. Every option
     that is left out follows a written rule, from public facts alone, and the choice is printed.
@@ -99,6 +99,7 @@ class Train(Observed, Together, PrivateChoices):
     def foresee(self, job: PrivateJob, run: RunDirectory, progress: Progress) -> None:
         """Say what training would be."""
         from sfumato.cli.output.outcome import show_dry_run
+        from sfumato.experiment import reading
         from sfumato.runs.owner import sentences
         from sfumato.training.run import earlier_plans, refuse_finished
 
@@ -106,6 +107,8 @@ class Train(Observed, Together, PrivateChoices):
         earlier = earlier_plans(job)
         if earlier and not run.exists:
             progress.report(sentences.summary(earlier, job.plan))
+        for note in reading.notes(job.source):
+            progress.report(f"note: {note}")
         for note in (note for part in job.parts for note in part.notes(job.source, job.plan)):
             progress.report(note)
         show_dry_run(job, run, json=self.json)

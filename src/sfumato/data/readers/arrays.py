@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import math
-import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
 import numpy as np
-from numpy.lib import format
 
 from sfumato._checks import SfumatoError
-from sfumato._devices import memory_limit
-from sfumato._files import refuse_special
 from sfumato.data import classes as class_lists
 from sfumato.data import paths
 from sfumato.data.declared import Labels, Order, Texts
 from sfumato.data.images.levels import Levels, undeclared
 from sfumato.data.parts import Parts
+from sfumato.data.readers import archive
 from sfumato.data.readers.from_arrays import checked_column, columns_among, parts_of
 from sfumato.data.readers.whose import BY_CLASS, check_by_class, refuse_several
-from sfumato.data.subsets.filtered import MARK
 from sfumato.data.subsets.split import record_in_test
 from sfumato.data.texts.reading import load_numbers
 
@@ -52,8 +43,19 @@ def load(path: str, order: Order) -> Parts:
     """
     file = paths.expanded(path)
     where = f"archive {str(file)!r}"
+    arrays, filtered = archive.read(file, where, _wanted)
+    return of_arrays(arrays, order, where=where, filtered=filtered)
+
+
+def of_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str, filtered: bool = False) -> Parts:
+    """The parts of arrays that are called as in an archive: see `load`.
+
+    Args:
+        where: what to call them in a refusal.
+        filtered: whether the set was filtered by looking at private data.
+    """
     declared = order.declared.labels
-    arrays, names, filtered = _read(file, where, order)
+    arrays, names = _checked(arrays, where, order)
     multilabel = any(array.ndim == 2 for name, array in arrays.items() if name.startswith("y"))
     if multilabel:
         arrays, classes, listed = _several(arrays, names, declared, where)
@@ -122,23 +124,26 @@ def _split(arrays: dict[str, np.ndarray], order: Order) -> dict[str, np.ndarray]
     return {name + side: array[chosen] for side, chosen in sides.items() for name, array in arrays.items()}
 
 
-def _read(file: Path, where: str, order: Order) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None, bool]:
-    with _opened(file, where) as archive:
-        members = {name.removesuffix(".npy"): name for name in archive.namelist()}
-        wanted = _PAIR if not set(_FOUR) & set(members) else _FOUR
-        for name in wanted:
-            if name not in members:
-                found = ", ".join(one if one.isprintable() else repr(one) for one in members) or "nothing"
-                raise SfumatoError(
-                    f"{where} has no array {name!r}; it holds {found}",
-                    "save x_train, y_train, x_test and y_test, or one pair x and y to have it split",
-                )
-        beside = columns_among(members, [""] if wanted is _PAIR else ["_train", "_test"], where)
-        chosen = {name: members[name] for name in (*wanted, "classes") if name in members} | beside
-        _check_sizes(archive, chosen, where)
-        arrays = {name: _array(archive, member) for name, member in chosen.items()}
-        filtered = MARK in members
-    listed = arrays.pop("classes", None)
+def _wanted(members: dict[str, str], where: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The names of images and labels, and the members that say something beside them (`columns_among`)."""
+    wanted = _PAIR if not set(_FOUR) & set(members) else _FOUR
+    for name in wanted:
+        if name not in members:
+            found = ", ".join(one if one.isprintable() else repr(one) for one in members) or "nothing"
+            raise SfumatoError(
+                f"{where} has no array {name!r}; it holds {found}",
+                "save x_train, y_train, x_test and y_test, or one pair x and y to have it split",
+            )
+    return wanted, columns_among(members, [""] if wanted is _PAIR else ["_train", "_test"], where)
+
+
+def _checked(
+    arrays: dict[str, np.ndarray], where: str, order: Order
+) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None]:
+    """The arrays in their forms, and the names of the classes where there are such."""
+    listed = arrays.get("classes")
+    arrays = {name: array for name, array in arrays.items() if name != "classes"}
+    wanted, beside = _wanted({name: name for name in arrays}, where)
     for images_name, labels_name in zip(wanted[::2], wanted[1::2], strict=True):
         if not _are_texts(arrays[images_name], order.declared.texts):
             arrays[images_name] = _images(arrays[images_name], images_name, where, order.declared.pixels.levels)
@@ -154,58 +159,7 @@ def _read(file: Path, where: str, order: Order) -> tuple[dict[str, np.ndarray], 
     for name in beside:
         _, *side = name.partition("_")
         arrays[name] = checked_column(arrays[name], name, where, len(arrays["x" + "".join(side)]))
-    return arrays, _names(listed, where), filtered
-
-
-@contextmanager
-def _opened(file: Path, where: str) -> Iterator[zipfile.ZipFile]:
-    """The archive; what goes wrong meanwhile is refused by name."""
-    with paths.reading(where, "correct the path after npz:", "give the .npz file, or use folder:"):
-        refuse_special(paths.status(file), where)
-        with file.open("rb") as stream:
-            if not zipfile.is_zipfile(stream):
-                raise SfumatoError(f"{where} is not an npz archive, or is cut short", "write it with numpy.savez")
-            try:
-                with zipfile.ZipFile(stream) as archive:
-                    yield archive
-            except SfumatoError:
-                raise
-            except MemoryError:
-                problem = f"{where} unpacks to more than the memory that is free"
-                raise SfumatoError(problem, "free some, or save less") from None
-            except (
-                Exception
-            ):  # zipfile, its decoders and the reading of headers raise a dozen types for broken archives
-                raise SfumatoError(f"{where} is broken", "write it again with numpy.savez") from None
-
-
-def _check_sizes(archive: zipfile.ZipFile, members: dict[str, str], where: str) -> None:
-    """Refuse arrays that memory cannot hold by what their headers say, before any is unpacked."""
-    sizes = {}
-    for name, member in members.items():
-        with archive.open(member) as stream:
-            old = format.read_magic(stream) == (1, 0)
-            shape, _, dtype = (format.read_array_header_1_0 if old else format.read_array_header_2_0)(stream)
-            if dtype.hasobject:
-                raise SfumatoError(
-                    f"{where} holds pickled objects, which can run code when they are read",
-                    "save plain arrays: images as uint8, labels as integers, classes as text",
-                )
-            sizes[name] = math.prod(shape) * dtype.itemsize
-            held = archive.getinfo(member).file_size - stream.tell()
-        if sizes[name] <= memory_limit() and sizes[name] != held:
-            raise ValueError("the header speaks of another array")
-    if sum(sizes.values()) > memory_limit():
-        largest = max(sizes, key=sizes.__getitem__)
-        raise SfumatoError(
-            f"{where} unpacks to more than the memory that there is, {largest} alone to {sizes[largest] / 1e9:,.1f} GB",
-            "save fewer or smaller images, or as files, which are read when they are wanted (folder: or csv:)",
-        )
-
-
-def _array(archive: zipfile.ZipFile, member: str) -> np.ndarray:
-    with archive.open(member) as stream:
-        return format.read_array(stream, allow_pickle=False)
+    return arrays, _names(listed, where)
 
 
 def _are_texts(array: np.ndarray, texts: Texts) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,20 @@ from sfumato.data.readers.whose import BY_CLASS, check_by_class
 from sfumato.data.records import FileRecords, Records, in_threads, paths_of
 from sfumato.data.subsets.split import record_in_test
 
+COUNTED = 20_000
+"""Records, up to which all are looked at when one of them cannot be read."""
 MEMORY_SHARE = 0.5
 """How much of the memory that this process may have images may take; more of them stay in their files."""
 
 
-def load_files(listing: Listing, order: Order, *, where: str, unreadable: Sequence[Path | str] = ()) -> Parts:
+def load_files(
+    listing: Listing,
+    order: Order,
+    *,
+    where: str,
+    unreadable: Sequence[Path | str] = (),
+    notes: tuple[str, ...] = (),
+) -> Parts:
     """Put each record in its part, in the order of the listing, and decode it where memory can hold them all.
 
     Args:
@@ -38,6 +48,7 @@ def load_files(listing: Listing, order: Order, *, where: str, unreadable: Sequen
             (at most 224 pixels), and grey if every file is grey.
         where: what to call the data set in an error.
         unreadable: files of the set that are none of these; with `skip_unreadable` those that are broken are added.
+        notes: what else the owner is to know of how they were listed.
     """
     declared = order.declared
     if declared.people.user_from == BY_CLASS:
@@ -46,7 +57,7 @@ def load_files(listing: Listing, order: Order, *, where: str, unreadable: Sequen
     classes = declared.labels.label_columns or _classes(listing, declared, where)
     if declared.labels.label_columns is None:
         listing = listing.of_classes(classes, "the file")
-    with image_files.quiet_decoder():
+    with image_files.quiet_decoder(), _counting_others(listing, declared.pixels):
         if declared.loading.skip_unreadable:
             broken = _unreadable(listing, declared.pixels)
             unreadable = [*unreadable, *sorted(listing.stored.name(place) for place in listing.places[broken].tolist())]
@@ -70,6 +81,7 @@ def load_files(listing: Listing, order: Order, *, where: str, unreadable: Sequen
             cropped_share=cropped_share,
             unreadable_files=tuple(map(str, unreadable)),
             in_neither_part=len(listing) - len(parted),
+            notes=notes,
             **listing.reading(order),
         ),
     )
@@ -82,6 +94,20 @@ def _classes(listing: Listing, declared: Declared, where: str) -> tuple[str, ...
         listing.of_classes(classes, "the file")
         raise SfumatoError(f"{where} holds only one class, {classes[0]!r}", "give images of at least two classes")
     return classes
+
+
+@contextmanager
+def _counting_others(listing: Listing, pixels: Pixels) -> Iterator[None]:
+    """The refusal of a broken file, with how many others there are and what leaves all of them out."""
+    try:
+        yield
+    except image_files.UnreadableError as problem:
+        others = int(_unreadable(listing, pixels).sum()) - 1 if len(listing) <= COUNTED else 0
+        if others < 1:
+            raise
+        all_of_them = f"{problem.problem}, and {others} other{'s' * (others > 1)} cannot be read either"
+        remedy = f"{problem.remedy}; or leave all such out (`skip_unreadable`)"
+        raise image_files.UnreadableError(all_of_them, remedy) from None
 
 
 def _unreadable(listing: Listing, pixels: Pixels) -> np.ndarray:

@@ -20,8 +20,7 @@ from sfumato.data.readers.layout import (
     existing_folder,
     is_folder,
     listing,
-    parts_meant,
-    renaming,
+    parts_of,
     status,
     subfolders,
 )
@@ -58,20 +57,32 @@ def load(path: str, order: Order) -> Parts:
     _refuse_loose_images(root)
     # "train" is a fair name for a class of vehicles: it means a part only if it holds class folders itself.
     holders = [folder for folder in folders if users.in_classes(folder)]
-    if renamed := parts_meant(holders):
-        raise SfumatoError(
-            f"{where} has its parts in {' and '.join(repr(one.name) for one in holders)}, and they are to be called "
-            "train and test",
-            renaming(renamed),
-        )
-    parts = {folder.name: folder for folder in holders if folder.name in PARTS}
+    parts, notes = parts_of(holders), ()
+    if parts:
+        parts, left, notes = _two(parts, where)
+        folders = [folder for folder in folders if folder not in left]
+    else:
+        parts = {folder.name: folder for folder in holders if folder.name in PARTS}
     if parts:
         found = _parts(root, folders, parts, declared, users)
     elif {folder.name for folder in folders} == {*PARTS}:
         raise SfumatoError(f"train and test of {where} have no class folders", users.layout)
     else:
         found = users.listing({None: folders})
-    return load_files(found, order, where=where, unreadable=users.strays)
+    return load_files(found, order, where=where, unreadable=users.strays, notes=(*notes, *users.notes))
+
+
+def _two(parts: dict[str, Path], where: str) -> tuple[dict[str, Path], list[Path], tuple[str, ...]]:
+    """The folders of train and test, those that are left out, and what to say of that: the validation part is the test
+    part where there is no other."""
+    if "validation" not in parts:
+        return parts, [], ()
+    name = parts["validation"].name
+    if "test" not in parts:
+        note = f"the folder {name!r} of {where} is the test part"
+        return {"train": parts["train"], "test": parts["validation"]}, [], (note,)
+    kept = {part: folder for part, folder in parts.items() if part in PARTS}
+    return kept, [parts["validation"]], (f"the folder {name!r} of {where} is left out: train and test are read",)
 
 
 class _Users:
@@ -84,6 +95,7 @@ class _Users:
 
     def __init__(self, user_from: str | None, *, skip_strays: bool = False):
         self.strays: list[Path] = []
+        self._inner: list[Path] = []
         self._strays = self.strays if skip_strays else None
         self.by_folder = user_from == BY_FOLDER
         self.layout = f"{_OF_USERS}, or {_OTHERWISE}" if self.by_folder else _LAYOUT
@@ -97,6 +109,18 @@ class _Users:
                     r"give one such as 'patient-(\d+)_', or folder where users have folders of their own, or class "
                     "where each class is one user",
                 ) from None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to say of folders within class folders."""
+        if not self._inner:
+            return ()
+        first, more = self._inner[0], f" and {len(self._inner) - 1} others" if len(self._inner) > 1 else ""
+        inner = f"{first.parent.name}/{first.name}{more}"
+        return (
+            f"folders within class folders are read with their class ({inner}); where each is a user's, "
+            "`user_from=folder` says so",
+        )
 
     def in_classes(self, folder: Path) -> bool:
         """Whether a folder holds class folders, and is none itself."""
@@ -124,7 +148,7 @@ class _Users:
     def _files(self, folder: Path) -> Iterator[tuple[Path, os.stat_result, str | None]]:
         """The images of a class folder, with what the system says of them and with their users."""
         if not self.by_folder:
-            for file, known in _files(folder, strays=self._strays):
+            for file, known in _files(folder, strays=self._strays, inner=self._inner):
                 yield file, known, self._named(file)
             return
         for item in listing(folder):
@@ -152,7 +176,7 @@ class _Users:
 
 def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: Declared, users: _Users) -> Listing:
     for folder in folders:
-        if folder.name not in parts:
+        if folder not in parts.values():
             raise SfumatoError(
                 f"folder {str(root)!r} holds {folder.name!r} beside {' and '.join(sorted(parts, reverse=True))}",
                 "keep the two folders train and test, each with class folders, and move the others away",
@@ -177,15 +201,21 @@ def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: De
 
 
 def _files(
-    folder: Path, kind: str = "class folder", strays: list[Path] | None = None
+    folder: Path, kind: str = "class folder", strays: list[Path] | None = None, inner: list[Path] | None = None
 ) -> Iterator[tuple[Path, os.stat_result]]:
     """The images of a folder, with what the system says of them. `kind` is what to call the folder; `strays` takes what
-    is no image by its name, which is refused where there is no such list.
+    is no image by its name, which is refused where there is no such list; `inner` the folders in it, which are read at
+    any depth, but for links.
     """
     empty = True
     for item in listing(folder):
         known = status(item)
         if stat.S_ISDIR(known.st_mode):
+            if inner is not None and not item.is_symlink():
+                inner.append(item)
+                yield from _files(item, kind, strays, inner)
+                empty = False
+                continue
             whose = ", or give `user_from=folder` where it is a user's" if kind == "class folder" else ""
             raise SfumatoError(
                 f"{kind} {str(folder)!r} holds the folder {item.name!r}", f"put images directly in {kind}s{whose}"

@@ -16,11 +16,12 @@ from sfumato.data.readers.whose import BY_CLASS, BY_FOLDER
 
 PARTS = ("train", "test")
 """What the folders of the two parts are called."""
-_MEANT = {
+_CALLED = {
     "train": ("training", "trn"),
-    "test": ("testing", "tst", "tests", "val", "valid", "validation", "dev", "eval", "evaluation"),
+    "test": ("testing", "tst", "tests", "eval", "evaluation"),
+    "validation": ("val", "valid", "dev"),
 }
-"""What they are called elsewhere."""
+"""What the folders of the parts are called elsewhere, in any case of letters."""
 _SIDECARS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir", "dicomdir"})
 
 
@@ -32,13 +33,11 @@ class Layout:
         root: the folder, or the one in it that holds the images' folders: PATH/train where nothing else is there.
         levels: how many folders lie one in another down to the first image, from the root, or from its parts.
         parted: whether the root holds the parts.
-        renamed: what the folders of the parts are called, and what they would have to be: pairs of names.
     """
 
     root: Path
     levels: int
     parted: bool
-    renamed: tuple[tuple[str, str], ...]
 
     @property
     def fitting(self) -> str | None:
@@ -57,40 +56,28 @@ def layout_of(path: str) -> Layout:
     root = existing_folder(path)
     folders = subfolders(root)
     if [folder.name for folder in folders] == [PARTS[0]] and subfolders(folders[0]):
-        return Layout(folders[0], _levels(folders[0]), False, ())
+        return Layout(folders[0], _levels(folders[0]), False)
     holders = [folder for folder in folders if subfolders(folder)]
-    renamed = parts_meant(holders)
-    parted = bool(renamed) or {*PARTS} <= {folder.name for folder in holders}
-    return Layout(root, max(0, _levels(root) - parted), parted, renamed)
+    parted = bool(parts_of(holders))
+    return Layout(root, max(0, _levels(root) - parted), parted)
 
 
-def parts_meant(folders: Sequence[Path]) -> tuple[tuple[str, str], ...]:
-    """Which of these folders are the parts by another name, and how to rename them; none where that is not clear.
+def parts_of(folders: Sequence[Path]) -> dict[str, Path]:
+    """The folders of train, test and validation, whatever they are called; none where that is not clear.
 
-    >>> parts_meant([Path("p/Train"), Path("p/val")])
-    (('Train', 'train'), ('val', 'test'))
-    >>> parts_meant([Path("p/train"), Path("p/test"), Path("p/val")]), parts_meant([Path("p/cat"), Path("p/val")])
-    ((), ())
+    >>> sorted(parts_of([Path("p/Train"), Path("p/val"), Path("p/test")]).items())
+    [('test', PosixPath('p/test')), ('train', PosixPath('p/Train')), ('validation', PosixPath('p/val'))]
+    >>> parts_of([Path("p/train"), Path("p/cat")]), parts_of([Path("p/test"), Path("p/tests")])
+    ({}, {})
     """
-    names = {folder.name for folder in folders}
-    found = {}
-    for part, others in _MEANT.items():
-        alike = [part] if part in names else sorted(name for name in names if name.lower() in (part, *others))
-        if len(alike) != 1:
-            return ()
-        found[alike[0]] = part
-    if set(found) != names:
-        return ()
-    return tuple(sorted((name, part) for name, part in found.items() if name != part))
-
-
-def renaming(renamed: Sequence[tuple[str, str]]) -> str:
-    """What to do about parts that are called otherwise, as the start of a remedy.
-
-    >>> print(renaming([("training", "train"), ("val", "test")]))
-    rename 'training' to 'train' and 'val' to 'test'
-    """
-    return "rename " + " and ".join(f"{name!r} to {part!r}" for name, part in renamed)
+    found: dict[str, Path] = {}
+    for folder in folders:
+        name = folder.name.lower()
+        part = next((part for part, names in _CALLED.items() if name in (part, *names)), None)
+        if part is None or part in found:
+            return {}
+        found[part] = folder
+    return found if len(found) > 1 and "train" in found else {}
 
 
 def subfolders(folder: Path) -> list[Path]:

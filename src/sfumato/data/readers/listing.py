@@ -141,7 +141,7 @@ class Gathering:
         self,
         label: str | tuple[int, ...],
         *,
-        part: str | None = None,
+        part: str | None = None,  # train, test or validation
         user: str | None = None,
         group: str | None = None,
         time: TimeStamp | None = None,
@@ -154,7 +154,7 @@ class Gathering:
         self._labels.append(self._names.setdefault(label, len(self._names)))
         self._filtered |= filtered
         if part is not None:
-            self._test.append(part == "test")
+            self._test.append(("train", "test", "validation").index(part))
         if user is not None:
             self._users.append(spelt(user))
         if group is not None:
@@ -174,19 +174,32 @@ class Gathering:
         times = np.array(self._times)
         if isinstance(self.first_time, np.datetime64):
             times = times.view("datetime64[us]")
-        return Listing(
+        found = Listing(
             stored=stored,
             places=np.arange(len(labels)),
             labels=labels,
             names=names,
             written=written,
-            test=np.array(self._test, bool) if self._test else None,
+            test=np.array(self._test) == self._tested if self._test else None,
             users=self._users.numbers() if len(self._users) else None,
             people=tuple(self._users.names),
             groups=self._groups.array() if len(self._groups) else None,
             times=None if self.first_time is None else times,
             filtered=self._filtered,
         )
+        left = np.array(self._test, np.int8) == 2 if self._tested == 1 else np.zeros(1, bool)
+        return found.chosen(~left) if left.any() else found
+
+    @property
+    def _tested(self) -> int:
+        """Which part is the test part: that of this name, else the validation part."""
+        return 1 if 1 in self._test or 2 not in self._test else 2
+
+    def notes(self, where: str) -> tuple[str, ...]:
+        """What to say of a validation part."""
+        if 2 not in self._test:
+            return ()
+        return (f"the validation part of {where} is " + ("left out" if self._tested == 1 else "the test part"),)
 
 
 class Texts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import itertools
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from sfumato.data.classes import refuse_unwritable
 from sfumato.data.clock import WRITTEN, TimeStamp, time_stamp
 from sfumato.data.declared import Order
 from sfumato.data.identity.owners import NOBODY, spelt
+from sfumato.data.readers.sharded.names import PART_NAMES
 from sfumato.data.subsets.filtered import MARK
 from sfumato.data.subsets.split import record_in_test
 
@@ -35,7 +37,8 @@ LONGEST_LINE = 1 << 24
 def first_of(table: Path) -> list[str]:
     """The fields of the first line: columns' names, where there are any."""
     with _reading(table) as stream:
-        return next(csv.reader(_lines(stream), strict=True), [])
+        header, lines = _peeked(stream)
+        return next(csv.reader(lines, strict=True, delimiter=separator(header)), [])
 
 
 def rows_of(table: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, str]]]:
@@ -45,7 +48,8 @@ def rows_of(table: Path, columns: Sequence[str] | None = None) -> Iterator[tuple
         columns: their names, where the first line is not what says them.
     """
     with _reading(table) as stream:
-        reader = csv.DictReader(_lines(stream), fieldnames=columns, strict=True)
+        header, lines = _peeked(stream)
+        reader = csv.DictReader(lines, fieldnames=columns, strict=True, delimiter=separator(header))
         for row in reader:
             if any(field.strip() for field in row.pop(None, [])):
                 raise SfumatoError(
@@ -79,6 +83,22 @@ def _lines(stream: TextIO) -> Iterator[str]:
         if len(line) == LONGEST_LINE:
             raise csv.Error(f"one of its lines has {LONGEST_LINE:,} characters or more")
         yield line
+
+
+def _peeked(stream: TextIO) -> tuple[str, Iterator[str]]:
+    """The first line, and all of them."""
+    lines = _lines(stream)
+    header = next(lines, "")
+    return header, itertools.chain([header] if header else [], lines)
+
+
+def separator(header: str) -> str:
+    """What separates the fields of a table with this first line: a comma, or where it has none a semicolon or a tab.
+
+    >>> separator("path,label"), separator("path;label"), separator("path\\tlabel")
+    (',', ';', '\\t')
+    """
+    return next((mark for mark in ",;\t" if mark in header), ",")
 
 
 def check_columns(
@@ -130,9 +150,11 @@ def facts_of(
     found: dict[str, Any] = {name: (row[name] or "").strip() for name in FACTS if name in row}
     if "user" in found:
         found["user"] = spelt(found["user"])
-    part = found.pop("split", None)
-    if part not in ("train", "test", None):
-        raise SfumatoError(f"{where} has the split {part!r}", "write train or test")
+    part = found_split = found.pop("split", None)
+    if part is not None:
+        part = PART_NAMES.get(part.lower()) if "path" in wanted else part
+        if part not in ("train", "test", "validation" if "path" in wanted else "test"):
+            raise SfumatoError(f"{where} has the split {found_split!r}", "write train or test")
     if "time" in found:
         found["time"] = _time(found["time"], where)
     if labels is not None:

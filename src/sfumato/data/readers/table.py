@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
 from sfumato.data import paths
 from sfumato.data.classes import refuse_unwritable, require_declared
-from sfumato.data.declared import Order
+from sfumato.data.declared import Loading, Order
 from sfumato.data.parts import Parts
 from sfumato.data.readers import rows
 from sfumato.data.readers.dicom import BY_PATIENT
@@ -23,7 +24,7 @@ from sfumato.data.stored import Column, Files, Identities
 from sfumato.data.texts import reading
 
 _PATH = ("path",)
-UNDERSTOOD = ("label_columns", f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}")
+UNDERSTOOD = ("label_columns", "label_column", "path_column", f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}")
 
 
 def load(path: str, order: Order) -> Parts:
@@ -41,19 +42,36 @@ def load(path: str, order: Order) -> Parts:
     table = paths.expanded(path)
     first = rows.first_of(table)
     columns = reading.columns_of(first, order.declared.texts)
-    if columns is not None:
+    if columns is not None and order.declared.loading.path_column is None:
         if order.declared.labels.label_columns is not None:
             raise SfumatoError(
                 f"`label_columns` are of images, and table {str(table)!r} holds texts",
                 "give one, in a column called label",
             )
         return reading.load(table, first, columns, order)
-    return _load_images(table, first, order)
+    return _load_images(table, first, lambda: rows.rows_of(table), order)
 
 
-def _load_images(table: Path, first: Sequence[str], order: Order) -> Parts:
+def of_frame(frame: Any, order: Order) -> Parts:
+    """The same of a pandas DataFrame with these columns. Relative paths start at the working directory."""
+    columns = [str(name) for name in frame.columns]
+    plain = frame.astype(object).where(frame.notna(), None)
+
+    def lines() -> Iterator[tuple[int, dict[str, str]]]:
+        for line, values in enumerate(plain.itertuples(index=False, name=None)):
+            yield line, {name: "" if value is None else str(value) for name, value in zip(columns, values, strict=True)}
+
+    return _load_images(Path("DataFrame"), columns, lines, order)
+
+
+Lines = Callable[[], Iterator[tuple[int, dict[str, str]]]]
+"""Gives line numbers with fields by column, anew whenever it is called."""
+
+
+def _load_images(table: Path, first: Sequence[str], lines_of: Lines, order: Order) -> Parts:
     declared = order.declared
     labels = declared.labels.label_columns
+    first, lines_of = _renamed(table, first, lines_of, declared.loading)
     example = ",".join(["path", *labels]) if labels else "path,label or path,label,user,split"
     rows.check_columns(first, _PATH, f"table {str(table)!r}", example=example, labels=labels)
     rule = declared.people.user_from
@@ -62,7 +80,7 @@ def _load_images(table: Path, first: Sequence[str], order: Order) -> Parts:
             f"table {str(table)!r} has the column user, and `user_from={rule}` is given", "leave one of them out"
         )
     found, files, lines, several = Gathering(), Column(), array("q"), Identities()
-    for line, row in rows.rows_of(table):
+    for line, row in lines_of():
         known = rows.facts_of(row, _PATH, table, line, labels)
         where = f"line {line} of {str(table)!r}"
         path = table.parent / paths.expanded(row["path"].strip())
@@ -80,12 +98,35 @@ def _load_images(table: Path, first: Sequence[str], order: Order) -> Parts:
     if not len(found):
         raise SfumatoError(f"table {str(table)!r} lists no image", "add a line for each image")
     for earlier, later in several.repeated():
-        path = next(row["path"] for line, row in rows.rows_of(table) if line == lines[later])
+        path = next(row["path"] for line, row in lines_of() if line == lines[later])
         raise SfumatoError(
             f"line {lines[later]} of {str(table)!r} lists {path!r}, which line {lines[earlier]} lists already",
             "list each image once, since a promise for one record covers one line",
         )
-    return load_files(found.listing(Files(files)), order, where=f"table {str(table)!r}")
+    where = f"table {str(table)!r}"
+    return load_files(found.listing(Files(files)), order, where=where, notes=found.notes(where))
+
+
+def _renamed(table: Path, first: Sequence[str], lines_of: Lines, loading: Loading) -> tuple[Sequence[str], Lines]:
+    """The first line and all others with the columns that were declared called path and label, as they are read by."""
+    given = {"path": loading.path_column, "label": loading.label_column}
+    wanted = {own: name for name, own in given.items() if own is not None}
+    for own, name in wanted.items():
+        if own not in first:
+            shown = repr(",".join(first)[:100])
+            raise SfumatoError(
+                f"table {str(table)!r} has no column {own!r} in its first line, which holds {shown}",
+                f"correct `{name}_column`",
+            )
+    if not wanted:
+        return first, lines_of
+    names = {column: wanted.get(column, column if column not in wanted.values() else "") for column in first}
+
+    def lines() -> Iterator[tuple[int, dict[str, str]]]:
+        for line, row in lines_of():
+            yield line, {names[column]: field for column, field in row.items() if names[column]}
+
+    return [name for column in first if (name := names[column])], lines
 
 
 def _identity(file: Path, where: str) -> tuple[Path, os.stat_result]:

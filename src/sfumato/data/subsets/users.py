@@ -12,7 +12,7 @@ from sfumato.data.caches.pieces import CachedRecords
 from sfumato.data.identity.codes import LENGTH, user_code
 from sfumato.data.identity.owners import SEPARATOR, Owners, named, owners_of
 from sfumato.data.parts import Part
-from sfumato.data.readers.layout import layout_of, renaming
+from sfumato.data.readers.layout import layout_of
 from sfumato.data.readers.whose import BY_CLASS
 from sfumato.data.records import numbered
 from sfumato.data.source import Source
@@ -50,9 +50,8 @@ def _remedy_of_folder(path: str, command: str) -> str:
         return f"make a folder for each {folders if embeds else 'user, PATH/CLASS/USER/IMAGE, with `user_from=folder`'}"
     verb, *options = command.split(" ", 1)
     whole = " ".join(["sfumato", verb, shlex.quote(f"folder:{layout.root}"), *options, f"--user-from {rule}"])
-    first = f"{renaming(layout.renamed)}; " if layout.renamed else ""
     whose = "class is one person" if rule == BY_CLASS else "inner folder is one user's"
-    return f"{first}its folders are {layout.spelt}: if each {whose}, give `user_from={rule}`, as in {whole}"
+    return f"its folders are {layout.spelt}: if each {whose}, give `user_from={rule}`, as in {whole}"
 
 
 def owners(part: Part) -> Owners:

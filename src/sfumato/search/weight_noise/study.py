@@ -38,7 +38,7 @@ PIECE = 4096
 
 @own_threads()
 def noise_study(
-    source: str | Source,
+    source: Any,
     models: str | Sequence[str],
     *,
     directory: str | os.PathLike[str],
@@ -69,7 +69,7 @@ def noise_study(
     """
     progress, place = shown(progress), Path(directory)
     design = Design(models=(models,) if isinstance(models, str) else models, **choices)
-    if isinstance(source, str):
+    if not isinstance(source, Source):
         source = open_source(source, owner_key=owner_key(), public=True if public else None)
     if not source.public and not not_private:
         raise SfumatoError(

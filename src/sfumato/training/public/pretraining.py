@@ -29,6 +29,7 @@ from sfumato.training.preparation import beforehand
 from sfumato.training.preparation.building import build
 from sfumato.training.preparation.origins import origins
 from sfumato.training.preparation.prepare import begun, check_machine, own_threads
+from sfumato.training.preparation.sources import opened
 from sfumato.training.preparation.start import Machine, Start
 from sfumato.training.run import PublicRun, executed
 from sfumato.training.started import silent
@@ -159,7 +160,7 @@ def job_of(
 @own_threads()
 def pretrain(
     model: str | nn.Module,
-    source: str | Source,
+    source: Any,
     *,
     directory: str | os.PathLike[str],
     steps: int,
@@ -174,7 +175,7 @@ def pretrain(
 
     Args:
         model: a name (see `sfumato.models`) or a module of one's own, which stays as it is: a copy is trained.
-        source: a spelling such as "torchvision:CIFAR100", or an opened `Source`.
+        source: a spelling such as "torchvision:CIFAR100", an opened `Source`, or data from Python (`open_source`).
         directory: the run directory. `sfumato.train(..., pretrained=directory)` fine-tunes its averaged weights; with
             `pretrained_weights="last"` the last ones, which lie beside them.
         steps, batch_size: how long, and how many examples in a step.
@@ -198,8 +199,9 @@ def pretrain(
     public, observers = choices.pop("public", False), choices.pop("observers", ())
     length = {"steps": steps, "batch_size": batch_size, "max_norm": choices.pop("max_norm", None)}
     own, name = (model, "module") if isinstance(model, nn.Module) else (None, model)
+    zoom = settings.augmentation.zoom if settings is not None else choices.get("zoom") or 1.0
+    source = opened(source, public=True if public else None, zoom=zoom)
     if isinstance(source, str):
-        zoom = settings.augmentation.zoom if settings is not None else choices.get("zoom") or 1.0
         spec = SourceSpec(spec=source, public=True if public else None, zoom=zoom)
         refuse_at_once({**settings_of(settings, name, averaging, choices).flat(), **length}, spec)
         check_machine(machine)

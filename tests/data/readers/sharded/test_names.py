@@ -87,7 +87,7 @@ def test_patterns_that_lead_nowhere(place, pattern, message):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("me___photos/photos-train.arrow", "but some with .arrow; write them as Parquet, by dataset.to_parquet"),
+        ("me___photos/photos-train.arrow", "but some with .arrow; give a folder that Hugging Face"),
         ("train-000.tar.gz", "but some with .tar.gz; unpack them to .tar"),
         ("a/train-000.tgz", "but some with .tgz; unpack them to .tar"),
     ],

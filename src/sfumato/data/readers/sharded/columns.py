@@ -60,10 +60,12 @@ class _Reader:
         schema = stored.schema
         self._stored, self._declared, self._where = stored, order.declared.labels, where
         several = self._declared.label_columns
-        self._labels = several or (column_named(schema, LABEL, "ClassLabel", str(stored.shards[0])),)
+        own = order.declared.loading.label_column
+        self._labels = several or (own or column_named(schema, LABEL, "ClassLabel", str(stored.shards[0])),)
         for name in self._labels:
             if name not in schema.names:
-                raise SfumatoError(f"{where} has no column {name!r}", "name columns of 0 and 1 as `label_columns`")
+                remedy = "correct `label_column`" if several is None else "name columns of 0 and 1 as `label_columns`"
+                raise SfumatoError(f"{where} has no column {name!r}", remedy)
         self._beside = [name for name in _FACTS if name in schema.names]
         if "group" in self._beside and "user" not in self._beside:
             raise SfumatoError(f"{where} has a column 'group' and no column 'user'", "add it, or rename the column")

@@ -20,7 +20,7 @@ LONGEST_LIST = 100_000
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
-_PARTS = {
+PART_NAMES = {
     "train": "train",
     "training": "train",
     "test": "test",
@@ -35,7 +35,7 @@ _PARTS = {
 """Parts by the words in names, as Hugging Face's `datasets` finds them."""
 _WORD = re.compile(r"[^a-z]+")
 _OTHERS = {
-    ".arrow": "write them as Parquet, by dataset.to_parquet of Hugging Face's datasets",
+    ".arrow": "give a folder that Hugging Face's datasets saved as hf:PATH, or write Parquet by dataset.to_parquet",
     ".tar.gz": "unpack them to .tar, since single images are read",
     ".tgz": "unpack them to .tar, since single images are read",
 }
@@ -106,12 +106,21 @@ def parts_of(shards: Sequence[Path], where: str) -> list[str | None]:
     return ["train" if name == "train" else "test" for name in found]
 
 
+def part_named(name: str) -> str | None:
+    """Which part a name speaks of: train, test or validation.
+
+    >>> part_named("validation"), part_named("train-00000"), part_named("unsupervised")
+    ('validation', 'train', None)
+    """
+    words = {PART_NAMES[word] for word in _WORD.split(name.lower()) if word in PART_NAMES}
+    return words.pop() if len(words) == 1 else None
+
+
 def _named(path: Path) -> str | None:
     """The part that a shard's own name speaks of, else its folder's."""
     for name in (path.stem, *reversed(path.parts[:-1])):
-        words = {_PARTS[word] for word in _WORD.split(name.lower()) if word in _PARTS}
-        if len(words) == 1:
-            return words.pop()
+        if (part := part_named(name)) is not None:
+            return part
     return None
 
 

@@ -1,0 +1,1 @@
+"""Data as Python has them, in place of a spelling: arrays, data sets and tables."""

@@ -1,0 +1,99 @@
+"""hf:PATH - a data set of Hugging Face's `datasets`: as it lies on the disk, as Parquet, or by its name on the hub."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sfumato._checks import SfumatoError
+from sfumato.data.declared import Order
+from sfumato.data.parts import Parts
+from sfumato.data.paths import expanded, is_data_set
+from sfumato.data.readers import parquet
+from sfumato.data.readers.dicom import BY_PATIENT
+from sfumato.data.readers.files import load_files
+from sfumato.data.readers.sharded.columns import listing
+from sfumato.data.readers.sharded.names import part_named
+from sfumato.data.readers.sharded.tables import TableRows
+from sfumato.data.readers.whose import BY_CLASS
+
+UNDERSTOOD = ("label_columns", "label_column", "skip_unreadable", f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}")
+_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+def load(argument: str, order: Order) -> Parts:
+    """Read a folder that `save_to_disk` wrote, Parquet files (`parquet.load`), or what the hub has by this name.
+
+    The columns are those of Parquet files: the feature Image, ClassLabel (or text, or whole numbers), `user`, `group`
+    and `time`. Splits called train and test are the parts, validation the test part where there is no other; a single
+    split is split by a keyed hash.
+    """
+    find(argument)
+    path, where = expanded(argument), f"hf:{argument}"
+    if path.exists() and not is_data_set(argument):
+        return parquet.load(argument, order)
+    import datasets
+
+    try:
+        found = datasets.load_from_disk(str(path)) if path.exists() else datasets.load_dataset(argument)
+    except Exception as problem:  # of the file system, pyarrow, the network and the hub
+        reason = " ".join(str(problem).split())[:150] or type(problem).__name__
+        remedy = (
+            "write it again with save_to_disk" if path.exists() else "correct the name, or give a folder or Parquet"
+        )
+        raise SfumatoError(f"{where} cannot be read ({reason})", remedy) from None
+    return of_sets(found if isinstance(found, dict) else {None: found}, order, where)
+
+
+def find(argument: str) -> None:
+    """Refuse what is not there, and what no library reads."""
+    path = expanded(argument)
+    if path.exists() and not is_data_set(argument):
+        parquet.find(argument)
+        return
+    if not path.exists() and (_NAME.fullmatch(argument) is None or argument.startswith(".")):
+        raise SfumatoError(f"data set {str(path)!r} does not exist", "correct the path after hf:")
+    if importlib.util.find_spec("datasets") is None:
+        remedy = "pip install 'sfumato[hf]'"
+        if not path.exists() and os.sep not in argument:
+            remedy += ", or correct the path"
+        raise SfumatoError("hf: needs Hugging Face's datasets, which is not installed", remedy)
+
+
+def of_sets(sets: Mapping[Any, Any], order: Order, where: str) -> Parts:
+    """Both parts of data sets.
+
+    Args:
+        sets: `datasets.Dataset`s by the names of their splits; None for one that has no name.
+        where: what to call them in a refusal.
+    """
+    chosen, parts, notes = _parts(sets, where)
+    stored = TableRows([(name or where, sets[name]) for name in chosen])
+    return load_files(listing(stored, parts, order, where), order, where=where, notes=notes)
+
+
+def _parts(
+    sets: Mapping[str | None, Any], where: str
+) -> tuple[Sequence[str | None], list[str | None], tuple[str, ...]]:
+    """Which are read, of each its part, None to split it, and what to say of that."""
+    if len(sets) == 1:
+        return [*sets], [None], ()
+    known = {name: part_named(name or "") for name in sets}
+    if odd := [name for name, part in known.items() if part is None]:
+        raise SfumatoError(
+            f"{where} has the split {odd[0]!r} beside others",
+            "give the splits train and test, or one split of it",
+        )
+    if "train" not in known.values():
+        raise SfumatoError(f"{where} has no split train", "give the train split as well")
+    chosen, notes = dict(known), ()
+    if {"test", "validation"} <= set(known.values()):
+        chosen = {name: part for name, part in known.items() if part != "validation"}
+        left = [name for name in known if name not in chosen]
+        notes = (f"{' and '.join(map(repr, left))} of {where} is left out: train and test are read",)
+    elif "validation" in known.values():
+        notes = (f"the validation split of {where} is the test part",)
+    return [*chosen], ["train" if part == "train" else "test" for part in chosen.values()], notes

@@ -1,0 +1,103 @@
+"""hf:PATH and data sets of Hugging Face's `datasets` from Python."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sfumato._checks import SfumatoError
+from sfumato.data import open_source, refuse_absent
+
+datasets = pytest.importorskip("datasets", reason="Hugging Face's datasets is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore")
+IMAGES = np.random.default_rng(0).integers(0, 256, (60, 8, 8), np.uint8)
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    datasets.disable_progress_bars()
+    features = {"picture": datasets.Image(), "kind": datasets.ClassLabel(names=["cat", "dog"])}
+    features |= {"user": datasets.Value("int64")}
+    columns = {"picture": [Image.fromarray(image) for image in IMAGES], "kind": [0, 1] * 30}
+    columns |= {"user": (np.arange(60) // 2).tolist()}
+    return datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+
+
+def opened(given: Any, **facts: Any):
+    return open_source(given, owner_key=bytes(32), **facts)
+
+
+def test_columns_are_found_by_their_features(pictures):
+    found = opened(pictures)
+    assert (found.kind, found.classes, len(found.train) + len(found.test)) == ("hf", ("cat", "dog"), 60)
+    assert found.users is not None
+    labels = np.concatenate([found.train.labels, found.test.labels])
+    assert (np.bincount(labels) == 30).all()
+
+
+def test_rows_are_read_as_they_were_chosen(pictures):
+    parts = pictures.train_test_split(0.25, seed=1)
+    found = opened(parts)
+    assert (found.train.images[..., 0] == np.stack([np.asarray(image) for image in parts["train"]["picture"]])).all()
+    assert (len(found.train), len(found.test), found.has_own_split) == (45, 15, True)
+
+
+def test_the_disk_the_memory_and_parquet_hold_the_same(pictures, tmp_path):
+    parts = pictures.train_test_split(0.25, seed=1)
+    parts.save_to_disk(tmp_path / "saved")
+    (tmp_path / "files").mkdir()
+    for name, part in parts.items():
+        part.to_parquet(tmp_path / "files" / f"{name}.parquet")
+    found = opened(parts)
+    saved = opened(f"hf:{tmp_path}/saved")
+    files = opened(f"hf:{tmp_path}/files")
+    assert found.fingerprint == saved.fingerprint
+    assert {found.materials} == {saved.materials} == {files.materials}
+    assert saved.places == (f"hf:{tmp_path}/saved",)
+
+
+def test_validation_is_the_test_part_where_there_is_no_other(pictures):
+    parts = pictures.train_test_split(0.25, seed=1)
+    two = datasets.DatasetDict(train=parts["train"], validation=parts["test"])
+    found = opened(two)
+    assert (len(found.test), found.notes) == (15, ("the validation split of the DatasetDict is the test part",))
+    three = datasets.DatasetDict(**two, test=parts["test"].select(range(10)))
+    found = opened(three)
+    assert (len(found.train), len(found.test)) == (45, 10)
+    assert found.notes == ("'validation' of the DatasetDict is left out: train and test are read",)
+
+
+def test_images_may_lie_in_files(tmp_path):
+    paths = []
+    for place, image in enumerate(IMAGES):
+        paths.append(str(tmp_path / f"{place}.png"))
+        Image.fromarray(image).save(paths[-1])
+    given = datasets.Dataset.from_dict({"image": paths, "label": ["a", "b"] * 30})
+    given = given.cast_column("image", datasets.Image())
+    assert len(opened(given).train) + len(opened(given).test) == 60
+
+
+def test_what_is_refused(pictures, tmp_path, monkeypatch):
+    pictures.save_to_disk(tmp_path / "saved")
+    with pytest.raises(SfumatoError, match=r"is a data set of Hugging Face's datasets; write hf:"):
+        refuse_absent(f"folder:{tmp_path}/saved")
+    with pytest.raises(SfumatoError, match=r"of no known kind; write hf:"):
+        opened(f"{tmp_path}/saved")
+    with pytest.raises(SfumatoError, match="does not exist; correct the path after hf:"):
+        refuse_absent(f"hf:{tmp_path}/nothing")
+    with pytest.raises(SfumatoError, match="a IterableDataset is read from its start"):
+        opened(pictures.to_iterable_dataset())
+    with pytest.raises(SfumatoError, match="has the split 'unsupervised' beside others"):
+        opened(datasets.DatasetDict(train=pictures, unsupervised=pictures))
+    for file in Path(tmp_path / "saved").glob("*.arrow"):
+        file.write_bytes(b"broken")
+    with pytest.raises(SfumatoError, match=r"cannot be read .*; write it again with save_to_disk"):
+        opened(f"hf:{tmp_path}/saved")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SfumatoError, match=r"not installed; pip install 'sfumato\[hf\]'"):
+        refuse_absent(f"hf:{tmp_path}/saved")

@@ -1,0 +1,90 @@
+"""Layouts as people have them: validation parts, folders within classes, tables with other separators."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sfumato._checks import SfumatoError
+from sfumato.data import open_source
+
+RNG = np.random.default_rng(0)
+
+
+def pictures(folder, count=4):
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in range(count):
+        Image.fromarray(RNG.integers(0, 256, (8, 8), np.uint8)).save(folder / f"{place}.png")
+
+
+def opened(spec: str, **facts):
+    return open_source(spec, owner_key=bytes(32), **facts)
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "validation"])
+def test_a_validation_folder_is_the_test_part_where_there_is_no_other(tmp_path, name):
+    for one in ("Train/cat", "Train/dog", f"{name}/cat", f"{name}/dog"):
+        pictures(tmp_path / one, 4 if "Train" in one else 3)
+    found = opened(f"folder:{tmp_path}")
+    assert (len(found.train), len(found.test), found.has_own_split) == (8, 6, True)
+    assert found.notes == (f"the folder {name!r} of folder {str(tmp_path)!r} is the test part",)
+    for one in ("test/cat", "test/dog"):
+        pictures(tmp_path / one, 2)
+    found = opened(f"folder:{tmp_path}")
+    assert (len(found.train), len(found.test)) == (8, 4)
+    assert found.notes[0].endswith("is left out: train and test are read")
+
+
+def test_folders_within_a_class_are_read_with_it(tmp_path):
+    for one in ("cat/a", "cat/b/c", "dog"):
+        pictures(tmp_path / one, 20)
+    found = opened(f"folder:{tmp_path}")
+    assert np.bincount(np.concatenate([found.train.labels, found.test.labels])).tolist() == [40, 20]
+    assert "(cat/a and 2 others); where each is a user's, user_from=folder" in found.notes[0].replace("`", "")
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_other_separators_and_words_for_splits(tmp_path, mark):
+    pictures(tmp_path, 12)
+    splits = ["train"] * 8 + ["Valid"] * 4
+    lines = [f"{place}.png{mark}{'ab'[place % 2]}{mark}{split}" for place, split in enumerate(splits)]
+    (tmp_path / "t.csv").write_text("\n".join([mark.join(["path", "label", "split"]), *lines]))
+    found = opened(f"csv:{tmp_path}/t.csv")
+    assert (len(found.train), len(found.test)) == (8, 4)
+    assert found.notes == (f"the validation part of table '{tmp_path}/t.csv' is the test part",)
+    text = (tmp_path / "t.csv").read_text()
+    (tmp_path / "t.csv").write_text(text.replace("Valid", "test", 2))
+    found = opened(f"csv:{tmp_path}/t.csv")
+    assert (len(found.train), len(found.test)) == (8, 2)
+    assert found.notes[0].endswith("is left out")
+
+
+def test_columns_of_other_names(tmp_path):
+    pictures(tmp_path, 12)
+    lines = [f"odd,{place}.png,{'ab'[place % 2]}" for place in range(12)]
+    (tmp_path / "t.csv").write_text("\n".join(["path,image_id,class", *lines]))
+    found = opened(f"csv:{tmp_path}/t.csv", path_column="image_id", label_column="class", test_fraction=0.4)
+    assert (found.classes, len(found.train) + len(found.test)) == (("a", "b"), 12)
+    with pytest.raises(SfumatoError, match=r"has no column 'kind' in its first line, .*; correct label_column"):
+        opened(f"csv:{tmp_path}/t.csv", path_column="image_id", label_column="kind")
+    with pytest.raises(SfumatoError, match="path_column is for csv:"):
+        opened("digits", path_column="image_id")
+
+
+def test_labels_that_look_like_numbers(tmp_path):
+    pictures(tmp_path, 12)
+    lines = [f"{place}.png,{place / 7:.3f}" for place in range(12)]
+    (tmp_path / "t.csv").write_text("\n".join(["path,label", *lines]))
+    with pytest.raises(SfumatoError, match=r"look like numbers \('0.000' and others\)"):
+        opened(f"csv:{tmp_path}/t.csv")
+
+
+def test_a_broken_file_is_refused_with_how_many_others(tmp_path):
+    for one in ("cat", "dog"):
+        pictures(tmp_path / one, 8)
+    for place in range(3):
+        (tmp_path / "cat" / f"{place}.png").write_bytes(b"broken")
+    with pytest.raises(SfumatoError, match=r"and 2 others cannot be read either; .*leave all such out"):
+        opened(f"folder:{tmp_path}")
+    assert len(opened(f"folder:{tmp_path}", skip_unreadable=True).unreadable_files) == 3
