@@ -26,7 +26,7 @@ FLOORS = [
     {"evaluation"},
     {"observers"},
     {"training"},
-    {"embedding", "search"},
+    {"embedding", "search", "exporting"},
     {"cli"},
 ]
 EXCEPTIONS = {("_devices", "_checks"), ("_files", "_checks"), ("_choices", "_checks"), ("_choices", "_renamed")}

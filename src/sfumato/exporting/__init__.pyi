@@ -1,0 +1,2 @@
+from .export import Exported as Exported
+from .export import export as export
