@@ -1,2 +1,2 @@
-from .export import Exported as Exported
-from .export import export as export
+from .exported import Exported as Exported
+from .exported import export as export

@@ -26,7 +26,11 @@ def about(served: Served, *, model: str, to: str, released: str) -> dict[str, An
         Tokens: lambda: ("int64", ["n", transform.length]),  # type: ignore[union-attr]
         AsStored: lambda: ("float32", ["n", transform.width]),  # type: ignore[union-attr]
     }.get(type(transform), lambda: ("uint8", ["n", transform.size, transform.size, transform.channels]))()  # type: ignore[union-attr]
-    given = {"name": served.output, "shape": ["n", loaded.embedding or len(loaded.classes)], "meaning": _meaning(served)}
+    given = {
+        "name": served.output,
+        "shape": ["n", loaded.embedding or len(loaded.classes)],
+        "meaning": _meaning(served),
+    }
     return {
         "format": FORMAT,
         "to": to,

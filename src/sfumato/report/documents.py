@@ -55,7 +55,13 @@ def model_card(facts: Documented) -> str:
     """
     promised = facts.statement["epsilon"] is not None
     tags = ["sfumato", *(["differential-privacy"] if promised else [])]
-    front = ["---", f"library_name: {facts.library}", f"pipeline_tag: {facts.task}", "tags:", *(f"- {tag}" for tag in tags)]
+    front = [
+        "---",
+        f"library_name: {facts.library}",
+        f"pipeline_tag: {facts.task}",
+        "tags:",
+        *(f"- {tag}" for tag in tags),
+    ]
     if facts.figures:
         front += [
             "model-index:",

@@ -26,8 +26,8 @@ from sfumato.exporting import described
 from sfumato.exporting.formats import onnx, timm, torch_export
 from sfumato.exporting.served import Served
 from sfumato.models import about_of
-from sfumato.runs import load
 from sfumato.runs import directory as names
+from sfumato.runs import load
 from sfumato.training.conclusion.documents import CARD, exported_card
 
 FORMATS: MappingProxyType[str, Any] = MappingProxyType(
@@ -98,7 +98,9 @@ def export(
             form.write(served, place, facts)
             difference = _checked(form.opened(place, served), served, spelling, to)
         use = described.use(served, form.USE, **(form.used(served) if form is timm else {}))
-        contents = {one.name: one.read_bytes() for one in sorted(place.iterdir(), key=lambda one: one.name != form.FILE)}
+        contents = {
+            one.name: one.read_bytes() for one in sorted(place.iterdir(), key=lambda one: one.name != form.FILE)
+        }
     contents[described.FILE] = (json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
     contents[CARD] = exported_card(path, loaded, model=spelling, use=use, library=form.LIBRARY).encode()
     _put(folder, contents)
@@ -168,8 +170,10 @@ def _refusing(model: str, to: str) -> Iterator[None]:
         raise
     except Exception as error:  # the tracer raises whatever the module does, and dozens of types of its own
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-        remedy = "let its forward do the same for any values and number of inputs" if to != "onnx" else (
-            "try --to torch-export; a forward must do the same for any values and number of inputs"
+        remedy = (
+            "let its forward do the same for any values and number of inputs"
+            if to != "onnx"
+            else ("try --to torch-export; a forward must do the same for any values and number of inputs")
         )
         raise SfumatoError(
             f"model {model!r} cannot be exported to {to} ({type(error).__name__}: {lines[0][:300]})", remedy
