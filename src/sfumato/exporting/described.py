@@ -22,15 +22,7 @@ def about(served: Served, *, model: str, to: str, released: str) -> dict[str, An
         released: SHA-256 of the model file that the run has released.
     """
     loaded, transform = served.loaded, served.loaded.transform
-    kind, shape = {
-        Tokens: lambda: ("int64", ["n", transform.length]),  # type: ignore[union-attr]
-        AsStored: lambda: ("float32", ["n", transform.width]),  # type: ignore[union-attr]
-    }.get(type(transform), lambda: ("uint8", ["n", transform.size, transform.size, transform.channels]))()  # type: ignore[union-attr]
-    given = {
-        "name": served.output,
-        "shape": ["n", loaded.embedding or len(loaded.classes)],
-        "meaning": _meaning(served),
-    }
+    records, count = served.made_up(1), loaded.embedding or len(loaded.classes)
     return {
         "format": FORMAT,
         "to": to,
@@ -38,10 +30,14 @@ def about(served: Served, *, model: str, to: str, released: str) -> dict[str, An
         "released_model_sha256": released,
         "classes": list(loaded.classes),
         "statement": dict(loaded.statement),
-        "input": {"name": RECORDS, "dtype": kind, "shape": shape},
+        "input": {
+            "name": RECORDS,
+            "dtype": str(records.dtype).removeprefix("torch."),
+            "shape": ["n", *records.shape[1:]],
+        },
         "before": before(served),
         "within": {"transform": transform.to_dict(), "loss": loaded.loss, **loaded.reading.to_dict()},
-        "output": given,
+        "output": {"name": served.output, "shape": ["n", count], "meaning": _meaning(served)},
     }
 
 

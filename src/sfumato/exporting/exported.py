@@ -1,4 +1,4 @@
-"""`sfumato.export`: a folder with a run's model for those who have no sfumato, checked by numbers before it is there."""
+"""`sfumato.export`: a folder with a run's model for those who have no sfumato, checked by numbers first."""
 
 from __future__ import annotations
 
@@ -102,7 +102,9 @@ def export(
             one.name: one.read_bytes() for one in sorted(place.iterdir(), key=lambda one: one.name != form.FILE)
         }
     contents[described.FILE] = (json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
-    contents[CARD] = exported_card(path, loaded, model=spelling, use=use, library=form.LIBRARY).encode()
+    released = facts["released_model_sha256"]
+    card = exported_card(path, loaded, model=spelling, use=use, library=form.LIBRARY, released=released)
+    contents[CARD] = card.encode()
     _put(folder, contents)
     return Exported(path=folder, files=tuple(contents), difference=difference)
 

@@ -55,6 +55,6 @@ class Served(nn.Module):
         drawn = synthetic_images(count, channels=transform.channels, size=(transform.size, transform.size))
         images = torch.cat(list(drawn)).permute(0, 2, 3, 1)
         pixels = ((images + 1) * 127.5).round().clamp(0, 255).to(torch.uint8).contiguous()
-        # One image of black above white. Of one grey alone some networks' features are rounding errors brought to length 1.
+        # Black above white. Of one grey alone some networks' features are rounding errors, brought to length 1.
         pixels[0, : transform.size // 2], pixels[0, transform.size // 2 :] = 0, 255
         return pixels

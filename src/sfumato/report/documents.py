@@ -16,6 +16,15 @@ import sfumato
 
 model = sfumato.load("FOLDER")
 ```"""
+_CHECK = """`sfumato verify` derives the statement again from `model.safetensors`, `statement.json`, `plan.json` and \
+`ledger.jsonl`, by two accountants; `--signer KEY.pub` also says whether the owner of that key vouches for them:
+
+```console
+$ pip install sfumato
+$ sfumato verify FOLDER
+```
+
+It shows that the record is consistent and that the statement follows from it. A record cannot prove its own honesty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +42,7 @@ class Documented:
         figures: (name, value, how it was measured) of those that may be published.
         library: what opens the model.
         use: how, in Markdown.
+        check: how the promise is checked, likewise.
     """
 
     title: str
@@ -45,6 +55,7 @@ class Documented:
     figures: Sequence[tuple[str, float, str]] = ()
     library: str = "sfumato"
     use: str = _USE
+    check: str = _CHECK
 
 
 def model_card(facts: Documented) -> str:
@@ -91,7 +102,7 @@ def model_card(facts: Documented) -> str:
         parts += _promised(facts.statement)
     parts += ["## What is not covered", _listed(facts.statement["not_covered"])]
     if promised:
-        parts += ["## How to check it", _CHECK]
+        parts += ["## How to check it", facts.check]
     parts += ["## How to use it", facts.use]
     return "\n\n".join(parts) + "\n"
 
@@ -193,15 +204,6 @@ def _inline(text: str) -> str:
     return "".join(f"\\{letter}" if letter in "\\`*_{}[]<>#|!" else letter for letter in text)
 
 
-_CHECK = """`sfumato verify` derives the statement again from `model.safetensors`, `statement.json`, `plan.json` and \
-`ledger.jsonl`, by two accountants; `--signer KEY.pub` also says whether the owner of that key vouches for them:
-
-```console
-$ pip install sfumato
-$ sfumato verify FOLDER
-```
-
-It shows that the record is consistent and that the statement follows from it. A record cannot prove its own honesty."""
 _RETENTION = f"""- The run key, by which the noise could be undone, was deleted when the run ended (`verify` looks).
 - The owner's key, outside of the run, tells which records a run has used; without it runs on one data set cannot be \
 linked. How long it is kept: {BLANK}

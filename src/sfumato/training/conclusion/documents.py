@@ -22,6 +22,8 @@ from sfumato.runs.run import Measured
 from sfumato.training.conclusion.run_page import PERSONS, together
 from sfumato.training.job import is_public
 
+_CHECK = """This model was exported. `sfumato verify` checks the statement in the directory of its run, whose model file \
+has the SHA-256 `{}`."""
 CARD, ASSESSMENT = "README.md", "dpia.md"
 _PRIVATE = (names.SETTINGS, names.METRICS, names.EVALUATION, names.REPORT, names.PAGE)
 
@@ -31,7 +33,7 @@ def card_of(run: RunDirectory) -> str:
     return model_card(_documented(run))
 
 
-def exported_card(path: Path, loaded: Loaded, *, model: str, library: str, use: str) -> str:
+def exported_card(path: Path, loaded: Loaded, *, model: str, library: str, use: str, released: str) -> str:
     """The model card of an exported model.
 
     Args:
@@ -40,6 +42,7 @@ def exported_card(path: Path, loaded: Loaded, *, model: str, library: str, use: 
         model: the spelling of its network.
         library: what opens it.
         use: how, in Markdown.
+        released: SHA-256 of the run's model file.
     """
     if path.is_dir():
         facts = _documented(RunDirectory(path))
@@ -54,7 +57,7 @@ def exported_card(path: Path, loaded: Loaded, *, model: str, library: str, use: 
             inputs="texts" if texts else "images",
             statement=loaded.statement,
         )
-    return model_card(replace(facts, library=library, use=use))
+    return model_card(replace(facts, library=library, use=use, check=_CHECK.format(released)))
 
 
 def assessment_of(run: RunDirectory) -> str:
