@@ -129,7 +129,7 @@ def alike(name: str) -> dict[str, int]:
         # A ViT of timm's tests takes images of 8 pixels with patches of 4.
         model = f"{name},patch_size=4" if "vit" in name else name
         settings: dict[str, Any] = {"steps": 30, "batch_size": 256, "learning_rate": 0.5, "device": "cpu", "threads": 1}
-        sfumato.train(run, "digits", model=model, epsilon=3, progress=False, **settings)
+        sfumato.train(model, "digits", directory=run, epsilon=3, **settings)
         loaded, source = sfumato.load(run), sfumato.open_source("digits")
         images = np.concatenate([source.train.images[:], source.test.images[:]])[:IMAGES]
         own = loaded.predict(images).argmax(1)

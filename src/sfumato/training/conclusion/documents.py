@@ -22,8 +22,8 @@ from sfumato.runs.run import Measured
 from sfumato.training.conclusion.run_page import PERSONS, together
 from sfumato.training.job import is_public
 
-_CHECK = """This model was exported. `sfumato verify` checks the statement in the directory of its run, whose model file \
-has the SHA-256 `{}`."""
+_CHECK = """This model was exported. `sfumato verify` checks the statement in the directory of its run, whose model \
+file has the SHA-256 `{}`."""
 CARD, ASSESSMENT = "README.md", "dpia.md"
 _PRIVATE = (names.SETTINGS, names.METRICS, names.EVALUATION, names.REPORT, names.PAGE)
 
