@@ -27,7 +27,7 @@ FLOORS = [
     {"evaluation"},
     {"observers"},
     {"training"},
-    {"embedding", "search", "sklearn"},
+    {"embedding", "search", "sklearn", "exporting"},
     {"cli"},
 ]
 EXCEPTIONS = {

@@ -6,6 +6,7 @@ from .data import Transform as Transform
 from .data import Views as Views
 from .data import open_source as open_source
 from .embedding import embed as embed
+from .exporting import export as export
 from .gradients import ClippedGradient as ClippedGradient
 from .privacy import FullBatch as FullBatch
 from .privacy import Gaussian as Gaussian

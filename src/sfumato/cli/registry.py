@@ -22,6 +22,7 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
         "evaluate": "Measure a finished run's model on the test part of a source.",
         "predict": "Label images with a finished run's model.",
         "aggregate": "Make a model of the weights that a finished run has kept.",
+        "export": "Write a finished run's model as ONNX, torch.export or timm's, to be used without sfumato.",
         "report": "Write the page of a finished run.",
         "runs": "List the runs below a directory: accuracy, epsilon, data, date, state.",
         "compare": "Show two runs beside each other: what was set otherwise, figures and curves.",

@@ -11,6 +11,23 @@ BLANK = "**TO BE FILLED IN**"
 """Where a person has to say what no record holds."""
 _WEAKER = "A test for whether"
 """How the line begins that says less than the table of what an attacker can do."""
+_USE = """```python
+import sfumato
+
+model = sfumato.load("FOLDER")
+```
+
+`model.predict(images)` gives probabilities, one row for each image or text; of an embedding take \
+`model.embed(images)`."""
+_CHECK = """`sfumato verify` derives the statement again from `model.safetensors`, `statement.json`, `plan.json` and \
+`ledger.jsonl`, by two accountants; `--signer KEY.pub` also says whether the owner of that key vouches for them:
+
+```console
+$ pip install sfumato
+$ sfumato verify FOLDER
+```
+
+It shows that the record is consistent and that the statement follows from it. A record cannot prove its own honesty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +43,9 @@ class Documented:
         inputs: what it takes, in words.
         statement: as JSON data; `epsilon` is null where nothing is promised.
         figures: (name, value, how it was measured) of those that may be published.
+        library: what opens the model.
+        use: how, in Markdown.
+        check: how the promise is checked, likewise.
     """
 
     title: str
@@ -36,6 +56,9 @@ class Documented:
     inputs: str
     statement: Mapping[str, Any]
     figures: Sequence[tuple[str, float, str]] = ()
+    library: str = "sfumato"
+    use: str = _USE
+    check: str = _CHECK
 
 
 def model_card(facts: Documented) -> str:
@@ -46,7 +69,13 @@ def model_card(facts: Documented) -> str:
     """
     promised = facts.statement["epsilon"] is not None
     tags = ["sfumato", *(["differential-privacy"] if promised else [])]
-    front = ["---", "library_name: sfumato", f"pipeline_tag: {facts.task}", "tags:", *(f"- {tag}" for tag in tags)]
+    front = [
+        "---",
+        f"library_name: {facts.library}",
+        f"pipeline_tag: {facts.task}",
+        "tags:",
+        *(f"- {tag}" for tag in tags),
+    ]
     if facts.figures:
         front += [
             "model-index:",
@@ -76,8 +105,8 @@ def model_card(facts: Documented) -> str:
         parts += _promised(facts.statement)
     parts += ["## What is not covered", _listed(facts.statement["not_covered"])]
     if promised:
-        parts += ["## How to check it", _CHECK]
-    parts += ["## How to use it", _USE]
+        parts += ["## How to check it", facts.check]
+    parts += ["## How to use it", facts.use]
     return "\n\n".join(parts) + "\n"
 
 
@@ -176,23 +205,6 @@ def _inline(text: str) -> str:
     return "".join(f"\\{letter}" if letter in "\\`*_{}[]<>#|!" else letter for letter in text)
 
 
-_CHECK = """`sfumato verify` derives the statement again from `model.safetensors`, `statement.json`, `plan.json` and \
-`ledger.jsonl`, by two accountants; `--signer KEY.pub` also says whether the owner of that key vouches for them:
-
-```console
-$ pip install sfumato
-$ sfumato verify FOLDER
-```
-
-It shows that the record is consistent and that the statement follows from it. A record cannot prove its own honesty."""
-_USE = """```python
-import sfumato
-
-model = sfumato.load("FOLDER")
-```
-
-`model.predict(images)` gives probabilities, one row for each image or text; of an embedding take \
-`model.embed(images)`."""
 _RETENTION = f"""- The run key, by which the noise could be undone, was deleted when the run ended (`verify` looks).
 - The owner's key, outside of the run, tells which records a run has used; without it runs on one data set cannot be \
 linked. How long it is kept: {BLANK}

@@ -36,7 +36,7 @@ WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 """What is a word, in a text of lower-case letters: letters and digits, with apostrophes inside."""
 
 TOKENIZERS = ("hashing", "words", "numbers")
-_PERSON = b"sfumato word"
+PERSON = b"sfumato word"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ class Tokens:
     @property
     def identity(self) -> str:
         """SHA-256 of everything that decides the numbers of a text."""
-        rule = {**self.to_dict(), "word": WORD.pattern, "hash": f"blake2b-8 {_PERSON.decode()}"}
+        rule = {**self.to_dict(), "word": WORD.pattern, "hash": f"blake2b-8 {PERSON.decode()}"}
         return hashlib.sha256(json.dumps(rule, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -228,7 +228,7 @@ class Tokens:
 
 
 def _hash(word: str) -> int:
-    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8, person=_PERSON).digest(), "big")
+    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8, person=PERSON).digest(), "big")
 
 
 def _listed(path: str) -> tuple[str, ...]:

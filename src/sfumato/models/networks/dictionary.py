@@ -94,6 +94,8 @@ class Dictionary(nn.Module):
 
         **Guarantee.** Each image's features are a function of that image and of public constants alone.
         """
+        if torch.compiler.is_exporting():  # a graph is for any number of images, and a loop over them is not
+            return self._features(images)
         return torch.cat([self._features(some) for some in images.split(AT_ONCE)])
 
     def _features(self, images: Tensor) -> Tensor:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError
+from sfumato.data import Tokens
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.statements.other_units import of_person
 from sfumato.report import Documented, assessment, model_card
+from sfumato.runs import Loaded
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
@@ -18,6 +22,8 @@ from sfumato.runs.run import Measured
 from sfumato.training.conclusion.run_page import PERSONS, together
 from sfumato.training.job import is_public
 
+_CHECK = """This model was exported. `sfumato verify` checks the statement in the directory of its run, whose model \
+file has the SHA-256 `{}`."""
 CARD, ASSESSMENT = "README.md", "dpia.md"
 _PRIVATE = (names.SETTINGS, names.METRICS, names.EVALUATION, names.REPORT, names.PAGE)
 
@@ -25,6 +31,33 @@ _PRIVATE = (names.SETTINGS, names.METRICS, names.EVALUATION, names.REPORT, names
 def card_of(run: RunDirectory) -> str:
     """The model card of a finished run."""
     return model_card(_documented(run))
+
+
+def exported_card(path: Path, loaded: Loaded, *, model: str, library: str, use: str, released: str) -> str:
+    """The model card of an exported model.
+
+    Args:
+        path: the run directory that it is of, or the model file alone, of which no figures are known.
+        loaded: that model.
+        model: the spelling of its network.
+        library: what opens it.
+        use: how, in Markdown.
+        released: SHA-256 of the run's model file.
+    """
+    if path.is_dir():
+        facts = _documented(RunDirectory(path))
+    else:
+        texts, embeds = isinstance(loaded.transform, Tokens), loaded.embedding is not None
+        facts = Documented(
+            title=model,
+            task=_task(texts=texts, embeds=embeds),
+            model=model,
+            data="see the statement",
+            classes=loaded.classes,
+            inputs="texts" if texts else "images",
+            statement=loaded.statement,
+        )
+    return model_card(replace(facts, library=library, use=use, check=_CHECK.format(released)))
 
 
 def assessment_of(run: RunDirectory) -> str:
@@ -55,10 +88,9 @@ def _documented(run: RunDirectory) -> Documented:
     data, model = record["data"], record["settings"]["model"]
     tokens = record.get("circumstances", {}).get("tokens")
     embeds = "embedding" in record
-    task = "image-feature-extraction" if embeds else "text-classification" if tokens else "image-classification"
     return Documented(
         title=Heading.read(run).title or f"{data['kind']}, {model}",
-        task=task,
+        task=_task(texts=bool(tokens), embeds=embeds),
         model=model,
         data=data["kind"],
         classes=() if embeds else tuple(data.get("classes", ())),
@@ -66,6 +98,11 @@ def _documented(run: RunDirectory) -> Documented:
         statement=statement,
         figures=_figures(run, statement),
     )
+
+
+def _task(*, texts: bool, embeds: bool) -> str:
+    """As Hugging Face names it."""
+    return "image-feature-extraction" if embeds else "text-classification" if texts else "image-classification"
 
 
 def _images(data: Mapping[str, Any]) -> str:

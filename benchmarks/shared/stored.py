@@ -1,0 +1,65 @@
+"""A model file as a run leaves it, of a module with weights that nobody has trained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from sfumato.data import Transform
+from sfumato.models import FORMAT, METADATA
+from sfumato.models.registry import create
+from sfumato.runs.checkpoint import to_bytes
+
+NO_PROMISE = {
+    "epsilon": None,
+    "delta": None,
+    "sentence": "This model was not trained, and promises nothing.",
+    "not_covered": ["everything"],
+    "circumstances": {"origins": []},
+}
+
+
+def drawn(spelling: str, *, classes: int, channels: int, size: int, seed: int = 0) -> nn.Module:
+    """A model of the registry in which no layer is left at zero: outputs differ between records."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = create(spelling, classes=classes, channels=channels, size=size)
+        fill(module)
+    return module.eval()
+
+
+def fill(module: nn.Module) -> None:
+    """Draw what starts at zero."""
+    for parameter in module.parameters():
+        if not parameter.any():
+            nn.init.normal_(parameter, std=0.05)
+
+
+def stored(path: Path, spelling: str, module: nn.Module, transform: Any, classes: Sequence[str], **about: Any) -> Path:
+    """Write the model file.
+
+    Args:
+        spelling: how the module was named.
+        transform: `Transform` or `Tokens`.
+        about: what else it says, or in place of what it would.
+    """
+    sides = {"channels": transform.channels, "size": transform.size} if isinstance(transform, Transform) else {}
+    said = {
+        "format": FORMAT,
+        "model": spelling,
+        "classes": list(classes),
+        **sides,
+        "transform": transform.to_dict(),
+        "loss": "softmax",
+        "statement": NO_PROMISE,
+        "trained_on": [],
+        "test_fraction": 0.2,
+        **about,
+    }
+    path.write_bytes(to_bytes(dict(module.state_dict()), {METADATA: json.dumps(said)}))
+    return path

@@ -1,0 +1,36 @@
+"""sfumato export: a run's model for those who have no sfumato."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sfumato.cli.options.choices import OfModel
+from sfumato.cli.options.spellings import Path
+from sfumato.cli.output import console
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export(OfModel):
+    """Write a finished run's model so that it opens without sfumato: a folder with the model, preprocessing.json
+    (classes, statement, and what happens to an image before and within the model) and a model card.
+
+    It is written only where its outputs are the run's, to 1e-5, on made-up records.
+    """
+
+    to: Literal["onnx", "torch-export", "huggingface", "timm"] = "onnx"
+    """ONNX, a program of torch.export, or a folder as Hugging Face and timm have it (for models of timm)."""
+    output: Path = None
+    """The folder. (default: export-TO beside the model file)"""
+
+    def run(self) -> None:
+        """Write and name the folder."""
+        from sfumato.exporting import export
+
+        made = export(self.run_directory, self.to, output=self.output, model=self.model)
+        if self.json:
+            data = {"to": self.to, "export": str(made.path), "files": list(made.files), "difference": made.difference}
+            console.as_json(data)
+            return
+        console.result(f"{made.path}   {', '.join(made.files)}")
+        console.note(f"outputs are the run's to {made.difference:.0e} on made-up records; README.md says how to use it")

@@ -1,0 +1,2 @@
+from .exported import Exported as Exported
+from .exported import export as export

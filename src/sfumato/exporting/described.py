@@ -1,0 +1,140 @@
+"""What an exported model says of itself: classes, statement, and what happens to an image before and within it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sfumato.data import AsStored, Tokens
+from sfumato.data.texts import tokens as words
+from sfumato.exporting.served import RECORDS, Served
+from sfumato.models.losses import exclusive
+
+FORMAT = 1
+FILE = "preprocessing.json"
+
+
+def about(served: Served, *, model: str, to: str, released: str) -> dict[str, Any]:
+    """Plain data for a JSON file and for the metadata of a graph.
+
+    Args:
+        model: the spelling of the network, as the model file has it.
+        to: the name of the format.
+        released: SHA-256 of the model file that the run has released.
+    """
+    loaded, transform = served.loaded, served.loaded.transform
+    records, count = served.made_up(1), loaded.embedding or len(loaded.classes)
+    return {
+        "format": FORMAT,
+        "to": to,
+        "model": model,
+        "released_model_sha256": released,
+        "classes": list(loaded.classes),
+        "statement": dict(loaded.statement),
+        "input": {
+            "name": RECORDS,
+            "dtype": str(records.dtype).removeprefix("torch."),
+            "shape": ["n", *records.shape[1:]],
+        },
+        "before": before(served),
+        "within": {"transform": transform.to_dict(), "loss": loaded.loss, **loaded.reading.to_dict()},
+        "output": {"name": served.output, "shape": ["n", count], "meaning": _meaning(served)},
+    }
+
+
+def _meaning(served: Served) -> str:
+    loaded = served.loaded
+    if loaded.embedding is not None:
+        return "an embedding of length 1: two are alike where their scalar product is large"
+    if exclusive(loaded.loss):
+        return "the probability of each class, as sfumato predict gives it; the likeliest is the model's answer"
+    return "of each label by itself the probability that it is true"
+
+
+def before(served: Served) -> list[str]:
+    """What happens to a record before the graph, as rules in their order."""
+    transform = served.loaded.transform
+    if isinstance(transform, AsStored):
+        return [f"records are {transform.width} features of a fixed backbone, which is not part of this model"]
+    if isinstance(transform, Tokens):
+        return _of_texts(transform)
+    size = transform.size
+    levels = [
+        f"greys of 16 bits: round((min(max(value, {low}), {high}) - {low}) * 255 / ({high} - {low}))"
+        for low, high in ([transform.levels.ends] if transform.levels is not None else [])
+    ]
+    mode = "L, grey: (299 R + 587 G + 114 B) / 1000" if transform.channels == 1 else "RGB"
+    return [
+        "the first frame of the file, of 8 bits",
+        "turned and mirrored as its EXIF tag Orientation says",
+        *levels,
+        "transparent parts are put on white",
+        f"colours to {mode}",
+        "the square in the middle: side = min(width, height), left = (width - side) // 2, top = (height - side) // 2",
+        f"where the image is not {size} x {size}: resized to that by Pillow's antialiased bilinear filter "
+        "(Image.Resampling.BILINEAR, box = the square)",
+        f"uint8 (n, {size}, {size}, {transform.channels}), rows from the top, channels last",
+    ]
+
+
+def _of_texts(tokens: Tokens) -> list[str]:
+    if tokens.tokenizer == "numbers":
+        return [f"the first {tokens.length} numbers of each text, each below {tokens.vocabulary}, then zeros"]
+    number = (
+        f"a word's number is {words.FIRST} + its place in within.transform.words, {words.UNKNOWN} for others"
+        if tokens.tokenizer == "words"
+        else f"a word's number is {words.FIRST} + int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8, "
+        f'person=b"{words.PERSON.decode()}").digest(), "big") % {tokens.vocabulary - words.FIRST}'
+    )
+    return [
+        f"words: re.findall({words.WORD.pattern!r}, text.lower())",
+        number,
+        f"the numbers of the first {tokens.length} words, then zeros: int64 (n, {tokens.length})",
+    ]
+
+
+OF_IMAGES = """```python
+import numpy as np
+from PIL import Image, ImageOps
+
+
+def record(path):
+    image = Image.open(path)
+    image.draft(None, ({twice}, {twice}))  # a large JPEG is unpacked at a fraction of its size
+    image = ImageOps.exif_transpose(image)
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    image = image.convert("{mode}")
+    side = min(image.size)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    if image.size != ({size}, {size}):
+        box = (left, top, left + side, top + side)
+        image = image.resize(({size}, {size}), Image.Resampling.BILINEAR, box=box)
+    return np.asarray(image).reshape({size}, {size}, {channels})
+
+
+records = np.stack([record(path) for path in paths])
+```"""
+
+
+def use(served: Served, code: str, **filled: Any) -> str:
+    """How to use the model, for its card: from files to its outputs, with no sfumato.
+
+    Args:
+        code: of the format, from `records` on.
+        filled: what stands in its braces, besides output and shape.
+    """
+    transform, rules = served.loaded.transform, before(served)
+    count = served.loaded.embedding or len(served.loaded.classes)
+    code = code.format(output=served.output, shape=f"(n, {count})", **filled)
+    listing = "\n".join(f"{place}. {rule}" for place, rule in enumerate(rules, 1))
+    first = ""
+    if not isinstance(transform, (Tokens, AsStored)):
+        size, channels = transform.size, transform.channels
+        mode = "L" if channels == 1 else "RGB"
+        first = OF_IMAGES.format(size=size, twice=2 * size, mode=mode, channels=channels) + "\n\n"
+    return (
+        f"Before the model:\n\n{listing}\n\n{first}The model:\n\n{code}\n\n"
+        f"Output: {_meaning(served)}. `{FILE}` says the same in a form for programs, with the classes in their order "
+        "and the statement."
+    )

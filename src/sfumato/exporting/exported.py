@@ -1,0 +1,182 @@
+"""`sfumato.export`: a folder with a run's model for those who have no sfumato, checked by numbers first."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import json
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from sfumato._checks import SfumatoError, one_of
+from sfumato._files import make_directory, write
+from sfumato.exporting import described
+from sfumato.exporting.formats import onnx, timm, torch_export
+from sfumato.exporting.served import Served
+from sfumato.models import about_of
+from sfumato.runs import directory as names
+from sfumato.runs import load
+from sfumato.training.conclusion.documents import CARD, exported_card
+
+FORMATS: MappingProxyType[str, Any] = MappingProxyType(
+    {"onnx": onnx, "torch-export": torch_export, "huggingface": timm, "timm": timm}
+)
+TOLERANCE = 1e-5
+"""By how much an exported model's probabilities, or numbers of an embedding, may differ from the run's."""
+COUNTS = (1, 2, 7)
+"""Of made-up records that are given to it at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """An exported model.
+
+    Args:
+        path: the folder.
+        files: the names of what is in it, the model first.
+        difference: the largest one between its outputs and the run's, on made-up records.
+    """
+
+    path: Path
+    files: tuple[str, ...]
+    difference: float
+
+
+def export(
+    run: str | os.PathLike[str],
+    to: str = "onnx",
+    *,
+    output: str | os.PathLike[str] | None = None,
+    model: nn.Module | str | None = None,
+) -> Exported:
+    """Write a finished run's model so that it opens without sfumato.
+
+    The folder holds the model, preprocessing.json (classes, statement, and what happens before and within the model)
+    and README.md, a model card. Preparation (scaling, enlarging) and reading (temperature, shift of shares) are part
+    of the graph, which takes images as uint8 (n, size, size, channels) and gives what `predict` or `embed` give.
+
+    Args:
+        run: the run directory, or a model file alone, such as `aggregate` makes.
+        to: "onnx", "torch-export", or "huggingface" and "timm", which are one: a folder of a model of timm.
+        output: the folder, which may hold nothing but this very export. (default: export-TO beside the model file)
+        model: as for `load`.
+
+    **Guarantee.** Post-processing of the released model: it costs nothing.
+
+    Raises:
+        SfumatoError: an unfinished run, an unknown format, a package that is missing, a model that the format cannot
+            hold, outputs that differ from the run's by more than 1e-5, or a folder that holds something else.
+    """
+    form = FORMATS[one_of("to", to, FORMATS)]
+    missing = [name for name in form.NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SfumatoError(f"--to {to} needs {' and '.join(missing)}, not installed", "pip install 'sfumato[onnx]'")
+    loaded = load(run, model=model)
+    path = Path(run)
+    file = path / names.MODEL if path.is_dir() else path
+    folder = file.with_name(f"export-{to}") if output is None else Path(output)
+    _refuse_occupied(folder)
+    served = Served(loaded)
+    with safe_open(file, "pt") as stored:
+        spelling = (about_of(stored.metadata(), file) or {})["model"]
+    facts = described.about(served, model=spelling, to=to, released=names.file_hash(file))
+    with tempfile.TemporaryDirectory() as made:
+        place = Path(made)
+        with _quiet(), _refusing(spelling, to):
+            form.write(served, place, facts)
+            difference = _checked(form.opened(place, served), served, spelling, to)
+        use = described.use(served, form.USE, **(form.used(served) if form is timm else {}))
+        contents = {
+            one.name: one.read_bytes() for one in sorted(place.iterdir(), key=lambda one: one.name != form.FILE)
+        }
+    contents[described.FILE] = (json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    released = facts["released_model_sha256"]
+    card = exported_card(path, loaded, model=spelling, use=use, library=form.LIBRARY, released=released)
+    contents[CARD] = card.encode()
+    _put(folder, contents)
+    return Exported(path=folder, files=tuple(contents), difference=difference)
+
+
+@torch.no_grad()
+def _checked(answer: Any, served: Served, model: str, to: str) -> float:
+    """The largest difference between the exported model's outputs and the run's own; refused where it is large."""
+    largest = 0.0
+    for count in COUNTS:
+        records = served.made_up(count)
+        own, found = served(records), answer(records)
+        if found.shape != own.shape:
+            raise SfumatoError(f"model {model!r} exported to {to} gives {tuple(found.shape)}", "choose another format")
+        difference = (found - own).abs().max().item()
+        if not difference <= TOLERANCE:
+            raise SfumatoError(
+                f"model {model!r} exported to {to} differs from the run's by {difference:.1e} on made-up records, and "
+                f"{TOLERANCE:g} is allowed",
+                "choose another format",
+            )
+        largest = max(largest, difference)
+    return largest
+
+
+def _refuse_occupied(folder: Path) -> None:
+    """Refuse a place that holds something else than an export."""
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / described.FILE).is_file())):
+        raise SfumatoError(f"{folder} exists and holds no exported model", "give another `output`")
+
+
+def _put(folder: Path, contents: dict[str, bytes]) -> None:
+    """Write the files; where there are some already, they must be these."""
+    there = {one.name for one in folder.iterdir()} if folder.is_dir() else set()
+    other = sorted(name for name in there if contents.get(name) != (folder / name).read_bytes())
+    if other:
+        raise SfumatoError(f"{folder / other[0]} is there already and holds something else", "give another `output`")
+    try:
+        make_directory(folder)
+    except OSError as error:
+        raise SfumatoError(f"{folder} cannot be made ({error.strerror})", "give another `output`") from None
+    for name, content in contents.items():
+        if name not in there:
+            write(folder / name, content)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch, timm and onnxscript say on the way."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+@contextlib.contextmanager
+def _refusing(model: str, to: str) -> Iterator[None]:
+    """Whatever the libraries say of a model that they cannot write, as a refusal in one line."""
+    try:
+        yield
+    except (SfumatoError, MemoryError):
+        raise
+    except Exception as error:  # the tracer raises whatever the module does, and dozens of types of its own
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+        remedy = (
+            "let its forward do the same for any values and number of inputs"
+            if to != "onnx"
+            else ("try --to torch-export; a forward must do the same for any values and number of inputs")
+        )
+        raise SfumatoError(
+            f"model {model!r} cannot be exported to {to} ({type(error).__name__}: {lines[0][:300]})", remedy
+        ) from error

@@ -1,0 +1,205 @@
+"""A run's model as others open it: the same numbers, without sfumato; all else is refused in one line."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import sfumato
+from benchmarks.shared.stored import drawn, fill, stored
+from sfumato._checks import SfumatoError
+from sfumato.data import Tokens, Transform
+from sfumato.exporting import exported
+from sfumato.exporting.formats import torch_export
+from sfumato.models.registry import create_for_texts
+
+CLASSES = ("cat", "dog", "owl")
+SHARES, USED = {"cat": 0.2, "dog": 0.3, "owl": 0.5}, {"cat": 0.6, "dog": 0.3, "owl": 0.1}
+READ = {"temperature": 1.7, "shares": SHARES, "prevalence": USED}
+"""How scores are moved: none of it is left out of a graph unnoticed."""
+
+
+def model(folder: Path, name: str, *, channels: int = 1, size: int = 8, **about) -> Path:
+    module = drawn(name, classes=3, channels=channels, size=size)
+    transform = Transform(size=size, channels=channels, mean=(0.4,), std=(0.3,))
+    return stored(folder / "model.safetensors", name, module, transform, CLASSES, **(READ | about))
+
+
+def of_texts(folder: Path, name: str) -> Path:
+    torch.manual_seed(0)
+    module = create_for_texts(name, classes=3, vocabulary=50, length=6)
+    fill(module)
+    return stored(folder / "model.safetensors", name, module, Tokens(length=6, vocabulary=50), CLASSES)
+
+
+def code_of(card: Path) -> str:
+    """The Python lines of a model card."""
+    return "\n".join(re.findall(r"```python\n(.*?)```", card.read_text("utf-8"), re.DOTALL))
+
+
+@pytest.fixture
+def pictures(tmp_path) -> list[str]:
+    """A turned photograph, a transparent one, and a large grey one."""
+    noise = np.random.default_rng(0).integers(0, 256, (30, 20, 3)).astype(np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(noise).save(tmp_path / "turned.jpg", exif=exif)
+    Image.fromarray(np.dstack([noise, noise[..., :1]])).save(tmp_path / "clear.png")
+    Image.fromarray(noise[..., 0]).resize((300, 410)).save(tmp_path / "grey.jpg")
+    return [str(tmp_path / name) for name in ("turned.jpg", "clear.png", "grey.jpg")]
+
+
+def test_a_torch_program_opens_without_sfumato_and_gives_what_predict_gives(tmp_path, pictures):
+    path = model(tmp_path, "scattering", channels=3, size=16)
+    made = sfumato.export(path, to="torch-export")
+    assert made.files == ("model.pt2", "preprocessing.json", "README.md")
+    assert made.difference <= 1e-6
+    blocked = "import sys; sys.modules['sfumato'] = None"
+    code = f"{blocked}\npaths = {pictures!r}\n{code_of(made.path / 'README.md')}\nprint(probabilities.tolist())"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], cwd=made.path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = sfumato.load(path)
+    torch.testing.assert_close(torch.tensor(json.loads(done.stdout)), loaded.predict(pictures), atol=1e-5, rtol=0)
+
+
+def test_the_same_export_again_is_the_same_bytes_and_anything_else_there_is_refused(tmp_path):
+    path = model(tmp_path, "linear")
+    made = sfumato.export(path, to="torch-export", output=tmp_path / "a")
+    sfumato.export(path, to="torch-export", output=tmp_path / "a")
+    assert str(Path(exported.__file__).parent).encode() not in (made.path / "model.pt2").read_bytes()
+    (made.path / "README.md").write_text("mine")
+    with pytest.raises(SfumatoError, match=r"README.md is there already"):
+        sfumato.export(path, to="torch-export", output=tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "notes").write_text("mine")
+    with pytest.raises(SfumatoError, match="b exists and holds no exported model"):
+        sfumato.export(path, to="torch-export", output=tmp_path / "b")
+
+
+def test_what_it_says_of_itself(tmp_path):
+    made = sfumato.export(model(tmp_path, "linear"), to="torch-export")
+    said = json.loads((made.path / "preprocessing.json").read_text("utf-8"))
+    assert said["classes"] == list(CLASSES)
+    assert said["statement"]["sentence"].startswith("This model was not trained")
+    assert said["input"] == {"name": "records", "dtype": "uint8", "shape": ["n", 8, 8, 1]}
+    assert said["within"]["temperature"] == 1.7
+    inside = {torch_export.ABOUT: ""}
+    torch.export.load(made.path / "model.pt2", extra_files=inside)
+    assert json.loads(inside[torch_export.ABOUT]) == said
+    assert "promises nothing" in (made.path / "README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(("name", "channels", "size"), [("dictionary", 3, 16), ("lenet5", 1, 12), ("wrn-10-1", 3, 8)])
+def test_models_for_images(tmp_path, name, channels, size):
+    assert sfumato.export(model(tmp_path, name, channels=channels, size=size), to="torch-export").difference <= 1e-6
+
+
+@pytest.mark.parametrize("name", ["bag", "bilstm"])
+def test_models_of_texts(tmp_path, name):
+    assert sfumato.export(of_texts(tmp_path, name), to="torch-export").difference <= 1e-6
+
+
+@pytest.mark.parametrize("to", ["torch-export", "onnx"])
+def test_an_embedding_has_length_one(tmp_path, to):
+    pytest.importorskip("onnxruntime", reason="pip install 'sfumato[onnx]'") if to == "onnx" else None
+    module = drawn("lenet", classes=5, channels=1, size=8)
+    path = stored(tmp_path / "model.safetensors", "lenet", module, Transform(size=8, channels=1), (), embedding=5)
+    made = sfumato.export(path, to=to)
+    images = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 1)).astype(np.uint8)
+    answer = exported.FORMATS[to].opened(made.path, None)
+    torch.testing.assert_close(answer(torch.from_numpy(images)), sfumato.load(path).embed(images), atol=1e-5, rtol=0)
+
+
+def test_onnx_opens_without_sfumato(tmp_path, pictures):
+    pytest.importorskip("onnxruntime", reason="pip install 'sfumato[onnx]'")
+    path = model(tmp_path, "lenet5", size=12)
+    made = sfumato.export(path)
+    assert made.files[0] == "model.onnx"
+    place: dict = {"paths": pictures}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(made.path)
+        exec(code_of(made.path / "README.md"), place)
+    found = torch.from_numpy(place["probabilities"])
+    torch.testing.assert_close(found, sfumato.load(path).predict(pictures), atol=1e-5, rtol=0)
+    said = place["session"].get_modelmeta().custom_metadata_map["sfumato"]
+    assert json.loads(said)["classes"] == list(CLASSES)
+    assert str(Path(exported.__file__).parent).encode() not in (made.path / "model.onnx").read_bytes()
+    before = (made.path / "model.onnx").read_bytes()
+    assert (sfumato.export(path, output=tmp_path / "again").path / "model.onnx").read_bytes() == before
+
+
+def test_a_folder_of_timm_opens_by_timm_alone(tmp_path, pictures):
+    for name, size in (("timm:test_vit", 32), ("timm:test_resnet", 24)):
+        place = tmp_path / name[5:]
+        place.mkdir()
+        path = model(place, name, channels=3, size=size)
+        made = sfumato.export(path, to="huggingface")
+        code: dict = {"paths": pictures}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(made.path)
+            exec(code_of(made.path / "README.md"), code)
+        own = sfumato.load(path).predict(pictures)
+        torch.testing.assert_close(code["probabilities"].detach(), own, atol=1e-5, rtol=0)
+        assert json.loads((made.path / "config.json").read_text("utf-8"))["label_names"] == list(CLASSES)
+
+
+def test_a_folder_of_timm_holds_models_of_timm_alone(tmp_path):
+    with pytest.raises(SfumatoError, match=r"'linear' is not built by timm.*--to onnx"):
+        sfumato.export(model(tmp_path, "linear"), to="timm")
+
+
+class Branching(nn.Module):
+    """Its forward depends on the values of its inputs, which no graph does."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(64, 3)
+
+    def forward(self, images):
+        return self.head(images.flatten(1)) if images.sum() > 0 else self.head(-images.flatten(1))
+
+
+class Plain(Branching):
+    """A module of one's own."""
+
+    def forward(self, images):
+        return self.head(images.flatten(1)).sin()
+
+
+def test_a_module_of_ones_own(tmp_path):
+    path = stored(tmp_path / "model.safetensors", "module", Plain(), Transform(size=8, channels=1), CLASSES)
+    assert sfumato.export(path, to="torch-export", model=Plain()).difference <= 1e-6
+    with pytest.raises(SfumatoError, match="'module' cannot be exported to torch-export"):
+        sfumato.export(path, to="torch-export", model=Branching(), output=tmp_path / "other")
+
+
+def test_what_answers_otherwise_is_not_written(tmp_path, monkeypatch):
+    opened = torch_export.opened
+    monkeypatch.setattr(torch_export, "opened", lambda *given: lambda records: opened(*given)(records) + 2e-5)
+    with pytest.raises(SfumatoError, match=r"differs from the run's by 2.0e-05"):
+        sfumato.export(model(tmp_path, "linear"), to="torch-export")
+    assert not (tmp_path / "export-torch-export").exists()
+
+
+def test_refusals(tmp_path, monkeypatch):
+    path = model(tmp_path, "linear")
+    with pytest.raises(SfumatoError, match="to must be one of"):
+        sfumato.export(path, to="coreml")
+    with pytest.raises(SfumatoError, match="does not exist"):
+        sfumato.export(tmp_path / "none")
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if "onnx" in name else found(name))
+    with pytest.raises(SfumatoError, match=r"--to onnx needs onnx.*pip install 'sfumato\[onnx\]'"):
+        sfumato.export(path)
