@@ -17,15 +17,15 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
         "noise-study": "Train networks whose weights are drawn anew in every step, without privacy.",
         "plan": "Find one of noise multiplier, steps, batch size and epsilon from the others.",
         "budget": "Set a budget for all runs on a data set, or show what they have used.",
-        "spent": "Show what one data set was used for: date, run, unit, epsilon, and all of it together.",
+        "spent": "Show what a data set was used for: date, run, unit and epsilon of each.",
         "tradeoff": "Show which noise allows how many steps within a budget.",
         "evaluate": "Measure a finished run's model on the test part of a source.",
         "predict": "Label images with a finished run's model.",
         "aggregate": "Make a model of the weights that a finished run has kept.",
-        "export": "Write a finished run's model as ONNX, torch.export or timm's, to be used without sfumato.",
+        "export": "Write a finished run's model so that it opens without sfumato.",
         "report": "Write the page of a finished run.",
-        "runs": "List the runs below a directory: accuracy, epsilon, data, date, state.",
-        "compare": "Show two runs beside each other: what was set otherwise, figures and curves.",
+        "runs": "List the runs below a directory.",
+        "compare": "Show two runs beside each other.",
         "verify": "Check that a finished run's statement follows from its record.",
         "sign": "Vouch for a finished run by a signature of its statement, model and ledger.",
         "audit": "Attack the training step of a finished run, or of a recipe.",
@@ -39,6 +39,7 @@ _FOLDERS = {
     **dict.fromkeys(("budget", "sign", "spent", "runs", "compare"), "owner"),
     "audit": "checks",
     "serve": "use",
+    "export": "use",
 }
 """Where a verb is that does not lie beside the others."""
 

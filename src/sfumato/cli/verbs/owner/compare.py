@@ -23,7 +23,7 @@ POINTS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(PrintsJson):
-    """Show two runs beside each other, finished or not: what was set otherwise, figures and curves.
+    """Show two runs beside each other.
 
     It is for the owner: figures were measured on private data, unless these are public.
     """

@@ -15,7 +15,7 @@ Below = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
 
 @dataclass(frozen=True, kw_only=True)
 class Runs(PrintsJson):
-    """List the runs below a directory (runs, where none is named): accuracy, epsilon, data, date, state.
+    """List the runs below a directory.
 
     The list is for the owner: accuracies were measured on private data, where it does not say public.
     """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Spent(PrintsJson, SourceChoices):
-    """Show what a data set was used for: date, run, unit and epsilon of each, and what all of them come to together.
+    """Show what a data set was used for: date, run, unit and epsilon of each.
 
     For instance: sfumato spent folder:pictures. The data are read, so that they are known again wherever they were
     read from, or at another size; where they are no longer there, or have changed, by the place alone.

@@ -12,10 +12,10 @@ from sfumato.cli.output import console
 
 @dataclass(frozen=True, kw_only=True)
 class Export(OfModel):
-    """Write a finished run's model so that it opens without sfumato: a folder with the model, preprocessing.json
-    (classes, statement, and what happens to an image before and within the model) and a model card.
+    """Write a finished run's model so that it opens without sfumato.
 
-    It is written only where its outputs are the run's, to 1e-5, on made-up records.
+    A folder with the model, preprocessing.json (classes, statement, and what happens to an image before and within the
+    model) and a model card. It is written only where its outputs are the run's, to 1e-5, on made-up records.
     """
 
     to: Literal["onnx", "torch-export", "huggingface", "timm"] = "onnx"
