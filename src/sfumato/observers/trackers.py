@@ -85,7 +85,7 @@ class Tracker(Observer):
             self.close()
             self._begun = False
 
-    def told(self, row: Mapping[str, Any]) -> dict[str, float]:
+    def told(self, row: Mapping[str, Any]) -> Mapping[str, float]:
         """The figures of a row that it is told, by their names there.
 
         **Guarantee.** Of private data a tracker elsewhere is told what follows from the plan and the settings alone,
