@@ -23,10 +23,11 @@ from sfumato.training import loop
 REFUSED = {
     # the command itself
     "": "no verb is given; there are train, embed, pretrain, features, dedup, sweep, noise-study, plan, budget, "
-    "tradeoff, evaluate, predict, aggregate, report, verify, sign, audit, serve, finish, doctor; see sfumato --help",
+    "spent, tradeoff, evaluate, predict, aggregate, report, runs, compare, verify, sign, audit, serve, finish, doctor; "
+    "see sfumato --help",
     "frobnicate": "no verb is called 'frobnicate'; there are train, embed, pretrain, features, dedup, sweep, "
-    "noise-study, plan, budget, tradeoff, evaluate, predict, aggregate, report, verify, sign, audit, serve, finish, "
-    "doctor; see sfumato --help",
+    "noise-study, plan, budget, spent, tradeoff, evaluate, predict, aggregate, report, runs, compare, verify, sign, "
+    "audit, serve, finish, doctor; see sfumato --help",
     "trian digits": "no verb is called 'trian'; perhaps you meant train; see sfumato --help",
     "train": "SOURCE|RECIPE|RUN is missing: where the images are, a recipe, or a run to resume; see "
     "sfumato train --help",
