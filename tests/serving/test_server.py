@@ -23,6 +23,12 @@ HEAD = b"POST /predict HTTP/1.1\r\nhost: a\r\ncontent-type: image/png\r\ncontent
 CLIENT = httpx.Client(verify=False, timeout=60)  # without the seconds that certificates take
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _closed_at_the_end():
+    yield
+    CLIENT.close()
+
+
 def url(place) -> str:
     return f"http://{place[0]}:{place[1]}"
 
