@@ -22,7 +22,6 @@ from sfumato.training import loop
 
 REFUSED = {
     # the command itself
-<<<<<<< HEAD
     "": "no verb is given; there are train, embed, pretrain, features, dedup, sweep, noise-study, plan, budget, spent, "
     "tradeoff, evaluate, predict, aggregate, export, report, runs, compare, verify, sign, audit, serve, finish, "
     "doctor; see sfumato --help",
