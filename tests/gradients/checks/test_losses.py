@@ -60,6 +60,7 @@ def test_views_of_one_example_may_be_compared_and_flat_places_are_no_constant_lo
     ClippedGradient(model, lambda outputs, targets: functional.relu(outputs - 5).mean()).self_check((4,))
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # as some versions of torch import its compiler
 def test_a_compiled_model_is_taken_by_what_it_wraps():
     model = nn.Linear(4, 3)
     gradient = ClippedGradient(torch.compile(model), functional.cross_entropy)
@@ -70,6 +71,7 @@ def test_a_compiled_model_is_taken_by_what_it_wraps():
     torch.testing.assert_close(gradient(inputs, targets).gradients, own)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # as some versions of torch import its compiler
 def test_a_module_inside_that_was_compiled_by_itself_is_named():
     inside = nn.Sequential(torch.compile(nn.Linear(4, 4)), nn.Linear(4, 3))
     in_place = nn.Linear(4, 3)
