@@ -12,8 +12,8 @@ from sfumato.cli.output import console
 
 @dataclass(frozen=True, kw_only=True)
 class Export(OfModel):
-    """Write a finished run's model so that it opens without sfumato: a folder with the model, preprocessing.json
-    (classes, statement, and what happens to an image before and within the model) and a model card.
+    """Write a finished run's model as ONNX, torch.export or timm's, to be used without sfumato: a folder with the
+    model, preprocessing.json (classes, statement, and what happens before and within the model) and a model card.
 
     It is written only where its outputs are the run's, to 1e-5, on made-up records.
     """
