@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from sfumato.data import Transform
-from sfumato.models import FORMAT, METADATA
+from sfumato.models import FORMAT, METADATA, classifier_names
 from sfumato.models.registry import create
 from sfumato.runs.checkpoint import to_bytes
 
@@ -30,7 +30,8 @@ def drawn(spelling: str, *, classes: int, channels: int, size: int, seed: int = 
         torch.manual_seed(seed)
         module = create(spelling, classes=classes, channels=channels, size=size)
         fill(module)
-    return module.eval()
+        spread(module.eval(), torch.rand(16, channels, size, size) * 2 - 1)
+    return module
 
 
 def fill(module: nn.Module) -> None:
@@ -38,6 +39,15 @@ def fill(module: nn.Module) -> None:
     for parameter in module.parameters():
         if not parameter.any():
             nn.init.normal_(parameter, std=0.05)
+
+
+@torch.no_grad()
+def spread(module: nn.Module, inputs: torch.Tensor) -> None:
+    """Scale the classifier so that logits of these inputs differ by about one, and not by a rounding error."""
+    deviation = module(inputs).std(0).mean().item()
+    for name in classifier_names(module):
+        for parameter in module.get_submodule(name).parameters():
+            parameter.div_(max(deviation, 1e-6))
 
 
 def stored(path: Path, spelling: str, module: nn.Module, transform: Any, classes: Sequence[str], **about: Any) -> Path:

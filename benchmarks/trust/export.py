@@ -130,7 +130,7 @@ def alike(name: str) -> dict[str, int]:
         model = f"{name},patch_size=4" if "vit" in name else name
         settings: dict[str, Any] = {"steps": 30, "batch_size": 256, "learning_rate": 0.5, "device": "cpu", "threads": 1}
         sfumato.train(model, "digits", directory=run, epsilon=3, **settings)
-        loaded, source = sfumato.load(run), sfumato.open_source("digits")
+        loaded, source = sfumato.load(run), sfumato.open_source("digits", owner_key=sfumato.owner_key())
         images = np.concatenate([source.train.images[:], source.test.images[:]])[:IMAGES]
         own = loaded.predict(images).argmax(1)
         found = {}
