@@ -13,15 +13,10 @@ from torch import nn
 from sfumato.data import Transform
 from sfumato.models import FORMAT, METADATA, classifier_names
 from sfumato.models.registry import create
+from sfumato.privacy import NoPromise
 from sfumato.runs.checkpoint import to_bytes
 
-NO_PROMISE = {
-    "epsilon": None,
-    "delta": None,
-    "sentence": "This model was not trained, and promises nothing.",
-    "not_covered": ["everything"],
-    "circumstances": {"origins": []},
-}
+NO_PROMISE = NoPromise(published=False).to_dict()
 
 
 def drawn(spelling: str, *, classes: int, channels: int, size: int, seed: int = 0) -> nn.Module:

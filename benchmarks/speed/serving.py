@@ -32,12 +32,12 @@ from benchmarks import RESULTS
 from benchmarks.shared import measuring
 from sfumato import models
 from sfumato.data import Transform
+from sfumato.privacy import NoPromise
 from sfumato.runs import Loaded
 
 MODELS = {"lenet5": 28, "timm:vit_tiny_patch16_224": 224}
 BATCH = 64
 LOADS = ((64, 1), (4, 32))  # connections, images in each request
-ABOUT = {"sentence": "", "epsilon": 1.0, "delta": 1e-5}
 
 
 def main(seconds: float) -> None:
@@ -55,7 +55,9 @@ def loaded(name: str) -> Loaded:
     size, classes = MODELS[name], tuple(map(str, range(10)))
     torch.manual_seed(0)
     module = models.create(name, classes=10, channels=3, size=size).eval()
-    return Loaded(module=module, transform=Transform(size=size, channels=3), classes=classes, statement=ABOUT)
+    return Loaded(
+        module=module, transform=Transform(size=size, channels=3), classes=classes, statement=NoPromise(published=False)
+    )
 
 
 def pictures(size: int) -> list[bytes]:

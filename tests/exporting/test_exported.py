@@ -22,6 +22,7 @@ from sfumato.data import Tokens, Transform
 from sfumato.exporting import exported
 from sfumato.exporting.formats import torch_export
 from sfumato.models.registry import create_for_texts
+from sfumato.privacy import NoPromise
 
 CLASSES = ("cat", "dog", "owl")
 SHARES, USED = {"cat": 0.2, "dog": 0.3, "owl": 0.5}, {"cat": 0.6, "dog": 0.3, "owl": 0.1}
@@ -92,7 +93,7 @@ def test_what_it_says_of_itself(tmp_path):
     made = sfumato.export(model(tmp_path, "linear"), to="torch-export")
     said = json.loads((made.path / "preprocessing.json").read_text("utf-8"))
     assert said["classes"] == list(CLASSES)
-    assert said["statement"]["sentence"].startswith("This model was not trained")
+    assert said["statement"] == json.loads(json.dumps(NoPromise(published=False).to_dict()))
     assert said["input"] == {"name": "records", "dtype": "uint8", "shape": ["n", 8, 8, 1]}
     assert said["within"]["temperature"] == 1.7
     inside = {torch_export.ABOUT: ""}
@@ -198,7 +199,7 @@ def test_refusals(tmp_path, monkeypatch):
     with pytest.raises(SfumatoError, match="to must be one of"):
         sfumato.export(path, to="coreml")
     with pytest.raises(SfumatoError, match="does not exist"):
-        sfumato.export(tmp_path / "none")
+        sfumato.export(tmp_path / "none", to="torch-export")
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if "onnx" in name else found(name))
     with pytest.raises(SfumatoError, match=r"--to onnx needs onnx.*pip install 'sfumato\[onnx\]'"):

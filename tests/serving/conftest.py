@@ -15,13 +15,20 @@ from torch import nn
 from sfumato.data import Transform
 from sfumato.runs import Loaded
 
-STATEMENT = {
+SAID = {
     "sentence": "This model is (3, 1e-05)-differentially private.",
     "plain": ["Whoever sees the model learns almost nothing of one <example>."],
     "not_covered": ["Running time."],
     "epsilon": 3.0,
     "delta": 1e-5,
 }
+
+
+class Said:
+    """A statement."""
+
+    def to_dict(self):
+        return SAID
 
 
 class Dark(nn.Module):
@@ -43,7 +50,7 @@ class Dark(nn.Module):
 @pytest.fixture
 def loaded() -> Loaded:
     transform = Transform(size=8, channels=1)
-    return Loaded(module=Dark(), transform=transform, classes=("dark", "light"), statement=STATEMENT)
+    return Loaded(module=Dark(), transform=transform, classes=("dark", "light"), statement=Said())
 
 
 @pytest.fixture(scope="session")

@@ -62,7 +62,7 @@ def test_each_form_of_an_image_has_the_answer_of_predict(serving, loaded, png):
             assert found == {"label": "dark", "score": row[0], "scores": dict(zip(loaded.classes, row, strict=True))}
         several = client.post("/predict", files=[("a", png(0)), ("b", png(255))]).json()["predictions"]
         assert [one["label"] for one in several] == ["dark", "light"]
-        assert client.get("/statement").json() == loaded.statement
+        assert client.get("/statement").json() == loaded.statement.to_dict()
         assert client.get("/healthz").json() == {"status": "alive"}
         assert client.get("/readyz").json() == {"status": "ready"}
         refused(client.post("/embed", content=image, headers=PNG), 400, "the model is a classifier; POST to /predict")
@@ -116,16 +116,16 @@ def shared():
     """A client of one server for many bad requests."""
     pytest.importorskip("uvicorn", reason="sfumato[serve] is not installed")
     from sfumato.data import Transform
+    from sfumato.privacy import NoPromise
     from sfumato.runs import Loaded
     from sfumato.serving import Service
     from sfumato.serving.server import listening, serve, server
 
-    about = {"sentence": "", "epsilon": 1.0, "delta": 1e-5}
     model = Loaded(
         module=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2)),
         transform=Transform(size=8, channels=1),
         classes=("a", "b"),
-        statement=about,
+        statement=NoPromise(published=False),
     )
     ready, listener = server(Service(model)), listening("127.0.0.1", 0)
     place = listener.getsockname()
@@ -278,7 +278,7 @@ def test_a_key_is_asked_for(serving, loaded, png, tmp_path):
 def test_the_page_has_the_statement_and_runs_its_own_script_alone(serving, loaded):
     with serving(loaded) as (place, _):
         response = CLIENT.get(url(place))
-    assert loaded.statement["sentence"] in response.text
+    assert loaded.statement.to_dict()["sentence"] in response.text
     assert "one &lt;example&gt;." in response.text
     policy = response.headers["content-security-policy"]
     assert "default-src 'none'" in policy

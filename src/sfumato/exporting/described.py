@@ -29,7 +29,7 @@ def about(served: Served, *, model: str, to: str, released: str) -> dict[str, An
         "model": model,
         "released_model_sha256": released,
         "classes": list(loaded.classes),
-        "statement": dict(loaded.statement),
+        "statement": loaded.statement.to_dict(),
         "input": {
             "name": RECORDS,
             "dtype": str(records.dtype).removeprefix("torch."),

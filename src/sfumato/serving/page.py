@@ -25,7 +25,7 @@ def page(answering: Answering, *, closed: bool) -> tuple[str, str]:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    statement = answering.loaded.statement
+    statement = answering.loaded.statement.to_dict()
     text = environment.from_string(folder.joinpath("page.html.jinja").read_text("utf-8")).render(
         style=Markup(stylesheet()),
         script=Markup(script),

@@ -154,7 +154,7 @@ class Service:
         return HTMLResponse(text, headers={"content-security-policy": policy, "x-content-type-options": "nosniff"})
 
     async def _statement(self, request: Request) -> Response:
-        return _json(dict(self._answering.loaded.statement))
+        return _json(self._answering.loaded.statement.to_dict())
 
     async def _alive(self, request: Request) -> Response:
         return _json({"status": "alive"})

@@ -55,7 +55,7 @@ def exported_card(path: Path, loaded: Loaded, *, model: str, library: str, use: 
             data="see the statement",
             classes=loaded.classes,
             inputs="texts" if texts else "images",
-            statement=loaded.statement,
+            statement=loaded.statement.to_dict(),
         )
     return model_card(replace(facts, library=library, use=use, check=_CHECK.format(released)))
 
