@@ -16,9 +16,9 @@ def test_a_run_is_exported(run, call):
 
 
 def test_what_cannot_be_exported_is_refused_in_one_line(run, workplace, call):
-    refused = call(f"export {run} --to timm", status=2)
+    refused = call(f"export {run} --to timm", status=1)
     assert refused.count("\n") == 1
     assert "--to onnx" in refused
     (workplace / run / DONE).unlink()
     (workplace / run / LEDGER).unlink()
-    assert "is not finished" in call(f"export {run}", status=2)
+    assert "is not finished" in call(f"export {run}", status=1)
