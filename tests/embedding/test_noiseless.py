@@ -74,7 +74,7 @@ def test_nothing_that_it_leaves_behind_states_an_epsilon(source: Source, tmp_pat
     found = [value for document in documents for _, value in of_epsilon(document)]
     assert found
     assert set(found) == {None}
-    statement = load(run.directory).statement
+    statement = load(run.directory).statement.to_dict()
     assert (statement["epsilon"], statement["delta"], statement["method"]) == (None, None, method)
     assert statement["sentence"].startswith("This model promises nothing")
     assert "Clipping alone protects nobody" in statement["sentence"]

@@ -52,6 +52,14 @@ TRIVIAL = {
     "timm.layers.pos_embed: resample_abs_pos_embed": (
         "begins training at another size with public weights; any grid would do, and no formula of a paper is printed"
     ),
+    **dict.fromkeys(
+        (
+            *("sklearn.base: BaseEstimator", "sklearn.base: ClassifierMixin", "sklearn.utils: check_random_state"),
+            "sklearn.utils.multiclass: check_classification_targets",
+            *("sklearn.utils.validation: check_is_fitted", "sklearn.utils.validation: validate_data"),
+        ),
+        "checks arguments, and computes nothing",
+    ),
     "dp_accounting.pld: pld_pmf": (
         "holds masses that are computed here; tests/privacy/theorems compares what comes of them with integrals"
     ),

@@ -46,7 +46,7 @@ def says_so(directory) -> bool:
     """Whether the statement of a run, its model file and its page say it."""
     statement = json.loads(Path(directory, "statement.json").read_text())
     origins = statement.get("circumstances", statement)["origins"]
-    held = sfumato.load(directory).statement
+    held = sfumato.load(directory).statement.to_dict()
     return (
         "synthetic images" in origins
         and all(any(SYNTHETIC in line for line in one["not_covered"]) for one in (statement, held))

@@ -72,7 +72,7 @@ def test_statement_and_model_file_say_how_texts_were_read(run, source):
     (line,) = [line for line in run.statement.not_covered if "texts become numbers" in line]
     assert source.tokens.identity[:16] in line
     again = sfumato.load(run.directory).statement
-    assert line in again["not_covered"]
+    assert line in again.not_covered
     assert sfumato.verify(run.directory).holds
 
 

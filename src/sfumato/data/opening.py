@@ -65,6 +65,8 @@ def open_source(
         window: or which of their values become black and white, as (low, high). With neither of the two, images of more
             than 8 bits are refused; with one, those of 8 bits stay as they are. Of DICOM files all greys are taken by
             it, after their own modality transformation; without one by each file's own window, where it has one.
+        path_column: which column of a table holds the images' paths; None for "path".
+        label_column: which column of a table, or of Parquet, holds the classes; None for "label".
         root: the folder of torchvision's data sets.
         download: whether a missing torchvision data set may be fetched.
         test_fraction: expected share of the test part where the keyed hash splits; None for a fifth.

@@ -15,9 +15,14 @@ CONNECTIONS = 1000
 """At once; more are told to come again."""
 
 
+_LAST_PORT = 65535
+
+
 def listening(host: str, port: int) -> socket.socket:
     """A socket on which clients may call already. Errors: `SfumatoError` where it cannot be had."""
     try:
+        if not 0 <= port <= _LAST_PORT:  # for which Python leaves a socket open
+            raise OverflowError("a port is a number from 0 to 65535")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=CONNECTIONS)
     except (OSError, OverflowError) as error:

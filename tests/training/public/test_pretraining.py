@@ -75,7 +75,7 @@ def test_it_learns_and_promises_nothing(pretrained):
     statement = json.loads((pretrained.directory / "statement.json").read_text())
     assert statement["epsilon"] is None
     assert "promises nothing" in statement["sentence"]
-    assert load(pretrained.directory).statement == statement
+    assert load(pretrained.directory).statement.to_dict() == statement
     page = (pretrained.directory / "report.html").read_text()
     assert "promises nothing" in page
     assert not [word for word in ("sfumato verify", "Private training", "epsilon spent") if word in page]
