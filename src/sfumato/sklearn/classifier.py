@@ -146,7 +146,8 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
             declared["test_fraction"] = self.test_fraction
         declared = {name: value for name, value in declared.items() if value is not None}
         with tempfile.TemporaryDirectory(prefix="sfumato-") as folder:
-            np.savez(path := Path(folder, "arrays.npz"), **arrays)
+            path = Path(folder, "arrays.npz")
+            np.savez(path, **arrays)  # type: ignore[arg-type] - none of them is called allow_pickle
             return open_source(f"npz:{path}", owner_key=owner_key(), **declared)
 
     def _choices(self) -> dict[str, Any]:

@@ -56,11 +56,12 @@ def shape_of(given: Any, shape: Sequence[int]) -> Shape:
 
 def _checked(shape: Any) -> Shape:
     """The shape, of which images can be made."""
-    whole = not isinstance(shape, str) and len(shape) == 3 and all(isinstance(side, int | np.integer) for side in shape)
-    if not whole or min(shape) < 1 or shape[2] not in (1, 3):
+    sides: tuple[Any, ...] = () if isinstance(shape, str) else tuple(shape)
+    whole = len(sides) == 3 and all(isinstance(side, int | np.integer) for side in sides)
+    if not whole or min(sides) < 1 or sides[2] not in (1, 3):
         remedy = "give (H, W), (H, W, 1) or (H, W, 3): channels come last"
         raise SfumatoError(f"images must be of one or three channels, got the shape {shape!r}", remedy)
-    height, width, channels = map(int, shape)
+    height, width, channels = map(int, sides)
     return height, width, channels
 
 

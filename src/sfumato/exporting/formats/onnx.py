@@ -51,7 +51,7 @@ def write(served: Served, folder: Path, about: Mapping[str, Any]) -> None:
 
 def opened(folder: Path, served: Served) -> Callable[[Tensor], Tensor]:
     """The file as a function of records, opened as anybody would."""
-    import onnxruntime
+    import onnxruntime  # pyright: ignore[reportMissingImports]
 
     session = onnxruntime.InferenceSession(str(folder / FILE), providers=["CPUExecutionProvider"])
     return lambda records: torch.from_numpy(session.run(None, {RECORDS: records.numpy()})[0])

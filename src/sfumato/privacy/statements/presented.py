@@ -24,8 +24,10 @@ class Presented:
 
     def _repr_html_(self) -> str:
         data = self.to_dict()
-        figures = [("delta", repr(data["delta"]))] if data["epsilon"] is not None else []
-        figures = [("epsilon", "none" if not figures else rounded_up(data["epsilon"])), *figures]
+        epsilon = data["epsilon"]
+        figures = [("epsilon", "none")]
+        if epsilon is not None:
+            figures = [("epsilon", rounded_up(epsilon)), ("delta", repr(data["delta"]))]
         lines = (f"Not covered ({len(data['not_covered'])})", data["not_covered"])
         return card("Statement", figures, data["sentence"], more=lines)
 
