@@ -105,8 +105,8 @@ def fill(patch, name, share, *, times=1):
     def writing(descriptor, content):
         if descriptor not in full or b'"kind":"begin"' in content:
             return write(descriptor, content)
-        if (some := int(share * len(content))) and content.endswith(b"\n"):
-            return write(descriptor, content[:some].rstrip(b"\n"))
+        if (left := content[: int(share * len(content))].rstrip(b"\n")) and content.endswith(b"\n"):
+            return write(descriptor, left)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def opened(descriptor, *how, **options):

@@ -35,7 +35,7 @@ def load(argument: str, order: Order) -> Parts:
     path, where = expanded(argument), f"hf:{argument}"
     if path.exists() and not is_data_set(argument):
         return parquet.load(argument, order)
-    import datasets
+    import datasets  # pyright: ignore[reportMissingImports]
 
     try:
         found = datasets.load_from_disk(str(path)) if path.exists() else datasets.load_dataset(argument)
