@@ -21,4 +21,4 @@ def test_what_cannot_be_exported_is_refused_in_one_line(run, workplace, call):
     assert "--to onnx" in refused
     (workplace / run / DONE).unlink()
     (workplace / run / LEDGER).unlink()
-    assert "is not finished" in call(f"export {run}", status=1)
+    assert "is not finished" in call(f"export {run} --to torch-export", status=1)
