@@ -12,6 +12,7 @@ from torch import nn
 
 from sfumato.data import Transform
 from sfumato.models import FORMAT, METADATA, classifier_names
+from sfumato.models.projection import synthetic_images
 from sfumato.models.registry import create
 from sfumato.privacy import NoPromise
 from sfumato.runs.checkpoint import to_bytes
@@ -25,7 +26,7 @@ def drawn(spelling: str, *, classes: int, channels: int, size: int, seed: int = 
         torch.manual_seed(seed)
         module = create(spelling, classes=classes, channels=channels, size=size)
         fill(module)
-        spread(module.eval(), torch.rand(16, channels, size, size) * 2 - 1)
+        spread(module.eval(), next(synthetic_images(16, channels=channels, size=(size, size))))
     return module
 
 
@@ -38,11 +39,14 @@ def fill(module: nn.Module) -> None:
 
 @torch.no_grad()
 def spread(module: nn.Module, inputs: torch.Tensor) -> None:
-    """Scale the classifier so that logits of these inputs differ by about one, and not by a rounding error."""
-    deviation = module(inputs).std(0).mean().item()
-    for name in classifier_names(module):
-        for parameter in module.get_submodule(name).parameters():
-            parameter.div_(max(deviation, 1e-6))
+    """Scale and shift the classifier so that logits of these inputs are about 0, and differ by about one."""
+    (name,) = classifier_names(module)
+    last, logits = module.get_submodule(name), module(inputs)
+    deviation = logits.std(0).mean().clamp_min(1e-6)
+    for parameter in last.parameters():
+        parameter.div_(deviation)
+    if isinstance(last.bias, torch.Tensor):
+        last.bias.sub_(logits.mean(0) / deviation)
 
 
 def stored(path: Path, spelling: str, module: nn.Module, transform: Any, classes: Sequence[str], **about: Any) -> Path:

@@ -3,7 +3,9 @@
     python benchmarks/trust/export.py [NAME ...]
 
 For each the largest difference between its outputs and those of the exported file on made-up records is noted, for
-ONNX by onnxruntime, for torch.export by torch, and for models of timm by timm; or why it cannot be exported. Then
+ONNX by onnxruntime, for torch.export by torch, and for models of timm by timm, or why it was refused; and by how much
+torch in float32 differs from torch in float64. Classifiers are scaled so that logits differ by about 1 between images,
+which in untrained networks that hardly tell images apart makes much of rounding errors. Then
 models are trained on digits, and the labels of 1,000 of these images are counted that the exported ones say as
 `predict` does. Needs `pip install 'sfumato[onnx]'`. results/export.json holds the outcome; of names that
 are given, their rows alone are measured again.
@@ -11,6 +13,7 @@ are given, their rows alone are measured again.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import sys
@@ -32,7 +35,7 @@ from benchmarks import RESULTS
 from benchmarks.shared.stored import drawn, fill, stored
 from sfumato._checks import SfumatoError
 from sfumato.data import Tokens, Transform
-from sfumato.exporting.exported import FORMATS
+from sfumato.exporting.exported import COUNTS, FORMATS
 from sfumato.exporting.served import Served
 from sfumato.models.registry import create_for_texts
 
@@ -107,7 +110,18 @@ def compared(name: str) -> dict[str, float | str]:
             transform = Transform(size=size, channels=channels)
             module = drawn(name, classes=3, channels=channels, size=size)
         path = stored(Path(folder) / "model.safetensors", name, module, transform, "abc", temperature=1.5)
-        return {to: difference(path, to) for to in formats(name)}
+        return {"rounding": rounding(path), **{to: difference(path, to) for to in formats(name)}}
+
+
+@torch.no_grad()
+def rounding(path: Path) -> float:
+    """The largest difference between torch's outputs in float32 and in float64: what rounding alone does."""
+    served = Served(sfumato.load(path))
+    records = served.made_up(max(COUNTS))
+    inputs = served.loaded.transform(records)
+    twice = copy.deepcopy(served.module).double()
+    exact = served.loaded.reading.scores(twice(inputs.double() if inputs.is_floating_point() else inputs))
+    return (served(records) - exact).abs().max().item()
 
 
 def formats(name: str) -> list[str]:
