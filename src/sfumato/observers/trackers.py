@@ -40,7 +40,7 @@ class Tracker(Observer):
     def __init__(self, run: RunDirectory | str | os.PathLike[str], *, public: bool, exact: bool | None = None) -> None:
         self._client, self._public = self.installed(), public
         self._directory = run if isinstance(run, RunDirectory) else RunDirectory(run)
-        self._run = "/".join(self._directory.path.absolute().parts[-2:])
+        self._run = self._directory.called
         self._exact = self.here() if exact is None else exact
         self._begun = False
 

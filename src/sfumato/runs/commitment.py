@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sfumato._checks import SfumatoError
+from sfumato.privacy import PrivacyPlan
 
 WHOLE, FIELDS = "record_commitment", "record_fields"
 """The entries of the ledger's first line: of the record as a whole, and a short one of each of its fields."""
@@ -19,6 +20,25 @@ _AT_THE_END = ("steps_taken", "kept", "figures")
 _SHORT = 8
 MICRO_BATCH_AT_FIRST = "micro_batch_at_first"
 """The field of settings.json with the size that a run began with, where its micro-batches were made smaller since."""
+
+
+def opening(plan: PrivacyPlan, identity: str, *, data: str, decided: Any) -> dict[str, Any]:
+    """How a run's ledger begins: its plan, and what binds its data and settings.
+
+    The ledger may be published, so it binds them by commitments under the run's own secret identity: equal
+    fingerprints in two ledgers would show that two runs had the same data.
+
+    Args:
+        data: the fingerprint of the records.
+        decided: plain data, all that the run's sums depend on besides plan and records.
+    """
+    key = bytes.fromhex(identity)
+    return {
+        "plan": plan.to_dict(),
+        "plan_fingerprint": plan.fingerprint,
+        "data_commitment": _commitment(key, data),
+        "settings_commitment": _commitment(key, json.dumps(decided, sort_keys=True)),
+    }
 
 
 def commitments(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,6 +62,11 @@ class RunDirectory:
         return self.path / name
 
     @property
+    def called(self) -> str:
+        """What its owner's lists and trackers call it: the last two parts of its path."""
+        return "/".join(self.path.absolute().parts[-2:])
+
+    @property
     def exists(self) -> bool:
         """Whether a run stands here, finished or not."""
         return (self / SETTINGS).is_file()

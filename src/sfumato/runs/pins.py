@@ -59,14 +59,21 @@ def model_digest(module: nn.Module, synthetic: Tensor, *, training: bool = False
     digest = hashlib.sha256(type(module).__qualname__.encode())
     with torch.inference_mode(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        for name, parameter in copied.named_parameters():
-            width = max(1, parameter[0].numel()) if parameter.dim() else 1
-            waves = torch.linspace(1, parameter.numel(), parameter.numel()).sin() / width**0.5
-            parameter.copy_(waves.reshape(parameter.shape))
-            digest.update(f"{name} {tuple(parameter.shape)} {parameter.requires_grad}".encode())
+        digest.update(made_up_parameters(copied))
         forget_moments(copied)
         digest.update(copied(synthetic).double().contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+def made_up_parameters(module: nn.Module) -> bytes:
+    """Put waves in place of a model's parameters, the same for the same shapes; their names and shapes."""
+    told = []
+    for name, parameter in module.named_parameters():
+        width = max(1, parameter[0].numel()) if parameter.dim() else 1
+        waves = torch.linspace(1, parameter.numel(), parameter.numel()).sin() / width**0.5
+        parameter.copy_(waves.reshape(parameter.shape))
+        told.append(f"{name} {tuple(parameter.shape)} {parameter.requires_grad}")
+    return "".join(told).encode()
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> str:

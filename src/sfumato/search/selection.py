@@ -269,8 +269,8 @@ def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSe
     key.save(place / KEY)
     with data.paid(record.get("budget"), place, _identity(key), held, selection):
         if not held.source.public:
-            name = "/".join(place.absolute().parts[-2:])
-            uses.record(held.source.materials, _identity(key), selection, places=held.source.places, name=name)
+            known: dict[str, Any] = {"places": held.source.places, "name": run.called}
+            uses.record(held.source.materials, _identity(key), selection, **known)
         run.write_json(FILE, {**record, "key_check": key.check_value(_CHECK)}, private=True)
     return key
 

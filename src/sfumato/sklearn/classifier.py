@@ -6,7 +6,6 @@ import os
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from shutil import rmtree
 from typing import Any, Self
 
@@ -145,10 +144,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         if not self.public:
             declared["test_fraction"] = self.test_fraction
         declared = {name: value for name, value in declared.items() if value is not None}
-        with tempfile.TemporaryDirectory(prefix="sfumato-") as folder:
-            path = Path(folder, "arrays.npz")
-            np.savez(path, **arrays)  # type: ignore[arg-type] - none of them is called allow_pickle
-            return open_source(f"npz:{path}", owner_key=owner_key(), **declared)
+        return open_source(arrays, owner_key=owner_key(), **declared)
 
     def _choices(self) -> dict[str, Any]:
         """The keywords of `sfumato.train`."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -146,8 +146,7 @@ class Inputs:
             torch.manual_seed(key.seed("model", step, str(start)))
             keys = None
             if job.gradient.draws:
-                words = [key.words("dropout", step, str(row)) for row in rows]
-                keys = torch.from_numpy(np.stack(words).view(np.int64))
+                keys = dropout_keys(key, step, rows)
             targets = _devices.sent(records.labels[rows], job.device)
             weights = None if self._class_weights is None else self._class_weights[targets]
             if padded is None:
@@ -195,6 +194,11 @@ class Inputs:
         if (np.diff(rows) == 1).all():  # all records in their order need not be copied
             return self._features[rows[0] : rows[0] + len(rows)] if len(rows) else self._features[:0]
         return self._features.index_select(0, _devices.sent(rows, device))  # twice as fast as brackets
+
+
+def dropout_keys(key: RunKey, step: int, names: Iterable[Any]) -> Tensor:
+    """Dropout's keys int64 (b, 4) in a step, one for each of these names: rows, or users."""
+    return torch.from_numpy(np.stack([key.words("dropout", step, str(name)) for name in names]).view(np.int64))
 
 
 def viewed(images: Tensor, draws: ViewDraws, source: Source, views: Views, transform: Preparation) -> Tensor:

@@ -12,7 +12,7 @@ from sfumato import _devices
 from sfumato.data import by_user
 from sfumato.observers.progress import Progress
 from sfumato.randomness import RunKey
-from sfumato.training.inputs import Inputs, ahead
+from sfumato.training.inputs import Inputs, ahead, dropout_keys
 from sfumato.training.job import PrivateJob
 from sfumato.training.workers import ALONE, Workers
 
@@ -66,8 +66,7 @@ class UserInputs(Inputs):
             torch.manual_seed(key.seed("model", step, f"user {users[0]}"))
             keys = None
             if job.gradient.draws:
-                words = [key.words("dropout", step, f"user {user}") for user in users]
-                keys = torch.from_numpy(np.stack(words).view(np.int64))
+                keys = dropout_keys(key, step, (f"user {user}" for user in users))
             yield inputs, targets, mask / mask.sum(1, keepdim=True), keys
 
     def _pieces(self, participants: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:

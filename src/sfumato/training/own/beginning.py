@@ -46,8 +46,7 @@ def begin(
         if not known["circumstances"]["data_public"]:
             if earlier := uses.plans(records.materials, places=records.places):
                 note = sentences.summary(earlier, plan)
-            name = "/".join(run.path.absolute().parts[-2:])
-            uses.record(records.materials, identity, plan, places=records.places, name=name)
+            uses.record(records.materials, identity, plan, places=records.places, name=run.called)
     return note
 
 

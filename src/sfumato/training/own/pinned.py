@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import hmac
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,16 +17,16 @@ from sfumato.gradients.examples import Tree, each, loss_of_one, tensors
 from sfumato.models.weights.about import OWN_LOOP
 from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.randomness import RunKey
+from sfumato.runs import commitment, pins
 from sfumato.runs import directory as names
-from sfumato.runs import pins
 from sfumato.runs.checkpoint import MOVING
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.own.records import OwnRecords
+from sfumato.training.preparation.resume import PINNED
 
 KIND = OWN_LOOP
 """What the record of such a run calls its kind."""
 _AGAIN = "call it as the run began, or give another `directory`"
-_REMEDIES = {"environment": "go back to the machine and versions that the run began with, or start another run"}
 _BOUND = ("data", "optimizer", "model", "later", "circumstances")
 """What of the record the ledger's first line binds: all that the sums and the releases depend on."""
 
@@ -67,14 +66,9 @@ def record_of(
 def _digest(model: nn.Module, loss: Any, examples: tuple[Tree, Tree]) -> str:
     """SHA-256 of the losses of made-up examples under made-up parameters, with the parameters' names and shapes."""
     copied = copy.deepcopy(model).cpu().eval()
-    digest = hashlib.sha256()
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        for name, parameter in copied.named_parameters():
-            width = max(1, parameter[0].numel()) if parameter.dim() else 1
-            waves = torch.linspace(1, parameter.numel(), parameter.numel()).sin() / width**0.5
-            parameter.copy_(waves.reshape(parameter.shape))
-            digest.update(f"{name} {tuple(parameter.shape)} {parameter.requires_grad}".encode())
+        digest = hashlib.sha256(pins.made_up_parameters(copied))
         for row in range(len(tensors(examples)[0])):
             inputs, targets = (_row(tree, row) for tree in examples)
             value = loss_of_one(copied, loss, {}, inputs, targets, 1)
@@ -100,16 +94,8 @@ def key_of(seed: int | None, record: Mapping[str, Any], plan: PrivacyPlan, model
 
 def opening(record: Mapping[str, Any], plan: PrivacyPlan, identity: str) -> dict[str, Any]:
     """The ledger's first entry, but for the key's check value: all that the run's sums depend on."""
-
-    def commitment(to: str) -> str:
-        return hmac.new(bytes.fromhex(identity), to.encode(), hashlib.sha256).hexdigest()
-
-    return {
-        "plan": plan.to_dict(),
-        "plan_fingerprint": plan.fingerprint,
-        "data_commitment": commitment(record["data"]["fingerprint"]),
-        "settings_commitment": commitment(json.dumps({name: record[name] for name in _BOUND}, sort_keys=True)),
-    }
+    decided = {name: record[name] for name in _BOUND}
+    return commitment.opening(plan, identity, data=record["data"]["fingerprint"], decided=decided)
 
 
 def refuse_other(run: RunDirectory, record: Mapping[str, Any], plan: PrivacyPlan) -> None:
@@ -124,6 +110,4 @@ def refuse_other(run: RunDirectory, record: Mapping[str, Any], plan: PrivacyPlan
     for part in (*_BOUND, "performance"):
         before, now = (one[part] if isinstance(one[part], Mapping) else {"is": one[part]} for one in (recorded, record))
         pins.compare(part, before, now, remedy=_AGAIN, where=where)
-    pins.compare_environment(
-        recorded["environment"], record["environment"], remedy=_REMEDIES["environment"], where=where
-    )
+    pins.compare_environment(recorded["environment"], record["environment"], remedy=PINNED["environment"], where=where)

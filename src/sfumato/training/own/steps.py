@@ -26,6 +26,7 @@ from sfumato.randomness import Noise, NoiseState, RunKey, Sampler
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory, sweep
+from sfumato.training.inputs import dropout_keys
 from sfumato.training.loop import CHECKPOINT_SECONDS, pause_after
 from sfumato.training.own import beginning, ending, pinned
 from sfumato.training.own.records import OwnRecords
@@ -87,8 +88,8 @@ class PrivateSteps:
         start: Start,
     ):
         self.plan, self.directory, self.note = plan, run.path, ""
-        self._run, self._model, self._optimizer, self._records, self._loss = run, model, optimizer, records, loss
-        self._with_state, self._public = with_state, public
+        self._run, self._model, self._optimizer, self._records = run, model, optimizer, records
+        self._with_state = with_state
         self._trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
         self._device = next(iter(model.parameters())).device
         _refuse_foreign(optimizer, self._trained)
@@ -101,10 +102,10 @@ class PrivateSteps:
         self._gradient = ClippedGradient(
             model, loss, max_norm=plan.max_norm, template=template, methods=recorded.ways if recorded else None
         )
-        self._examples = template or _synthetic(records)
+        made_up = template or _synthetic(records)
         with _devices.own_randomness(self._device):
             torch.manual_seed(0)
-            shape, targets = _one(self._examples[0]), self._examples[1]
+            shape, targets = _one(made_up[0]), made_up[1]
             self._gradient.self_check(shape, targets=targets)
             micro_batch = start.machine.micro_batch or (recorded.micro_batch if recorded else None)
             micro_batch = micro_batch or size_micro_batch(self._gradient, shape, str(self._device), targets)
@@ -118,7 +119,7 @@ class PrivateSteps:
             origins=("own model",),
             own_loop=True,
         )
-        known = pinned.record_of(model, optimizer, self._examples, loss, records, facts, self.performance, with_state)
+        known = pinned.record_of(model, optimizer, made_up, loss, records, facts, self.performance, with_state)
         if budget is not None:
             known["budget"] = {"name": budget}
         if run.exists:
@@ -222,8 +223,7 @@ class PrivateSteps:
             torch.manual_seed(self._key.seed("model", step, str(start)))
             keys = None
             if self._gradient.draws:
-                words = [self._key.words("dropout", step, str(row)) for row in piece]
-                keys = torch.from_numpy(np.stack(words).view(np.int64))
+                keys = dropout_keys(self._key, step, piece)
             yield inputs, targets, keys
 
     def _checkpoint(self, step: int, identity: str, head: str, *, noise: NoiseState) -> Checkpoint:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -63,7 +60,7 @@ def begin(job: PrivateJob | PublicJob, run: RunDirectory) -> None:
                 places=job.source.places,
                 users=job.source.assignment,
                 figures=None if facts is None else facts.epsilon,
-                name="/".join(run.path.absolute().parts[-2:]),
+                name=run.called,
             )
 
 
@@ -208,23 +205,11 @@ def refuse_ended(run: RunDirectory, ledger: Ledger, plan: PrivacyPlan) -> None:
 def _opening(job: PrivateJob, identity: str) -> dict[str, Any]:
     """The ledger's first entry: all that the run's sums depend on.
 
-    The ledger may be published, so it binds data and settings by commitments under the run's own secret identity: equal
-    fingerprints in two ledgers would show that two runs had the same data.
-
     **Guarantee.** A copy of an unfinished run goes on as what the run was, or not at all: with another rate, model or
     transform both would be released with the same noise, and their difference would have none.
     """
-
-    def committed(to: str) -> str:
-        return hmac.new(bytes.fromhex(identity), to.encode(), hashlib.sha256).hexdigest()
-
     decided = (job.settings.to_dict(), job.transform.to_dict(), dict(job.functions), job.source.features, job.candidate)
     decided += tuple(value for value in job.keyed.values() if value)
     decided += (job.further,) if job.further else ()
     decided += () if job.performance.precision == _devices.PRECISIONS[0] else (job.performance.precision,)
-    return {
-        "plan": job.plan.to_dict(),
-        "plan_fingerprint": job.plan.fingerprint,
-        "data_commitment": committed(job.source.fingerprint),
-        "settings_commitment": committed(json.dumps(decided, sort_keys=True)),
-    }
+    return commitment.opening(job.plan, identity, data=job.source.fingerprint, decided=decided)
