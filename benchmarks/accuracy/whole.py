@@ -40,12 +40,12 @@ class Kept:
         self.seconds = 0.0
 
     def __call__(
-        self, job: Any, records: Any, progress: Any, *, mirrored: bool = False, into: Tensor | None = None
+        self, job: Any, records: Any, progress: Any, *, mirrored: bool = False, into: Tensor | None = None, **how: Any
     ) -> Tensor:
         key = len(records), mirrored
         if key not in self._kept:
             began = time.monotonic()
-            self._kept[key] = self._compute(job, records, progress, mirrored=mirrored)
+            self._kept[key] = self._compute(job, records, progress, mirrored=mirrored, **how)
             self.seconds += time.monotonic() - began
         return self._kept[key] if into is None else into.copy_(self._kept[key])
 

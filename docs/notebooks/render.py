@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -17,6 +18,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         content = page(json.loads(path.read_text("utf-8")), path.name)
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=content))
     return files
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Links to notebooks lead to their pages here; in the repository they lead to the files."""
+    return re.sub(r"\((notebooks/[\w-]+)\.ipynb\)", r"(\1.md)", markdown)
 
 
 def page(notebook: dict, name: str) -> str:
