@@ -35,7 +35,7 @@ PAGES = {
     "dpia.md": "runs/first/dpia.md",
 }
 WIDTH, COLOURS = 900, 64
-HEIGHTS = {"report": 1040, "public": 1060, "compare": 1290}
+HEIGHTS = {"report": 1040, "public": 1060, "compare": 1000}
 """Of each picture, in pixels: the beginning of its page."""
 
 
