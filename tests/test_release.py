@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -45,3 +46,58 @@ def test_the_image_of_a_container_has_a_user_without_rights_and_the_needed_extra
         word for line in lines if line.startswith("COPY ") and "--from" not in line for word in line.split()[1:-1]
     ]
     assert all((ROOT / name).exists() for name in copied)
+
+
+def test_the_forms_of_other_tools_parse_and_name_what_is_there():
+    import yaml  # comes with timm
+
+    read = {
+        name: yaml.safe_load((ROOT / name).read_text("utf-8"))
+        for name in ("conda/meta.yaml", "CITATION.cff", "mkdocs.yml")
+    }
+    recipe = read["conda/meta.yaml"]
+    assert recipe["build"]["entry_points"] == [f"{name} = {place}" for name, place in PROJECT["scripts"].items()]
+    assert recipe["about"]["summary"] == PROJECT["description"]
+    assert recipe["about"]["license"] == read["CITATION.cff"]["license"] == PROJECT["license"]
+    assert read["mkdocs.yml"]["strict"] is True
+    assert "search" in read["mkdocs.yml"]["plugins"]
+
+
+def test_every_extra_that_is_named_exists():
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "src").rglob("*.py")]
+    named = {extra for page in pages for extra in re.findall(r"sfumato\[([\w,-]+)\]", page.read_text("utf-8"))}
+    assert {extra for one in named for extra in one.split(",")} <= PROJECT["optional-dependencies"].keys()
+
+
+GALLERY = ROOT / "docs" / "gallery"
+
+
+def test_the_gallery_quotes_the_commands_that_made_it_and_its_pictures_are_light():
+    script = ast.parse((GALLERY / "write.py").read_text("utf-8"))
+    values = {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in script.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, ast.Tuple | ast.Dict)
+    }
+    text = (ROOT / "docs" / "gallery.md").read_text("utf-8")
+    for command in values["COMMANDS"]:
+        assert f"$ sfumato {command}\n" in text or "--title" in command
+    for name in values["PAGES"]:
+        assert f"(gallery/{name})" in text
+        assert (GALLERY / name).exists()
+    for name in values["HEIGHTS"]:
+        picture = ROOT / "docs" / "images" / f"{name}.png"
+        assert f"(images/{name}.png)" in text
+        assert picture.stat().st_size < 200_000
+
+
+def test_the_public_page_of_the_gallery_has_no_figure_of_private_data():
+    owner, public = ((GALLERY / name).read_text("utf-8") for name in ("report.html", "public.html"))
+    accuracy, *_ = re.findall(r"95% interval ([\d.]+% to [\d.]+%), from", owner)
+    assert accuracy not in public
+    assert "Ward 3" in owner
+    assert "Ward 3" not in public
+    for page in (owner, public):
+        assert "differentially private for each single training example" in page

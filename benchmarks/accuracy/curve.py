@@ -69,7 +69,9 @@ def draw(accuracies: Accuracies) -> str:
             means = [100 * statistics.mean(runs) for _, runs in points]
             axes.plot([epsilon for epsilon, _ in points], means, color=colour, linewidth=1.6)
             for epsilon, runs in points:
-                axes.plot([epsilon] * len(runs), [100 * run for run in runs], "o", color=colour, markersize=3, alpha=0.6)
+                axes.plot(
+                    [epsilon] * len(runs), [100 * run for run in runs], "o", color=colour, markersize=3, alpha=0.6
+                )
             words = f"{name}, {images:,} images"
             above = 6 if name == "MNIST" else -14
             beside(axes, words, (points[0][0], means[0]), (4, above), color=colour)
