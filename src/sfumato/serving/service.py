@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -154,10 +155,14 @@ class Service:
         if scheme.lower() != "bearer" or not self._key.fits(given.strip()):
             raise Refused(401, "the key is missing or wrong", "send the header Authorization: Bearer KEY")
 
+    @cached_property
+    def _rendered(self) -> tuple[str, str]:
+        return page(self._answering, closed=self._key is not None)
+
     async def _page(self, request: Request) -> Response:
         from starlette.responses import HTMLResponse
 
-        text, policy = page(self._answering, closed=self._key is not None)
+        text, policy = self._rendered
         return HTMLResponse(text, headers={"content-security-policy": policy, "x-content-type-options": "nosniff"})
 
     async def _statement(self, request: Request) -> Response:
