@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
@@ -66,8 +67,8 @@ def server(service: Service) -> uvicorn.Server:
 
 
 def serve(ready: uvicorn.Server, listener: socket.socket) -> None:
-    """Serve until `should_exit`, SIGINT or SIGTERM."""
-    with listener:
+    """Serve until `should_exit`, SIGINT or SIGTERM; the latter ends the process once all is answered."""
+    with listener, suppress(KeyboardInterrupt):  # which uvicorn raises again after its orderly end
         ready.run(sockets=[listener])
 
 

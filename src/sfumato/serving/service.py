@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,6 +59,7 @@ class Service:
             from starlette.routing import Route
         except ImportError:
             raise missing() from None
+        self._rendered = page(self._answering, closed=self._key is not None)
         handlers: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
             "/": ("GET", self._page),
             "/statement": ("GET", self._statement),
@@ -154,10 +154,6 @@ class Service:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not self._key.fits(given.strip()):
             raise Refused(401, "the key is missing or wrong", "send the header Authorization: Bearer KEY")
-
-    @cached_property
-    def _rendered(self) -> tuple[str, str]:
-        return page(self._answering, closed=self._key is not None)
 
     async def _page(self, request: Request) -> Response:
         from starlette.responses import HTMLResponse
