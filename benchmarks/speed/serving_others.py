@@ -2,9 +2,9 @@
 
 The LeNet of serving.py behind three servers with the same reading of files, batches of at most 64 that wait 2 ms, one
 worker and one thread of torch, loaded one after the other by the same client: JSON with one PNG file in base64 from 64
-connections, and with 32 from 4. Needs `pip install litserve torchserve torch-model-archiver nvgpu`, and Java for TorchServe;
-a server that is not installed or does not start is said. Medians over the rounds, in which the servers take turns, one
-at a time, and are started anew. Writes results/serving_others.json.
+connections, and with 32 from 4. Needs `pip install litserve torchserve torch-model-archiver`, and Java for TorchServe.
+Medians over the rounds, in which the servers take turns, one at a time, and are started anew. Writes
+results/serving_others.json.
 """
 
 from __future__ import annotations
@@ -37,15 +37,39 @@ from benchmarks.speed.serving import BATCH, loaded
 LOADS = ((64, 1), (4, 32))  # connections, images in each request
 MODEL = "lenet5"
 WAIT = 0.002
-HANDLER = f"""
+IMPORT = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from benchmarks.speed.serving_others import Model
+from benchmarks.speed.serving_others import BATCH, WAIT, Model
+"""
+TORCHSERVE = f"""{IMPORT}
 model = None
 def handle(data, context):
     global model
     model = model or Model()
     return [] if data is None else model.answers([one.get("body") or one.get("data") for one in data])
+"""
+QUIET = """<Configuration><Appenders><Console name="out"/></Appenders>
+<Loggers><Root level="error"><AppenderRef ref="out"/></Root></Loggers></Configuration>
+"""
+LITSERVE = f"""{IMPORT}
+import litserve
+class Api(litserve.LitAPI):
+    def setup(self, device):
+        self.model = Model()
+    def decode_request(self, request):
+        return self.model.read(request)
+    def batch(self, inputs):
+        return inputs
+    def predict(self, inputs):
+        return self.model.scores(inputs)
+    def unbatch(self, rows):
+        return rows
+    def encode_response(self, rows):
+        return {{"scores": rows.tolist()}}
+if __name__ == "__main__":
+    server = litserve.LitServer(Api(max_batch_size=BATCH, batch_timeout=WAIT), accelerator="cpu")
+    server.run(host="127.0.0.1", port=sys.argv[1], num_api_servers=1, generate_client_file=False, log_level="error")
 """
 
 
@@ -138,14 +162,15 @@ def own(folder: Path, port: int) -> list[str]:
 
 
 def litserve(folder: Path, port: int) -> list[str]:
-    """LitServe's."""
-    return [sys.executable, __file__, "litserve", str(port)]
+    """LitServe's, one worker."""
+    (folder / "api.py").write_text(LITSERVE)
+    return [sys.executable, "api.py", str(port)]
 
 
 def torchserve(folder: Path, port: int) -> list[str]:
     """TorchServe's: an archive with a handler, one worker."""
     if not (folder / "model.mar").exists():
-        (folder / "handler.py").write_text(HANDLER)
+        (folder / "handler.py").write_text(TORCHSERVE)
         archive = ["torch-model-archiver", "--model-name", "model", "--version", "1", "--handler", "handler.py"]
         subprocess.run([*archive, "--export-path", "."], cwd=folder, check=True)
     batches = {"minWorkers": 1, "maxWorkers": 1, "batchSize": BATCH, "maxBatchDelay": 2, "responseTimeout": 60}
@@ -160,47 +185,24 @@ def torchserve(folder: Path, port: int) -> list[str]:
         "models": json.dumps({"model": {"1": {"defaultVersion": True, "marName": "model.mar", **batches}}}),
     }
     (folder / "config.properties").write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
-    return ["torchserve", "--start", "--foreground", "--ncs", "--ts-config", "config.properties"]
+    (folder / "log4j2.xml").write_text(QUIET)
+    return ["torchserve", "--foreground", "--ncs", "--ts-config", "config.properties", "--log-config", "log4j2.xml"]
 
 
 STARTS = {"sfumato": own, "litserve": litserve, "torchserve": torchserve}
 
 
-def run(name: str, port: int) -> None:
-    """A server in this process, until it is ended."""
+def run(port: int) -> None:
+    """sfumato's server in this process, until it is ended."""
+    from sfumato.serving import Service
+    from sfumato.serving.server import listening, serve, server
+
     torch.set_num_threads(1)
-    if name == "sfumato":
-        from sfumato.serving import Service
-        from sfumato.serving.server import listening, serve, server
-
-        return serve(server(Service(loaded(MODEL))), listening("127.0.0.1", port))
-    import litserve
-
-    class Api(litserve.LitAPI):
-        def setup(self, device):
-            self.model = Model()
-
-        def decode_request(self, request, **_):
-            return self.model.read(request)
-
-        def batch(self, inputs):
-            return inputs
-
-        def predict(self, x, **_):
-            return self.model.scores(x)
-
-        def unbatch(self, output):
-            return output
-
-        def encode_response(self, output, **_):
-            return {"scores": output.tolist()}
-
-    served = litserve.LitServer(Api(max_batch_size=BATCH, batch_timeout=WAIT), accelerator="cpu", workers_per_device=1)
-    served.run(host="127.0.0.1", port=port, num_api_servers=1, generate_client_file=False)
+    serve(server(Service(loaded(MODEL))), listening("127.0.0.1", port))
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] and sys.argv[1] in STARTS:
-        run(sys.argv[1], int(sys.argv[2]))
+    if sys.argv[1:2] == ["sfumato"]:
+        run(int(sys.argv[2]))
     else:
         main(float(sys.argv[1]) if len(sys.argv) > 1 else 5, int(sys.argv[2]) if len(sys.argv) > 2 else 3)
