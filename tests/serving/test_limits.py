@@ -52,3 +52,15 @@ def test_a_port_that_is_taken_or_none_is_refused():
         for host, port in ((listener.getsockname()), ("127.0.0.1", 70000), ("no.such.host.invalid", 0)):
             with pytest.raises(SfumatoError, match=f"cannot listen on host={host}, port={port}"):
                 listening(host, port)
+
+
+def test_an_interruption_is_an_orderly_end():
+    from sfumato.serving.server import listening, serve
+
+    class Interrupted:
+        def run(self, sockets):
+            raise KeyboardInterrupt
+
+    with listening("127.0.0.1", 0) as listener:
+        serve(Interrupted(), listener)
+        assert listener.fileno() == -1

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,6 +21,7 @@ from sfumato.serving.key import ApiKey
 
 httpx = pytest.importorskip("httpx", reason="sfumato[test] is not installed whole")
 PNG = {"content-type": "image/png"}
+ARRAY = {"content-type": "application/x-npy"}
 HEAD = b"POST /predict HTTP/1.1\r\nhost: a\r\ncontent-type: image/png\r\ncontent-length: %d\r\n"
 CLIENT = httpx.Client(verify=False, timeout=60)  # without the seconds that certificates take
 
@@ -66,6 +69,56 @@ def test_each_form_of_an_image_has_the_answer_of_predict(serving, loaded, png):
         assert client.get("/healthz").json() == {"status": "alive"}
         assert client.get("/readyz").json() == {"status": "ready"}
         refused(client.post("/embed", content=image, headers=PNG), 400, "the model is a classifier; POST to /predict")
+
+
+def npy(array, **allowed) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, **allowed)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8, 1), (8, 8, 1), (8, 8), (2, 9, 12, 3), (70, 8, 8, 1)])
+def test_an_array_has_the_answers_of_predict_as_json_and_as_an_array(serving, loaded, shape):
+    images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    rows = loaded.predict(images)
+    with serving(loaded) as (place, _), httpx.Client(verify=False, base_url=url(place)) as client:
+        for content in (npy(images), npy(np.asfortranarray(images))):
+            answer = client.post("/predict", content=content, headers=ARRAY)
+            scores = [list(one["scores"].values()) for one in answer.json()["predictions"]]
+            assert scores == rows.tolist()
+        answer = client.post("/predict", content=npy(images), headers=ARRAY | {"accept": ARRAY["content-type"]})
+        assert answer.headers["content-type"] == ARRAY["content-type"]
+        np.testing.assert_array_equal(np.load(io.BytesIO(answer.content)), rows.numpy())
+    with serving(replace(loaded, embedding=2, classes=())) as (place, _):
+        answer = CLIENT.post(
+            f"{url(place)}/embed", content=npy(images), headers=ARRAY | {"accept": "application/x-npy"}
+        )
+        assert np.load(io.BytesIO(answer.content)).shape == (len(rows), 2)
+
+
+def header_of(shape: str, dtype: str = "|u1") -> bytes:
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "no array of images"),
+        (b"\x93NUMPY\x01\x00", "no array of images"),
+        (npy(np.array([{}]), allow_pickle=True), "no array of images"),
+        (header_of("(1000000000000,)") + b"x", "no array of images"),
+        (header_of("(-1, 8, 8, -1)") + bytes(64), "no array of images"),
+        (header_of("(10, 0, 8, 1)", "|V0"), "no array of images"),
+        (header_of("(" * 200) + bytes(64), "no array of images"),
+        (header_of("(2, 8, 8, 1)") + bytes(127), "no array of images"),
+        (header_of("(0, 8, 8, 1)"), "there are no images"),
+        (header_of("(1, 8, 8, 7)") + bytes(448), "array of shape (8, 8, 7)"),
+        (npy(np.zeros((1, 8, 8, 1), np.int64)), "array of int64"),
+    ],
+)
+def test_a_bad_array_is_refused_and_none_is_made_by_its_header(shared, content, words):
+    refused(shared.post("/predict", content=content, headers=ARRAY), 400, words)
 
 
 def test_embeddings_labels_and_texts(serving, loaded, png):
@@ -181,6 +234,44 @@ def test_a_full_queue_and_a_slow_model_are_told_as_503(serving, loaded, png):
         refused(CLIENT.post(f"{url(place)}/predict", files=[("a", png(1))] * 3), 413, "3 records are more than the 2")
     with serving(loaded, seconds=0.1) as (place, _):
         refused(CLIENT.post(f"{url(place)}/predict", content=png(1), headers=PNG), 503, "no answer within 0.1 s")
+
+
+def test_a_model_that_hangs_is_told_to_probes_and_keeps_no_server_from_ending(serving, loaded, png):
+    loaded.module.seconds = 3
+    with ThreadPoolExecutor(1) as pool:
+        with serving(loaded, seconds=0.2) as (place, _):
+            answer = pool.submit(CLIENT.post, f"{url(place)}/predict", content=png(1), headers=PNG)
+            refused(answer.result(), 503, "no answer within 0.2 s")
+            time.sleep(0.1)
+            for probe in ("healthz", "readyz"):
+                refused(CLIENT.get(f"{url(place)}/{probe}"), 503, "one batch")
+            began = time.monotonic()
+        assert time.monotonic() - began < 2.5
+
+
+def test_a_request_that_nobody_waits_for_costs_no_more_time(serving, loaded, png):
+    loaded.module.seconds, loaded.module.sizes = 0.15, []
+    with serving(loaded, seconds=0.2, batch=1) as (place, _):
+        refused(CLIENT.post(f"{url(place)}/predict", files=[("a", png(1))] * 50), 503, "no answer within")
+        loaded.module.seconds = 0
+        assert CLIENT.post(f"{url(place)}/predict", content=png(1), headers=PNG).status_code == 200
+        assert len(loaded.module.sizes) < 6
+
+
+def test_an_answer_that_is_not_read_is_cut_off(serving, loaded):
+    with serving(loaded, seconds=0.3) as (place, _), socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        line.connect(place)
+        line.settimeout(10)
+        line.sendall(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n" * 500)  # more than any buffer of the kernel takes
+        time.sleep(1.2)
+        received = 0
+        with suppress(ConnectionError):
+            while piece := line.recv(1 << 16):
+                received += len(piece)
+        page = CLIENT.get(url(place))
+        assert page.status_code == 200
+        assert received < 400 * len(page.content)
 
 
 def test_large_bodies_are_refused_and_never_held(serving, loaded):

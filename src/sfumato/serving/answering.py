@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -14,6 +16,8 @@ from sfumato._checks import SfumatoError
 from sfumato.data import AsStored, Tokens
 from sfumato.models.losses import exclusive
 from sfumato.runs import Loaded
+from sfumato.serving.batches import Asked
+from sfumato.serving.refusals import busy
 
 THRESHOLD = 0.5
 """From which score on one of several labels is said to be there."""
@@ -38,7 +42,7 @@ class Answering:
         self.of_texts = isinstance(loaded.transform, Tokens)
         self.of_numbers = isinstance(loaded.transform, Tokens) and loaded.transform.tokenizer == "numbers"
 
-    def answers(self, requests: Sequence[Sequence[Any]]) -> list[Tensor | SfumatoError]:
+    def answers(self, requests: Sequence[Asked]) -> list[Tensor | SfumatoError]:
         """Of each request the rows (n, classes) of probabilities or (n, D) of embeddings, or why there are none.
 
         **Guarantee.** Functions of the released model and of what was sent: whatever is made of many answers, the
@@ -46,23 +50,27 @@ class Answering:
         """
         refused: dict[int, SfumatoError] = {}
         found: list[list[Tensor]] = [[] for _ in requests]
-        inputs = self._inputs(requests, refused)
-        while some := list(islice(inputs, self.batch)):
-            places, tensors = zip(*some, strict=True)
-            for place, row in zip(places, self._rows(torch.stack(tensors)), strict=True):
-                found[place].append(row)
-        return [refused[place] if place in refused else torch.stack(rows) for place, rows in enumerate(found)]
+        stored = self._stored(requests, refused)
+        while some := list(islice(stored, self.batch)):
+            places, arrays = zip(*some, strict=True)
+            rows = self._rows(self.loaded.transform(np.stack(arrays)))
+            counts = Counter(places)
+            for place, own in zip(counts, rows.split(list(counts.values())), strict=True):
+                found[place].append(own)
+        return [refused[place] if place in refused else torch.cat(rows) for place, rows in enumerate(found)]
 
-    def _inputs(
-        self, requests: Sequence[Sequence[Any]], refused: dict[int, SfumatoError]
-    ) -> Iterator[tuple[int, Tensor]]:
-        """Request by request, the inputs up to the first record that cannot be read; with its request's place."""
-        for place, records in enumerate(requests):
-            for number, record in enumerate(records):
+    def _stored(self, requests: Sequence[Asked], refused: dict[int, SfumatoError]) -> Iterator[tuple[int, np.ndarray]]:
+        """Request by request, with its place, the records as a source would store them, up to the first that cannot
+        be read; none of a request that nobody waits for any more."""
+        for place, request in enumerate(requests):
+            for number, record in enumerate(request.records):
+                if request.over:
+                    refused[place] = busy("its time is over")
+                    break
                 try:
-                    yield place, self.loaded.transform.read(record)
+                    yield place, self.loaded.transform.stored(record)
                 except SfumatoError as error:
-                    of = f"number {number} of those given: " if len(records) > 1 else ""
+                    of = f"number {number} of those given: " if len(request.records) > 1 else ""
                     refused[place] = SfumatoError(f"{of}{error.problem}", error.remedy)
                     break
 

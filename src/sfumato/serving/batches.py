@@ -3,47 +3,69 @@
 from __future__ import annotations
 
 import asyncio
+import queue
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from sfumato.serving.counts import Counts
 from sfumato.serving.limits import Limits
 from sfumato.serving.refusals import Refused, busy
 
-Answers = Callable[[list[Sequence[Any]]], Sequence[Any]]
 
+class Asked(NamedTuple):
+    """The records of one request, and where its answer goes."""
 
-class _Job(NamedTuple):
     records: Sequence[Any]
     answer: asyncio.Future[Any]
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+        return self.answer.done()
+
+
+Answers = Callable[[list[Asked]], Sequence[Any]]
 
 
 class Batches:
     """A bounded queue, and one thread that works it off.
 
     Args:
-        answers: from the records of several requests to an answer or a refusal of each; called in the thread.
-        limits: how many records make a batch, how long it waits for them, and how many wait.
+        answers: from several requests to an answer or a refusal of each; called in the thread.
+        limits: how many records make a batch, how long it waits for them, how many wait, and how long a batch may take.
         counts: is told of batches and of records that wait.
     """
 
     def __init__(self, answers: Answers, limits: Limits, counts: Counts):
         self._answers, self._limits, self._counts = answers, limits, counts
-        self._jobs: deque[_Job] = deque()
+        self._waiting: deque[Asked] = deque()
         self._some = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, "sfumato-model")
+        self._given: queue.SimpleQueue[tuple[asyncio.Future[Any], list[Asked]] | None] = queue.SimpleQueue()
         self._task: asyncio.Task[None] | None = None
+        self._began: float | None = None
 
     def start(self) -> None:
         """Begin to work, within a running event loop."""
+        # Daemonic: a forward that never ends must not keep the process from ending.
+        self._thread = threading.Thread(target=self._answer, name="sfumato-model", daemon=True)
+        self._thread.start()
+        self._loop = asyncio.get_running_loop()
         self._task = asyncio.create_task(self._work())
 
     @property
+    def alive(self) -> bool:
+        """Whether it works, and is not held up by a batch that takes longer than anybody waits."""
+        if self._task is None or self._task.done():
+            return False
+        return self._began is None or self._loop.time() - self._began <= self._limits.seconds
+
+    @property
     def ready(self) -> bool:
-        """Whether it works, and has room."""
-        return self._task is not None and not self._task.done() and self._counts.waiting < self._limits.queue
+        """Whether it is alive, and has room."""
+        return self.alive and self._counts.waiting < self._limits.queue
 
     async def ask(self, records: Sequence[Any]) -> Any:
         """The answer to the records of one request.
@@ -56,55 +78,73 @@ class Batches:
             )
         if self._counts.waiting + len(records) > self._limits.queue:
             raise busy(f"{self._counts.waiting} records are waiting")
-        job = _Job(records, asyncio.get_running_loop().create_future())
-        self._jobs.append(job)
+        asked = Asked(records, asyncio.get_running_loop().create_future())
+        self._waiting.append(asked)
         self._counts.waiting += len(records)
         self._some.set()
-        return await job.answer
+        return await asked.answer
 
     async def close(self) -> None:
         """Stop; nobody waits any more, since a server ends its requests first."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        for job in self._jobs:
-            job.answer.cancel()
-        self._thread.shutdown(wait=True)
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        for asked in self._waiting:
+            asked.answer.cancel()
+        self._given.put(None)
+        self._thread.join(timeout=1)
+
+    def _answer(self) -> None:
+        """The thread: batch by batch, until there is none."""
+        while (given := self._given.get()) is not None:
+            found, batch = given
+            try:
+                answers = self._answers(batch)
+            except Exception as error:  # of the model itself: its requests are told, and the next ones are tried
+                answers = [error] * len(batch)
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                self._loop.call_soon_threadsafe(_settle, found, answers)
 
     async def _work(self) -> None:
         while True:
             await self._some.wait()
             if self._counts.waiting < self._limits.batch and self._limits.wait:
                 await asyncio.sleep(self._limits.wait)
-            jobs = self._taken()
-            if not jobs:
+            batch = self._taken()
+            if not batch:
                 continue
-            self._counts.sizes.add(sum(len(job.records) for job in jobs))
-            try:
-                found = await asyncio.get_running_loop().run_in_executor(
-                    self._thread, self._answers, [job.records for job in jobs]
-                )
-            except Exception as error:  # of the model itself: its requests are told, and the next ones are tried
-                found = [error] * len(jobs)
-            for job, answer in zip(jobs, found, strict=True):
-                if job.answer.done():  # its time was over
+            self._counts.sizes.add(sum(len(asked.records) for asked in batch))
+            found, self._began = self._loop.create_future(), self._loop.time()
+            self._given.put((found, batch))
+            for asked, answer in zip(batch, await found, strict=True):
+                if asked.over:
                     continue
-                if isinstance(answer, Exception):
-                    job.answer.set_exception(answer)
-                else:
-                    job.answer.set_result(answer)
-                    self._counts.records += len(job.records)
+                _settle(asked.answer, answer)
+                if not isinstance(answer, Exception):
+                    self._counts.records += len(asked.records)
+            self._began = None
 
-    def _taken(self) -> list[_Job]:
-        """The first jobs, as many as make a batch and at least one, without those that nobody waits for."""
-        jobs: list[_Job] = []
+    def _taken(self) -> list[Asked]:
+        """The first requests, as many as make a batch and at least one, without those that nobody waits for."""
+        batch: list[Asked] = []
         count = 0
-        while self._jobs and (not jobs or count + len(self._jobs[0].records) <= self._limits.batch):
-            job = self._jobs.popleft()
-            self._counts.waiting -= len(job.records)
-            if not job.answer.done():
-                jobs.append(job)
-                count += len(job.records)
-        if not self._jobs:
+        while self._waiting and (not batch or count + len(self._waiting[0].records) <= self._limits.batch):
+            asked = self._waiting.popleft()
+            self._counts.waiting -= len(asked.records)
+            if not asked.over:
+                batch.append(asked)
+                count += len(asked.records)
+        if not self._waiting:
             self._some.clear()
-        return jobs
+        return batch
+
+
+def _settle(future: asyncio.Future[Any], found: Any) -> None:
+    """Give a future what was found, or why nothing was; unless nobody waits for it."""
+    if future.done():
+        return
+    if isinstance(found, Exception):
+        future.set_exception(found)
+    else:
+        future.set_result(found)

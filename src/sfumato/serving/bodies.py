@@ -5,17 +5,26 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import AsyncIterator, Iterator
+import io
+import math
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.lib import format
+
 from sfumato._checks import parse_json
+from sfumato.data.images.given import is_one
 from sfumato.serving.counts import Counts
 from sfumato.serving.limits import Limits
 from sfumato.serving.refusals import Refused, busy
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+
+ARRAY = "application/x-npy"
+"""The content type of an array as `numpy.save` writes it."""
 
 RAW = ("image/", "application/octet-stream", "application/dicom")
 
@@ -74,7 +83,7 @@ async def thrown_away(request: Request, seconds: float) -> None:
                 pass
 
 
-async def records_of(request: Request, content: bytes, *, of_texts: bool, of_numbers: bool) -> list[Any]:
+async def records_of(request: Request, content: bytes, *, of_texts: bool, of_numbers: bool) -> Sequence[Any]:
     """The images or texts in a body, by its content type.
 
     Errors: `Refused` with 415 for another content type than these, 400 for what is not as its type says.
@@ -85,12 +94,14 @@ async def records_of(request: Request, content: bytes, *, of_texts: bool, of_num
         found = _of_json(content, name, of_numbers=of_numbers)
     elif kind == "multipart/form-data" and not of_texts:
         found = await _of_form(request, content)
+    elif kind == ARRAY and not of_texts:
+        found = _of_array(content)
     elif kind.startswith(RAW) and not of_texts:
         found = [content]
     else:
-        forms = "JSON" if of_texts else "JSON, multipart/form-data or the image itself (image/png)"
+        forms = "JSON" if of_texts else f"JSON, multipart/form-data, {ARRAY} or the image itself (image/png)"
         raise Refused(415, f"the content type {kind[:60]!r} is not read", f"send {forms}")
-    if not found:
+    if not len(found):
         raise Refused(400, f"there are no {name} in the request", "send one at least")
     return found
 
@@ -116,9 +127,24 @@ def _of_json(content: bytes, name: str, *, of_numbers: bool) -> list[Any]:
         raise Refused(400, "an image in the JSON is not in base64", "encode the bytes of its file") from None
 
 
-def _row(place: int, given: Any) -> Any:
-    import numpy as np
+def _of_array(content: bytes) -> np.ndarray:
+    """The images (N, H, W, C) of an array, or of a single one (H, W) or (H, W, C); no copy of what was sent.
 
+    numpy's own reader would make room for whatever a header declares, and unpickle objects.
+    """
+    file, refusal = io.BytesIO(content), Refused(400, "the body is no array of images", "send what numpy.save writes")
+    try:
+        old = format.read_magic(file) == (1, 0)
+        shape, by_column, dtype = (format.read_array_header_1_0 if old else format.read_array_header_2_0)(file)
+        if dtype.kind not in "buif" or len(content) - file.tell() != math.prod(shape) * dtype.itemsize:
+            raise refusal
+        found = np.frombuffer(content, dtype, offset=file.tell()).reshape(shape, order="F" if by_column else "C")
+    except Exception:  # the reading of headers raises a dozen types
+        raise refusal from None
+    return found[np.newaxis] if is_one(found) else found
+
+
+def _row(place: int, given: Any) -> Any:
     if not isinstance(given, list) or any(type(one) is not int or abs(one) >> 62 for one in given) or not given:
         raise Refused(400, f"number {place} of texts is no list of whole numbers", 'send {"texts": [[12, 7]]}')
     return np.array(given, dtype=np.int64)

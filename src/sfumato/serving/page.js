@@ -2,16 +2,19 @@
 const form = document.getElementById("ask"), answer = document.getElementById("answer");
 const key = document.getElementById("key"), file = document.getElementById("file");
 const drop = document.getElementById("drop"), shown = document.getElementById("shown");
+let asked = 0;
 
 async function ask(body, type) {
-  answer.textContent = "…";
+  const own = ++asked;
+  answer.textContent = "The model is asked …";
   const headers = { "content-type": type };
   if (key) headers.authorization = "Bearer " + key.value;
   try {
     const reply = await fetch(form.dataset.verb, { method: "POST", headers, body });
-    show(await reply.json());
+    const found = await reply.json();
+    if (own === asked) show(found);
   } catch (problem) {
-    answer.textContent = "The server cannot be reached.";
+    if (own === asked) answer.textContent = "The server cannot be reached, or is too busy.";
   }
 }
 
@@ -49,9 +52,14 @@ form.addEventListener("submit", (event) => {
   ask(JSON.stringify({ texts: [one] }), "application/json");
 });
 if (drop) {
-  file.addEventListener("change", () => take(file.files[0]));
+  file.addEventListener("change", () => {
+    take(file.files[0]);
+    file.value = "";  // so that the same one can be chosen again
+  });
+  document.addEventListener("paste", (event) => take(event.clipboardData.files[0]));
+  // Of the whole page: a browser would leave it for an image that is dropped beside the box.
   for (const name of ["dragover", "dragleave", "drop"]) {
-    drop.addEventListener(name, (event) => {
+    document.addEventListener(name, (event) => {
       event.preventDefault();
       drop.classList.toggle("over", name === "dragover");
       if (name === "drop") take(event.dataTransfer.files[0]);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
@@ -66,17 +67,18 @@ def server(service: Service) -> uvicorn.Server:
 
 
 def serve(ready: uvicorn.Server, listener: socket.socket) -> None:
-    """Serve until `should_exit`, SIGINT or SIGTERM."""
-    with listener:
+    """Serve until `should_exit`, SIGINT or SIGTERM; the latter ends the process once all is answered."""
+    with listener, suppress(KeyboardInterrupt):  # which uvicorn raises again after its orderly end
         ready.run(sockets=[listener])
 
 
 def _patient(seconds: float) -> Any:
-    """uvicorn's protocol, which waits without end for the head of a request, with an end."""
+    """uvicorn's protocol, which waits without end for a request's head and for an answer to be read, with an end."""
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class Patient(H11Protocol):
         late: Any = None
+        unread: Any = None
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -88,7 +90,18 @@ def _patient(seconds: float) -> Any:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._rest()
+            self.resume_writing()
             super().connection_lost(exc)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self.unread = self.loop.call_later(seconds, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            if self.unread is not None:
+                self.unread.cancel()
+                self.unread = None
+            super().resume_writing()
 
         def _watch(self) -> None:
             """A connection without a whole head has so long to bring it, however often it brings a byte."""

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from torch import Tensor
+
 from sfumato._checks import SfumatoError
 from sfumato.runs import Loaded
 from sfumato.serving.answering import Answering
 from sfumato.serving.batches import Batches
-from sfumato.serving.bodies import bounded, records_of, thrown_away
+from sfumato.serving.bodies import ARRAY, bounded, records_of, thrown_away
 from sfumato.serving.counts import CONTENT_TYPE, Counts
 from sfumato.serving.key import ApiKey
 from sfumato.serving.limits import Limits
@@ -55,6 +59,7 @@ class Service:
             from starlette.routing import Route
         except ImportError:
             raise missing() from None
+        self._rendered = page(self._answering, closed=self._key is not None)
         handlers: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
             "/": ("GET", self._page),
             "/statement": ("GET", self._statement),
@@ -120,23 +125,26 @@ class Service:
         if self._answering.loaded.embedding is not None:
             raise SfumatoError("the model gives embeddings, and no labels", "POST to /embed")
         rows = await self._asked(request)
-        return _json({"predictions": [self._answering.labelled(row) for row in rows]})
+        if _wants_array(request):
+            return _array(rows)
+        return _json({"predictions": [self._answering.labelled(row) for row in rows.tolist()]})
 
     async def _embed(self, request: Request) -> Response:
         self._require_key(request)
         if self._answering.loaded.embedding is None:
             raise SfumatoError("the model is a classifier", "POST to /predict")
-        return _json({"embeddings": await self._asked(request)})
+        rows = await self._asked(request)
+        return _array(rows) if _wants_array(request) else _json({"embeddings": rows.tolist()})
 
-    async def _asked(self, request: Request) -> list[list[float]]:
-        """What the model says of the records of a request."""
+    async def _asked(self, request: Request) -> Tensor:
+        """What the model says of the records of a request, (n, classes) or (n, D)."""
         assert self._batches is not None
         kinds = {"of_texts": self._answering.of_texts, "of_numbers": self._answering.of_numbers}
         with bounded(self.counts, self.limits) as body:
             records = await records_of(request, await body.read(request), **kinds)
             try:
                 async with asyncio.timeout(self.limits.seconds):
-                    return (await self._batches.ask(records)).tolist()
+                    return await self._batches.ask(records)
             except TimeoutError:
                 raise busy(f"there was no answer within {self.limits.seconds:g} s") from None
 
@@ -150,18 +158,20 @@ class Service:
     async def _page(self, request: Request) -> Response:
         from starlette.responses import HTMLResponse
 
-        text, policy = page(self._answering, closed=self._key is not None)
+        text, policy = self._rendered
         return HTMLResponse(text, headers={"content-security-policy": policy, "x-content-type-options": "nosniff"})
 
     async def _statement(self, request: Request) -> Response:
         return _json(self._answering.loaded.statement.to_dict())
 
     async def _alive(self, request: Request) -> Response:
+        if self._batches is None or not self._batches.alive:
+            raise busy(f"one batch has taken more than {self.limits.seconds:g} s")
         return _json({"status": "alive"})
 
     async def _ready(self, request: Request) -> Response:
         if self._batches is None or not self._batches.ready:
-            raise busy("the queue is full, or the server is stopping")
+            raise busy("the queue is full, or one batch takes too long")
         return _json({"status": "ready"})
 
     async def _metrics(self, request: Request) -> Response:
@@ -180,6 +190,19 @@ def _json(data: dict[str, Any], status: int = 200, headers: dict[str, str] | Non
     from starlette.responses import JSONResponse
 
     return JSONResponse(data, status, headers)
+
+
+def _wants_array(request: Request) -> bool:
+    return request.headers.get("accept", "").strip().lower() == ARRAY
+
+
+def _array(rows: Tensor) -> Response:
+    """Rows as `numpy.save` writes them, float32."""
+    from starlette.responses import Response
+
+    file = io.BytesIO()
+    np.save(file, rows.numpy(), allow_pickle=False)
+    return Response(file.getvalue(), media_type=ARRAY)
 
 
 async def _refusal(request: Request, error: SfumatoError, seconds: float) -> Response:

@@ -143,14 +143,22 @@ class Transform:
         >>> Transform(size=8, channels=3).read(np.zeros((20, 10), np.uint8)).shape
         torch.Size([3, 8, 8])
         """
+        return self(self.stored(image)[np.newaxis].copy())[0]
+
+    def stored(self, image: Picture) -> np.ndarray:
+        """One image as a source would store it, uint8 (size, size, channels); whatever `read` takes."""
+        if isinstance(image, np.ndarray) and (image.dtype, image.shape) == (
+            np.uint8,
+            (*[self.size] * 2, self.channels),
+        ):
+            return image
         try:
-            pixels = pixels_of(image, size=self.size, channels=self.channels, levels=self.levels)
+            return pixels_of(image, size=self.size, channels=self.channels, levels=self.levels)
         except UndeclaredError as error:
             raise SfumatoError(
                 error.problem,
                 "save it with 8 bits, or train a model with `bit_depth` (12 if 4095 is white) or `window`",
             ) from None
-        return self(pixels[np.newaxis].copy())[0]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for a JSON file."""

@@ -177,8 +177,12 @@ class Tokens:
 
     def read(self, text: str | Sequence[int] | np.ndarray) -> Tensor:
         """One text, or one row of numbers where texts are numbers already, as int64 (T,)."""
+        return torch.from_numpy(self.stored(text)).long()
+
+    def stored(self, text: str | Sequence[int] | np.ndarray) -> np.ndarray:
+        """One text as a source would store it, int32 (T,); whatever `read` takes."""
         if isinstance(text, str) and self.tokenizer != "numbers":
-            return torch.from_numpy(self.filled(self.numbers(text))).long()
+            return self.filled(self.numbers(text))
         row = np.asarray(text)
         if self.tokenizer != "numbers" or row.ndim != 1 or row.dtype.kind not in "iu":
             known = "rows of whole numbers" if self.tokenizer == "numbers" else "texts"
@@ -187,7 +191,7 @@ class Tokens:
                 "give numpy.array([12, 7, ...])" if self.tokenizer == "numbers" else "give a str for each text",
             )
         self.check(row, "the text")
-        return torch.from_numpy(self.filled(row)).long()
+        return self.filled(row)
 
     def check(self, numbers: np.ndarray, where: str) -> None:
         """Refuse numbers that are none of this vocabulary's."""
