@@ -1344,7 +1344,7 @@ def field_that_does_not_end(path):
     return listing(path, f"path,label\n0.png,{'a' * 200_000}\n"), {}
 
 
-@refused("line 3 of 'PATH/t.csv' has the split 'later'; write train or test")
+@refused("line 3 of 'PATH/t.csv' has the split 'later'; write train, test or validation")
 def unknown_split(path):
     return listing(path, "path,label,split\n0.png,cat,train\n1.png,dog,later\n"), {}
 

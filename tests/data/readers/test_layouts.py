@@ -28,7 +28,7 @@ def test_a_validation_folder_is_the_test_part_where_there_is_no_other(tmp_path, 
         pictures(tmp_path / one, 4 if "Train" in one else 3)
     found = opened(f"folder:{tmp_path}")
     assert (len(found.train), len(found.test), found.has_own_split) == (8, 6, True)
-    assert found.notes == (f"the folder {name!r} of folder {str(tmp_path)!r} is the test part",)
+    assert found.notes == (f"the validation part of folder {str(tmp_path)!r} is the test part",)
     for one in ("test/cat", "test/dog"):
         pictures(tmp_path / one, 2)
     found = opened(f"folder:{tmp_path}")
@@ -57,7 +57,7 @@ def test_other_separators_and_words_for_splits(tmp_path, mark):
     (tmp_path / "t.csv").write_text(text.replace("Valid", "test", 2))
     found = opened(f"csv:{tmp_path}/t.csv")
     assert (len(found.train), len(found.test)) == (8, 2)
-    assert found.notes[0].endswith("is left out")
+    assert found.notes[0].endswith("is left out: train and test are read")
 
 
 def test_columns_of_other_names(tmp_path):

@@ -13,6 +13,7 @@ from sfumato.data.classes import refuse_unwritable
 from sfumato.data.declared import Declared, Order
 from sfumato.data.images.decoding import EXTENSIONS, is_image_file
 from sfumato.data.parts import Parts
+from sfumato.data.readers import splits
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.layout import (
@@ -59,8 +60,10 @@ def load(path: str, order: Order) -> Parts:
     holders = [folder for folder in folders if users.in_classes(folder)]
     parts, notes = parts_of(holders), ()
     if parts:
-        parts, left, notes = _two(parts, where)
-        folders = [folder for folder in folders if folder not in left]
+        notes = splits.notes(parts, where)
+        read = {"train": parts["train"], "test": parts[splits.test_part(parts)]}
+        folders = [folder for folder in folders if folder in read.values() or folder not in parts.values()]
+        parts = read
     else:
         parts = {folder.name: folder for folder in holders if folder.name in PARTS}
     if parts:
@@ -70,19 +73,6 @@ def load(path: str, order: Order) -> Parts:
     else:
         found = users.listing({None: folders})
     return load_files(found, order, where=where, unreadable=users.strays, notes=(*notes, *users.notes))
-
-
-def _two(parts: dict[str, Path], where: str) -> tuple[dict[str, Path], list[Path], tuple[str, ...]]:
-    """The folders of train and test, those that are left out, and what to say of that: the validation part is the test
-    part where there is no other."""
-    if "validation" not in parts:
-        return parts, [], ()
-    name = parts["validation"].name
-    if "test" not in parts:
-        note = f"the folder {name!r} of {where} is the test part"
-        return {"train": parts["train"], "test": parts["validation"]}, [], (note,)
-    kept = {part: folder for part, folder in parts.items() if part in PARTS}
-    return kept, [parts["validation"]], (f"the folder {name!r} of {where} is left out: train and test are read",)
 
 
 class _Users:

@@ -22,7 +22,7 @@ from sfumato.data.classes import refuse_unwritable
 from sfumato.data.clock import WRITTEN, TimeStamp, time_stamp
 from sfumato.data.declared import Order
 from sfumato.data.identity.owners import NOBODY, spelt
-from sfumato.data.readers.sharded.names import PART_NAMES
+from sfumato.data.readers.splits import part_called
 from sfumato.data.subsets.filtered import MARK
 from sfumato.data.subsets.split import record_in_test
 
@@ -152,9 +152,9 @@ def facts_of(
         found["user"] = spelt(found["user"])
     part = found_split = found.pop("split", None)
     if part is not None:
-        part = PART_NAMES.get(part.lower()) if "path" in wanted else part
-        if part not in ("train", "test", "validation" if "path" in wanted else "test"):
-            raise SfumatoError(f"{where} has the split {found_split!r}", "write train or test")
+        part = part_called(part)
+        if part is None:
+            raise SfumatoError(f"{where} has the split {found_split!r}", "write train, test or validation")
     if "time" in found:
         found["time"] = _time(found["time"], where)
     if labels is not None:
