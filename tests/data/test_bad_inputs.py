@@ -92,11 +92,11 @@ def listing(path: Path, text: str | bytes) -> str:
 
 
 @refused(
-    "source 'imagenet' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, "
+    "source 'photographs' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, "
     "webdataset:SHARDS, hf:PATH, torchvision:NAME, features:PATH"
 )
 def unknown_kind(path):
-    return "imagenet", {}
+    return "photographs", {}
 
 
 @refused("source 'PATH' is of no known kind; write folder:PATH for a folder of images")
@@ -124,14 +124,17 @@ def digits_with_a_path(path):
     return "digits:8", {}
 
 
-@refused("'torchvision:ImageNet' is not known; choose one of MNIST, FashionMNIST, KMNIST, EMNIST, CIFAR10, CIFAR100")
+@refused(
+    "'torchvision:Photographs' is not known; choose one of torchvision.datasets with classes, such as MNIST, CIFAR10, "
+    "Food101 or OxfordIIITPet"
+)
 def unknown_torchvision_name(path):
-    return "torchvision:ImageNet", {}
+    return "torchvision:Photographs", {}
 
 
 @refused(
-    "torchvision:MNIST is not in 'PATH', or is damaged there; pass download=True to fetch it, or root "
-    "with the folder that holds it"
+    "torchvision:MNIST is not in 'PATH', or is damaged there; pass download=True to fetch it, or pass "
+    "root with the folder that holds it"
 )
 def absent_torchvision_data(path):
     return "torchvision:MNIST", {"root": str(path)}
