@@ -11,7 +11,7 @@ from PIL import Image
 from torchvision import datasets
 
 from sfumato._checks import SfumatoError
-from sfumato.data import open_source
+from sfumato.data import open_source, published
 from sfumato.data.readers import zoo
 
 GENERATOR = np.random.default_rng(0)
@@ -140,7 +140,8 @@ def test_any_data_set_with_classes_is_read_by_its_signature(name, tmp_path, key)
         }[name]
         for part, count in parts.items():
             for place, one in enumerate(names):
-                pictures(tmp_path / root / part / one, count, 200 if place else 10, "jpeg" if name == "Imagenette" else "jpg")
+                suffix = "jpeg" if name == "Imagenette" else "jpg"
+                pictures(tmp_path / root / part / one, count, 200 if place else 10, suffix)
         if name == "Imagenette":
             names = [", ".join(known) for known in datasets.Imagenette._WNID_TO_CLASS.values()]
     source = open_source(f"torchvision:{name.lower()}", owner_key=key, root=str(tmp_path))
@@ -174,7 +175,7 @@ def test_what_is_no_data_set_with_classes_or_is_not_there_is_refused_by_name(nam
 
 
 def test_most_data_sets_of_torchvision_are_known():
-    known = zoo.names()
+    known = published.names()
     wanted = "Flowers102 OxfordIIITPet Food101 GTSRB EuroSAT PCAM SVHN STL10 DTD FGVCAircraft CelebA QMNIST USPS"
     assert set(wanted.split()) | set(zoo.IN_ARRAYS) <= set(known)
     assert not {"CocoDetection", "Kitti", "MovingMNIST", "UCF101", "SBU", "FakeData", "VisionDataset"} & set(known)

@@ -20,8 +20,8 @@ from sfumato.data.objects.arrays import array_of, channels_last
 from sfumato.data.parts import Parts
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.listing import Gathering
-from sfumato.data.readers.splits import notes, test_part
 from sfumato.data.readers.whose import BY_CLASS
+from sfumato.data.subsets.part_names import notes, test_part
 
 UNDERSTOOD = ("label_columns", f"user_from={BY_CLASS}")
 _CODE = 16
@@ -101,7 +101,7 @@ class Items:
 
 
 def load(sets: Mapping[str | None, Any], order: Order, where: str) -> Parts:
-    """Both parts of data sets by their parts' names (`splits`), or of one without such, by a keyed hash of each image.
+    """Both parts of data sets by their names (`part_names`), or of one without such, by a keyed hash of each image.
 
     Items are (image, label), or mappings with the keys image, label and perhaps user. Labels are whole numbers, which
     the data set's `classes` name where it has such, or names; with `label_columns` declared rows of 0 and 1. Each item

@@ -12,7 +12,7 @@ from sfumato._checks import SfumatoError
 from sfumato.data.declared import Order
 from sfumato.data.kinds import KINDS, parse
 from sfumato.data.parts import Parts
-from sfumato.data.readers.splits import part_called
+from sfumato.data.subsets.part_names import part_called
 
 TAKEN = (
     "a spelling such as 'folder:pictures', an opened Source, arrays (images, labels) or (x_train, y_train, x_test, "

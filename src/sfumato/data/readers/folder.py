@@ -13,7 +13,6 @@ from sfumato.data.classes import refuse_unwritable
 from sfumato.data.declared import Declared, Order
 from sfumato.data.images.decoding import EXTENSIONS, is_image_file
 from sfumato.data.parts import Parts
-from sfumato.data.readers import splits
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.layout import (
@@ -28,6 +27,7 @@ from sfumato.data.readers.layout import (
 from sfumato.data.readers.listing import Gathering, Listing
 from sfumato.data.readers.whose import BY_CLASS, BY_FOLDER
 from sfumato.data.stored import Column, Files, Identities
+from sfumato.data.subsets import part_names
 
 _LAYOUT = "make one folder for each class, such as PATH/cat and PATH/dog, or PATH/train/cat and PATH/test/cat"
 _OF_USERS = "make a folder for each user in each class folder, such as PATH/cat/ann, or PATH/train/cat/ann"
@@ -60,8 +60,8 @@ def load(path: str, order: Order) -> Parts:
     holders = [folder for folder in folders if users.in_classes(folder)]
     parts, notes = parts_of(holders), ()
     if parts:
-        notes = splits.notes(parts, where)
-        read = {"train": parts["train"], "test": parts[splits.test_part(parts)]}
+        notes = part_names.notes(parts, where)
+        read = {"train": parts["train"], "test": parts[part_names.test_part(parts)]}
         folders = [folder for folder in folders if folder in read.values() or folder not in parts.values()]
         parts = read
     else:

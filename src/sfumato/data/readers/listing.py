@@ -13,9 +13,9 @@ from sfumato.data import classes as class_lists
 from sfumato.data.clock import TimeStamp
 from sfumato.data.declared import Order
 from sfumato.data.identity.owners import SEPARATOR, spelt
-from sfumato.data.readers.splits import PARTS, notes, test_part
 from sfumato.data.readers.whose import refuse_several
 from sfumato.data.stored import Stored
+from sfumato.data.subsets.part_names import PARTS, notes, test_part
 from sfumato.data.subsets.split import record_in_test
 
 TEXT = np.dtypes.StringDType()

@@ -22,8 +22,8 @@ from sfumato.data.classes import refuse_unwritable
 from sfumato.data.clock import WRITTEN, TimeStamp, time_stamp
 from sfumato.data.declared import Order
 from sfumato.data.identity.owners import NOBODY, spelt
-from sfumato.data.readers.splits import part_called
 from sfumato.data.subsets.filtered import MARK
+from sfumato.data.subsets.part_names import part_called
 from sfumato.data.subsets.split import record_in_test
 
 OTHER_NAME = "a column that says something else needs another name"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import os
 import re
 from collections.abc import Mapping
@@ -13,26 +11,19 @@ from typing import Any
 import numpy as np
 
 from sfumato._checks import SfumatoError
+from sfumato.data import published
 from sfumato.data.declared import Order
 from sfumato.data.objects import items
 from sfumato.data.parts import Parts
 from sfumato.data.readers.from_arrays import parts_of
-from sfumato.data.readers.splits import part_called
+from sfumato.data.subsets.part_names import part_called
 
 IN_ARRAYS = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "CIFAR10", "CIFAR100")
 """Those that torchvision holds in one array."""
 UNDERSTOOD = ("label_columns",)
-_CHOSEN = {"EMNIST": {"split": "balanced"}}
 _TEST_SPLITS = ("test", "val", "valid")
-"""What the test part may be called, in the order of preference (`splits.test_part`)."""
+"""What the test part may be called, in the order of preference (`part_names.test_part`)."""
 _ABSENT = re.compile("not found|does not exist|is not present")
-_SUCH_AS = "choose one of torchvision.datasets with classes, such as MNIST, CIFAR10, Food101 or OxfordIIITPet"
-_OTHERS = {
-    "ImageFolder": "write folder:PATH for a folder of class folders",
-    "DatasetFolder": "write folder:PATH for a folder of class folders",
-    **dict.fromkeys(("LSUNClass", "SBU", "WIDERFace", "LFWPairs"), ""),
-}
-"""Of classes' kind by their signature, and not by what they give; with what to do."""
 
 
 def load(name: str, order: Order) -> Parts:
@@ -42,7 +33,7 @@ def load(name: str, order: Order) -> Parts:
     parts a keyed hash makes them. EMNIST is its `balanced` split (47 classes), turned upright: its files hold every
     image mirrored at the diagonal.
     """
-    name, kind = _known(name)
+    name, kind = published.known(name)
     where, loading = f"torchvision:{name}", order.declared.loading
     root = Path(loading.root).expanduser() if loading.root else default_root()
     sets = _sets(name, kind, root, download=loading.download)
@@ -73,53 +64,10 @@ def default_root() -> Path:
     return Path(cache).expanduser() / "sfumato" / "torchvision"
 
 
-def names() -> dict[str, type]:
-    """torchvision's data sets of images with classes, as their signatures show: `root` is all that must be given, the
-    label may be transformed, and image and label are not transformed together, as boxes and masks are."""
-    from torchvision import datasets
-
-    found = {name: getattr(datasets, name) for name in datasets.__all__}
-    return {name: kind for name, kind in found.items() if name not in _OTHERS and _has_classes(name, kind)}
-
-
-def _has_classes(name: str, kind: Any) -> bool:
-    if not isinstance(kind, type):
-        return False
-    known = _parameters(kind)
-    required = {one for one, parameter in known.items() if parameter.default is parameter.empty}
-    joint = "transforms" in known and "target_types" not in known
-    return required - {*_CHOSEN.get(name, ())} == {"root"} and "target_transform" in known and not joint
-
-
-def _parameters(kind: type) -> Mapping[str, inspect.Parameter]:
-    """What a class takes; where it passes the rest on, what its base takes as well."""
-    known = dict(inspect.signature(kind).parameters)
-    passed_on = [name for name, one in known.items() if one.kind is one.VAR_KEYWORD]
-    for name in passed_on:
-        del known[name]
-    return {**_parameters(kind.__bases__[0]), **known} if passed_on else known
-
-
-def _known(name: str) -> tuple[str, type]:
-    from torchvision import datasets
-
-    known = names()
-    for one, kind in known.items():
-        if one.lower() == name.lower():
-            return one, kind
-    other = next((one for one in datasets.__all__ if one.lower() == name.lower()), None)
-    if other is None:
-        near = difflib.get_close_matches(name, known, n=1)
-        remedy = f"did you mean torchvision:{near[0]}" if near else _SUCH_AS
-        raise SfumatoError(f"{'torchvision:' + name!r} is not known", remedy)
-    remedy = _OTHERS.get(other) or _SUCH_AS
-    raise SfumatoError(f"torchvision:{other} is no data set of images with one class each", remedy)
-
-
 def _sets(name: str, kind: type, root: Path, *, download: bool) -> dict[str | None, Any]:
     """The data sets to train and to test on, by their parts; one of no part where there are none."""
-    known = _parameters(kind)
-    given = _CHOSEN.get(name, {}) | ({"download": download} if "download" in known else {})
+    known = published.parameters(kind)
+    given = published.CHOSEN.get(name, {}) | ({"download": download} if "download" in known else {})
 
     def made(**which: Any) -> Any:
         return _made(name, kind, root, given | which)

@@ -15,8 +15,8 @@ from sfumato.data.declared import Order, Texts
 from sfumato.data.identity.codes import as_array, stored_code, word_code
 from sfumato.data.parts import Parts, Reading, RecordSets
 from sfumato.data.readers import rows as lines
-from sfumato.data.readers import splits
 from sfumato.data.records import TextRecords
+from sfumato.data.subsets import part_names
 from sfumato.data.texts.tokens import Tokens
 
 COLUMN = "text"
@@ -74,7 +74,7 @@ def load(table: Path, first: Sequence[str], columns: Sequence[str], order: Order
     if not found:
         raise SfumatoError(f"{where} lists no text", "add a line for each text")
     named = {text.part for text in found}
-    return _parts(_read(found, splits.test_part(named)), order, where, splits.notes(named, where))
+    return _parts(_read(found, part_names.test_part(named)), order, where, part_names.notes(named, where))
 
 
 def _read(found: Sequence[Text], tested: str) -> list[Text]:

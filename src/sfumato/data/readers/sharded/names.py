@@ -12,7 +12,7 @@ from sfumato._checks import SfumatoError, shortened
 from sfumato._files import refuse_special
 from sfumato.data import paths
 from sfumato.data.paths import expanded
-from sfumato.data.readers.splits import notes, part_named, test_part
+from sfumato.data.subsets.part_names import notes, part_named, test_part
 
 ROOM = 1 << 30
 """Bytes that images of shards may take in memory; more of them stay in their shards, however many they are."""
@@ -67,7 +67,7 @@ def shards_of(argument: str, kind: str, suffix: str) -> list[Path]:
 
 
 def parts_of(shards: Sequence[Path], where: str) -> tuple[list[Path], list[str | None], tuple[str, ...]]:
-    """The shards that are read, of each "train" or "test", and what the owner is told of a validation part (`splits`).
+    """The shards that are read, of each "train" or "test", and what the owner is told of a validation part.
 
     A shard's name says which part it is of, else its folder's. All are None where all are of one part or of none.
     """
