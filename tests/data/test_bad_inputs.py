@@ -133,8 +133,8 @@ def unknown_torchvision_name(path):
 
 
 @refused(
-    "torchvision:MNIST is not in 'PATH', or is damaged there; pass download=True to fetch it, or pass "
-    "root with the folder that holds it"
+    "torchvision:MNIST is not in 'PATH', or is damaged there; pass download=True to fetch it, or root "
+    "with the folder that holds it"
 )
 def absent_torchvision_data(path):
     return "torchvision:MNIST", {"root": str(path)}
@@ -384,8 +384,7 @@ def file_larger_than_any_image(path):
 
 
 @refused(
-    "class folder 'PATH/cat' holds the folder 'again'; put images directly in class folders, or give user_from=folder "
-    "where it is a user's"
+    "class folder 'PATH/cat' holds the link 'again' to a folder; put the folder itself there: links may lead in circles"
 )
 def folder_that_leads_back(path):
     spec = folder(path, "cat", "dog")
@@ -914,7 +913,7 @@ def folder_as_table(path):
 
 
 @refused(
-    "table 'PATH/t.csv' has no column 'path' in its first line, which holds ''; begin the table with "
+    "table 'PATH/t.csv' has no column 'path' in its first line, which holds ''; name it by path_column, or begin the table with "
     "a line such as path,label or path,label,user,split"
 )
 def empty_table(path):
@@ -927,7 +926,7 @@ def table_without_rows(path):
 
 
 @refused(
-    "table 'PATH/t.csv' has no column 'label' in its first line, which holds 'path,class'; begin the "
+    "table 'PATH/t.csv' has no column 'label' in its first line, which holds 'path,class'; name it by label_column, or begin the "
     "table with a line such as path,label or path,label,user,split"
 )
 def table_without_labels(path):

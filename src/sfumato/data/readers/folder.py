@@ -167,6 +167,11 @@ class _Users:
 def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: Declared, users: _Users) -> Listing:
     for folder in folders:
         if folder not in parts.values():
+            if part_names.part_called(folder.name) and not subfolders(folder):
+                raise SfumatoError(
+                    f"{folder.name} of folder {str(root)!r} has no class folders",
+                    "put its images into class folders, or move it away",
+                )
             raise SfumatoError(
                 f"folder {str(root)!r} holds {folder.name!r} beside {' and '.join(sorted(parts, reverse=True))}",
                 "keep the two folders train and test, each with class folders, and move the others away",
@@ -206,6 +211,11 @@ def _files(
                 yield from _files(item, kind, strays, inner)
                 empty = False
                 continue
+            if inner is not None:
+                raise SfumatoError(
+                    f"{kind} {str(folder)!r} holds the link {item.name!r} to a folder",
+                    "put the folder itself there: links may lead in circles",
+                )
             whose = ", or give `user_from=folder` where it is a user's" if kind == "class folder" else ""
             raise SfumatoError(
                 f"{kind} {str(folder)!r} holds the folder {item.name!r}", f"put images directly in {kind}s{whose}"

@@ -93,10 +93,11 @@ def _made(name: str, kind: type, root: Path, given: Mapping[str, Any]) -> Any:
         if "for argument split" in reason:
             return None
         fetch = "pass `download=True` to fetch it" if "download" in given else "put its files there by hand"
+        other = f"{'' if 'download' in given else 'pass '}`root` with the folder that holds it"
         absent = isinstance(problem, FileNotFoundError) or _ABSENT.search(reason) is not None
         if absent and not given.get("download"):
             what = f"is not in {str(root)!r}, or is damaged there"
-            remedy = f"{fetch}, or pass `root` with the folder that holds it"
+            remedy = f"{fetch}, or {other}"
         elif given.get("download"):
             what = f"could not be fetched into {str(root)!r} ({reason})"
             remedy = "check the connection and the folder, or pass `root` with a folder that holds the data set"
