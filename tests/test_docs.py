@@ -16,7 +16,7 @@ import sfumato
 from sfumato import cli, models, optim, search
 from sfumato.cli.registry import VERBS, load
 from sfumato.data.kinds import KINDS
-from sfumato.data.readers.zoo import NAMES as DATA_SETS
+from sfumato.data.readers.zoo import IN_ARRAYS
 from sfumato.runs import directory
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -141,7 +141,7 @@ def test_the_reference_lists_verbs_sources_models_files_and_names():
         assert f"| `{name}` |" in REFERENCE or f"| `{name}:{kind.argument}` |" in REFERENCE
     for name in (*models.NAMES, *optim.NAMES, *optim.SCHEDULES):
         assert f"`{name}`" in REFERENCE, name
-    for name in DATA_SETS:
+    for name in IN_ARRAYS:
         assert name in REFERENCE, name
     files = {value for name, value in vars(directory).items() if name.isupper() and isinstance(value, str)}
     for name in files:

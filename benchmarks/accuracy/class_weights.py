@@ -23,13 +23,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 
 import sfumato
 from benchmarks import RESULTS
+from sfumato.models import losses
 from sfumato.models.class_weights import weights_of
-from sfumato.training.preparation import prepare
 
 RESULT = RESULTS / "class-weights.json"
 CLASSES = ("rest", "eight")
 SHARES = (0.06, 0.03)
-PLAIN = prepare.LOSSES
+PLAIN = losses.LOSSES
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def figures(way: str, share: float, seed: int) -> dict[str, float]:
     train = np.concatenate([rest[400:], eights[87 : 87 + rare]])
     prevalence = {"rest": 1 - share, "eight": share}
     weighted = {"class_prevalence": prevalence} if way == "class_prevalence" else {}
-    prepare.LOSSES = {**PLAIN, "softmax": in_the_loss(prevalence)} if way == "in the loss" else PLAIN
+    losses.LOSSES = {**PLAIN, "softmax": in_the_loss(prevalence)} if way == "in the loss" else PLAIN
     with tempfile.TemporaryDirectory() as place:
         parts = {"x_train": images[train], "y_train": labels[train], "x_test": images[test], "y_test": labels[test]}
         np.savez(f"{place}/digits.npz", **parts, classes=np.array(CLASSES))

@@ -201,10 +201,10 @@ REFUSED = {
     "classes; ...",
     "train npz:missing.npz QUICK": "archive 'missing.npz' does not exist; correct the path after npz:",
     "train npz:junk.npz QUICK": "archive 'junk.npz' is not an npz archive, or is cut short; write it with numpy.savez",
-    "train csv:junk.csv QUICK": "table 'junk.csv' has no column 'path' in its first line, which holds 'x,y'; begin the "
-    "table with a line such as path,label or path,label,user,split",
-    "train torchvision:Nope QUICK": "'torchvision:Nope' is not known; choose one of MNIST, FashionMNIST, KMNIST, "
-    "EMNIST, CIFAR10, CIFAR100",
+    "train csv:junk.csv QUICK": "table 'junk.csv' has no column 'path' in its first line, which holds 'x,y'; name it by "
+    "--path-column, or begin the table with a line such as path,label or path,label,user,split",
+    "train torchvision:Nope QUICK": "'torchvision:Nope' is not known; choose one of torchvision.datasets with classes, "
+    "such as MNIST, CIFAR10, Food101 or OxfordIIITPet",
     "train torchvision:MNIST --root empty QUICK": "torchvision:MNIST is not in 'empty', or is damaged there; pass "
     "--download to fetch it, or --root with the folder that holds it",
     "train digits --examples 0 QUICK": "--examples must be at least 1, got 0; give a whole number of at least 1",

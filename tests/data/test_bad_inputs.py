@@ -92,11 +92,11 @@ def listing(path: Path, text: str | bytes) -> str:
 
 
 @refused(
-    "source 'imagenet' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, "
+    "source 'photographs' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, "
     "webdataset:SHARDS, hf:PATH, torchvision:NAME, features:PATH"
 )
 def unknown_kind(path):
-    return "imagenet", {}
+    return "photographs", {}
 
 
 @refused("source 'PATH' is of no known kind; write folder:PATH for a folder of images")
@@ -124,9 +124,12 @@ def digits_with_a_path(path):
     return "digits:8", {}
 
 
-@refused("'torchvision:ImageNet' is not known; choose one of MNIST, FashionMNIST, KMNIST, EMNIST, CIFAR10, CIFAR100")
+@refused(
+    "'torchvision:Photographs' is not known; choose one of torchvision.datasets with classes, such as MNIST, CIFAR10, "
+    "Food101 or OxfordIIITPet"
+)
 def unknown_torchvision_name(path):
-    return "torchvision:ImageNet", {}
+    return "torchvision:Photographs", {}
 
 
 @refused(
@@ -381,8 +384,7 @@ def file_larger_than_any_image(path):
 
 
 @refused(
-    "class folder 'PATH/cat' holds the folder 'again'; put images directly in class folders, or give user_from=folder "
-    "where it is a user's"
+    "class folder 'PATH/cat' holds the link 'again' to a folder; put the folder itself there: links may lead in circles"
 )
 def folder_that_leads_back(path):
     spec = folder(path, "cat", "dog")
@@ -911,7 +913,7 @@ def folder_as_table(path):
 
 
 @refused(
-    "table 'PATH/t.csv' has no column 'path' in its first line, which holds ''; begin the table with "
+    "table 'PATH/t.csv' has no column 'path' in its first line, which holds ''; name it by path_column, or begin the table with "
     "a line such as path,label or path,label,user,split"
 )
 def empty_table(path):
@@ -924,7 +926,7 @@ def table_without_rows(path):
 
 
 @refused(
-    "table 'PATH/t.csv' has no column 'label' in its first line, which holds 'path,class'; begin the "
+    "table 'PATH/t.csv' has no column 'label' in its first line, which holds 'path,class'; name it by label_column, or begin the "
     "table with a line such as path,label or path,label,user,split"
 )
 def table_without_labels(path):
@@ -1344,7 +1346,7 @@ def field_that_does_not_end(path):
     return listing(path, f"path,label\n0.png,{'a' * 200_000}\n"), {}
 
 
-@refused("line 3 of 'PATH/t.csv' has the split 'later'; write train or test")
+@refused("line 3 of 'PATH/t.csv' has the split 'later'; write train, test or validation")
 def unknown_split(path):
     return listing(path, "path,label,split\n0.png,cat,train\n1.png,dog,later\n"), {}
 

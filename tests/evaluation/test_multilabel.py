@@ -198,9 +198,6 @@ def test_what_takes_one_class_for_each_image_is_refused(run, spec, source, tmp_p
     place = {"directory": tmp_path / "run", "device": "cpu", "threads": 1}
     with pytest.raises(SfumatoError, match=r"report_epsilon 0\.1 needs one class for each record"):
         train("linear", source, plan(source), report_epsilon=0.1, **place, **CHOICES)
-    shares = dict.fromkeys(NAMES, 1 / 3)
-    with pytest.raises(SfumatoError, match="class_prevalence needs one class for each record"):
-        train("linear", source, plan(source), class_prevalence=shares, **place, **CHOICES)
     for loss in ("softmax", "sigmoid"):
         with pytest.raises(SfumatoError, match=f"loss is {loss}, and each record of the source has several labels"):
             train("linear", source, plan(source), loss=loss, **place, **CHOICES)

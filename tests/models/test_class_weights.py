@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from sfumato import PrivacyPlan, RunKey, SfumatoError, train, verify
+from sfumato import PrivacyPlan, RunKey, SfumatoError, open_source, train, verify
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Settings
 from sfumato.gradients.checks import oracle
-from sfumato.models.class_weights import weights_of
+from sfumato.models.class_weights import answer_weights, weights_of
 from sfumato.models.shares import declared
 from sfumato.privacy import Fixed, Gaussian, TruncatedPoisson, User
 from sfumato.training.inputs import Inputs, OnFeatures
@@ -69,7 +69,7 @@ def test_shares_in_all_forms(given_as):
 )
 def test_shares_that_are_none_are_refused(shares, message):
     with pytest.raises(SfumatoError) as found:
-        Settings(model="cnn", learning_rate=1.0, class_prevalence=shares)
+        declared(shares)
     assert message in str(found.value)
 
 
@@ -196,3 +196,68 @@ def test_users_who_are_clipped_as_a_whole_are_refused(spots):
     )
     with pytest.raises(SfumatoError, match="who are clipped as a whole; leave it out, or give drawn=examples"):
         prepare(None, source, plan, Settings(model="linear", **SETTINGS))
+
+
+LABELS = {"rare": 0.1, "half": 0.5, "usual": 0.8}
+
+
+@pytest.fixture(scope="module")
+def several():
+    """60 images with three labels each, of which none, one or many are true."""
+    generator = np.random.default_rng(0)
+    truth = (generator.random((60, 3)) < tuple(LABELS.values())).astype(np.uint8)
+    images = generator.integers(0, 256, (60, 8, 8), np.uint8)
+    return open_source((images, truth), owner_key=bytes(32), label_columns=tuple(LABELS), test_fraction=0.3)
+
+
+@given(st.lists(st.floats(0.001, 0.999), min_size=1, max_size=9))
+def test_both_answers_to_a_label_count_alike_in_the_mean_and_at_most_one(shares):
+    prevalence = {str(number): share for number, share in enumerate(shares)}
+    for (no, yes), share in zip(answer_weights(prevalence, tuple(prevalence)), shares, strict=True):
+        assert share * yes == pytest.approx((1 - share) * no)
+        assert max(no, yes) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("max_norm", [0.3, 1e3])
+def test_weighted_answers_are_clipped_after_weighting(several, max_norm):
+    """By one example after the other: torch's own loss with weights written out, its gradient, and its length cut."""
+    plan = PrivacyPlan.calibrate(
+        examples=several.examples, batch_size=10, steps=4, noise_multiplier=1.0, delta=1e-3, max_norm=max_norm
+    )
+    settings = Settings(model="linear", loss="multilabel", **SETTINGS | {"class_prevalence": LABELS})
+    job = prepare(None, several, plan, settings, micro_batch=7)
+    with torch.no_grad():
+        for value in job.module.parameters():
+            value.copy_(torch.randn(value.shape, generator=torch.Generator().manual_seed(1)))
+    yes, no = torch.tensor([1.0, 1.0, 0.25]), torch.tensor([0.1 / 0.9, 1.0, 1.0])
+    found, expected, lengths = job.gradient.zeros(), job.gradient.zeros(), []
+    everyone = np.arange(len(several.train))
+    for inputs, targets, keys, weights in Inputs(job).micro_batches(RunKey.from_seed(0), 0, everyone):
+        assert weights is None
+        for name, value in job.gradient(inputs, targets, keys, weights).gradients.items():
+            found[name] += value
+        for image, answers in zip(inputs, targets, strict=True):
+            wanted = answers.float()
+            logits = job.module(image[None])[0]
+            each = functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none")
+            loss = (each * (wanted * yes + (1 - wanted) * no)).sum()
+            own = torch.autograd.grad(loss, [*job.module.parameters()])
+            length = torch.cat([value.flatten() for value in own]).norm()
+            lengths.append(float(length))
+            for (name, _), value in zip(job.module.named_parameters(), own, strict=True):
+                expected[name] += value * min(1, max_norm / length)
+    assert (np.array(lengths) > max_norm).mean() > 0.9 if max_norm < 1 else max(lengths) < max_norm
+    for name, value in found.items():
+        torch.testing.assert_close(value.double(), expected[name].double(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_of_several_labels_names_its_shares(several, tmp_path):
+    how = {"epsilon": 8.0, "steps": 3, "class_prevalence": LABELS, "threads": 1}
+    run = train("linear", several, directory=tmp_path / "run", **how)
+    assert any("(rare 0.1, half 0.5, usual 0.8): that they" in line for line in run.statement.not_covered)
+    assert verify(run.directory).holds
+    assert run.load().shares == dict.fromkeys(LABELS, 0.5)
+    with pytest.raises(SfumatoError, match="names 'odd', which is no class"):
+        train("linear", several, directory=tmp_path / "other", **how | {"class_prevalence": {**LABELS, "odd": 0.1}})
+    with pytest.raises(SfumatoError, match="says nothing of the class 'usual'"):
+        train("linear", several, directory=tmp_path / "other", **how | {"class_prevalence": {"rare": 0.1, "half": 0.5}})

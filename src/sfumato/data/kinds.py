@@ -120,15 +120,15 @@ def parse(spec: str) -> tuple[str, str]:
     kind = KINDS.get(name)
     spellings = ", ".join(key if value.argument is None else f"{key}:{value.argument}" for key, value in KINDS.items())
     if kind is None:
+        from sfumato.data import published
         from sfumato.data.caches.features import Cache
-        from sfumato.data.readers import zoo
 
         remedy = f"write one of {spellings}"
         if near := difflib.get_close_matches(name, KINDS, n=1, cutoff=0.75):
             remedy = f"did you mean {near[0]}{colon}{argument}"
         elif not colon and os.sep in spec:
             remedy = f"no run is there either; {remedy}"
-        named = [known for known in zoo.NAMES if known.lower() == spec.lower()]
+        named = [known for known in published.names() if known.lower() == spec.lower()] if spec.isidentifier() else []
         if named:
             remedy = f"write torchvision:{named[0]}"
         elif Cache(spec).exists:

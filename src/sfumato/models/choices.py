@@ -72,7 +72,8 @@ class Objective:
         always_recorded=False,
         given_as="tuple[str, ...]",
     )
-    """Each class's share, declared: its examples weigh the less the more frequent it is."""
+    """Each class's share, declared: its examples weigh the less the more frequent it is. Of several labels the share of
+    images that each is true of: the more frequent answer to it weighs less."""
 
     def __post_init__(self) -> None:
         from sfumato.models import shares
@@ -80,7 +81,7 @@ class Objective:
 
         one_of("loss", self.loss, LOSSES)
         if self.class_prevalence is not None:
-            object.__setattr__(self, "class_prevalence", shares.declared(self.class_prevalence))
+            object.__setattr__(self, "class_prevalence", shares.each(self.class_prevalence))
 
 
 @dataclass(frozen=True, kw_only=True)

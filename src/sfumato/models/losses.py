@@ -6,12 +6,19 @@ logits reads them by it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from sfumato.models.class_weights import answer_weights
+
+if TYPE_CHECKING:
+    from sfumato.models.choices import Objective
 
 
 def sigmoid_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -31,7 +38,7 @@ def sigmoid_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return multilabel_cross_entropy(logits, functional.one_hot(labels, logits.shape[-1]))
 
 
-def multilabel_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+def multilabel_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """The mean over examples of the sum over labels of the binary cross-entropy; none, one or many may be true.
 
     The sum and not the mean: clipping makes up for a gradient that is long because there are many labels, and nothing
@@ -40,6 +47,7 @@ def multilabel_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     Args:
         logits: (N, L).
         labels: (N, L) of 0 and 1.
+        weights: (L, 2), of the answers no and yes to each label (`class_weights.answer_weights`); None for 1.
 
     Returns:
         () in nats.
@@ -52,7 +60,10 @@ def multilabel_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     if labels.shape != logits.shape:
         raise ValueError(f"labels must be of size {tuple(logits.shape)}, got {tuple(labels.shape)}")
     # log p of what is true. Its gradient keeps its digits where p is all but 1, of which p - 1 has none.
-    return -functional.logsigmoid((2 * labels - 1) * logits).sum(-1).mean()
+    right = functional.logsigmoid((2 * labels - 1) * logits)
+    if weights is not None:
+        right = right * torch.where(labels > 0, weights[:, 1], weights[:, 0])
+    return -right.sum(-1).mean()
 
 
 MULTILABEL = "multilabel"
@@ -63,6 +74,15 @@ LOSSES: MappingProxyType[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxy
         MULTILABEL: multilabel_cross_entropy,
     }
 )
+
+
+def of_objective(objective: Objective, labels: Sequence[str], device: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss that is clipped: with weights of the answers where shares of several labels are declared. Weights of
+    classes multiply clipped gradients (`class_weights`)."""
+    plain = LOSSES[objective.loss]
+    if objective.class_prevalence is None or exclusive(objective.loss):
+        return plain
+    return partial(plain, weights=torch.tensor(answer_weights(objective.class_prevalence, labels), device=device))
 
 
 def exclusive(loss: str) -> bool:

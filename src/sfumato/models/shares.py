@@ -18,11 +18,22 @@ def declared(given: Mapping[str, float] | Sequence[str], name: str = "class_prev
     """Shares by class name, each between 0 and 1, that sum to one.
 
     Args:
-        given: such a mapping, or texts NAME=SHARE, several of which may stand in one with commas between them.
-        name: of the option that they are given by.
+        given, name: as for `each`.
 
     >>> declared(["pneumonia=0.02,normal=0.98"])
     {'pneumonia': 0.02, 'normal': 0.98}
+    """
+    shares = each(given, name)
+    refuse_other_sum(shares, name)
+    return shares
+
+
+def each(given: Mapping[str, float] | Sequence[str], name: str = "class_prevalence") -> dict[str, float]:
+    """Shares by class name, each between 0 and 1, whatever they sum to: several labels may be true of one image.
+
+    Args:
+        given: such a mapping, or texts NAME=SHARE, several of which may stand in one with commas between them.
+        name: of the option that they are given by.
     """
     pairs = list(given.items()) if isinstance(given, Mapping) else [pair(text, name) for text in _pieces(given)]
     shares = dict(pairs)
@@ -30,10 +41,16 @@ def declared(given: Mapping[str, float] | Sequence[str], name: str = "class_prev
         raise SfumatoError(f"`{name}` names a class twice", "name each class once")
     for one, share in shares.items():
         fraction(f"`{name}` of {one!r}", share, remedy=REMEDY)
+    return {one: float(share) for one, share in shares.items()}
+
+
+def refuse_other_sum(shares: Mapping[str, float], name: str = "class_prevalence") -> None:
+    """Refuse shares of classes that exclude each other and do not sum to one."""
     total = math.fsum(shares.values())
     if abs(total - 1) > TOLERANCE + 1e-9:
-        raise SfumatoError(f"the shares of `{name}` sum to {total:g}, not to 1", REMEDY)
-    return {one: float(share) for one, share in shares.items()}
+        several = "; where several labels may be true of an image, name them as `label_columns`"
+        remedy = REMEDY + (several if name == "class_prevalence" else "")
+        raise SfumatoError(f"the shares of `{name}` sum to {total:g}, not to 1", remedy)
 
 
 def in_order(shares: Mapping[str, float], classes: Sequence[str], name: str = "class_prevalence") -> tuple[float, ...]:

@@ -97,7 +97,8 @@ class Inputs:
     def __init__(self, job: PrivateJob, progress: Progress | None = None):
         self._job = job
         self._features = self._mirrored = self._class_weights = None
-        if (prevalence := job.settings.objective.class_prevalence) is not None:
+        prevalence = job.settings.objective.class_prevalence
+        if prevalence is not None and not job.source.multilabel:  # of several labels the loss weighs the answers
             self._class_weights = torch.tensor(weights_of(prevalence, job.source.classes), device=job.device)
         if job.source.cache is not None and _fits(job):
             self._features = _kept_features(job)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, open_source
@@ -67,21 +68,41 @@ def test_four_arrays_are_two_parts_and_labels_may_be_names():
 
 
 @pytest.mark.parametrize(
-    "given", [Pictures(), Subset(Pictures(), range(80)), TensorDataset(TENSORS.float() / 255, torch.from_numpy(LABELS))]
+    "given",
+    [
+        Pictures(),
+        Subset(Pictures(), range(80)),
+        ConcatDataset([Subset(Pictures(), range(30)), Subset(Pictures(), range(30, 80))]),
+        list(zip(map(Image.fromarray, IMAGES), LABELS.tolist(), strict=True)),
+        (list(IMAGES), LABELS),
+        TensorDataset(TENSORS.float() / 255, torch.from_numpy(LABELS)),
+    ],
+    ids=lambda one: type(one).__name__,
 )
 def test_data_sets_are_known_again_as_the_same_images(given, spelt):
     found = opened(given)
     assert found.pixels == spelt.pixels
     assert found.kind == "dataset"
-    assert found.classes == (("0", "1") if isinstance(given, TensorDataset) else ("cat", "dog"))
+    assert found.classes == (("0", "1") if isinstance(given, (TensorDataset, list, tuple)) else ("cat", "dog"))
     assert opened(given).fingerprint == found.fingerprint
     assert opened(given, key=bytes(31) + b"x").fingerprint != found.fingerprint
 
 
-def test_two_data_sets_are_the_two_parts():
-    found = opened((Subset(Pictures(), range(50)), Subset(Pictures(), range(50, 80))))
-    assert (len(found.train), len(found.test)) == (50, 30)
+@pytest.mark.parametrize("names", [None, ("train", "test"), ("train", "val"), ("train", "test", "val")])
+def test_data_sets_are_the_parts_that_they_are_called(names):
+    pieces = [Subset(Pictures(), rows) for rows in (range(50), range(50, 80), range(60, 80))]
+    found = opened(pieces[:2] if names is None else dict(zip(names, pieces, strict=False)))
+    assert (len(found.train), len(found.test), found.classes) == (50, 30, ("cat", "dog"))
     assert (found.train.images[..., 0] == IMAGES[:50]).all()
+    assert len(found.notes) == int(names is not None and "val" in names)
+
+
+def test_each_part_s_numbers_are_read_by_its_own_names():
+    others = Pictures()
+    others.classes = ("dog", "cat")
+    found = opened({"train": Pictures(), "test": others})
+    assert (found.train.labels == LABELS).all()
+    assert (found.test.labels == 1 - LABELS).all()
 
 
 @pytest.mark.parametrize("size", [None, 8])
@@ -113,6 +134,16 @@ def test_images_of_several_sizes_and_modes():
     assert opened(Several(images), test_fraction=0.4).channels == 3
 
 
+class Keys(Pictures):
+    def __getitem__(self, place: int):
+        return dict(zip(("pixels", "labels"), super().__getitem__(place), strict=True))
+
+
+class Endless(Dataset):
+    def __getitem__(self, place: int):
+        return IMAGES[0], 0
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(())
@@ -125,6 +156,13 @@ class Stream(IterableDataset):
         ((IMAGES,), "got a tuple of 1"),
         ([1, 2, 3], "got a list of 3"),
         (DataLoader(Pictures()), "a DataLoader draws batches, .*; give its .dataset"),
+        ((DataLoader(Pictures()), DataLoader(Pictures())), "a DataLoader draws batches, .*; give its .dataset"),
+        ((pair for pair in Pictures()), "a generator is read from its start"),
+        ({"train": Pictures(), "extra": Pictures()}, "source must be data, got dict"),
+        ([{"pixels": 1, "labels": 2}] * 3, "got a list of 3"),
+        (Path("/nowhere"), "source '/nowhere' is of no known kind; no run is there either; write one of"),
+        (Keys(), "item 0 of the Keys is a dict with the keys pixels, labels, and no pair of image and label"),
+        (Endless(), "a Endless does not say how many records it has; give it __len__"),
         (Stream(), "a Stream is read from its start"),
         ((IMAGES, LABELS[:7]), "x of the arrays holds 80 images and y 7 labels"),
         ((IMAGES / 7.0, LABELS), "outside \\[0, 1\\]"),

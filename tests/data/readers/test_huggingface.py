@@ -61,15 +61,26 @@ def test_the_disk_the_memory_and_parquet_hold_the_same(pictures, tmp_path):
     assert saved.places == (f"hf:{tmp_path}/saved",)
 
 
-def test_validation_is_the_test_part_where_there_is_no_other(pictures):
+def test_validation_is_the_test_part_where_there_is_no_other(pictures, tmp_path):
     parts = pictures.train_test_split(0.25, seed=1)
     two = datasets.DatasetDict(train=parts["train"], validation=parts["test"])
     found = opened(two)
-    assert (len(found.test), found.notes) == (15, ("the validation split of the DatasetDict is the test part",))
+    assert (len(found.test), found.notes) == (15, ("the validation part of the DatasetDict is the test part",))
     three = datasets.DatasetDict(**two, test=parts["test"].select(range(10)))
     found = opened(three)
     assert (len(found.train), len(found.test)) == (45, 10)
-    assert found.notes == ("'validation' of the DatasetDict is left out: train and test are read",)
+    assert found.notes == ("the validation part of the DatasetDict is left out: train and test are read",)
+    three.save_to_disk(tmp_path / "saved")
+    (tmp_path / "hub" / "data").mkdir(parents=True)
+    (tmp_path / "hub" / "README.md").write_text("---\nlicense: mit\n---\n# Photographs")
+    for name, part in three.items():
+        for number in range(2):
+            shard = part.shard(2, number, contiguous=True)
+            shard.to_parquet(tmp_path / "hub" / "data" / f"{name}-0000{number}-of-00002.parquet")
+    for spec in (f"hf:{tmp_path}/saved", f"hf:{tmp_path}/hub", f"parquet:{tmp_path}/hub"):
+        again = opened(spec)
+        assert (len(again.train), len(again.test), again.materials) == (45, 10, found.materials)
+        assert again.notes[0].endswith("is left out: train and test are read")
 
 
 def test_images_may_lie_in_files(tmp_path):

@@ -28,7 +28,7 @@ def test_a_validation_folder_is_the_test_part_where_there_is_no_other(tmp_path, 
         pictures(tmp_path / one, 4 if "Train" in one else 3)
     found = opened(f"folder:{tmp_path}")
     assert (len(found.train), len(found.test), found.has_own_split) == (8, 6, True)
-    assert found.notes == (f"the folder {name!r} of folder {str(tmp_path)!r} is the test part",)
+    assert found.notes == (f"the validation part of folder {str(tmp_path)!r} is the test part",)
     for one in ("test/cat", "test/dog"):
         pictures(tmp_path / one, 2)
     found = opened(f"folder:{tmp_path}")
@@ -57,7 +57,7 @@ def test_other_separators_and_words_for_splits(tmp_path, mark):
     (tmp_path / "t.csv").write_text(text.replace("Valid", "test", 2))
     found = opened(f"csv:{tmp_path}/t.csv")
     assert (len(found.train), len(found.test)) == (8, 2)
-    assert found.notes[0].endswith("is left out")
+    assert found.notes[0].endswith("is left out: train and test are read")
 
 
 def test_columns_of_other_names(tmp_path):
@@ -88,3 +88,57 @@ def test_a_broken_file_is_refused_with_how_many_others(tmp_path):
     with pytest.raises(SfumatoError, match=r"and 2 others cannot be read either; .*leave all such out"):
         opened(f"folder:{tmp_path}")
     assert len(opened(f"folder:{tmp_path}", skip_unreadable=True).unreadable_files) == 3
+
+
+def table(tmp_path, lines, first="path,label"):
+    (tmp_path / "t.csv").write_text("\n".join([first, *lines]), encoding="utf-8")
+    return f"csv:{tmp_path}/t.csv"
+
+
+def test_images_that_are_not_there_are_named_with_how_many_others(tmp_path):
+    pictures(tmp_path, 12)
+    lines = [f"{place}.png,{'ab'[place % 2]}" for place in range(20)]
+    with pytest.raises(
+        SfumatoError, match=r"line 14 of .*/12.png', which does not exist, and so do 7 other"
+    ) as refusal:
+        opened(table(tmp_path, lines))
+    assert "(15, 16, 17, 18, 19, ...); correct the path" in str(refusal.value)
+    with pytest.raises(SfumatoError, match="/12.png', which does not exist; correct the path"):
+        opened(table(tmp_path, lines[:13]))
+
+
+def test_tables_as_other_programs_write_them(tmp_path):
+    """With a byte order mark, spaces behind commas, quotation marks, backslashes, commas in names and absolute paths."""
+    pictures(tmp_path / "some images", 12)
+    names = [f"some images{mark}{place}.png" for place, mark in enumerate("/\\" * 6)]
+    names[3] = str(tmp_path / names[3].replace("\\", "/"))
+    lines = [f' "{name}" , {"ab"[place % 2]}'[1:] for place, name in enumerate(names)]
+    found = opened(table(tmp_path, lines, first="\ufeffpath, label"), test_fraction=0.4)
+    assert (found.classes, len(found.train) + len(found.test)) == (("a", "b"), 12)
+    lines = [f'"{name}";"{"ab"[place % 2]}"' for place, name in enumerate(names)]
+    other = opened(table(tmp_path, lines, first='path;"label, own"'), label_column="label, own", test_fraction=0.4)
+    assert other.fingerprint == found.fingerprint
+
+
+def test_names_of_classes_and_what_systems_leave_in_folders(tmp_path):
+    for one in ("K\u00e4tzchen", "\u72ac hund"):
+        pictures(tmp_path / "train" / one)
+        pictures(tmp_path / "VAL" / one, 3)
+    for stray in (
+        ".DS_Store",
+        "train/.DS_Store",
+        "train/K\u00e4tzchen/Thumbs.db",
+        "VAL/\u72ac hund/._0.png",
+        "README.md",
+    ):
+        (tmp_path / stray).write_bytes(b"not an image")
+    (tmp_path / ".hidden").mkdir()
+    found = opened(f"folder:{tmp_path}")
+    assert (len(found.train), len(found.test), found.classes) == (8, 6, ("K\u00e4tzchen", "\u72ac hund"))
+
+
+def test_a_test_part_without_class_folders_is_named(tmp_path):
+    for one in ("train/cat", "train/dog", "test"):
+        pictures(tmp_path / one)
+    with pytest.raises(SfumatoError, match="test of folder .* has no class folders; put its images into class folders"):
+        opened(f"folder:{tmp_path}")

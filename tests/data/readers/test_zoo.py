@@ -1,15 +1,18 @@
-"""torchvision's data sets, from files in their raw form that the tests write."""
+"""torchvision's data sets, from files that the tests write as these data sets hold them."""
 
 import gzip
+import json
 import pickle
 import shutil
 
 import numpy as np
 import pytest
+from PIL import Image
 from torchvision import datasets
 
 from sfumato._checks import SfumatoError
-from sfumato.data import open_source
+from sfumato.data import open_source, published
+from sfumato.data.readers import zoo
 
 GENERATOR = np.random.default_rng(0)
 
@@ -108,3 +111,71 @@ def test_a_damaged_file_and_a_failed_download_are_said(tmp_path, key, monkeypatc
         SfumatoError, match=r"could not be fetched into .* \(Error downloading no route\); check the conn"
     ):
         open_source("torchvision:MNIST", owner_key=key, root=str(tmp_path), download=True)
+
+
+def pictures(folder, count, color, suffix="jpg"):
+    folder.mkdir(parents=True)
+    for number in range(count):
+        image = GENERATOR.integers(256, size=(9, 8, 3), dtype=np.uint8)
+        image[..., 1] = color
+        Image.fromarray(image).save(folder / f"{folder.name}_{number}.{suffix}")
+
+
+@pytest.mark.parametrize("name", ["Food101", "Country211", "Imagenette", "EuroSAT"])
+def test_any_data_set_with_classes_is_read_by_its_signature(name, tmp_path, key):
+    """Two parts, three of which the validation part is left out, a validation part alone, and no parts at all."""
+    if name == "Food101":
+        names = ["apple_pie", "waffles"]
+        for one, color in zip(names, (10, 200), strict=True):
+            pictures(tmp_path / "food-101" / "images" / one, 5, color)
+        (tmp_path / "food-101" / "meta").mkdir()
+        for split, numbers in (("train", (0, 1, 3)), ("test", (2, 4))):
+            listed = {one: [f"{one}/{one}_{number}" for number in numbers] for one in names}
+            (tmp_path / "food-101" / "meta" / f"{split}.json").write_text(json.dumps(listed))
+    else:
+        root, parts, names = {
+            "Country211": ("country211", {"train": 3, "valid": 4, "test": 2}, ["AD", "ZW"]),
+            "Imagenette": ("imagenette2", {"train": 3, "val": 2}, list(datasets.Imagenette._WNID_TO_CLASS)),
+            "EuroSAT": ("eurosat/2750", {"": 10}, ["Forest", "River"]),
+        }[name]
+        for part, count in parts.items():
+            for place, one in enumerate(names):
+                suffix = "jpeg" if name == "Imagenette" else "jpg"
+                pictures(tmp_path / root / part / one, count, 200 if place else 10, suffix)
+        if name == "Imagenette":
+            names = [", ".join(known) for known in datasets.Imagenette._WNID_TO_CLASS.values()]
+    source = open_source(f"torchvision:{name.lower()}", owner_key=key, root=str(tmp_path))
+    assert (source.kind, source.public, source.size) == ("torchvision", True, 8)
+    assert list(source.classes) == names
+    counts = [np.bincount(part.labels, minlength=len(names)).tolist() for part in (source.train, source.test)]
+    if name == "EuroSAT":
+        assert np.sum(counts, axis=0).tolist() == [10, 10]
+        assert not source.has_own_split
+    else:
+        assert counts == [[3] * len(names), [2] * len(names)]
+    greens = source.train.images[..., 1].mean((1, 2))
+    assert ((greens > 100) == (source.train.labels > 0)).all()
+    told = (f"the validation part of torchvision:{name} is the test part",) if name == "Imagenette" else ()
+    assert source.notes == told
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("VOCDetection", "torchvision:VOCDetection is no data set of images with one class each; choose one of"),
+        ("imagefolder", "torchvision:ImageFolder is no data set of .*; write folder:PATH for a folder"),
+        ("Food10", "'torchvision:Food10' is not known; did you mean torchvision:Food101"),
+        ("Flowers102", r"torchvision:Flowers102 is not in '.*', or is damaged there; pass download=True to fetch it"),
+        ("ImageNet", r"torchvision:ImageNet is not in .*; put its files there by hand, or pass root"),
+    ],
+)
+def test_what_is_no_data_set_with_classes_or_is_not_there_is_refused_by_name(name, message, tmp_path, key):
+    with pytest.raises(SfumatoError, match=message):
+        open_source(f"torchvision:{name}", owner_key=key, root=str(tmp_path))
+
+
+def test_most_data_sets_of_torchvision_are_known():
+    known = published.names()
+    wanted = "Flowers102 OxfordIIITPet Food101 GTSRB EuroSAT PCAM SVHN STL10 DTD FGVCAircraft CelebA QMNIST USPS"
+    assert set(wanted.split()) | set(zoo.IN_ARRAYS) <= set(known)
+    assert not {"CocoDetection", "Kitti", "MovingMNIST", "UCF101", "SBU", "FakeData", "VisionDataset"} & set(known)

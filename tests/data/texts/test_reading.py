@@ -74,6 +74,13 @@ def test_columns_of_other_names(tmp_path, key):
     assert source.has_own_split
     assert len(source.test) == 15
     assert source.test.texts[0] == "0 ball ball, number 0"
+    held = rows.replace(",test", ",Valid")
+    path.write_text("title,body,label,split\n" + held)
+    assert len(open_source(f"csv:{path}", owner_key=key, text_column=["title", "body"]).test) == 15
+    path.write_text("title,body,label,split\n" + held.replace(",train", ",test", 5))
+    three = open_source(f"csv:{path}", owner_key=key, text_column=["title", "body"])
+    assert (len(three.train), len(three.test)) == (len(source.train) - 5, 5)
+    assert three.notes[0].endswith("is left out: train and test are read")
 
 
 def test_no_text_moves_another(table, key):

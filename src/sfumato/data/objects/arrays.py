@@ -53,7 +53,8 @@ def array_of(given: Any, name: str) -> np.ndarray:
     try:
         return np.asarray(given)
     except (TypeError, ValueError, RuntimeError) as problem:
-        raise SfumatoError(f"{name} of {WHERE} is no array ({problem})", "give a numpy array or a tensor") from None
+        what = f"{name} of {WHERE} is no array ({problem})"
+        raise SfumatoError(what, "give a numpy array, or a tensor of uint8 or float32") from None
 
 
 def _images(given: Any, name: str) -> np.ndarray:

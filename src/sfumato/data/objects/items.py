@@ -21,20 +21,31 @@ from sfumato.data.parts import Parts
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.listing import Gathering
 from sfumato.data.readers.whose import BY_CLASS
+from sfumato.data.subsets.part_names import notes, test_part
 
 UNDERSTOOD = ("label_columns", f"user_from={BY_CLASS}")
 _CODE = 16
-_ITEMS = "let each item be (image, label): an image of PIL, or an array or tensor of bytes or of numbers in [0, 1]"
+_ITEMS = (
+    "let each item be (image, label), or a mapping with image, label and perhaps user; an image is one of PIL, or an "
+    "array or tensor of bytes or of numbers in [0, 1]"
+)
 
 
 def is_map_style(given: Any) -> bool:
-    """Whether its records are read by their numbers."""
-    if isinstance(given, (str, bytes, list, tuple, Mapping)) or hasattr(given, "__array__"):
+    """Whether its records are read by their numbers: a data set, or a list of pairs."""
+    if isinstance(given, list):
+        return len(given) > 2 and all(isinstance(one, tuple) and len(one) == 2 for one in given)
+    if isinstance(given, (str, bytes, tuple, Mapping)) or hasattr(given, "__array__") or is_loader(given):
         return False
     try:
         return hasattr(given, "__getitem__") and len(given) >= 0
     except (TypeError, NotImplementedError):
         return False
+
+
+def is_loader(given: Any) -> bool:
+    """Whether it is torch's `DataLoader`, or like one."""
+    return hasattr(given, "dataset") and hasattr(given, "batch_size")
 
 
 class Items:
@@ -89,21 +100,22 @@ class Items:
         return int(np.searchsorted(self._starts, place, side="right")) - 1
 
 
-def load(sets: Sequence[Any], order: Order, where: str) -> Parts:
-    """Both parts of one data set, by a keyed hash of each image, or of two: the first to train on.
+def load(sets: Mapping[str | None, Any], order: Order, where: str) -> Parts:
+    """Both parts of data sets by their names (`part_names`), or of one without such, by a keyed hash of each image.
 
     Items are (image, label), or mappings with the keys image, label and perhaps user. Labels are whole numbers, which
     the data set's `classes` name where it has such, or names; with `label_columns` declared rows of 0 and 1. Each item
     is read more than once, and one that changes is refused.
     """
-    stored, found = Items(sets, where), Gathering()
-    names = next(filter(None, map(_names_of, sets)), None)
+    parts = ["train", test_part(sets)] if len(sets) > 1 else [None]
+    read = [sets[part] for part in parts] if len(sets) > 1 else [*sets.values()]
+    stored, found = Items(read, where), Gathering()
+    known = [_names_of(one) for one in read]  # each one's own: two folders may number the same classes otherwise
     several = order.declared.labels.label_columns
     for place in range(len(stored)):
         _, label, user = stored.item(place)
-        name = stored.name(place)
-        part = None if len(sets) == 1 else ("train", "test")[stored.part(place)]
-        found.add(_spelt(label, names, several, name), part=part, user=user)
+        name, part = stored.name(place), stored.part(place)
+        found.add(_spelt(label, known[part], several, name), part=parts[part], user=user)
         if order.progress is not None:
             order.progress(place + 1, len(stored))
         if bool(user) != ("user" in found.beside):
@@ -112,8 +124,9 @@ def load(sets: Sequence[Any], order: Order, where: str) -> Parts:
         raise SfumatoError(f"{where} is empty", "give one that holds images")
     for place in range(min(8, len(stored))):  # random transforms show at once
         stored.item(place)
-    listing = found.listing(stored, written=None if several else names)
-    return load_files(listing.numbered(order.declared.labels.classes), order, where=where)
+    written = known[0] if not several and len(set(known)) == 1 else None
+    listing = found.listing(stored, written=written)
+    return load_files(listing.numbered(order.declared.labels.classes), order, where=where, notes=notes(sets, where))
 
 
 def _taken_apart(item: Any, name: str) -> tuple[Any, Any, str | None]:
@@ -123,6 +136,8 @@ def _taken_apart(item: Any, name: str) -> tuple[Any, Any, str | None]:
     if isinstance(item, (tuple, list)) and len(item) == 2:
         return item[0], item[1], None
     what = f"{len(item)} things" if isinstance(item, (tuple, list)) else f"a {type(item).__name__}"
+    if isinstance(item, Mapping):
+        what += f" with the keys {', '.join(map(str, item))[:100]}"
     raise SfumatoError(f"{name} is {what}, and no pair of image and label", _ITEMS)
 
 
@@ -154,13 +169,17 @@ def _spelt(
 
 
 def _names_of(data: Any) -> tuple[str, ...] | None:
-    """The names of its classes, as torchvision's data sets and `Subset`s of them have such."""
-    known = getattr(data, "classes", None)
+    """The names of its classes, as torchvision's data sets have such, and `Subset`s and `ConcatDataset`s of them."""
+    known = next((getattr(data, name) for name in ("classes", "categories") if hasattr(data, name)), None)
     if known is None and hasattr(data, "dataset"):
         return _names_of(data.dataset)
-    if not isinstance(known, (list, tuple)) or len(known) < 2 or not all(isinstance(name, str) for name in known):
+    if known is None and hasattr(data, "datasets"):
+        several = {_names_of(one) for one in data.datasets}
+        return several.pop() if len(several) == 1 else None
+    if not isinstance(known, (list, tuple)) or len(known) < 2:
         return None
-    return declared_names(known)
+    names = [", ".join(name) if isinstance(name, tuple) else name for name in known]  # ImageNet has synonyms
+    return declared_names(names) if all(isinstance(name, str) for name in names) else None
 
 
 def written(image: Any, name: str) -> bytes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -11,11 +12,12 @@ from sfumato._checks import SfumatoError
 from sfumato.data.declared import Order
 from sfumato.data.kinds import KINDS, parse
 from sfumato.data.parts import Parts
+from sfumato.data.subsets.part_names import part_called
 
 TAKEN = (
     "a spelling such as 'folder:pictures', an opened Source, arrays (images, labels) or (x_train, y_train, x_test, "
-    "y_test), a map-style torch Dataset or a pair of them, a Dataset or DatasetDict of Hugging Face, or a pandas "
-    "DataFrame with the columns path and label"
+    "y_test), a map-style torch Dataset, a pair of them or {'train': ..., 'test': ...}, a Dataset or DatasetDict of "
+    "Hugging Face, or a pandas DataFrame with the columns path and label"
 )
 
 
@@ -51,11 +53,6 @@ def asked_for(given: Any) -> Asked:
         kind = KINDS[name]
         load = lambda order: kind.load(argument, order)  # noqa: E731
         return Asked(kind=name, where=given, load=load, understood=kind.understood if kind.reader else (), spelt=True)
-    if hasattr(given, "dataset") and hasattr(given, "batch_size"):
-        raise SfumatoError(
-            f"a {type(given).__name__} draws batches, and who takes part in a step is drawn here, by the plan",
-            "give its `.dataset`",
-        )
     if _is_of("pandas", "DataFrame", given):
         return _frame(given)
     if (named := _hugging_face(given)) is not None:
@@ -69,13 +66,27 @@ def asked_for(given: Any) -> Asked:
 
 def refuse(given: Any) -> NoReturn:
     """The refusal of what is no data."""
-    if _is_of("datasets", ("IterableDataset", "IterableDatasetDict"), given) or _is_of(
-        "torch.utils.data", "IterableDataset", given
+    from sfumato.data.objects.items import is_loader
+
+    if isinstance(given, os.PathLike):
+        parse(os.fspath(given))
+    members = given if isinstance(given, (tuple, list)) else given.values() if isinstance(given, Mapping) else (given,)
+    for loader in filter(is_loader, members):
+        raise SfumatoError(
+            f"a {type(loader).__name__} draws batches, and who takes part in a step is drawn here, by the plan",
+            "give its `.dataset`",
+        )
+    if (
+        isinstance(given, Iterator)
+        or _is_of("datasets", ("IterableDataset", "IterableDatasetDict"), given)
+        or _is_of("torch.utils.data", "IterableDataset", given)
     ):
         raise SfumatoError(
             f"a {type(given).__name__} is read from its start, and a step's participants are drawn from all records",
             "give a data set whose records are read by their numbers (with __getitem__ and __len__)",
         )
+    if hasattr(given, "__getitem__") and not hasattr(given, "__len__"):
+        raise SfumatoError(f"a {type(given).__name__} does not say how many records it has", "give it `__len__`")
     what = f"a {type(given).__name__} of {len(given)}" if isinstance(given, (tuple, list)) else type(given).__name__
     raise SfumatoError(f"source must be data, got {what}", f"give {TAKEN}")
 
@@ -97,10 +108,17 @@ def _frame(frame: Any) -> Asked:
 
 def _hugging_face(given: Any) -> dict[str | None, Any] | None:
     """Data sets of Hugging Face by the names of their parts; one alone has none."""
-    if _is_of("datasets", "Dataset", given):
-        return {None: given}
-    members = given.values() if isinstance(given, Mapping) else ()
-    return dict(given) if members and all(_is_of("datasets", "Dataset", one) for one in members) else None
+    named = _named(given)
+    return named if named and all(_is_of("datasets", "Dataset", one) for one in named.values()) else None
+
+
+def _named(given: Any) -> dict[str | None, Any]:
+    """Data by the names of their parts: a mapping has them, a pair is train and test, and one alone has none."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    if isinstance(given, (tuple, list)) and len(given) == 2:
+        return dict(zip(("train", "test"), given, strict=True))
+    return {None: given}
 
 
 def _of_hugging_face(named: dict[str | None, Any]) -> Asked:
@@ -130,17 +148,26 @@ def _of_arrays(arrays: dict[str, Any]) -> Asked:
     return Asked(kind="arrays", where=of.WHERE, load=lambda order: of.load(arrays, order), understood=UNDERSTOOD)
 
 
-def _sets(given: Any) -> tuple[Any, ...] | None:
-    """One map-style data set, or those of the two parts."""
+def _sets(given: Any) -> dict[str | None, Any] | None:
+    """Map-style data sets by the names of their parts, or one without; images in a list with their labels are one."""
+    from sfumato.data.objects.arrays import is_array
     from sfumato.data.objects.items import is_map_style
 
-    sets = tuple(given) if isinstance(given, (tuple, list)) and len(given) == 2 else (given,)
-    return sets if all(map(is_map_style, sets)) else None
+    if isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], list) and is_array(given[1]):
+        images, labels = given
+        return {None: list(zip(images, labels, strict=True))} if len(images) == len(labels) else None
+    named = _named(given)
+    if [*named] != [None]:
+        parts = [part_called(str(name)) for name in named]
+        if "train" not in parts or None in parts or len({*parts}) < len(parts):
+            return None
+        named = dict(zip(parts, named.values(), strict=True))
+    return named if all(map(is_map_style, named.values())) else None
 
 
-def _of_sets(sets: tuple[Any, ...]) -> Asked:
+def _of_sets(sets: dict[str | None, Any]) -> Asked:
     from sfumato.data.objects import items
 
-    where = f"the {type(sets[0]).__name__}"
+    where = f"the {type(next(iter(sets.values()))).__name__}"
     load = lambda order: items.load(sets, order, where)  # noqa: E731
     return Asked(kind="dataset", where=where, load=load, understood=items.UNDERSTOOD)

@@ -27,6 +27,7 @@ from sfumato.data.readers.layout import (
 from sfumato.data.readers.listing import Gathering, Listing
 from sfumato.data.readers.whose import BY_CLASS, BY_FOLDER
 from sfumato.data.stored import Column, Files, Identities
+from sfumato.data.subsets import part_names
 
 _LAYOUT = "make one folder for each class, such as PATH/cat and PATH/dog, or PATH/train/cat and PATH/test/cat"
 _OF_USERS = "make a folder for each user in each class folder, such as PATH/cat/ann, or PATH/train/cat/ann"
@@ -59,8 +60,10 @@ def load(path: str, order: Order) -> Parts:
     holders = [folder for folder in folders if users.in_classes(folder)]
     parts, notes = parts_of(holders), ()
     if parts:
-        parts, left, notes = _two(parts, where)
-        folders = [folder for folder in folders if folder not in left]
+        notes = part_names.notes(parts, where)
+        read = {"train": parts["train"], "test": parts[part_names.test_part(parts)]}
+        folders = [folder for folder in folders if folder in read.values() or folder not in parts.values()]
+        parts = read
     else:
         parts = {folder.name: folder for folder in holders if folder.name in PARTS}
     if parts:
@@ -70,19 +73,6 @@ def load(path: str, order: Order) -> Parts:
     else:
         found = users.listing({None: folders})
     return load_files(found, order, where=where, unreadable=users.strays, notes=(*notes, *users.notes))
-
-
-def _two(parts: dict[str, Path], where: str) -> tuple[dict[str, Path], list[Path], tuple[str, ...]]:
-    """The folders of train and test, those that are left out, and what to say of that: the validation part is the test
-    part where there is no other."""
-    if "validation" not in parts:
-        return parts, [], ()
-    name = parts["validation"].name
-    if "test" not in parts:
-        note = f"the folder {name!r} of {where} is the test part"
-        return {"train": parts["train"], "test": parts["validation"]}, [], (note,)
-    kept = {part: folder for part, folder in parts.items() if part in PARTS}
-    return kept, [parts["validation"]], (f"the folder {name!r} of {where} is left out: train and test are read",)
 
 
 class _Users:
@@ -177,6 +167,11 @@ class _Users:
 def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: Declared, users: _Users) -> Listing:
     for folder in folders:
         if folder not in parts.values():
+            if part_names.part_called(folder.name) and not subfolders(folder):
+                raise SfumatoError(
+                    f"{folder.name} of folder {str(root)!r} has no class folders",
+                    "put its images into class folders, or move it away",
+                )
             raise SfumatoError(
                 f"folder {str(root)!r} holds {folder.name!r} beside {' and '.join(sorted(parts, reverse=True))}",
                 "keep the two folders train and test, each with class folders, and move the others away",
@@ -216,6 +211,11 @@ def _files(
                 yield from _files(item, kind, strays, inner)
                 empty = False
                 continue
+            if inner is not None:
+                raise SfumatoError(
+                    f"{kind} {str(folder)!r} holds the link {item.name!r} to a folder",
+                    "put the folder itself there: links may lead in circles",
+                )
             whose = ", or give `user_from=folder` where it is a user's" if kind == "class folder" else ""
             raise SfumatoError(
                 f"{kind} {str(folder)!r} holds the folder {item.name!r}", f"put images directly in {kind}s{whose}"

@@ -16,9 +16,9 @@ from sfumato.data.readers import parquet
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.sharded.columns import listing
-from sfumato.data.readers.sharded.names import part_named
 from sfumato.data.readers.sharded.tables import TableRows
 from sfumato.data.readers.whose import BY_CLASS
+from sfumato.data.subsets.part_names import notes, part_named, test_part
 
 UNDERSTOOD = ("label_columns", "label_column", "skip_unreadable", f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}")
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -89,11 +89,6 @@ def _parts(
         )
     if "train" not in known.values():
         raise SfumatoError(f"{where} has no split train", "give the train split as well")
-    chosen, notes = dict(known), ()
-    if {"test", "validation"} <= set(known.values()):
-        chosen = {name: part for name, part in known.items() if part != "validation"}
-        left = [name for name in known if name not in chosen]
-        notes = (f"{' and '.join(map(repr, left))} of {where} is left out: train and test are read",)
-    elif "validation" in known.values():
-        notes = (f"the validation split of {where} is the test part",)
-    return [*chosen], ["train" if part == "train" else "test" for part in chosen.values()], notes
+    read = {"train": "train", test_part(known.values()): "test"}
+    chosen = {name: read[part] for name, part in known.items() if part in read}
+    return [*chosen], [*chosen.values()], notes(known.values(), where)

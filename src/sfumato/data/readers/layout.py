@@ -13,15 +13,10 @@ from sfumato._checks import SfumatoError
 from sfumato.data import paths
 from sfumato.data.images.decoding import is_image_file
 from sfumato.data.readers.whose import BY_CLASS, BY_FOLDER
+from sfumato.data.subsets.part_names import part_called
 
 PARTS = ("train", "test")
 """What the folders of the two parts are called."""
-_CALLED = {
-    "train": ("training", "trn"),
-    "test": ("testing", "tst", "tests", "eval", "evaluation"),
-    "validation": ("val", "valid", "dev"),
-}
-"""What the folders of the parts are called elsewhere, in any case of letters."""
 _SIDECARS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir", "dicomdir"})
 
 
@@ -72,8 +67,7 @@ def parts_of(folders: Sequence[Path]) -> dict[str, Path]:
     """
     found: dict[str, Path] = {}
     for folder in folders:
-        name = folder.name.lower()
-        part = next((part for part, names in _CALLED.items() if name in (part, *names)), None)
+        part = part_called(folder.name)
         if part is None or part in found:
             return {}
         found[part] = folder

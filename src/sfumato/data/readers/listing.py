@@ -15,6 +15,7 @@ from sfumato.data.declared import Order
 from sfumato.data.identity.owners import SEPARATOR, spelt
 from sfumato.data.readers.whose import refuse_several
 from sfumato.data.stored import Stored
+from sfumato.data.subsets.part_names import PARTS, notes, test_part
 from sfumato.data.subsets.split import record_in_test
 
 TEXT = np.dtypes.StringDType()
@@ -126,7 +127,7 @@ class Gathering:
     """
 
     def __init__(self) -> None:
-        self._labels, self._test = array("q"), array("b")
+        self._labels, self._parts = array("q"), array("b")
         self._names: dict[Any, int] = {}
         self._users, self._groups = Texts(), Texts()
         self._times: array[Any] = array("d")
@@ -154,7 +155,7 @@ class Gathering:
         self._labels.append(self._names.setdefault(label, len(self._names)))
         self._filtered |= filtered
         if part is not None:
-            self._test.append(("train", "test", "validation").index(part))
+            self._parts.append(PARTS.index(part))
         if user is not None:
             self._users.append(spelt(user))
         if group is not None:
@@ -171,7 +172,8 @@ class Gathering:
         if names and isinstance(names[0], tuple):
             labels, names = np.array(names, np.int64)[labels], ()
         check_names(names, self._users.names, self._groups.names)
-        times = np.array(self._times)
+        times, parts = np.array(self._times), np.array(self._parts, np.int8)
+        tested = PARTS.index(test_part(self._named))
         if isinstance(self.first_time, np.datetime64):
             times = times.view("datetime64[us]")
         found = Listing(
@@ -180,26 +182,24 @@ class Gathering:
             labels=labels,
             names=names,
             written=written,
-            test=np.array(self._test) == self._tested if self._test else None,
+            test=parts == tested if len(parts) else None,
             users=self._users.numbers() if len(self._users) else None,
             people=tuple(self._users.names),
             groups=self._groups.array() if len(self._groups) else None,
             times=None if self.first_time is None else times,
             filtered=self._filtered,
         )
-        left = np.array(self._test, np.int8) == 2 if self._tested == 1 else np.zeros(1, bool)
-        return found.chosen(~left) if left.any() else found
+        read = (parts == PARTS.index("train")) | (parts == tested)
+        return found.chosen(read) if len(parts) and not read.all() else found
 
     @property
-    def _tested(self) -> int:
-        """Which part is the test part: that of this name, else the validation part."""
-        return 1 if 1 in self._test or 2 not in self._test else 2
+    def _named(self) -> set[str]:
+        """The parts that records name."""
+        return {part for number, part in enumerate(PARTS) if number in self._parts}
 
     def notes(self, where: str) -> tuple[str, ...]:
         """What to say of a validation part."""
-        if 2 not in self._test:
-            return ()
-        return (f"the validation part of {where} is " + ("left out" if self._tested == 1 else "the test part"),)
+        return notes(self._named, where)
 
 
 class Texts:

@@ -25,13 +25,13 @@ def load(path: str, order: Order) -> Parts:
     Columns: `image` (or the only one that `datasets` calls an image): bytes of an image file, alone or in a struct
     {bytes, path}; `label` (or the only class label): whole numbers, with names where `datasets` wrote such, or text;
     `user`, `group` and `time` as in a table; with `label_columns` columns of 0 and 1 in place of `label`. Files or
-    folders called train and test (or validation) are the parts; else a keyed hash decides, of the user where that is
-    known, else of the image's bytes. Other columns are not looked at.
+    folders called train and test (or validation, `part_names`) are the parts; else a keyed hash decides, of the user
+    where that is known, else of the image's bytes. Other columns are not looked at.
     """
-    where, shards = f"parquet:{path}", find(path)
-    parts = parts_of(shards, where)
+    where = f"parquet:{path}"
+    shards, parts, notes = parts_of(find(path), where)
     stored = Rows(shards)
-    return load_files(listing(stored, parts, order, where), order, where=where)
+    return load_files(listing(stored, parts, order, where), order, where=where, notes=notes)
 
 
 def find(path: str) -> list[Path]:

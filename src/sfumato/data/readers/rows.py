@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import gzip
 import itertools
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,10 +23,11 @@ from sfumato.data.classes import refuse_unwritable
 from sfumato.data.clock import WRITTEN, TimeStamp, time_stamp
 from sfumato.data.declared import Order
 from sfumato.data.identity.owners import NOBODY, spelt
-from sfumato.data.readers.sharded.names import PART_NAMES
 from sfumato.data.subsets.filtered import MARK
+from sfumato.data.subsets.part_names import part_called
 from sfumato.data.subsets.split import record_in_test
 
+_QUOTED = re.compile('"[^"]*"')
 OTHER_NAME = "a column that says something else needs another name"
 FACTS = ("label", "user", "group", "time", "split")
 """Columns that may stand beside a record's path or text."""
@@ -38,7 +40,7 @@ def first_of(table: Path) -> list[str]:
     """The fields of the first line: columns' names, where there are any."""
     with _reading(table) as stream:
         header, lines = _peeked(stream)
-        return next(csv.reader(lines, strict=True, delimiter=separator(header)), [])
+        return [name.strip() for name in next(csv.reader(lines, strict=True, delimiter=separator(header)), [])]
 
 
 def rows_of(table: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, str]]]:
@@ -50,6 +52,8 @@ def rows_of(table: Path, columns: Sequence[str] | None = None) -> Iterator[tuple
     with _reading(table) as stream:
         header, lines = _peeked(stream)
         reader = csv.DictReader(lines, fieldnames=columns, strict=True, delimiter=separator(header))
+        if columns is None:
+            reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
         for row in reader:
             if any(field.strip() for field in row.pop(None, [])):
                 raise SfumatoError(
@@ -93,12 +97,14 @@ def _peeked(stream: TextIO) -> tuple[str, Iterator[str]]:
 
 
 def separator(header: str) -> str:
-    """What separates the fields of a table with this first line: a comma, or where it has none a semicolon or a tab.
+    """What separates the fields of a table with this first line: a comma, a semicolon or a tab, whichever is there more
+    often outside quotation marks.
 
-    >>> separator("path,label"), separator("path;label"), separator("path\\tlabel")
-    (',', ';', '\\t')
+    >>> separator("path,label"), separator('path;"label, own"'), separator("path\\tlabel"), separator("path")
+    (',', ';', '\\t', ',')
     """
-    return next((mark for mark in ",;\t" if mark in header), ",")
+    bare = _QUOTED.sub("", header)
+    return max(",;\t", key=bare.count)
 
 
 def check_columns(
@@ -120,9 +126,10 @@ def check_columns(
     for column in (*wanted, *(labels or ["label"])):
         if column not in found:
             shown = repr(",".join(found)[:100])
+            called = {"path": "name it by `path_column`, or ", "label": "name it by `label_column`, or "}
             raise SfumatoError(
                 f"{where} has no column {column!r} in its first line, which holds {shown}",
-                f"begin the table with a line such as {example}",
+                f"{'' if labels else called.get(column, '')}begin the table with a line such as {example}",
             )
     if "group" in found and "user" not in found:
         raise SfumatoError(
@@ -152,9 +159,9 @@ def facts_of(
         found["user"] = spelt(found["user"])
     part = found_split = found.pop("split", None)
     if part is not None:
-        part = PART_NAMES.get(part.lower()) if "path" in wanted else part
-        if part not in ("train", "test", "validation" if "path" in wanted else "test"):
-            raise SfumatoError(f"{where} has the split {found_split!r}", "write train or test")
+        part = part_called(part)
+        if part is None:
+            raise SfumatoError(f"{where} has the split {found_split!r}", "write train, test or validation")
     if "time" in found:
         found["time"] = _time(found["time"], where)
     if labels is not None:

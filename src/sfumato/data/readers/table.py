@@ -24,6 +24,8 @@ from sfumato.data.stored import Column, Files, Identities
 from sfumato.data.texts import reading
 
 _PATH = ("path",)
+SHOWN = 5
+"""Lines that a refusal names besides the first."""
 UNDERSTOOD = ("label_columns", "label_column", "path_column", f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}")
 
 
@@ -79,12 +81,15 @@ def _load_images(table: Path, first: Sequence[str], lines_of: Lines, order: Orde
         raise SfumatoError(
             f"table {str(table)!r} has the column user, and `user_from={rule}` is given", "leave one of them out"
         )
-    found, files, lines, several = Gathering(), Column(), array("q"), Identities()
+    found, files, lines, several, absent = Gathering(), Column(), array("q"), Identities(), array("q")
     for line, row in lines_of():
         known = rows.facts_of(row, _PATH, table, line, labels)
         where = f"line {line} of {str(table)!r}"
-        path = table.parent / paths.expanded(row["path"].strip())
-        several.add(*_identity(path, where))
+        path = _placed(table, row["path"].strip())
+        if (on_disk := _status(path, where)) is None:
+            absent.append(line)
+            continue
+        several.add(path, on_disk)
         if declared.labels.classes is not None:
             require_declared(known["label"], declared.labels.classes, f"{where} has", "the line")
         if "time" in known:
@@ -95,6 +100,8 @@ def _load_images(table: Path, first: Sequence[str], lines_of: Lines, order: Orde
         found.add(**known)
         files.append(str(path))
         lines.append(line)
+    if absent:
+        raise _absent(table, absent, next(row["path"].strip() for line, row in lines_of() if line == absent[0]))
     if not len(found):
         raise SfumatoError(f"table {str(table)!r} lists no image", "add a line for each image")
     for earlier, later in several.repeated():
@@ -129,19 +136,37 @@ def _renamed(table: Path, first: Sequence[str], lines_of: Lines, loading: Loadin
     return [name for column in first if (name := names[column])], lines
 
 
-def _identity(file: Path, where: str) -> tuple[Path, os.stat_result]:
-    """A file that is listed there, and what the system says of it; refused where no ordinary file lies at the path."""
+def _placed(table: Path, text: str) -> Path:
+    """Where an image lies that a table lists: in the table's folder, if the path is relative. Where there is no such
+    file, backslashes are those of a table from Windows."""
+    path = table.parent / paths.expanded(text)
+    return path if "\\" not in text or path.exists() else table.parent / text.replace("\\", "/")
+
+
+def _absent(table: Path, lines: Sequence[int], first: str) -> SfumatoError:
+    """The refusal of a table some of whose images are not there, with how many and where they are listed."""
+    others = ""
+    if len(lines) > 1:
+        shown = ", ".join(map(str, lines[1 : 1 + SHOWN])) + (", ..." if len(lines) > 1 + SHOWN else "")
+        others = f", and so do {len(lines) - 1:,} other lines ({shown})"
+    return SfumatoError(
+        f"line {lines[0]} of {str(table)!r} lists the image {str(_placed(table, first))!r}, which does not exist"
+        + others,
+        "correct the path (relative ones start at the table's folder), or take the line out",
+    )
+
+
+def _status(file: Path, where: str) -> os.stat_result | None:
+    """What the system says of a file that is listed there, or None where nothing lies at the path; refused where no
+    ordinary file does."""
     try:
         known = paths.status(file)
         refuse_special(known, f"image {str(file)!r}, which {where} lists,")
     except (FileNotFoundError, NotADirectoryError):
-        raise SfumatoError(
-            f"{where} lists the image {str(file)!r}, which does not exist",
-            "correct the path (relative ones start at the table's folder), or take the line out",
-        ) from None
+        return None
     except OSError as problem:
         raise SfumatoError(
             f"{where} lists the image {str(file)!r}, which cannot be read ({problem.strerror or problem})",
             "correct the path, or take the line out",
         ) from None
-    return file, known
+    return known

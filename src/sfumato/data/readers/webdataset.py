@@ -38,12 +38,12 @@ def load(argument: str, order: Order) -> Parts:
 
     Members that follow one another and share their path up to the first dot of the name are one record: an image, and
     its class in `.cls`, or in `.json` as `label`, or else in `.txt`. The `.json` may have `user`, `group` and `time` as
-    a table has them, and 0 or 1 for each of `label_columns`. Shards or folders called train and test (or validation)
-    are the parts; else a keyed hash decides, of the user where that is known, else of the image's bytes. Other members
-    are not looked at.
+    a table has them, and 0 or 1 for each of `label_columns`. Shards or folders called train and test (or validation,
+    `part_names`) are the parts; else a keyed hash decides, of the user where that is known, else of the image's bytes.
+    Other members are not looked at.
     """
-    where, shards = f"webdataset:{argument}", find(argument)
-    parts = parts_of(shards, where)
+    where = f"webdataset:{argument}"
+    shards, parts, notes = parts_of(find(argument), where)
     stored, found, strays = Members(shards), Gathering(), []
     for number, (shard, part) in enumerate(zip(shards, parts, strict=True)):
         with opened(shard) as archive:
@@ -56,7 +56,7 @@ def load(argument: str, order: Order) -> Parts:
     if not len(found):
         raise SfumatoError(f"{where} holds no image", "add some")
     listing = found.listing(stored).numbered(order.declared.labels.classes)
-    return load_files(listing, order, where=where, unreadable=strays)
+    return load_files(listing, order, where=where, unreadable=strays, notes=notes)
 
 
 def _facts(sample: Sample, order: Order, found: Gathering) -> dict[str, Any]:

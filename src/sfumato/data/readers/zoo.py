@@ -1,34 +1,47 @@
-"""torchvision:NAME - the published data sets MNIST, FashionMNIST, KMNIST, EMNIST, CIFAR10 and CIFAR100."""
+"""torchvision:NAME - the data sets of torchvision whose records are an image and its class."""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sfumato._checks import SfumatoError
+from sfumato.data import published
 from sfumato.data.declared import Order
+from sfumato.data.objects import items
 from sfumato.data.parts import Parts
 from sfumato.data.readers.from_arrays import parts_of
+from sfumato.data.subsets.part_names import part_called
 
-NAMES = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "CIFAR10", "CIFAR100")
+IN_ARRAYS = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "CIFAR10", "CIFAR100")
+"""Those that torchvision holds in one array."""
+UNDERSTOOD = ("label_columns",)
+_TEST_SPLITS = ("test", "val", "valid")
+"""What the test part may be called, in the order of preference (`part_names.test_part`)."""
+_ABSENT = re.compile("not found|does not exist|is not present")
 
 
 def load(name: str, order: Order) -> Parts:
     """Read a data set with its official train and test parts, through torchvision's own loader.
 
-    EMNIST is its `balanced` split (47 classes), turned upright: its files hold every image mirrored at the diagonal.
+    The validation part stands in for a test part where there is none, and is left out beside one. Of a data set without
+    parts a keyed hash makes them. EMNIST is its `balanced` split (47 classes), turned upright: its files hold every
+    image mirrored at the diagonal.
     """
-    known = {known.lower(): known for known in NAMES}
-    if name.lower() not in known:
-        raise SfumatoError(f"{'torchvision:' + name!r} is not known", f"choose one of {', '.join(NAMES)}")
-    name = known[name.lower()]
-    loading = order.declared.loading
+    name, kind = published.known(name)
+    where, loading = f"torchvision:{name}", order.declared.loading
     root = Path(loading.root).expanduser() if loading.root else default_root()
-    train, test = (_dataset(name, root, train=train, download=loading.download) for train in (True, False))
-    names = tuple(str(digit) for digit in range(10)) if name == "MNIST" else tuple(train.classes)
+    sets = _sets(name, kind, root, download=loading.download)
+    if name not in IN_ARRAYS:
+        return items.load(sets, order, where)
+    if order.declared.labels.label_columns is not None:
+        raise SfumatoError(f"`label_columns` are declared, and {where} has one label for each image", "leave them out")
+    names = tuple(str(digit) for digit in range(10)) if name == "MNIST" else tuple(sets["train"].classes)
 
     def originals(dataset: Any) -> np.ndarray:
         images = np.asarray(dataset.data)
@@ -40,9 +53,9 @@ def load(name: str, order: Order) -> Parts:
 
     sides = {
         side: {"images": originals(dataset), "labels": np.asarray(dataset.targets).astype(np.int64)}
-        for side, dataset in (("train", train), ("test", test))
+        for side, dataset in sets.items()
     }
-    return parts_of(sides, order, names=names, where=f"torchvision:{name}")
+    return parts_of(sides, order, names=names, where=where)
 
 
 def default_root() -> Path:
@@ -51,21 +64,44 @@ def default_root() -> Path:
     return Path(cache).expanduser() / "sfumato" / "torchvision"
 
 
-def _dataset(name: str, root: Path, *, train: bool, download: bool) -> Any:
-    from torchvision import datasets
+def _sets(name: str, kind: type, root: Path, *, download: bool) -> dict[str | None, Any]:
+    """The data sets to train and to test on, by their parts; one of no part where there are none."""
+    known = published.parameters(kind)
+    given = published.CHOSEN.get(name, {}) | ({"download": download} if "download" in known else {})
 
-    options = {"split": "balanced"} if name == "EMNIST" else {}
+    def made(**which: Any) -> Any:
+        return _made(name, kind, root, given | which)
+
+    if "train" in known:
+        return {"train": made(train=True), "test": made(train=False)}
+    if "split" not in known:
+        return {None: made()}
+    train = str(known["split"].default)
+    sets: dict[str | None, Any] = {"train": made(split=train if train.startswith("train") else "train")}
+    tests = ((part_called(split), made(split=split)) for split in _TEST_SPLITS)
+    return sets | dict([next((part, test) for part, test in tests if test is not None)])
+
+
+def _made(name: str, kind: type, root: Path, given: Mapping[str, Any]) -> Any:
+    """The data set; None where it has no such split."""
     try:
-        return getattr(datasets, name)(root, train=train, download=download, **options)
+        return kind(root, **given)
+    except ImportError as problem:
+        raise SfumatoError(f"torchvision:{name} needs what is not installed ({problem})", "install it") from None
     except (RuntimeError, OSError, ValueError, EOFError) as problem:
         reason = " ".join(str(problem).split()) or type(problem).__name__
-        if "not found" in str(problem) and not download:
+        if "for argument split" in reason:
+            return None
+        fetch = "pass `download=True` to fetch it" if "download" in given else "put its files there by hand"
+        other = f"{'' if 'download' in given else 'pass '}`root` with the folder that holds it"
+        absent = isinstance(problem, FileNotFoundError) or _ABSENT.search(reason) is not None
+        if absent and not given.get("download"):
             what = f"is not in {str(root)!r}, or is damaged there"
-            remedy = "pass `download=True` to fetch it, or `root` with the folder that holds it"
-        elif download:
+            remedy = f"{fetch}, or {other}"
+        elif given.get("download"):
             what = f"could not be fetched into {str(root)!r} ({reason})"
             remedy = "check the connection and the folder, or pass `root` with a folder that holds the data set"
         else:
             what = f"could not be read in {str(root)!r} ({reason})"
-            remedy = "delete its files and pass `download=True` to fetch them again"
+            remedy = f"delete its files and {fetch}"
         raise SfumatoError(f"torchvision:{name} {what}", remedy) from None

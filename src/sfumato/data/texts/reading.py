@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from sfumato.data.identity.codes import as_array, stored_code, word_code
 from sfumato.data.parts import Parts, Reading, RecordSets
 from sfumato.data.readers import rows as lines
 from sfumato.data.records import TextRecords
+from sfumato.data.subsets import part_names
 from sfumato.data.texts.tokens import Tokens
 
 COLUMN = "text"
@@ -72,7 +73,14 @@ def load(table: Path, first: Sequence[str], columns: Sequence[str], order: Order
         found = list(_texts(table, columns))
     if not found:
         raise SfumatoError(f"{where} lists no text", "add a line for each text")
-    return _parts(found, order, where)
+    named = {text.part for text in found}
+    return _parts(_read(found, part_names.test_part(named)), order, where, part_names.notes(named, where))
+
+
+def _read(found: Sequence[Text], tested: str) -> list[Text]:
+    """Those of the parts that are read, the test part under this name; all of them where none names its part."""
+    read = {None: None, "train": "train", tested: "test"}
+    return [replace(text, part=read[text.part]) for text in found if text.part in read]
 
 
 def _texts(table: Path, columns: Sequence[str]) -> Iterator[Text]:
@@ -101,7 +109,7 @@ def _bare_texts(
         yield Text(text=" ".join(row[column] or "" for column in columns), label=label)
 
 
-def _parts(found: Sequence[Text], order: Order, where: str) -> Parts:
+def _parts(found: Sequence[Text], order: Order, where: str, notes: tuple[str, ...]) -> Parts:
     key = order.owner_key
     lines.refuse_unwritable_names(found)
     classes = order.declared.labels.classes or class_lists.in_order(str(text.label) for text in found)
@@ -129,6 +137,7 @@ def _parts(found: Sequence[Text], order: Order, where: str) -> Parts:
             size_rule=_size_rule(order),
             tokens=form,
             in_neither_part=test.count(None),
+            notes=notes,
             **lines.reading_of(found, order),
         ),
     )

@@ -23,7 +23,7 @@ class Prevalence(Part):
         prevalence: of each class where the model is to be used; None where that is not declared.
         training_prevalence: in the training data, likewise.
         weighted: whether examples are weighted by the inverse of `class_prevalence`: then scores hold where all classes
-            are as frequent.
+            are as frequent, or of several labels both answers to each.
 
     **Guarantee.** What is declared alone moves the scores; no label is counted. The statement names both.
     """
@@ -89,5 +89,6 @@ class Prevalence(Part):
     def end(self, ending: Ending) -> None:
         """Say for which shares scores hold, and to which they are moved."""
         classes = ending.decided.source.classes
-        ending.shares = dict.fromkeys(classes, 1 / len(classes)) if self.weighted else self.training_prevalence
+        alike = 1 / 2 if ending.decided.source.multilabel else 1 / len(classes)
+        ending.shares = dict.fromkeys(classes, alike) if self.weighted else self.training_prevalence
         ending.prevalence = self.prevalence

@@ -14,10 +14,12 @@ from sfumato import data, models
 from sfumato._checks import positive, positive_integer
 from sfumato._choices import choices_of
 from sfumato.data import SourceSpec
+from sfumato.data.declared import Labels
 from sfumato.experiment import users
 from sfumato.experiment.defaults import aggregate_rules
 from sfumato.experiment.settings import Settings
-from sfumato.models import class_weights
+from sfumato.models import class_weights, shares
+from sfumato.models.choices import Objective
 from sfumato.privacy import Example, PrivacyPlan, User
 from sfumato.privacy.mechanism import Mechanism
 from sfumato.privacy.participation import FullBatch, participation_for
@@ -75,12 +77,6 @@ def check_experiment(asked: Experiment, spec: SourceSpec | None = None) -> None:
     if asked.class_prevalence is not None and asked.drawn == "users":
         class_weights.refuse_of_users()
     settings = settings_of(vars(asked))
-    if (
-        settings.objective.class_prevalence is not None
-        and spec is not None
-        and spec.declared.labels.classes is not None
-    ):
-        class_weights.weights_of(settings.objective.class_prevalence, spec.declared.labels.classes)
     check_settings(settings, steps=asked.steps, model=asked.model, spec=spec)
     check_plan(asked, spec)
     if asked.unit == "user" and not says_whose(spec):
@@ -117,6 +113,7 @@ def check_settings(
         spec: the source as it is declared.
     """
     check_descent(settings, steps=steps)
+    check_shares(settings.objective, Labels() if spec is None else spec.declared.labels)
     weights = settings.network.initial_weights
     if weights is not None and weights != "timm":
         models.check_weights(weights)
@@ -124,6 +121,21 @@ def check_settings(
         data.refuse_absent(settings.norms.public_data)
     if model not in (None, "module"):
         check_model(model, settings.network.pretrained, spec)
+
+
+def check_shares(objective: Objective, labels: Labels) -> None:
+    """Refuse shares that are none of the declared classes or labels, or of classes and don't sum to one."""
+    from sfumato.models.losses import exclusive
+
+    prevalence = objective.class_prevalence
+    if prevalence is None:
+        return
+    if labels.label_columns is not None:
+        class_weights.answer_weights(prevalence, labels.label_columns)
+    elif exclusive(objective.loss):
+        shares.refuse_other_sum(prevalence)
+        if labels.classes is not None:
+            class_weights.weights_of(prevalence, labels.classes)
 
 
 def check_model(model: str, pretrained: str | None, spec: SourceSpec | None) -> None:

@@ -19,7 +19,7 @@ from sfumato.data import Images, Source
 from sfumato.experiment import users
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.gradients import ClippedGradient, UserGradient
-from sfumato.models.losses import LOSSES
+from sfumato.models import losses
 from sfumato.privacy import Circumstances, PrivacyPlan, User
 from sfumato.randomness import RunKey
 from sfumato.runs import pins
@@ -202,7 +202,7 @@ def _gradient(
     recorded = start.unfinished.recorded
     gradient = (UserGradient if of_users else ClippedGradient)(
         module if trunk is None else OnFeatures(module, trunk.head),
-        LOSSES[settings.objective.loss],
+        losses.of_objective(settings.objective, source.classes, device),
         max_norm=plan.max_norm,
         views=settings.augmentation.views,
         methods=recorded.ways if recorded else None,

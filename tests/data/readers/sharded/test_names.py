@@ -52,13 +52,19 @@ def test_a_file_a_folder_or_a_pattern(place, pattern, names):
     ],
 )
 def test_parts_by_names(tmp_path, names, parts):
-    assert parts_of([tmp_path / f"{name}.tar" for name in names], "x") == parts
+    shards = [tmp_path / f"{name}.tar" for name in names]
+    assert parts_of(shards, "x")[:2] == (shards, parts)
+
+
+def test_the_validation_shards_are_left_out_beside_a_test_part(tmp_path):
+    shards = [tmp_path / f"{name}.tar" for name in ("test-0", "train-0", "train-1", "val-0")]
+    note = "the validation part of x is left out: train and test are read"
+    assert parts_of(shards, "x") == (shards[:3], ["test", "train", "train"], (note,))
 
 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["train-0", "validation-0", "test-0"], r"three parts: train, validation and test; choose two by a pattern"),
         (["train-0", "more"], "does not say whether it is of the train or the test part"),
         (["test-0", "dev-0"], "has no train part"),
     ],

@@ -38,7 +38,7 @@ PARQUET = {
     ),
     "no label": (
         without(as_table(SOME, named=False), "label"),
-        "has no column 'label'; it holds image, user; call the column of the labels label",
+        "has no column 'label'; it holds image, user; name it by label_column, or call the column of the labels label",
     ),
     "images that are numbers": (
         as_table(SOME).set_column(0, "image", pa.array(range(24))),

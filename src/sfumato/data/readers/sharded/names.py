@@ -12,6 +12,7 @@ from sfumato._checks import SfumatoError, shortened
 from sfumato._files import refuse_special
 from sfumato.data import paths
 from sfumato.data.paths import expanded
+from sfumato.data.subsets.part_names import notes, part_named, test_part
 
 ROOM = 1 << 30
 """Bytes that images of shards may take in memory; more of them stay in their shards, however many they are."""
@@ -20,20 +21,6 @@ LONGEST_LIST = 100_000
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
-PART_NAMES = {
-    "train": "train",
-    "training": "train",
-    "test": "test",
-    "testing": "test",
-    "eval": "test",
-    "evaluation": "test",
-    "validation": "validation",
-    "valid": "validation",
-    "val": "validation",
-    "dev": "validation",
-}
-"""Parts by the words in names, as Hugging Face's `datasets` finds them."""
-_WORD = re.compile(r"[^a-z]+")
 _OTHERS = {
     ".arrow": "give a folder that Hugging Face's datasets saved as hf:PATH, or write Parquet by dataset.to_parquet",
     ".tar.gz": "unpack them to .tar, since single images are read",
@@ -79,17 +66,16 @@ def shards_of(argument: str, kind: str, suffix: str) -> list[Path]:
     return once
 
 
-def parts_of(shards: Sequence[Path], where: str) -> list[str | None]:
-    """Of each shard "train" or "test", by its name or its folder's; of all None where all are of one part or of none.
+def parts_of(shards: Sequence[Path], where: str) -> tuple[list[Path], list[str | None], tuple[str, ...]]:
+    """The shards that are read, of each "train" or "test", and what the owner is told of a validation part.
 
-    The validation part is the test part where there is no other. Of three parts one would be left out, so they are
-    refused.
+    A shard's name says which part it is of, else its folder's. All are None where all are of one part or of none.
     """
     common = os.path.commonpath([path.parent for path in shards])
     found = [_named(path.relative_to(common)) for path in shards]
     names = set(found)
     if len(names) == 1:
-        return [None] * len(found)
+        return list(shards), [None] * len(found), ()
     if None in names:
         odd = shards[found.index(None)]
         raise SfumatoError(
@@ -98,22 +84,9 @@ def parts_of(shards: Sequence[Path], where: str) -> list[str | None]:
         )
     if "train" not in names:
         raise SfumatoError(f"{where} has no train part, by the names of its shards", "give the train part as well")
-    if len(names) > 2:
-        raise SfumatoError(
-            f"{where} has three parts: train, validation and test",
-            "choose two by a pattern, such as PATH/{train,test}-*",
-        )
-    return ["train" if name == "train" else "test" for name in found]
-
-
-def part_named(name: str) -> str | None:
-    """Which part a name speaks of: train, test or validation.
-
-    >>> part_named("validation"), part_named("train-00000"), part_named("unsupervised")
-    ('validation', 'train', None)
-    """
-    words = {PART_NAMES[word] for word in _WORD.split(name.lower()) if word in PART_NAMES}
-    return words.pop() if len(words) == 1 else None
+    read = {"train": "train", test_part(names): "test"}
+    chosen = [(shard, read[name]) for shard, name in zip(shards, found, strict=True) if name in read]
+    return [shard for shard, _ in chosen], [part for _, part in chosen], notes(names, where)
 
 
 def _named(path: Path) -> str | None:

@@ -195,5 +195,5 @@ def column_named(schema: pa.Schema, name: str, feature: str, shard: str) -> str:
         return alike[0]
     raise SfumatoError(
         f"shard {shard!r} has no column {name!r}; it holds {', '.join(schema.names)[:100]}",
-        f"call the column of the {name}s {name}",
+        ("name it by `label_column`, or " if name == "label" else "") + f"call the column of the {name}s {name}",
     )
