@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from sfumato import _devices, models, optim
@@ -83,15 +84,12 @@ def take_steps(
     """
     began = saved_at = time.monotonic()
     pause, module, state, outputs = CHECKPOINT_SECONDS, job.module, checkpoint.noise, None
-    optimizer = optimizer_of(job)
-    if job.own.optimizer is None:  # what one of one's own begins with is among what the run is known by
-        checkpoint.require_optimizer(optimizer, where=str(run.path))
-    average = checkpoint.restore(module, optimizer, job.device)
+    optimizer, average = _restored(job, run, checkpoint)
     averaging, over = average_for(job.settings.averages), training_over(job.settings.averages)
     rate = optim.schedule(job.settings.descent.schedule, steps=max(1, job.steps), warmup=job.settings.descent.warmup)
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
     paid = 0 if ledger is None else sum(entry.kind == "release" for entry in ledger.entries)
-    due, end = evaluation_steps(job.steps), job.steps
+    due = evaluation_steps(job.steps)
 
     def take(step: int, noise: NoiseState) -> tuple[Mapping[str, Tensor | None], NoiseState]:
         with nullcontext() if over is None else over.held(trained, average, step):
@@ -102,8 +100,7 @@ def take_steps(
         _save(run, ledger, workers, (reached, module, average, optimizer), identity=checkpoint.run, noise=noise)
 
     taken = partial(exhausted.taken, take, steps=steps, alone=workers.count == 1, run=run, save=save)
-    if workers.agreed(_tell(observers, "begin", checkpoint.step, job.steps)):
-        end = checkpoint.step
+    end = checkpoint.step if workers.agreed(_tell(observers, "begin", checkpoint.step, job.steps)) else job.steps
     with _devices.own_randomness(job.device):
         for step in range(checkpoint.step, end):
             if ledger is not None and step >= paid:
@@ -118,10 +115,9 @@ def take_steps(
             if scorer is not None and step + 1 in due:
                 outputs = scorer.outputs(weights_of(module, averaging, average))
                 row = {"step": step + 1, "learning_rate": optimizer.param_groups[0]["lr"], **steps.figures(step + 1)}
-                if ledger is not None and averaging is not None and step + 1 == job.steps:
-                    row |= _of_last_weights(scorer, module)
-                row |= scorer.score(outputs)
-                stop = _tell(observers, "scored", row)
+                twice = ledger is not None and averaging is not None and step + 1 == job.steps
+                row |= _of_last_weights(scorer, module) if twice else {}
+                stop = _tell(observers, "scored", row | scorer.score(outputs))
             stop, now = _tell(observers, "stepped", step + 1) or stop, time.monotonic()
             said = workers.said({"stop": stop, "save": now - saved_at > pause})
             end = step + 1 if said["stop"] else end
@@ -134,6 +130,14 @@ def take_steps(
     _tell(observers, "ended")
     weights = weights_of(module, averaging, average)
     return Outcome(step=end, weights=weights, seconds=time.monotonic() - began, outputs=outputs)
+
+
+def _restored(job: Job, run: RunDirectory, checkpoint: Checkpoint) -> tuple[torch.optim.Optimizer, dict[str, Tensor]]:
+    """The optimizer and the average's state as the checkpoint has them, after the module's."""
+    optimizer = optimizer_of(job)
+    if job.own.optimizer is None:  # what one of one's own begins with is among what the run is known by
+        checkpoint.require_optimizer(optimizer, where=str(run.path))
+    return optimizer, checkpoint.restore(job.module, optimizer, job.device)
 
 
 def take_none(job: Job, checkpoint: Checkpoint) -> Outcome:

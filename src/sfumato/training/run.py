@@ -216,6 +216,8 @@ def execute(
         outcome, scorer = go_on(job, run, ledger, progress=progress, observers=observers)
         if not all(value.isfinite().all() for value in outcome.weights.values()):
             progress.report("note: the weights are no longer finite numbers: it has diverged; give a smaller rate")
+        if outcome.step < job.steps:
+            progress.report(f"an observer ended the run after {outcome.step} of {job.steps} steps")
         progress.report("evaluating, and writing the model and its page")
         statement = finish.conclude(job, run, ledger, outcome, scorer=scorer)
     return finished(job, run, statement, outcome)

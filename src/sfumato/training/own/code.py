@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
+from sfumato.data import Source
+from sfumato.experiment.settings import Settings
 from sfumato.models.losses import LOSSES
 from sfumato.optim import OWN
 from sfumato.training.own import optimizers
@@ -81,23 +83,27 @@ class OwnCode:
             return copy.deepcopy(self.loss).to(device)
         return self.loss or LOSSES[name]
 
-    def digests(self, module: nn.Module, targets: Tensor, *, classes: int, views: int, rate: float) -> dict[str, str]:
+    def digests(self, module: nn.Module, source: Source, settings: Settings) -> dict[str, str]:
         """SHA-256 of what loss and optimizer compute on made-up numbers, where they are code of one's own.
 
         Args:
             module: whose parameters are trained.
-            targets: (n,) or (n, classes), made up.
-            rate: the learning rate of the settings.
 
         Errors: `SfumatoError` for a loss that fails on these or gives no number, and for an optimizer that a run could
         not have (`optimizers.tried`).
         """
-        found = {}
+        found, classes = {}, len(source.classes)
         if self.loss is not None:
-            found["loss"] = _loss_digest(self.loss, targets.cpu(), classes, views)
+            targets, loss = torch.from_numpy(source.synthetic_labels(classes)), self.loss_for("", "cpu")
+            found["loss"], again = (_loss_digest(loss, targets, classes, settings.augmentation.views) for _ in range(2))
+            if again != found["loss"]:
+                raise SfumatoError(
+                    "loss gives other numbers when it is called again: it keeps something from call to call",
+                    "let it be a function of outputs and targets alone",
+                )
         if self.optimizer is not None:
             trained = {name: value.shape for name, value in module.named_parameters() if value.requires_grad}
-            found["optimizer"] = optimizers.tried(self.optimizer, trained, rate)
+            found["optimizer"] = optimizers.tried(self.optimizer, trained, settings.descent.learning_rate)
         return found
 
 

@@ -145,7 +145,7 @@ def begun(
     key = start.unfinished.key or first_key(settings, what)
     module = built(key_of_weights(key, settings, what))
     synthetic = source.form.synthetic(2)
-    functions = {"function": pins.model_digest(module, synthetic), **_own_digests(own, module, source, settings)}
+    functions = {"function": pins.model_digest(module, synthetic), **own.digests(module, source, settings)}
     if keyed_by is not None:
         functions["in training"] = pins.model_digest(module, synthetic, training=True)
         if start.unfinished.key is None and settings.seed is not None:
@@ -168,18 +168,6 @@ def begun(
         "kind": kind,
         "request": start.context.request,
     }
-
-
-def _own_digests(own: OwnCode, module: nn.Module, source: Source, settings: Settings) -> dict[str, str]:
-    """What loss and optimizer of the caller's own compute: see `OwnCode.digests`."""
-    targets = synthetic_targets(source, "cpu")
-    return own.digests(
-        module,
-        torch.arange(len(source.classes)) if targets is None else targets,
-        classes=len(source.classes),
-        views=settings.augmentation.views,
-        rate=settings.descent.learning_rate,
-    )
 
 
 def key_of_weights(key: RunKey | None, settings: Settings, what: str = "initial weights") -> RunKey:
