@@ -179,7 +179,7 @@ class Sharp(torch.optim.SGD):
 
     def step(self, closure=None):
         with torch.enable_grad():
-            return closure()
+            return closure()  # type: ignore[misc] - there is none
 
 
 OPTIMIZERS = {

@@ -61,7 +61,8 @@ class OwnCode:
         )
         if own.optimizer is not None:
             rest |= {"optimizer": OWN, "learning_rate": optimizers.rate_of(own.optimizer, rest)}
-        return own, "module" if own.model is not None else model, rest
+        name: Any = model if own.model is None else "module"
+        return own, name, rest
 
     @property
     def given(self) -> set[str]:

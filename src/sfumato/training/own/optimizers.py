@@ -162,7 +162,7 @@ def _called(make: Makes, parameters: list[Any]) -> torch.optim.Optimizer:
 
 def _rates(optimizer: torch.optim.Optimizer) -> list[float]:
     """The learning rate of each group."""
-    found = [group.get("lr") for group in optimizer.param_groups]
+    found: list[Any] = [group.get("lr") for group in optimizer.param_groups]
     if any(one is None for one in found) or not max(map(float, found)) > 0:
         raise SfumatoError(
             f"{type(optimizer).__name__} has the learning rates {found}, of which none is a number above 0",

@@ -108,8 +108,8 @@ def source_of(
     Args:
         trust_code, named, own, source: as for `job`.
     """
-    request = record["request"].get("source")
-    _refuse_missing(path, record, own, source=source is not None or request is not None)
+    request: dict[str, Any] = record["request"].get("source", {})
+    _refuse_missing(path, record, own, source=source is not None or bool(request))
     if not trust_code:
         remedy = "if you trust that code, give `trust_code`, or name it: `model={}`"
         models.trusted(record["settings"]["model"], named, where=f"the run in {path}", remedy=remedy)
