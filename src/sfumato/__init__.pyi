@@ -8,6 +8,7 @@ from .data import open_source as open_source
 from .embedding import embed as embed
 from .exporting import export as export
 from .gradients import ClippedGradient as ClippedGradient
+from .observers import Stop as Stop
 from .privacy import FullBatch as FullBatch
 from .privacy import Gaussian as Gaussian
 from .privacy import Ledger as Ledger
@@ -32,6 +33,7 @@ from .search import noise_study as noise_study
 from .training import PrivateStep as PrivateStep
 from .training import aggregate as aggregate
 from .training import features as features
+from .training import finish as finish
 from .training import from_arrays as from_arrays
 from .training import from_dataset as from_dataset
 from .training import pretrain as pretrain

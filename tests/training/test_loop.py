@@ -18,10 +18,11 @@ from sfumato.randomness import Sampler
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
+from sfumato.training.conclusion.early import finish_early
 from sfumato.training.conclusion.finish import conclude
 from sfumato.training.parts.clock import ByTime
 from sfumato.training.preparation import resume
-from sfumato.training.run import finish_early, go_on
+from sfumato.training.run import go_on
 from sfumato.training.step import PrivateStep
 
 PLAIN = {"learning_rate": 0.5, "averaging": None, "threads": 1, "seed": 3, "device": "cpu"}

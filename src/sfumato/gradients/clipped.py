@@ -114,6 +114,8 @@ class ClippedGradient(Bounded):
             raise SfumatoError(f"model must be a torch.nn.Module, got {type(model).__name__}", "wrap it in a module")
         if not callable(loss):
             raise SfumatoError(f"loss must be a function, got {loss!r}", "give torch.nn.functional.cross_entropy")
+        isolation.refuse_trainable_loss(loss)
+        losses.refuse_divided_weights(loss)
         model, loss = wrapped.without_compilation(model), wrapped.of_logits(model, loss)
         self._model = model
         super().__init__(positive("max_norm", max_norm), positive_integer("views", views))
@@ -129,8 +131,6 @@ class ClippedGradient(Bounded):
         )
         unseen.refuse_scripted(model, loss)
         trainable_parameters(model)
-        isolation.refuse_trainable_loss(loss)
-        losses.refuse_divided_weights(loss)
         isolation.refuse_mixing_layers(model)
         unseen.refuse_backward_hooks(model, loss)
 

@@ -11,6 +11,8 @@ from .ensemble import Ensemble as Ensemble
 from .ensemble import majority as majority
 from .ensemble import outputs_mean as outputs_mean
 from .evaluating import evaluating as evaluating
+from .logits import giving_logits as giving_logits
+from .logits import holds_logits as holds_logits
 from .normalisation.layers import KINDS as KINDS
 from .normalisation.layers import PRINTED as PRINTED
 from .normalisation.layers import PUBLIC as PUBLIC

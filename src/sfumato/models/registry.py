@@ -105,8 +105,7 @@ def create(
         model = build_untrained(base, options, classes=classes, channels=channels, size=shape)
         if pretrained is not None:
             load(model, pretrained, head=head)
-    check_shapes(name, model, classes=classes, shape=(channels, *shape))
-    return model
+    return check_shapes(name, model, classes=classes, shape=(channels, *shape))
 
 
 def is_prior(spelling: str) -> bool:
@@ -151,8 +150,7 @@ def create_for_texts(
         raise SfumatoError("pretrained is timm, which has no model of texts", "give a run, or a safetensors file")
     if pretrained is not None:
         load(model, pretrained, head=head)
-    check_shapes(name, model, classes=classes, shape=torch.zeros(1, length, dtype=torch.int64))
-    return model
+    return check_shapes(name, model, classes=classes, shape=torch.zeros(1, length, dtype=torch.int64))
 
 
 def build_untrained(

@@ -7,10 +7,14 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
 from sfumato.models.evaluating import evaluating
+from sfumato.models.logits import giving_logits, holds_logits
 
 
-def check_shapes(name: str, model: nn.Module, *, classes: int, shape: tuple[int, ...] | Tensor) -> None:
+def check_shapes(name: str, model: nn.Module, *, classes: int, shape: tuple[int, ...] | Tensor) -> nn.Module:
     """Refuse a model that fails on an input (1, ...) of zeros, or whose output is not logits (1, classes).
+
+    Returns the model; or, where its outputs are objects with logits, as those of transformers are, its twin that gives
+    these (`giving_logits`).
 
     Args:
         name: what the user calls the model, for the message.
@@ -34,9 +38,12 @@ def check_shapes(name: str, model: nn.Module, *, classes: int, shape: tuple[int,
         raise SfumatoError(
             f"model {name!r} fails on {images}: {' '.join(str(error).split())}", "choose another model or size"
         ) from error
+    if holds_logits(logits):
+        model, logits = giving_logits(model), logits.logits
     if not isinstance(logits, Tensor) or logits.shape != (1, classes):
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise SfumatoError(
             f"model {name!r} must turn one of the {images} into logits of shape (1, {classes}), got {found}",
             "let its last layer give one number per class",
         )
+    return model

@@ -12,8 +12,23 @@ from sfumato.observers.progress import Progress
 from sfumato.runs.directory import RunDirectory
 
 
+class Stop(Exception):  # noqa: N818 - it is asked for, and no error
+    """Raised by an observer to end the run, which is then finished with the steps that it has taken.
+
+    **Guarantee.** The statement gives the epsilon of the whole plan all the same. What the steps so far release is a
+    part of what all of the plan's steps would, so a moment that is chosen by looking at released values is covered by
+    that epsilon, whatever it is chosen by. The epsilon of fewer steps is not claimed: when a run ends depends on its
+    data, and adding up only the steps until then needs a rule that is fixed in advance (privacy filters: Whitehouse et
+    al. 2023, arXiv 2203.05481). A moment chosen by looking at private records, the exact figures of a private test
+    part among them, tells of these: the statement says that it does not cover the choice.
+    """
+
+
 class Observer:
-    """Somebody who looks on. This one does nothing: others say what they want to be told."""
+    """Somebody who looks on. This one does nothing: others say what they want to be told.
+
+    Each of its methods but `ended` may end the run by raising `Stop`, `begin` before another step is taken.
+    """
 
     def begin(self, step: int, steps: int) -> None:
         """So many steps were taken before; whatever was noted of later ones is void."""

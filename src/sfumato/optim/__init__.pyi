@@ -1,4 +1,6 @@
+from .names import FACTOR as FACTOR
 from .names import NAMES as NAMES
+from .names import OWN as OWN
 from .names import check as check
 from .names import create as create
 from .schedules import SCHEDULES as SCHEDULES

@@ -12,6 +12,10 @@ from torch import Tensor
 from sfumato._checks import SfumatoError, not_negative, one_of, positive
 
 NAMES = ("sgd", "momentum", "adam", "adamw", "lamb")
+OWN = "own"
+"""What settings call an optimizer that is code of the caller's own."""
+FACTOR = "factor"
+"""What a group of an optimizer's parameters calls its share of the learning rate."""
 
 
 def _lamb(parameters: list[Any], **given: Any) -> torch.optim.Optimizer:

@@ -128,6 +128,16 @@ class Checkpoint:
             ) from None
 
 
+def as_stored(optimizer: dict[str, Any]) -> dict[str, Any]:
+    """The state of an optimizer as a checkpoint gives it back.
+
+    Errors: `SfumatoError` for a state that no checkpoint holds.
+    """
+    tensors: dict[str, Tensor] = {}
+    skeleton = json.dumps(_lift(optimizer, "optimizer", tensors))
+    return _lower(parse_json(skeleton), {name: value.detach().cpu().clone() for name, value in tensors.items()})
+
+
 def to_bytes(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
     """Safetensors bytes, a function of tensors and metadata alone (one key of metadata: their order varies)."""
     if len(metadata) > 1:

@@ -15,7 +15,20 @@ from torch import nn
 
 from sfumato import models
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.data import TEST_FRACTION, AsStored, Picture, Preparation, Source, Tokens, each, open_source, preparation
+from sfumato.data import (
+    TEST_FRACTION,
+    AsStored,
+    Images,
+    Picture,
+    Preparation,
+    Source,
+    Tokens,
+    Transform,
+    each,
+    open_source,
+    preparation,
+)
+from sfumato.gradients.checks.wrapped import without_compilation
 from sfumato.models.losses import exclusive
 from sfumato.privacy import NoPromise, Statement, statement_of
 from sfumato.privacy.statements.rounding import rounded_up
@@ -214,13 +227,15 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = N
         about = _about(path, metadata)
         if model is None and about["model"] == "module":
             raise SfumatoError(
-                f"{path} was trained from a module that only its own code can build", "pass it: load(run, model=module)"
+                f"{path} was trained from a module that only its own code can build",
+                "pass it: load(run, model=module), or name a function that builds it (on the command line --model "
+                "package:function), which is called with classes, channels and size",
             )
         try:
             given = model if isinstance(model, nn.Module) else None
 
             def built() -> nn.Module:
-                own = _built(about, named, path) if given is None else given
+                own = _built(about, named, path) if given is None else _giving_logits(given, about)
                 if given is not None and "mapped" in about:
                     own = models.Mapped(copy.deepcopy(given), dimension=about["embedding"], mapped=about["mapped"])
                 return _normalised(own, about.get("normalisation"), weights)
@@ -294,6 +309,20 @@ def _normalised(model: nn.Module, kind: str | None, weights: Mapping[str, torch.
     found = [value for name, value in weights.items() if name.rpartition(".")[2] == models.EXAMPLES]
     examples = (found or [torch.zeros(0)])[0] if kind in models.PUBLIC else None
     return models.normalised(model, kind, examples, at_once=False)
+
+
+def _giving_logits(model: nn.Module, about: Mapping[str, Any]) -> nn.Module:
+    """The caller's own module without its compilation, or its twin where its outputs hold logits
+    (`models.giving_logits`)."""
+    model, read = without_compilation(model), preparation(about["transform"])
+    form = Images(size=read.size, channels=read.channels) if isinstance(read, Transform) else read
+    parameter = next(model.parameters(), torch.empty(0))
+    try:
+        with models.evaluating(model), torch.inference_mode():
+            outputs = model(form.synthetic(1).to(parameter.device))
+    except Exception:
+        return model
+    return models.giving_logits(model) if models.holds_logits(outputs) else model
 
 
 def _built(about: Mapping[str, Any], named: str | None, path: Path) -> nn.Module:

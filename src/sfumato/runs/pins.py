@@ -115,7 +115,7 @@ def compare_model(recorded: Mapping[str, Any], present: Mapping[str, Any], *, wh
     environment = {PROCESSOR: "not recorded"} | recorded.get("environment", {})
     elsewhere = _differences(environment, present["environment"], written=str)
     problem = f"what began in {where} differs in its model: {', '.join(differences)}"
-    remedy = "give the model that the run began with, unchanged, or another `directory`"
+    remedy = "give the model that the run began with, and its own loss or optimizer, unchanged, or another `directory`"
     if elsewhere:
         problem += f", where rounding may be all that differs: {', '.join(elsewhere)}"
         remedy = "go back to the machine and versions that the run began with, and give its model unchanged"

@@ -1,6 +1,7 @@
 from .caching import features as features
 from .conclusion.aggregating import Aggregate as Aggregate
 from .conclusion.aggregating import aggregate as aggregate
+from .conclusion.early import finish as finish
 from .own.asked import private_steps as private_steps
 from .preparation.sources import from_arrays as from_arrays
 from .preparation.sources import from_dataset as from_dataset

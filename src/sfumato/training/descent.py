@@ -14,18 +14,27 @@ from sfumato.averaging.averages import Averages
 from sfumato.experiment.settings import Settings
 from sfumato.optim.descent import Descent
 from sfumato.training.job import Job
+from sfumato.training.own import optimizers
+from sfumato.training.own.optimizers import Makes
 
-FACTOR = "factor"
-"""What a group of an optimizer's parameters calls its share of the learning rate."""
+
+def optimizer_of(job: Job) -> torch.optim.Optimizer:
+    """The optimizer of a run over the parameters that it trains."""
+    return optimizer_for(job.module, job.settings.descent, job.own.optimizer)
 
 
-def optimizer_for(module: nn.Module, choice: Descent) -> torch.optim.Optimizer:
+def optimizer_for(module: nn.Module, choice: Descent, own: Makes | None = None) -> torch.optim.Optimizer:
     """The chosen optimizer over the parameters that are trained, the classifier's in a group of their own.
 
     All other layers take `pretrained_rate` times the learning rate (alpha of Mehta et al. 2022, table 7).
+
+    Args:
+        own: makes one that is code of the caller's own.
     """
     below = tuple(f"{name}." for name in models.classifier_names(module))
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
+    if own is not None:
+        return optimizers.made(own, trained, choice.learning_rate)
     groups: list[Any] = list(trained.values())
     if choice.pretrained_rate != 1:
         last = [value for name, value in trained.items() if below and name.startswith(below)]
@@ -36,7 +45,7 @@ def optimizer_for(module: nn.Module, choice: Descent) -> torch.optim.Optimizer:
                 f"model trains {'nothing else' if last else 'no classifier that is known'}",
                 "leave it out, or train both",
             )
-        groups = [{"params": last, FACTOR: 1.0}, {"params": rest, FACTOR: choice.pretrained_rate}]
+        groups = [{"params": last, optim.FACTOR: 1.0}, {"params": rest, optim.FACTOR: choice.pretrained_rate}]
     return optim.create(
         choice.optimizer,
         groups,
@@ -49,25 +58,26 @@ def optimizer_for(module: nn.Module, choice: Descent) -> torch.optim.Optimizer:
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Give every group of parameters this learning rate, times its own factor."""
     for group in optimizer.param_groups:
-        group["lr"] = rate * group.get(FACTOR, 1.0)
+        group["lr"] = rate * group.get(optim.FACTOR, 1.0)
 
 
-def check_choices(module: nn.Module, settings: Settings, *, steps: int) -> None:
+def check_choices(module: nn.Module, settings: Settings, *, steps: int, own: Makes | None = None) -> None:
     """Refuse an optimizer, a schedule or an average that a run of so many steps could not have."""
     check_descent(settings, steps=steps)
-    optimizer_for(module, settings.descent)
+    optimizer_for(module, settings.descent, own)
 
 
 def check_descent(settings: Settings, *, steps: int | None) -> None:
     """The same without a module; with `steps` None, what no number of steps could have."""
     choice, averages = settings.descent, settings.averages
     optim.check_schedule(choice.schedule, steps=steps, warmup=choice.warmup)
-    optim.check(
-        choice.optimizer,
-        learning_rate=choice.learning_rate,
-        momentum=choice.momentum,
-        weight_decay=choice.weight_decay,
-    )
+    if choice.optimizer != optim.OWN:  # which is looked at where it is made
+        optim.check(
+            choice.optimizer,
+            learning_rate=choice.learning_rate,
+            momentum=choice.momentum,
+            weight_decay=choice.weight_decay,
+        )
     average_for(averages)
     if averages.aggregate is not None and steps is not None and averages.aggregate_from >= steps:
         raise SfumatoError(

@@ -22,6 +22,7 @@ from sfumato.runs import directory as names
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.kind import Kind
+from sfumato.training.own.code import OwnCode
 from sfumato.training.parts.part import Part
 
 Shape = tuple[int, ...] | Tensor
@@ -41,9 +42,10 @@ class Job:
         steps: how many are to be taken.
         transform: from stored images to the model's inputs.
         key: the run key; replaced by the recorded one when a run is resumed.
-        functions: digests of what the model computes, in evaluation and in training, so that a run is resumed with that
-            model only.
+        functions: digests of what the model computes, in evaluation and in training, and of a loss and an optimizer
+            that are code of the caller's own, so that a run is resumed with these only.
         kind: what its steps are, and what measures them.
+        own: what of it is code of the caller's own.
         trunk: the module's beginning where nothing of it is trained and its features are computed once; else None.
         request: what the user asked for, as plain data (source and its options).
         parts: the features around it.
@@ -58,6 +60,7 @@ class Job:
     key: RunKey
     functions: Mapping[str, str]
     kind: Kind
+    own: OwnCode = field(default_factory=OwnCode)
     trunk: Trunk | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[Part, ...] = ()
@@ -106,6 +109,7 @@ class Job:
             "environment": pins.environment(),
             "transform": self.transform.to_dict(),
             "model": dict(self.functions),
+            **({"code": self.own.names} if self.own.names else {}),
             **self.further,
         }
 

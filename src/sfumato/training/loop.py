@@ -15,19 +15,20 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from sfumato import _devices, models, optim
 from sfumato._files import writing
 from sfumato.averaging import Average
-from sfumato.observers.observer import Observer
+from sfumato.observers.observer import Observer, Stop
 from sfumato.privacy import Ledger
 from sfumato.randomness import NoiseState
 from sfumato.runs import directory as names
 from sfumato.runs import kept as kept_weights
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
-from sfumato.training.descent import average_for, optimizer_for, set_rate, training_over
+from sfumato.training.descent import average_for, optimizer_of, set_rate, training_over
 from sfumato.training.job import Job
 from sfumato.training.kind import Measure, Steps
 from sfumato.training.preparation import exhausted
@@ -78,14 +79,12 @@ def take_steps(
         kept: after which steps the trained parameters are written down for good.
         ledger: of a private run: one line for each release. Training without privacy has none.
         scorer: measures the weights to release on the test split; None where nobody may see that.
-        observers: are told of released values only.
+        observers: are told of released values only; one may end the run (`Stop`).
         workers: who take the steps together. Those that don't lead have neither ledger, scorer nor observers.
     """
     began = saved_at = time.monotonic()
     pause, module, state, outputs = CHECKPOINT_SECONDS, job.module, checkpoint.noise, None
-    optimizer = optimizer_for(module, job.settings.descent)
-    checkpoint.require_optimizer(optimizer, where=str(run.path))
-    average = checkpoint.restore(module, optimizer, job.device)
+    optimizer, average = _restored(job, run, checkpoint)
     averaging, over = average_for(job.settings.averages), training_over(job.settings.averages)
     rate = optim.schedule(job.settings.descent.schedule, steps=max(1, job.steps), warmup=job.settings.descent.warmup)
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
@@ -101,9 +100,9 @@ def take_steps(
         _save(run, ledger, workers, (reached, module, average, optimizer), identity=checkpoint.run, noise=noise)
 
     taken = partial(exhausted.taken, take, steps=steps, alone=workers.count == 1, run=run, save=save)
-    _tell(observers, "begin", checkpoint.step, job.steps)
+    end = checkpoint.step if workers.agreed(_tell(observers, "begin", checkpoint.step, job.steps)) else job.steps
     with _devices.own_randomness(job.device):
-        for step in range(checkpoint.step, job.steps):
+        for step in range(checkpoint.step, end):
             if ledger is not None and step >= paid:
                 ledger.append("release", {"step": step, "plan": ledger.entries[0].body["plan_fingerprint"]})
             set_rate(optimizer, job.settings.descent.learning_rate * rate(step))
@@ -112,26 +111,38 @@ def take_steps(
             average = average if averaging is None else averaging.update(average, trained, step)
             if step + 1 in kept:
                 _keep(run, trained, ledger, step + 1)
+            outputs, stop = None, False
             if scorer is not None and step + 1 in due:
                 outputs = scorer.outputs(weights_of(module, averaging, average))
                 row = {"step": step + 1, "learning_rate": optimizer.param_groups[0]["lr"], **steps.figures(step + 1)}
-                if ledger is not None and averaging is not None and step + 1 == job.steps:
-                    row |= _of_last_weights(scorer, module)
-                row |= scorer.score(outputs)
-                _tell(observers, "scored", row)
-            _tell(observers, "stepped", step + 1)
-            if workers.agreed((now := time.monotonic()) - saved_at > pause or step + 1 == job.steps):
+                twice = ledger is not None and averaging is not None and step + 1 == job.steps
+                row |= _of_last_weights(scorer, module) if twice else {}
+                stop = _tell(observers, "scored", row | scorer.score(outputs))
+            stop, now = _tell(observers, "stepped", step + 1) or stop, time.monotonic()
+            said = workers.said({"stop": stop, "save": now - saved_at > pause})
+            end = step + 1 if said["stop"] else end
+            if said["save"] or step + 1 == end:
                 workers.refuse_apart(trained, step + 1)
                 save(step + 1, state)
                 pause = pause_after((saved_at := time.monotonic()) - now)
+            if step + 1 == end:
+                break
     _tell(observers, "ended")
     weights = weights_of(module, averaging, average)
-    return Outcome(step=job.steps, weights=weights, seconds=time.monotonic() - began, outputs=outputs)
+    return Outcome(step=end, weights=weights, seconds=time.monotonic() - began, outputs=outputs)
+
+
+def _restored(job: Job, run: RunDirectory, checkpoint: Checkpoint) -> tuple[torch.optim.Optimizer, dict[str, Tensor]]:
+    """The optimizer and the average's state as the checkpoint has them, after the module's."""
+    optimizer = optimizer_of(job)
+    if job.own.optimizer is None:  # what one of one's own begins with is among what the run is known by
+        checkpoint.require_optimizer(optimizer, where=str(run.path))
+    return optimizer, checkpoint.restore(job.module, optimizer, job.device)
 
 
 def take_none(job: Job, checkpoint: Checkpoint) -> Outcome:
     """What an unfinished run has reached, without another step."""
-    average = checkpoint.restore(job.module, optimizer_for(job.module, job.settings.descent), job.device)
+    average = checkpoint.restore(job.module, optimizer_of(job), job.device)
     weights = weights_of(job.module, average_for(job.settings.averages), average)
     return Outcome(step=checkpoint.step, weights=weights, seconds=0.0)
 
@@ -161,10 +172,15 @@ def weights_of(
     return last if averaging is None else last | averaging.released(average or {})
 
 
-def _tell(observers: Sequence[Observer], what: str, *known: Any) -> None:
-    """Tell those who look on."""
+def _tell(observers: Sequence[Observer], what: str, *known: Any) -> bool:
+    """Tell those who look on; whether one of them ends the run."""
+    stop = False
     for observer in observers:
-        getattr(observer, what)(*known)
+        try:
+            getattr(observer, what)(*known)
+        except Stop:
+            stop = True
+    return stop
 
 
 def _of_last_weights(scorer: Measure, module: nn.Module) -> dict[str, Any]:

@@ -34,7 +34,8 @@ from sfumato.training import together
 from sfumato.training.conclusion import finish
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.kind import Measure
-from sfumato.training.loop import Outcome, take_none, take_steps
+from sfumato.training.loop import Outcome, take_steps
+from sfumato.training.own.code import OwnCode
 from sfumato.training.parts.registry import OPTIONS, split
 from sfumato.training.preparation import beforehand, resume, sources
 from sfumato.training.preparation.estimate import idle_words
@@ -74,8 +75,15 @@ def train(
             mean of the last weights, leave it out.
         title: what the run's page is called, the public one too; by default source and model.
         progress: where to report to; None for a bar in a notebook, and for nothing elsewhere.
-        observers: further ones who look on.
+        observers: further ones who look on, and may end the run (`sfumato.Stop`).
         choices: fields of `Settings` in place of `settings`; without a plan, of `Experiment`; and
+
+            loss: a name, or what gives a number for outputs (K, classes) and targets of one example's K views, such as
+            `torch.nn.CrossEntropyLoss(label_smoothing=0.1)`: see `OwnCode`. Logits are read as softmax's, of several
+            labels as sigmoid's.
+
+            optimizer: a name, a class such as `torch.optim.Adam`, or what makes one of a list of parameters. The
+            schedule multiplies its learning rates.
 
             device, threads, micro_batch, precision: performance; they don't change the promise.
 
@@ -108,7 +116,7 @@ def train(
     }
     refuse_others(Experiment, choices, own_keywords)
     heading, progress = Heading(title=title), Silence() if silent() else shown(progress)
-    own, name = (model, "module") if isinstance(model, nn.Module) else (None, model)
+    own, name, choices = OwnCode.taken(model, choices)
     options, choices = split(choices, without=("clock",))  # which is declared by start and period
     machine = Machine(**{one.name: choices.pop(one.name, None) for one in fields(Machine)})
     options["clock"] = Clock.declared(choices.pop("start", None), choices.pop("period", None))
@@ -208,9 +216,11 @@ def execute(
         outcome, scorer = go_on(job, run, ledger, progress=progress, observers=observers)
         if not all(value.isfinite().all() for value in outcome.weights.values()):
             progress.report("note: the weights are no longer finite numbers: it has diverged; give a smaller rate")
+        if outcome.step < job.steps:
+            progress.report(f"an observer ended the run after {outcome.step} of {job.steps} steps")
         progress.report("evaluating, and writing the model and its page")
         statement = finish.conclude(job, run, ledger, outcome, scorer=scorer)
-    return _finished(job, run, statement, outcome)
+    return finished(job, run, statement, outcome)
 
 
 def executed(job: Callable[[], PrivateJob | PublicJob], run: RunDirectory, **how: Any) -> Any:
@@ -218,14 +228,14 @@ def executed(job: Callable[[], PrivateJob | PublicJob], run: RunDirectory, **how
     with its key and what its leader has measured."""
     with together.joining() as workers:
         if workers.is_leader:
-            finished = execute(job(), run, **how)
+            done = execute(job(), run, **how)
             workers.agreed(True)
-            return finished
+            return done
         if workers.led() is None:
             return read(run)
         outcome = take_part(own := job(), run, workers)
         workers.agreed(True)
-        return read(run) if isinstance(own, PrivateJob) else _finished(own, run, own.statement, outcome)
+        return read(run) if isinstance(own, PrivateJob) else finished(own, run, own.statement, outcome)
 
 
 def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
@@ -313,24 +323,7 @@ def refuse_finished(run: RunDirectory) -> None:
         raise SfumatoError(f"the run in {run.path} is finished", f"give another `directory` to train anew{costs}")
 
 
-def finish_early(job: PrivateJob, run: RunDirectory) -> Run:
-    """End an unfinished run with what its last checkpoint holds. The statement is the whole plan's all the same."""
-    run.require()
-    refuse_finished(run)
-    with Ledger(run / names.LEDGER) as ledger:
-        sweep(run.path)
-        refuse_finished(run)
-        resume.compare(job, run, going_on=False)
-        checkpoint = resume.own_checkpoint(run, ledger, resume.paid_steps(ledger, job, run))
-        outcome = take_none(job, checkpoint)
-        Rows(run).begin(checkpoint.step, job.steps)
-        statement = finish.conclude(job, run, ledger, outcome)
-    return _finished(job, run, statement, outcome)
-
-
-def _finished(
-    job: PrivateJob | PublicJob, run: RunDirectory, statement: Statement | NoPromise, outcome: Outcome
-) -> Any:
+def finished(job: PrivateJob | PublicJob, run: RunDirectory, statement: Statement | NoPromise, outcome: Outcome) -> Any:
     """What the caller gets of a run that was concluded."""
     known: dict[str, Any] = {"directory": run.path, "statement": statement, "seconds": outcome.seconds}
     known |= {"figures": run.read_json(names.EVALUATION), "steps": outcome.step}

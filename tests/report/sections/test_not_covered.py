@@ -44,6 +44,7 @@ EVERYTHING = Circumstances(
     audit=100,
     audit_directions=True,
     own_loop=True,
+    own_code=("loss", "optimizer"),
     noise_grid=NoiseGrid(exponent=-30, elements=100, alone=False),
 )
 SELECTED = [PrivateSelection(plan=PLAN, draws=CandidateCount(mean=3), score_noise=noise) for noise in (None, 4.0)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sfumato._checks import SfumatoError
 from sfumato.cli.options.choices import OfRun
 
 
@@ -24,20 +23,12 @@ class Finish(OfRun):
         from sfumato.embedding.run import is_embedding
         from sfumato.embedding.run import recorded as of_embedding
         from sfumato.runs.directory import RunDirectory
-        from sfumato.training.preparation import recorded
-        from sfumato.training.run import finish_early
+        from sfumato.training.conclusion import early
 
-        run = RunDirectory(self.run_directory)
-        ended, embeds = recorded.ended(self.run_directory), is_embedding(run)
-        if ended is None and run.finished:
-            raise SfumatoError(
-                f"the run in {run.path} is finished",
-                f"measure it (sfumato evaluate {run.path} SOURCE), write its page (sfumato report {run.path}) or "
-                f"check it (sfumato verify {run.path})",
-            )
-        if ended is None and embeds:
+        embeds = is_embedding(RunDirectory(self.run_directory))
+        if (ended := early.ended(self.run_directory)) is None and embeds:
             job, run = of_embedding(self.run_directory)
-            ended = finish_early(job, run)  # type: ignore[arg-type] - a private one, as was seen
+            ended = early.finish_early(job, run)  # type: ignore[arg-type] - a private one, as was seen
         elif ended is None:
-            ended = finish_early(*recorded.job(self.run_directory, trust_code=self.trust_code))
+            ended = early.finish(self.run_directory, trust_code=self.trust_code)
         (embedded if embeds else outcome).show(ended, json=self.json)

@@ -39,11 +39,24 @@ ORIGINS = {
 """What may stand behind a model's first weights, or behind the features it is trained on; several of them may."""
 
 
+OWN_CODE = ("loss", "optimizer")
+"""What of a run may be code of its owner's own, besides the model."""
+
 MAY_BE_ABSENT = (
     *("published", "kept", "public_examples", "public_filtered", "tokens", "figures", "calibrated_on_public"),
-    *("class_prevalence", "prevalence", "training_prevalence", "noise_grid", "audit", "audit_directions", "own_loop"),
+    *(
+        "class_prevalence",
+        "prevalence",
+        "training_prevalence",
+        "noise_grid",
+        "audit",
+        "audit_directions",
+        "own_loop",
+        "own_code",
+    ),
 )
 """What circumstances leave out of their record where it is nothing."""
+_LISTS = ("read", "origins", "kept", "own_code")
 _SHARES = ("class_prevalence", "prevalence", "training_prevalence")
 
 
@@ -106,6 +119,7 @@ class Circumstances:
         noise_grid: of secure noise; None for noise of floating-point numbers.
         audit: how many canaries there were, records of nobody's of which coins put about half among the examples.
         own_loop: the steps were taken within a training loop of the owner's own code.
+        own_code: which of "loss" and "optimizer" were code of the owner's own.
         audit_directions: these were directions of the weights, and about half of them was added to the sums.
     """
 
@@ -132,6 +146,7 @@ class Circumstances:
     noise_grid: NoiseGrid | None = None
     audit: int = 0
     own_loop: bool = False
+    own_code: tuple[str, ...] = ()
     audit_directions: bool = False
 
     def __post_init__(self) -> None:
@@ -140,10 +155,12 @@ class Circumstances:
             raise SfumatoError(f"read names unknown facts {sorted(unknown)}", f"use {', '.join(FACT_NAMES)}")
         for name in self.origins:
             one_of("origins", name, tuple(ORIGINS))
+        for name in self.own_code:
+            one_of("own_code", name, OWN_CODE)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
-        data = asdict(self) | {"read": list(self.read), "origins": list(self.origins), "kept": list(self.kept)}
+        data = asdict(self) | {name: list(getattr(self, name)) for name in _LISTS}
         data |= {name: dict(getattr(self, name)) for name in _SHARES}
         data["figures"] = None if self.figures is None else self.figures.to_dict()
         return {name: value for name, value in data.items() if value or name not in MAY_BE_ABSENT}
@@ -153,7 +170,7 @@ class Circumstances:
         """The circumstances that `to_dict` wrote."""
         try:
             search = None if data["search"] is None else Search(**data["search"])
-            lists = {name: tuple(data[name]) for name in ("read", "origins")} | {"kept": tuple(data.get("kept", ()))}
+            lists = {name: tuple(data[name] if name not in MAY_BE_ABSENT else data.get(name, ())) for name in _LISTS}
             lists |= {name: tuple(data.get(name, {}).items()) for name in _SHARES}
             figures = None if data.get("figures") is None else NoisyTable.from_dict(data["figures"])
             grid = None if data.get("noise_grid") is None else NoiseGrid(**data["noise_grid"])

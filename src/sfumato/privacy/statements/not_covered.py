@@ -74,6 +74,12 @@ def _of_choices(facts: Circumstances) -> list[str]:
             "The owner's own code around the steps: what it did with private records besides the steps, such as to "
             "choose a rate by them.",
         )
+    if facts.own_code:
+        lines.insert(
+            0,
+            f"The owner's own {' and '.join(facts.own_code)}: that nothing in it was made from private records, such "
+            "as class weights that were counted in their labels, is the owner's word.",
+        )
     if facts.steps_taken is not None:
         lines.insert(0, f"The choice to end the run after {facts.steps_taken} steps, made by looking at it.")
     if facts.public_examples:

@@ -42,6 +42,7 @@ _LINES: tuple[tuple[str, str, str], ...] = (
     ("A record that was put into both parts", INHERENT, ""),
     ("The data that the temperature of the model", INHERENT, ""),
     ("The owner's own code around the steps", MENDABLE, "let the loop's body look at no private record"),
+    ("The owner's own (loss|optimizer)", INHERENT, ""),
     ("The choice to end the run", MENDABLE, "let a run take all of its steps: they are paid for"),
     ("The choice of the training data", MENDABLE, _UNFILTERED),
     ("The data behind these public examples", MENDABLE, _UNFILTERED),

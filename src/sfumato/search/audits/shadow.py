@@ -33,7 +33,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import Loaded, load
 from sfumato.search.audits.lira import Attack, attack, phi
 from sfumato.search.audits.many import Layer, Training, forward
-from sfumato.training.descent import beginning_of_average, optimizer_for
+from sfumato.training.descent import beginning_of_average, optimizer_of
 from sfumato.training.inputs import OnFeatures, features
 from sfumato.training.job import PrivateJob, is_public
 from sfumato.training.loop import take_steps
@@ -256,9 +256,7 @@ def _joined(first: Part, second: Part) -> Part:
 
 def trained(job: PrivateJob) -> nn.Module:
     """The model that a job's steps lead to, for an attack: nothing is written down or listed, and nothing released."""
-    start = Checkpoint.of(
-        0, job.module, beginning_of_average(job), optimizer_for(job.module, job.settings.descent), run="shadow"
-    )
+    start = Checkpoint.of(0, job.module, beginning_of_average(job), optimizer_of(job), run="shadow")
     with TemporaryDirectory() as place:
         outcome = take_steps(job, RunDirectory(place), job.kind.steps(job, job.key, Silence()), start)
     job.module.load_state_dict(outcome.weights)

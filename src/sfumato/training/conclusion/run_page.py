@@ -119,7 +119,9 @@ def settings_shown(record: Mapping[str, Any]) -> dict[str, Any]:
     if record.get("kind") == OWN_LOOP:
         groups = {name: value for group in record["optimizer"]["groups"] for name, value in group.items()}
         return {"model": record["model"]["name"], "optimizer": record["optimizer"]["name"], **groups}
-    choices = presentable(dict(record["settings"]))
+    choices = presentable(dict(record["settings"])) | record.get("code", {})
+    if "optimizer" in record.get("code", {}):  # which has them itself
+        choices = {name: value for name, value in choices.items() if name not in ("momentum", "weight_decay")}
     clients: dict[str, Any] = dict(record.get("embedding", {}))
     if not clients:
         return images_shown(record) | choices | backbone_shown(record)

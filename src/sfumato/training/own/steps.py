@@ -7,7 +7,7 @@ What stays the caller's are the model, the loss, the optimizer and whatever is d
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -29,6 +29,7 @@ from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.training.inputs import dropout_keys
 from sfumato.training.loop import CHECKPOINT_SECONDS, pause_after
 from sfumato.training.own import beginning, ending, pinned
+from sfumato.training.own.optimizers import refuse_foreign
 from sfumato.training.own.records import OwnRecords
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.prepare import settled_on, size_micro_batch
@@ -92,7 +93,7 @@ class PrivateSteps:
         self._with_state = with_state
         self._trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
         self._device = next(iter(model.parameters())).device
-        _refuse_foreign(optimizer, self._trained)
+        refuse_foreign(optimizer, self._trained)
         if run.complete() or run.finished:
             self._statement: Statement | None = ending.finished(run, model, plan)
             return
@@ -238,22 +239,6 @@ class PrivateSteps:
         statement = Statement(plan=self.plan, circumstances=replace(self._facts, steps_taken=early))
         ending.conclude(self._run, ledger, self._model, statement, steps)
         self._statement = statement
-
-
-def _refuse_foreign(optimizer: torch.optim.Optimizer, trained: Mapping[str, Tensor]) -> None:
-    """Refuse an optimizer that moves what gets no private gradient, or leaves out what does."""
-    moved = {id(one) for group in optimizer.param_groups for one in group["params"]}
-    if foreign := len(moved - {id(one) for one in trained.values()}):
-        raise SfumatoError(
-            f"the optimizer moves {foreign} tensors that are no trainable parameters of the model",
-            "build it over the parameters of this very model: optimizer(model.parameters(), ...)",
-        )
-    if missing := [name for name, one in trained.items() if id(one) not in moved]:
-        raise SfumatoError(
-            f"the optimizer leaves out {len(missing)} trainable parameters of the model, such as {missing[0]}: noise "
-            "would be paid for them for nothing",
-            "give it all of them, or set requires_grad=False for those that stay as they are",
-        )
 
 
 def _synthetic(records: OwnRecords) -> tuple[Tree, Tree]:

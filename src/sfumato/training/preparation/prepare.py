@@ -19,7 +19,6 @@ from sfumato.data import Images, Source
 from sfumato.experiment import users
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.gradients import ClippedGradient, UserGradient
-from sfumato.models import losses
 from sfumato.privacy import Circumstances, PrivacyPlan, User
 from sfumato.randomness import RunKey
 from sfumato.runs import pins
@@ -28,6 +27,7 @@ from sfumato.training.descent import check_choices
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
 from sfumato.training.job import PUBLIC, PrivateJob, Shape, synthetic_targets
 from sfumato.training.kind import Kind
+from sfumato.training.own.code import Loss, OwnCode
 from sfumato.training.parts.part import Asked
 from sfumato.training.parts.registry import parts_of, split
 from sfumato.training.preparation.building import build, transform_for
@@ -47,7 +47,7 @@ SYNTHETIC_TEXTS = 6
 
 
 def prepare(
-    model: nn.Module | None,
+    own: OwnCode | nn.Module | None,
     source: Source,
     plan: PrivacyPlan,
     settings: Settings,
@@ -57,7 +57,7 @@ def prepare(
     """Everything up to the first step.
 
     Args:
-        model: an object of the caller's own, copied; None builds `settings.model`.
+        own: code of the caller's own, or a module alone; None for none.
         source, plan, settings: the run's choices.
         start: how it starts, or goes on.
         choices: fields of `Start`, and what is asked for of the parts (`registry.OPTIONS`).
@@ -65,7 +65,7 @@ def prepare(
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
     options, others = split(choices)
-    start = Start.given(start, others)
+    start, own = Start.given(start, others), own if isinstance(own, OwnCode) else OwnCode(model=own)
     users.check(source, plan)
     refuse_printed(settings.norms.normalisation)
     candidate = start.context.candidate
@@ -79,23 +79,25 @@ def prepare(
     precision = precision_of(start)
 
     def built(key: RunKey) -> nn.Module:
-        return build(model, source, settings, key, examples=examples)
+        return build(own.model, source, settings, key, examples=examples)
 
     def keyed_by(functions: Mapping[str, str], weights: str) -> tuple[Any, ...]:
         return (
             *(plan.fingerprint, source.fingerprint, source.features, functions["function"], weights),
             *(settings.to_dict(), candidate, functions["in training"]),
             *([] if precision == _devices.PRECISIONS[0] else [precision]),
+            *(functions[name] for name in own.names),
             *(value for part in parts for value in part.keyed.values() if value),
         )
 
-    known = begun(source, settings, start, built, kind=PRIVATE, steps=plan.steps, keyed_by=keyed_by)
+    known = begun(source, settings, start, built, own=own, kind=PRIVATE, steps=plan.steps, keyed_by=keyed_by)
     module, device = known["module"], known["performance"].device
     trunk = _trunk(module, source, settings)
-    gradient, shape = _gradient(module, trunk, source, plan, settings, start, device)
+    loss = own.loss_for(settings.objective, source.classes, device)
+    gradient, shape = _gradient(module, loss, trunk, source, plan, settings, start, device)
     micro_batch = _checked(gradient, shape, source, known_micro_batch(start, settings.noise), device)
     parts = tuple(part.with_model(module, known["transform"]) for part in parts)
-    facts = circumstances(source, plan, settings, known["key"], start.context)
+    facts = replace(circumstances(source, plan, settings, known["key"], start.context), own_code=tuple(own.names))
     facts = with_noise(facts, settings, plan, gradient.zeros(), alone=micro_batch == 1)
     for part in parts:
         facts = part.circumstances(facts)
@@ -120,6 +122,7 @@ def begun(
     start: Start,
     built: Callable[[RunKey], nn.Module],
     *,
+    own: OwnCode = OwnCode(),  # noqa: B008 - frozen
     kind: Kind,
     steps: int,
     micro_batch: int = 1,
@@ -129,7 +132,7 @@ def begun(
 
     Args:
         built: the model with its initial weights, by the key.
-        kind, steps, micro_batch: the job's.
+        own, kind, steps, micro_batch: the job's.
         keyed_by: of a run with a promise all that its sums depend on, for digests of what its model computes and of its
             weights; None where nothing is promised.
 
@@ -142,14 +145,14 @@ def begun(
     key = start.unfinished.key or first_key(settings, what)
     module = built(key_of_weights(key, settings, what))
     synthetic = source.form.synthetic(2)
-    functions = {"function": pins.model_digest(module, synthetic)}
+    functions = {"function": pins.model_digest(module, synthetic), **own.digests(module, source, settings)}
     if keyed_by is not None:
         functions["in training"] = pins.model_digest(module, synthetic, training=True)
         if start.unfinished.key is None and settings.seed is not None:
             decided = keyed_by(functions, pins.weights_digest(module.state_dict()))
             key = RunKey.from_seed(settings.seed, json.dumps(decided, sort_keys=True))
     module.to(device)
-    check_choices(module, settings, steps=max(1, steps))  # where nothing is trained there is none
+    check_choices(module, settings, steps=max(1, steps), own=own.optimizer)  # where nothing is trained there is none
     return {
         "module": module,
         "source": source,
@@ -161,6 +164,7 @@ def begun(
         "transform": transform_for(module, source, settings),
         "key": key,
         "functions": functions,
+        "own": own,
         "kind": kind,
         "request": start.context.request,
     }
@@ -178,6 +182,7 @@ def first_key(settings: Settings, what: str = "initial weights") -> RunKey:
 
 def _gradient(
     module: nn.Module,
+    loss: Loss,
     trunk: models.Trunk | None,
     source: Source,
     plan: PrivacyPlan,
@@ -202,7 +207,7 @@ def _gradient(
     recorded = start.unfinished.recorded
     gradient = (UserGradient if of_users else ClippedGradient)(
         module if trunk is None else OnFeatures(module, trunk.head),
-        losses.of_objective(settings.objective, source.classes, device),
+        loss,
         max_norm=plan.max_norm,
         views=settings.augmentation.views,
         methods=recorded.ways if recorded else None,

@@ -16,6 +16,7 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run, read
 from sfumato.training.job import PrivateJob, PublicJob, PublicTraining, is_public
+from sfumato.training.own.code import OwnCode
 from sfumato.training.parts import registry
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.preparation.start import Start
@@ -46,8 +47,21 @@ def public_job(path: str, *, trust_code: bool) -> tuple[PublicJob, RunDirectory]
     return pretraining.prepare(source, training, start=Start.of(run, request=record["request"])), run
 
 
-def job(path: str, *, trust_code: bool) -> tuple[PrivateJob, RunDirectory]:
-    """Read the data and build the model that the run in `path` began with."""
+def job(
+    path: str,
+    *,
+    trust_code: bool,
+    named: str | None = None,
+    own: OwnCode = OwnCode(),  # noqa: B008 - frozen
+    source: Any = None,
+) -> tuple[PrivateJob, RunDirectory]:
+    """Read the data and build the model that the run in `path` began with.
+
+    Args:
+        trust_code, named: whether a function by which the record names code may be called, or its name.
+        own: the objects that the run began with.
+        source: its data, where they were given from Python in place of a spelling.
+    """
     run = RunDirectory(path)
     run.require()
     if is_public(run):
@@ -62,11 +76,12 @@ def job(path: str, *, trust_code: bool) -> tuple[PrivateJob, RunDirectory]:
         if set(record["request"]) - {"source"}:
             remedy = "give the command of the search again: it goes on"
             raise SfumatoError(f"the run in {path} is part of a search", remedy)
-        source = users.kept_for(source_of(path, record, trust_code=trust_code), plan)
+        known: dict[str, Any] = {"trust_code": trust_code, "named": named, "own": own, "source": source}
+        source = users.kept_for(source_of(path, record, **known), plan)
         facts = Circumstances.from_dict(record["circumstances"])
         start = Start.of(run, request=record["request"], search=facts.search)
         options = registry.recorded(record, path)
-    return prepare(None, source, plan, settings, start, **options), run
+    return prepare(own, source, plan, settings, start, **options), run
 
 
 def _unfinished(run: RunDirectory) -> Mapping[str, Any]:
@@ -79,19 +94,50 @@ def _unfinished(run: RunDirectory) -> Mapping[str, Any]:
     return record
 
 
-def source_of(path: str, record: Mapping[str, Any], *, trust_code: bool = True) -> Source:
-    """The source that a run's record names, read again; refused where source or model were objects of the caller's.
+def source_of(
+    path: str,
+    record: Mapping[str, Any],
+    *,
+    trust_code: bool = True,
+    named: str | None = None,
+    own: OwnCode = OwnCode(),  # noqa: B008 - frozen
+    source: Any = None,
+) -> Source:
+    """The source that a run's record names, read again; refused where data or code were objects and are not given.
 
     Args:
-        trust_code: whether a model by which the record names code may be built.
+        trust_code, named, own, source: as for `job`.
     """
-    model = record["settings"]["model"]
-    if "source" not in record["request"] or model == "module":
-        raise SfumatoError(
-            f"the run in {path} was begun from Python with objects that only its own code can build",
-            "run that code again; it resumes the run",
-        )
+    request: dict[str, Any] = record["request"].get("source", {})
+    _refuse_missing(path, record, own, source=source is not None or bool(request))
     if not trust_code:
         remedy = "if you trust that code, give `trust_code`, or name it: `model={}`"
-        models.trusted(model, None, where=f"the run in {path}", remedy=remedy)
-    return open_source(**record["request"]["source"], owner_key=owner_key())
+        models.trusted(record["settings"]["model"], named, where=f"the run in {path}", remedy=remedy)
+    if source is None:
+        return open_source(**request, owner_key=owner_key())
+    return (
+        source if isinstance(source, Source) else open_source(source, owner_key=owner_key(), **_declared(path, record))
+    )
+
+
+def _declared(path: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run has declared of data from Python: the numbers of its plan, but for those that it has read."""
+    plan = PrivacyPlan.from_dict(RunDirectory(path).read_json(names.PLAN))
+    declared = dict(zip(("examples", "users"), users.declared_by(plan), strict=True))
+    read = record["circumstances"]["read"]
+    return {"zoom": record["settings"]["zoom"]} | {name: one for name, one in declared.items() if name not in read}
+
+
+def _refuse_missing(path: str, record: Mapping[str, Any], own: OwnCode, *, source: bool) -> None:
+    """Refuse a run whose code or data were objects of the caller's that are not given, or were none that are."""
+    needed = {*record.get("code", {}), *(["model"] if record["settings"]["model"] == "module" else [])}
+    missing = sorted(needed - own.given) + ([] if source else ["source"])
+    if missing:
+        raise SfumatoError(
+            f"the run in {path} was begun from Python with objects that only its own code can build: "
+            f"{', '.join(missing)}",
+            "run that code again, which resumes the run, or end it there: "
+            f"sfumato.finish({path!r}, {', '.join(f'{name}=...' for name in missing)})",
+        )
+    if others := sorted(own.given - needed):
+        raise SfumatoError(f"the run in {path} has no {' or '.join(others)} of its caller's own", "leave it out")

@@ -19,7 +19,7 @@ from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
 from sfumato.runs.owner import public_records, uses
-from sfumato.training.descent import beginning_of_average, optimizer_for
+from sfumato.training.descent import beginning_of_average, optimizer_of
 from sfumato.training.job import PrivateJob, PublicJob, lengths
 from sfumato.training.parts.part import Decided
 
@@ -45,7 +45,7 @@ def begin(job: PrivateJob | PublicJob, run: RunDirectory) -> None:
         fresh.write_json(names.SETTINGS, record, private=True)
         job.key.save(fresh / names.RUN_KEY)
         head = _begin_ledger(job, fresh, record) if isinstance(job, PrivateJob) else ""
-        optimizer = optimizer_for(job.module, job.settings.descent)
+        optimizer = optimizer_of(job)
         start = Checkpoint.of(0, job.module, beginning_of_average(job), optimizer, run=identity, ledger=head)
         start.save(fresh / names.CHECKPOINT)
         if isinstance(job, PublicJob):

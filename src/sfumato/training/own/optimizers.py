@@ -1,0 +1,171 @@
+"""Optimizers of one's own: what a run demands of them, tried on made-up numbers before anything is spent."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sfumato._checks import SfumatoError
+from sfumato.optim import FACTOR
+from sfumato.runs.checkpoint import MOVING, as_stored
+from sfumato.training.step import descend
+
+Makes = Callable[..., torch.optim.Optimizer]
+"""A class of optimizers, which takes `lr` too; or what makes one of a list of parameters."""
+_EXAMPLE = "give torch.optim.AdamW, or lambda parameters: torch.optim.AdamW(parameters, lr=0.001)"
+_ITS_OWN = ("momentum", "weight_decay", "pretrained_rate")
+_PLAIN = (bool, int, float, str, tuple, list, type(None))
+
+
+def rate_of(make: Makes, choices: Mapping[str, Any]) -> float:
+    """The learning rate for the settings: of a class as chosen, or as it is by default; else the optimizer's largest.
+
+    Errors: `SfumatoError` for choices that the optimizer has itself.
+    """
+    itself = _ITS_OWN if isinstance(make, type) else ("learning_rate", *_ITS_OWN)
+    if both := [name for name in itself if choices.get(name) is not None]:
+        raise SfumatoError(
+            f"{', '.join(both)} {'is' if len(both) == 1 else 'are'} given beside an optimizer of your own",
+            "leave it out, and say it there: optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.001)",
+        )
+    if (chosen := choices.get("learning_rate")) is not None:
+        return chosen
+    return max(_rates(_on_trial(make)))
+
+
+def name_of(make: Makes) -> str:
+    """What the optimizer's class is called."""
+    return type(_on_trial(make)).__name__
+
+
+def _on_trial(make: Makes) -> torch.optim.Optimizer:
+    """The optimizer over a made-up parameter."""
+    return _called(make, [nn.Parameter(torch.zeros(2, 2))])
+
+
+def made(make: Makes, parameters: Mapping[str, Tensor], rate: float) -> torch.optim.Optimizer:
+    """The optimizer over these parameters; its groups know their share of the learning rate.
+
+    Errors: `SfumatoError` for what is no optimizer, moves other tensors, leaves some out, or needs a closure.
+    """
+    found = _called(partial(make, lr=rate) if isinstance(make, type) else make, list(parameters.values()))
+    refuse_foreign(found, parameters)
+    needed = [one.name for one in inspect.signature(found.step).parameters.values() if one.default is one.empty]
+    if needed:
+        raise SfumatoError(
+            f"{type(found).__name__}.step needs {', '.join(needed)}: it would compute losses anew within a step, which "
+            "nothing clips and nothing hides by noise",
+            "give an optimizer that goes by the gradient alone, such as torch.optim.AdamW",
+        )
+    for group, own in zip(found.param_groups, _rates(found), strict=True):
+        group[FACTOR] = own / rate
+    return found
+
+
+def tried(make: Makes, shapes: Mapping[str, torch.Size], rate: float) -> str:
+    """SHA-256 of where it leads made-up parameters of at most 2 numbers along each axis.
+
+    **Guarantee.** An optimizer passes only where a step after its state was stored and read again is, bit for bit, the
+    one that it would have taken: otherwise a run that goes on would release other weights by the same noise.
+
+    Errors: `SfumatoError` where it fails or is not that, and as for `made`.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn() -> dict[str, Tensor]:
+        return {
+            name: torch.randn([min(2, one) for one in shape], generator=generator) for name, shape in shapes.items()
+        }
+
+    start, gradients = drawn(), [drawn() for _ in range(4)]
+    whole, _ = _moved(make, start, gradients, rate, seed=0)
+    half, state = _moved(make, start, gradients[:2], rate, seed=0)
+    again, _ = _moved(make, half, gradients[2:], rate, seed=1, state=as_stored(state))
+    if not all(torch.equal(whole[name], again[name]) for name in whole):
+        raise SfumatoError(
+            "the optimizer does not go on where it was: after its state is stored and read again it takes another step",
+            "give one whose state_dict holds all of its state, and that draws no random numbers",
+        )
+    constants = [
+        {name: value for name, value in group.items() if name not in MOVING and isinstance(value, _PLAIN)}
+        for group in state["param_groups"]
+    ]
+    digest = hashlib.sha256(f"{name_of(make)} {constants}".encode())
+    for name, value in whole.items():
+        digest.update(f"{name} {tuple(shapes[name])}".encode() + value.double().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _moved(
+    make: Makes,
+    start: Mapping[str, Tensor],
+    gradients: Sequence[Mapping[str, Tensor]],
+    rate: float,
+    *,
+    seed: int,
+    state: dict[str, Any] | None = None,
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Where an optimizer moves parameters, and its state then; it begins with a state, if one is given."""
+    parameters = {name: nn.Parameter(value.clone()) for name, value in start.items()}
+    optimizer = made(make, parameters, rate)
+    if state is not None:
+        optimizer.load_state_dict(state)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for gradient in gradients:
+            try:
+                descend(optimizer, parameters, gradient)
+            except Exception as error:
+                raise SfumatoError(
+                    f"{type(optimizer).__name__} fails on a step by the gradient alone: {type(error).__name__}: "
+                    f"{' '.join(str(error).split())}",
+                    "give an optimizer that needs nothing else, such as torch.optim.AdamW",
+                ) from error
+    return {name: value.detach() for name, value in parameters.items()}, optimizer.state_dict()
+
+
+def refuse_foreign(optimizer: torch.optim.Optimizer, trained: Mapping[str, Tensor]) -> None:
+    """Refuse an optimizer that moves what gets no private gradient, or leaves out what does."""
+    moved = {id(one) for group in optimizer.param_groups for one in group["params"]}
+    if foreign := len(moved - {id(one) for one in trained.values()}):
+        raise SfumatoError(
+            f"the optimizer moves {foreign} tensors that are no trainable parameters of the model",
+            "build it over the parameters of this very model: optimizer(model.parameters(), ...)",
+        )
+    if missing := [name for name, one in trained.items() if id(one) not in moved]:
+        raise SfumatoError(
+            f"the optimizer leaves out {len(missing)} trainable parameters of the model, such as {missing[0]}: noise "
+            "would be paid for them for nothing",
+            "give it all of them, or set requires_grad=False for those that stay as they are",
+        )
+
+
+def _called(make: Makes, parameters: list[Any]) -> torch.optim.Optimizer:
+    try:
+        found = make(parameters)
+    except SfumatoError:
+        raise
+    except Exception as error:
+        raise SfumatoError(
+            f"optimizer fails on a list of parameters: {type(error).__name__}: {' '.join(str(error).split())}", _EXAMPLE
+        ) from error
+    if not isinstance(found, torch.optim.Optimizer):
+        raise SfumatoError(f"optimizer must make a torch.optim.Optimizer, got {type(found).__name__}", _EXAMPLE)
+    return found
+
+
+def _rates(optimizer: torch.optim.Optimizer) -> list[float]:
+    """The learning rate of each group."""
+    found: list[Any] = [group.get("lr") for group in optimizer.param_groups]
+    if any(one is None for one in found) or not max(map(float, found)) > 0:
+        raise SfumatoError(
+            f"{type(optimizer).__name__} has the learning rates {found}, of which none is a number above 0",
+            "give it one: lambda parameters: torch.optim.AdamW(parameters, lr=0.001)",
+        )
+    return [float(one) for one in found]

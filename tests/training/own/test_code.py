@@ -1,0 +1,234 @@
+"""A loss and an optimizer of one's own in a run: what is recorded, what a resumption demands, what is refused."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from sfumato import PrivacyPlan, SfumatoError, open_source, train, verify
+from sfumato.gradients.checks import selfcheck
+from sfumato.runs.directory import RunDirectory, file_hash
+from sfumato.search.audits.subject import of_run
+from sfumato.training import loop
+from sfumato.training.own.code import OwnCode
+from sfumato.training.own.optimizers import tried
+
+PLAN = PrivacyPlan.calibrate(examples=200, batch_size=20, steps=5, noise_multiplier=8.0, delta=1e-3)
+SMOOTHED = nn.CrossEntropyLoss(label_smoothing=0.1)
+
+
+def decayed(parameters):
+    """Two groups of other rates, with a state of its own for each parameter."""
+    matrices = [one for one in parameters if one.dim() > 1]
+    rest = [one for one in parameters if one.dim() <= 1]
+    return torch.optim.NAdam([{"params": matrices, "lr": 0.02}, {"params": rest, "lr": 0.01}])
+
+
+def trained(directory, source, **choices):
+    given = {"loss": SMOOTHED, "optimizer": decayed, "seed": 5, "threads": 1, "views": 2, "shift": 1}
+    return train("linear", source, PLAN, directory=directory, **(given | choices))
+
+
+def test_a_run_goes_on_bit_for_bit(spots, tmp_path, monkeypatch, killed_at):
+    whole = trained(tmp_path / "whole", spots, schedule="linear")
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    with killed_at(4):
+        trained(tmp_path / "run", spots, schedule="linear")
+    again = trained(tmp_path / "run", spots, schedule="linear")
+    for name in ("model.safetensors", "metrics.jsonl", "statement.json"):
+        assert file_hash(whole.directory / name) == file_hash(again.directory / name), name
+    assert verify(again.directory).holds
+    rows = [json.loads(line) for line in (again.directory / "metrics.jsonl").read_text().splitlines()]
+    assert [row["learning_rate"] for row in rows] == pytest.approx([0.02, 0.016, 0.012, 0.008, 0.004])
+
+
+def test_its_record_names_them_and_its_statement_leaves_them_out(spots, tmp_path):
+    run = trained(tmp_path / "run", spots)
+    record = json.loads((run.directory / "settings.json").read_text())
+    assert record["code"] == {"loss": "CrossEntropyLoss", "optimizer": "NAdam"}
+    assert record["settings"]["optimizer"] == "own"
+    assert record["settings"]["learning_rate"] == 0.02
+    assert run.statement.circumstances.own_code == ("loss", "optimizer")
+    assert any("own loss and optimizer" in line for line in run.statement.not_covered)
+    assert run.load().loss == "softmax"
+    page = (run.directory / "report.html").read_text()
+    assert "NAdam" in page
+    assert "CrossEntropyLoss" in page
+    with pytest.raises(SfumatoError, match="was trained by a loss of its owner's own"):
+        of_run(run.directory)
+
+
+OTHERS = {
+    "another number of the loss": ("model: loss", {"loss": nn.CrossEntropyLoss(label_smoothing=0.2)}),
+    "a named loss": ("circumstances: own_code", {"loss": "softmax"}),
+    "another rate": ("model: optimizer", {"optimizer": partial(torch.optim.NAdam, lr=0.02)}),
+    "another optimizer": ("model: optimizer", {"optimizer": partial(torch.optim.AdamW, lr=0.02)}),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_no_run_goes_on_with_another(spots, tmp_path, name, killed_at):
+    """Both would be released with the same noise."""
+    with killed_at(2):
+        trained(tmp_path / "run", spots)
+    lines = (tmp_path / "run" / "ledger.jsonl").read_bytes()
+    what, other = OTHERS[name]
+    with pytest.raises(SfumatoError, match=f"differs in its {what} was "):
+        trained(tmp_path / "run", spots, **other)
+    assert (tmp_path / "run" / "ledger.jsonl").read_bytes() == lines
+
+
+def test_runs_of_one_seed_with_other_code_have_other_keys(spots, tmp_path, killed_at):
+    given = [{}, *(other for _, other in OTHERS.values())]
+    for number, other in enumerate(given):
+        with killed_at(1):
+            trained(tmp_path / str(number), spots, **other)
+    assert len({file_hash(tmp_path / str(number) / "dice.key") for number in range(len(given))}) == len(given)
+
+
+def test_a_class_takes_the_learning_rate_or_its_own(spots, tmp_path):
+    first = trained(tmp_path / "a", spots, optimizer=torch.optim.Adam, learning_rate=0.25)
+    other = trained(tmp_path / "b", spots, optimizer=partial(torch.optim.Adam, lr=0.25))
+    for run, rate in ((first, 0.25), (other, 0.25), (trained(tmp_path / "c", spots, optimizer=torch.optim.Adam), 1e-3)):
+        assert RunDirectory(run.directory).read_json("settings.json")["settings"]["learning_rate"] == rate
+
+
+def test_the_slow_truth_is_that_of_the_loss(spots, tmp_path, monkeypatch):
+    """The self-check compares by the very loss of the run."""
+    seen = []
+    monkeypatch.setattr(selfcheck, "check", lambda gradient, build, model, loss, *_, **__: seen.append(loss))
+    trained(tmp_path / "run", spots)
+    assert [type(one) for one in seen] == [nn.CrossEntropyLoss]
+    assert seen[0].label_smoothing == 0.1
+    assert seen[0] is not SMOOTHED
+
+
+def test_several_labels(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (200, 1, 4, 4), generator=generator, dtype=torch.uint8)
+    labels = torch.randint(0, 2, (200, 3), generator=generator)
+    source = open_source((images, labels), owner_key=bytes(32))
+    plan = PrivacyPlan.calibrate(examples=source.examples, batch_size=20, steps=2, noise_multiplier=8.0, delta=1e-3)
+
+    def focal(outputs, targets):
+        plain = functional.binary_cross_entropy_with_logits(outputs, targets.float(), reduction="none")
+        return (plain * (1 - (-plain).exp()) ** 2).sum(-1).mean()
+
+    run = train("linear", source, plan, directory=tmp_path / "run", loss=focal, learning_rate=0.1, threads=1)
+    assert run.load().loss == "multilabel"
+    assert run.statement.circumstances.own_code == ("loss",)
+
+
+class Counting(nn.Module):
+    """Weighs what comes later more."""
+
+    count = 0
+
+    def forward(self, outputs, targets):
+        self.count += 1
+        return self.count * functional.cross_entropy(outputs, targets)
+
+
+LOSSES = {
+    "of the batch": (lambda outputs, targets: (outputs - outputs.mean(0)).sum(), "constant on one example"),
+    "weights": (nn.CrossEntropyLoss(weight=torch.arange(1.0, 5.0)), "class weights that its mean divides out again"),
+    "no number": (nn.CrossEntropyLoss(reduction="none"), r"must give one number for outputs \(2, 4\) .* \(2,\)"),
+    "fails": (nn.BCEWithLogitsLoss(), r"loss fails on outputs \(2, 4\) and targets \(2,\) of torch.int64: ValueError"),
+    "keeps something": (Counting(), "loss gives other numbers when it is called again"),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_that_cannot_be_is_named_before_there_is_a_run(spots, tmp_path, name):
+    loss, problem = LOSSES[name]
+    with pytest.raises(SfumatoError, match=problem):
+        trained(tmp_path / "run", spots, loss=loss)
+    assert not (tmp_path / "run").exists()
+
+
+class Forgetful(torch.optim.SGD):
+    """Keeps a momentum where no state_dict finds it."""
+
+    def __init__(self, parameters, lr=0.1):
+        super().__init__(parameters, lr=lr)
+        self.before = {}
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for one in group["params"]:
+                self.before[one] = 0.9 * self.before.get(one, 0) + one.grad
+                one.data -= group["lr"] * self.before[one]
+
+
+class Noisy(torch.optim.SGD):
+    """Adds noise of its own."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for one in group["params"]:
+                one.data -= group["lr"] * (one.grad + torch.randn_like(one))
+
+
+class Sharp(torch.optim.SGD):
+    """Climbs first, by losses that it asks for."""
+
+    def step(self, closure=None):
+        with torch.enable_grad():
+            return closure()  # type: ignore[misc] - there is none
+
+
+OPTIMIZERS = {
+    "needs losses": (torch.optim.LBFGS, "LBFGS.step needs closure"),
+    "asks for losses": (Sharp, "Sharp fails on a step by the gradient alone: TypeError"),
+    "over a model": (torch.optim.SGD(nn.Linear(2, 2).parameters()), "SGD over parameters, and a run trains a copy"),
+    "no optimizer": (lambda parameters: None, "must make a torch.optim.Optimizer, got NoneType"),
+    "fails": (lambda: None, "optimizer fails on a list of parameters: TypeError"),
+    "other parameters": (lambda _: torch.optim.SGD(nn.Linear(2, 2).parameters()), "moves 2 tensors that are no"),
+    "some": (lambda given: torch.optim.SGD(given[:1]), "leaves out 1 trainable parameters of the model, such as"),
+    "no rate": (lambda given: torch.optim.SGD(given, lr=0.0), r"SGD has the learning rates \[0.0\]"),
+    "forgets": (Forgetful, "does not go on where it was"),
+    "random": (Noisy, "does not go on where it was"),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_that_cannot_be_is_named_before_there_is_a_run(spots, tmp_path, name):
+    optimizer, problem = OPTIMIZERS[name]
+    with pytest.raises(SfumatoError, match=problem):
+        trained(tmp_path / "run", spots, optimizer=optimizer)
+    assert not (tmp_path / "run").exists()
+
+
+TWICE = {
+    "momentum": ({"optimizer": torch.optim.SGD, "momentum": 0.9}, "momentum is given beside an optimizer"),
+    "a rate": ({"optimizer": decayed, "learning_rate": 1.0}, "learning_rate is given beside an optimizer"),
+    "both": ({"optimizer": decayed, "weight_decay": 1.0, "momentum": 0.1}, "momentum, weight_decay are given beside"),
+    "no name": ({"optimizer": "own", "learning_rate": 1.0}, "optimizer must be one of sgd, .*, lamb; got 'own'"),
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_what_an_optimizer_has_itself_is_not_said_twice(spots, tmp_path, name):
+    choices, problem = TWICE[name]
+    with pytest.raises(SfumatoError, match=problem):
+        trained(tmp_path / "run", spots, **choices)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad, torch.optim.RMSprop])
+def test_torch_s_optimizers_go_on(optimizer):
+    shapes = {"weight": torch.Size([3, 5]), "bias": torch.Size([1])}
+    assert tried(optimizer, shapes, 0.1) == tried(optimizer, shapes, 0.1) != tried(optimizer, shapes, 0.2)
+
+
+def test_a_rule_without_a_plan_takes_them(arrays, tmp_path):
+    own = {"loss": SMOOTHED, "optimizer": decayed}
+    run = train(
+        "linear", arrays, noise_multiplier=8.0, delta=1e-3, batch_size=20, steps=2, directory=tmp_path / "run", **own
+    )
+    assert run.statement.circumstances.own_code == ("loss", "optimizer")
+    assert OwnCode.taken(None, {"loss": "sigmoid"}) == (OwnCode(), None, {"loss": "sigmoid"})
