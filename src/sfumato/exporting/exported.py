@@ -23,7 +23,7 @@ from torch import nn
 from sfumato._checks import SfumatoError, one_of
 from sfumato._files import make_directory, write
 from sfumato.exporting import described
-from sfumato.exporting.formats import onnx, timm, torch_export
+from sfumato.exporting.formats import onnx, timm, torch_export, transformers
 from sfumato.exporting.served import Served
 from sfumato.models import about_of
 from sfumato.runs import directory as names
@@ -69,8 +69,10 @@ def export(
 
     Args:
         run: the run directory, or a model file alone, such as `aggregate` makes.
-        to: "onnx", "torch-export", or "huggingface" and "timm", which are one: a folder of a model of timm.
-        output: the folder, which may hold nothing but this very export. (default: export-TO beside the model file)
+        to: "onnx", "torch-export", "timm" for a folder of a model of timm, or "huggingface" for one of a model of timm
+            or transformers.
+        output: the folder, which may hold nothing but this very export. (default: export-TO in the run directory, or
+            NAME-TO beside a model file NAME.safetensors)
         model: as for `load`.
 
     **Guarantee.** Post-processing of the released model: it costs nothing.
@@ -86,9 +88,11 @@ def export(
     loaded = load(run, model=model)
     path = Path(run)
     file = path / names.MODEL if path.is_dir() else path
-    folder = file.with_name(f"export-{to}") if output is None else Path(output)
+    folder = file.with_name(f"{'export' if path.is_dir() else path.stem}-{to}") if output is None else Path(output)
     _refuse_occupied(folder)
     served = Served(loaded)
+    if to == "huggingface" and transformers.pretrained(served.module) is not None:
+        form = transformers
     with safe_open(file, "pt") as stored:
         spelling = (about_of(stored.metadata(), file) or {})["model"]
     facts = described.about(served, model=spelling, to=to, released=names.file_hash(file))
@@ -97,7 +101,7 @@ def export(
         with _quiet(), _refusing(spelling, to):
             form.write(served, place, facts)
             difference = _checked(form.opened(place, served), served, spelling, to)
-        use = described.use(served, form.USE, **(form.used(served) if form is timm else {}))
+        use = described.use(served, form.USE, **form.used(served))
         contents = {
             one.name: one.read_bytes() for one in sorted(place.iterdir(), key=lambda one: one.name != form.FILE)
         }
@@ -152,11 +156,12 @@ def _put(folder: Path, contents: dict[str, bytes]) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch, timm and onnxscript say on the way."""
+    """Without what torch, timm, onnxscript and transformers say on the way."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        said = io.StringIO()
+        with warnings.catch_warnings(), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             warnings.simplefilter("ignore")
             yield
     finally:
