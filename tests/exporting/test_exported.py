@@ -61,6 +61,10 @@ def test_the_same_export_again_is_the_same_bytes_and_anything_else_there_is_refu
     made = sfumato.export(path, to="torch-export", output=tmp_path / "a")
     sfumato.export(path, to="torch-export", output=tmp_path / "a")
     assert str(Path(exported.__file__).parent).encode() not in (made.path / "model.pt2").read_bytes()
+    (made.path / "more").mkdir()
+    with pytest.raises(SfumatoError, match=r"more is no part of this export"):
+        sfumato.export(path, to="torch-export", output=tmp_path / "a")
+    (made.path / "more").rmdir()
     (made.path / "README.md").write_text("mine")
     with pytest.raises(SfumatoError, match=r"README.md is there already"):
         sfumato.export(path, to="torch-export", output=tmp_path / "a")
@@ -68,6 +72,13 @@ def test_the_same_export_again_is_the_same_bytes_and_anything_else_there_is_refu
     (tmp_path / "b" / "notes").write_text("mine")
     with pytest.raises(SfumatoError, match="b exists and holds no exported model"):
         sfumato.export(path, to="torch-export", output=tmp_path / "b")
+
+
+def test_a_folder_with_another_models_export_is_refused_before_anything_is_made(tmp_path, monkeypatch):
+    sfumato.export(model(tmp_path, "linear"), to="torch-export")
+    monkeypatch.setattr(torch_export, "write", lambda *given: pytest.fail("made first"))
+    with pytest.raises(SfumatoError, match=r"preprocessing.json is there already and holds something else"):
+        sfumato.export(model(tmp_path, "lenet"), to="torch-export")
 
 
 def test_what_it_says_of_itself(tmp_path):

@@ -85,32 +85,30 @@ def export(
     missing = [name for name in form.NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         raise SfumatoError(f"--to {to} needs {' and '.join(missing)}, not installed", "pip install 'sfumato[onnx]'")
-    loaded = load(run, model=model)
-    path = Path(run)
-    file = path / names.MODEL if path.is_dir() else path
-    folder = file.with_name(f"{'export' if path.is_dir() else path.stem}-{to}") if output is None else Path(output)
+    loaded, path = load(run, model=model), Path(run)
+    file, own = (path / names.MODEL, "export") if path.is_dir() else (path, path.stem)
+    folder = file.with_name(f"{own}-{to}") if output is None else Path(output)
     _refuse_occupied(folder)
     served = Served(loaded)
     if to == "huggingface" and transformers.pretrained(served.module) is not None:
         form = transformers
     with safe_open(file, "pt") as stored:
         spelling = (about_of(stored.metadata(), file) or {})["model"]
-    facts = described.about(served, model=spelling, to=to, released=names.file_hash(file))
+    released = names.file_hash(file)
+    facts = described.about(served, model=spelling, to=to, released=released)
+    contents = {described.FILE: (json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()}
+    _refuse_other(folder, contents)
     with tempfile.TemporaryDirectory() as made:
         place = Path(made)
         with _quiet(), _refusing(spelling, to):
             form.write(served, place, facts)
             difference = _checked(form.opened(place, served), served, spelling, to)
-        use = described.use(served, form.USE, **form.used(served))
-        contents = {
-            one.name: one.read_bytes() for one in sorted(place.iterdir(), key=lambda one: one.name != form.FILE)
-        }
-    contents[described.FILE] = (json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
-    released = facts["released_model_sha256"]
+        files = sorted(place.iterdir(), key=lambda one: one.name != form.FILE)
+        contents = {one.name: one.read_bytes() for one in files} | contents
+    use = described.use(served, form.USE, **form.used(served))
     card = exported_card(path, loaded, model=spelling, use=use, library=form.LIBRARY, released=released)
-    contents[CARD] = card.encode()
-    _put(folder, contents)
-    return Exported(path=folder, files=tuple(contents), difference=difference)
+    _put(folder, contents | {CARD: card.encode()})
+    return Exported(path=folder, files=(*contents, CARD), difference=difference)
 
 
 @torch.no_grad()
@@ -139,12 +137,19 @@ def _refuse_occupied(folder: Path) -> None:
         raise SfumatoError(f"{folder} exists and holds no exported model", "give another `output`")
 
 
+def _refuse_other(folder: Path, contents: dict[str, bytes]) -> None:
+    """Refuse a folder in which a file of one of these names holds something else."""
+    for name, content in sorted(contents.items()):
+        if (folder / name).exists() and (folder / name).read_bytes() != content:
+            raise SfumatoError(f"{folder / name} is there already and holds something else", "give another `output`")
+
+
 def _put(folder: Path, contents: dict[str, bytes]) -> None:
     """Write the files; where there are some already, they must be these."""
     there = {one.name for one in folder.iterdir()} if folder.is_dir() else set()
-    other = sorted(name for name in there if contents.get(name) != (folder / name).read_bytes())
-    if other:
-        raise SfumatoError(f"{folder / other[0]} is there already and holds something else", "give another `output`")
+    for name in sorted(there - set(contents)):
+        raise SfumatoError(f"{folder / name} is no part of this export", "give another `output`")
+    _refuse_other(folder, contents)
     try:
         make_directory(folder)
     except OSError as error:
