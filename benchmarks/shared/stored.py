@@ -21,13 +21,28 @@ NO_PROMISE = NoPromise(published=False).to_dict()
 
 
 def drawn(spelling: str, *, classes: int, channels: int, size: int, seed: int = 0) -> nn.Module:
-    """A model of the registry in which no layer is left at zero: outputs differ between records."""
+    """A model of the registry that tells images apart about as a trained one does, layer by layer."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = create(spelling, classes=classes, channels=channels, size=size)
+        images = next(synthetic_images(16, channels=channels, size=(size, size)))
+        wake(module, images)
         fill(module)
-        spread(module.eval(), next(synthetic_images(16, channels=channels, size=(size, size))))
+        spread(module.eval(), images)
     return module
+
+
+@torch.no_grad()
+def wake(module: nn.Module, inputs: torch.Tensor) -> None:
+    """Convolutions that keep the size of what they are given (He et al. 2015), batch norms with the inputs' moments."""
+    norms = [one for one in module.modules() if isinstance(one, nn.BatchNorm2d)]
+    for one in module.modules():
+        if isinstance(one, nn.Conv2d):
+            nn.init.kaiming_normal_(one.weight, nonlinearity="relu")
+    for one in norms:
+        one.momentum = None  # the mean over batches, of which there is one
+    if norms:
+        module.train()(inputs)
 
 
 def fill(module: nn.Module) -> None:

@@ -2,13 +2,13 @@
 
     python benchmarks/trust/export.py [NAME ...]
 
-For each the largest difference between its outputs and those of the exported file on made-up records is noted, for
-ONNX by onnxruntime, for torch.export by torch, and for models of timm by timm, or why it was refused; and by how much
-torch in float32 differs from torch in float64. Classifiers are scaled so that logits differ by about 1 between images,
-which in untrained networks that hardly tell images apart makes much of rounding errors. Then
-models are trained on digits, and the labels of 1,000 of these images are counted that the exported ones say as
-`predict` does. Needs `pip install 'sfumato[onnx]'`. results/export.json holds the outcome; of names that
-are given, their rows alone are measured again.
+For each format: the largest difference between the model's outputs and the exported one's on made-up records, the
+labels of 1,000 images of digits (of texts, of 1,000 made-up ones) that are those of `predict`, the size of the file,
+and how long the export took; or why it was refused. Labels are told by the code of the model card, in a process in
+which sfumato cannot be imported. `rounding` is by how much torch in float32 differs from torch in float64. Models are
+drawn, not trained, and scaled so that logits differ by about 1 between images; those of `ON_DIGITS` are trained as
+well. Needs `pip install 'sfumato[onnx]'`. results/export.json holds the outcome; of names that are given, their rows
+alone are measured again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -29,13 +31,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from PIL import Image
 
 import sfumato
 from benchmarks import RESULTS
 from benchmarks.shared.stored import drawn, fill, stored
 from sfumato._checks import SfumatoError
 from sfumato.data import Tokens, Transform
-from sfumato.exporting.exported import COUNTS, FORMATS
+from sfumato.exporting.exported import COUNTS
 from sfumato.exporting.served import Served
 from sfumato.models.registry import create_for_texts
 
@@ -60,57 +63,118 @@ MODELS: dict[str, tuple[int, int]] = {
     "wrn-16-4": (3, 32),
     "nf-resnet-50": (3, 32),
     "timm:test_resnet": (1, 32),
-    "timm:test_vit": (3, 160),
-    "timm:vit_tiny_patch16_224": (3, 64),
-    "timm:resnet10t": (1, 64),
-    "timm:mobilenetv3_small_050": (3, 64),
-    "timm:convnext_atto": (3, 64),
-    "timm:efficientnet_lite0": (3, 64),
-    "timm:regnetx_002": (3, 64),
+    "timm:test_vit": (3, 32),
+    "timm:vit_tiny_patch16_224": (3, 32),
+    "timm:resnet10t": (1, 32),
+    "timm:mobilenetv3_small_050": (3, 32),
+    "timm:convnext_atto": (3, 32),
+    "timm:efficientnet_lite0": (3, 32),
+    "timm:regnetx_002": (3, 32),
     "timm:mixer_s32_224": (3, 64),
-    "timm:deit_tiny_patch16_224": (3, 64),
-    "timm:nf_regnet_b0": (3, 64),
-    "timm:ghostnetv2_100": (3, 64),
+    "timm:deit_tiny_patch16_224": (3, 32),
+    "timm:nf_regnet_b0": (3, 32),
+    "timm:ghostnetv2_100": (3, 32),
 }
 """Names, with channels and size of the images."""
+BATCH = 100
+FILES = {"onnx": "model.onnx", "torch-export": "model.pt2", "timm": "model.safetensors"}
+OPENED = """
+import sys
+sys.modules["sfumato"] = None
+import numpy as np
+code, given, answers = sys.argv[1:]
+records_of_all, labels = np.load(given), []
+for start in range(0, len(records_of_all), {batch}):
+    place = {{"records": records_of_all[start : start + {batch}]}}
+    exec(code, place)
+    found = place["probabilities"]
+    labels.append(np.asarray(found if isinstance(found, np.ndarray) else found.detach()).argmax(1))
+np.save(answers, np.concatenate(labels))
+"""
 PACKAGES = ("torch", "timm", "onnx", "onnxscript", "onnxruntime")
 TEXTS = ("bag", "bilstm", "bilstm,norm=layer")
 ON_DIGITS = ("linear", "scattering", "cnn", "timm:test_vit")
+KINDS = {"trained": ON_DIGITS, "drawn": (*MODELS, *TEXTS)}
 
 
 def main(names: list[str]) -> int:
-    known = json.loads(RESULT.read_text()) if names and RESULT.exists() else {"difference": {}, "alike_of_1000": {}}
+    known = json.loads(RESULT.read_text()) if names and RESULT.exists() else {"drawn": {}, "trained": {}}
     versions = {package: version(package).partition("+")[0] for package in PACKAGES}
-    for name in names or [*MODELS, *TEXTS]:
-        known["difference"][name] = compared(name)
-        print(f"{name:32} {known['difference'][name]}", flush=True)
-        write({"versions": versions, **known})
-    for name in ON_DIGITS if not names else ():
-        known["alike_of_1000"][name] = alike(name)
-        print(f"{name:32} {known['alike_of_1000'][name]}", flush=True)
-        write({"versions": versions, **known})
-    refused = [row for row in known["difference"].values() if any(isinstance(value, str) for value in row.values())]
+    rows = [(kind, name) for kind, all_names in KINDS.items() for name in all_names if not names or name in names]
+    for kind, name in rows:
+        known[kind][name] = measured(name, trained=kind == "trained")
+        print(f"{name:32} {known[kind][name]}", flush=True)
+        RESULT.write_text(json.dumps({"versions": versions, **known}, indent=2) + "\n")
+    refused = [row for _, name in rows for row in known["drawn"].get(name, {}).values() if isinstance(row, str)]
     return 1 if refused else 0
 
 
-def write(outcome: dict[str, Any]) -> None:
-    RESULT.write_text(json.dumps(outcome, indent=2) + "\n")
-
-
-def compared(name: str) -> dict[str, float | str]:
-    """For each format the largest difference, or the refusal."""
+def measured(name: str, *, trained: bool) -> dict[str, Any]:
+    """A row: rounding, and of each format what came out or the refusal."""
     with tempfile.TemporaryDirectory() as folder:
-        if name in TEXTS:
-            transform: Any = Tokens(length=12, vocabulary=200)
-            torch.manual_seed(0)
-            module = create_for_texts(name, classes=3, vocabulary=200, length=12)
-            fill(module)
+        path = (train if trained else draw)(name, Path(folder))
+        loaded = sfumato.load(path)
+        transform = loaded.transform
+        if isinstance(transform, Tokens):
+            records = Served(loaded).made_up(IMAGES).numpy()
+            own = loaded.predict([list(map(int, one)) for one in records])
         else:
-            channels, size = MODELS[name]
-            transform = Transform(size=size, channels=channels)
-            module = drawn(name, classes=3, channels=channels, size=size)
-        path = stored(Path(folder) / "model.safetensors", name, module, transform, "abc", temperature=1.5)
-        return {"rounding": rounding(path), **{to: difference(path, to) for to in formats(name)}}
+            assert isinstance(transform, Transform)
+            records = digits(transform.size, transform.channels)
+            own = loaded.predict(records)
+        found = {to: exported(path, to, records, own.argmax(1).numpy()) for to in formats(name)}
+        return {"rounding": rounding(path), **found}
+
+
+def draw(name: str, folder: Path) -> Path:
+    """A model file of weights that are drawn."""
+    if name in TEXTS:
+        transform: Any = Tokens(length=12, vocabulary=200)
+        torch.manual_seed(0)
+        module = create_for_texts(name, classes=3, vocabulary=200, length=12)
+        fill(module)
+    else:
+        channels, size = MODELS[name]
+        transform = Transform(size=size, channels=channels)
+        module = drawn(name, classes=3, channels=channels, size=size)
+    return stored(folder / "model.safetensors", name, module, transform, "abc", temperature=1.5)
+
+
+def train(name: str, folder: Path) -> Path:
+    """A private run on digits."""
+    # A ViT of timm's tests takes images of 8 pixels with patches of 4.
+    model = f"{name},patch_size=4" if "vit" in name else name
+    settings: dict[str, Any] = {"steps": 30, "batch_size": 256, "learning_rate": 0.5, "device": "cpu", "threads": 1}
+    sfumato.train(model, "digits", directory=folder / "run", epsilon=3, **settings)
+    return folder / "run"
+
+
+def digits(size: int, channels: int) -> np.ndarray:
+    """1,000 images of digits, uint8 (1000, size, size, channels)."""
+    source = sfumato.open_source("digits", owner_key=sfumato.owner_key())
+    images = np.concatenate([source.train.images[:], source.test.images[:]])[:IMAGES, :, :, 0]
+    enlarged = [Image.fromarray(one).resize((size, size), Image.Resampling.BILINEAR) for one in images]
+    return np.repeat(np.stack([np.asarray(one) for one in enlarged])[..., None], channels, axis=3)
+
+
+def exported(path: Path, to: str, records: np.ndarray, own: np.ndarray) -> dict[str, float] | str:
+    """What an export comes to, or the refusal."""
+    began = time.monotonic()
+    try:
+        made = sfumato.export(path, to=to)
+    except SfumatoError as error:
+        return str(error)
+    seconds = time.monotonic() - began
+    code = re.findall(r"```python\n(.*?)```", (made.path / "README.md").read_text("utf-8"), re.DOTALL)[-1]
+    with tempfile.TemporaryDirectory() as folder:
+        given, answers = Path(folder) / "records.npy", Path(folder) / "labels.npy"
+        np.save(given, records)
+        program = OPENED.format(batch=BATCH)
+        command = [sys.executable, "-W", "ignore", "-c", program, code, str(given), str(answers)]
+        subprocess.run(command, cwd=made.path, check=True)
+        alike = int((np.load(answers) == own).sum())
+    size = (made.path / FILES[to]).stat().st_size
+    return {"difference": made.difference, "alike": alike, "bytes": size, "seconds": round(seconds, 1)}
 
 
 @torch.no_grad()
@@ -127,32 +191,6 @@ def rounding(path: Path) -> float:
 def formats(name: str) -> list[str]:
     """Those that can hold it."""
     return ["onnx", "torch-export", *(["timm"] if name.startswith("timm:") else [])]
-
-
-def difference(path: Path, to: str) -> float | str:
-    try:
-        return sfumato.export(path, to=to).difference
-    except SfumatoError as error:
-        return str(error)
-
-
-def alike(name: str) -> dict[str, int]:
-    """How many of 1,000 images of digits have the label that `predict` gives them, by each exported model."""
-    with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder) / "run"
-        # A ViT of timm's tests takes images of 8 pixels with patches of 4.
-        model = f"{name},patch_size=4" if "vit" in name else name
-        settings: dict[str, Any] = {"steps": 30, "batch_size": 256, "learning_rate": 0.5, "device": "cpu", "threads": 1}
-        sfumato.train(model, "digits", directory=run, epsilon=3, **settings)
-        loaded, source = sfumato.load(run), sfumato.open_source("digits", owner_key=sfumato.owner_key())
-        images = np.concatenate([source.train.images[:], source.test.images[:]])[:IMAGES]
-        own = loaded.predict(images).argmax(1)
-        found = {}
-        for to in formats(name):
-            made = sfumato.export(run, to=to)
-            answer = FORMATS[to].opened(made.path, Served(loaded))
-            found[to] = int((answer(torch.from_numpy(images)).argmax(1) == own).sum())
-        return found
 
 
 if __name__ == "__main__":

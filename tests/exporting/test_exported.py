@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 
 import sfumato
@@ -43,30 +41,13 @@ def of_texts(folder: Path, name: str) -> Path:
     return stored(folder / "model.safetensors", name, module, Tokens(length=6, vocabulary=50), CLASSES)
 
 
-def code_of(card: Path) -> str:
-    """The Python lines of a model card."""
-    return "\n".join(re.findall(r"```python\n(.*?)```", card.read_text("utf-8"), re.DOTALL))
-
-
-@pytest.fixture
-def pictures(tmp_path) -> list[str]:
-    """A turned photograph, a transparent one, and a large grey one."""
-    noise = np.random.default_rng(0).integers(0, 256, (30, 20, 3)).astype(np.uint8)
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    Image.fromarray(noise).save(tmp_path / "turned.jpg", exif=exif)
-    Image.fromarray(np.dstack([noise, noise[..., :1]])).save(tmp_path / "clear.png")
-    Image.fromarray(noise[..., 0]).resize((300, 410)).save(tmp_path / "grey.jpg")
-    return [str(tmp_path / name) for name in ("turned.jpg", "clear.png", "grey.jpg")]
-
-
-def test_a_torch_program_opens_without_sfumato_and_gives_what_predict_gives(tmp_path, pictures):
+def test_a_torch_program_opens_without_sfumato_and_gives_what_predict_gives(tmp_path, pictures, card_code):
     path = model(tmp_path, "scattering", channels=3, size=16)
     made = sfumato.export(path, to="torch-export")
     assert made.files == ("model.pt2", "preprocessing.json", "README.md")
     assert made.difference <= 1e-6
     blocked = "import sys; sys.modules['sfumato'] = None"
-    code = f"{blocked}\npaths = {pictures!r}\n{code_of(made.path / 'README.md')}\nprint(probabilities.tolist())"
+    code = f"{blocked}\npaths = {pictures!r}\n{card_code(made.path)}\nprint(probabilities.tolist())"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], cwd=made.path, capture_output=True, text=True, check=False
     )
@@ -80,6 +61,10 @@ def test_the_same_export_again_is_the_same_bytes_and_anything_else_there_is_refu
     made = sfumato.export(path, to="torch-export", output=tmp_path / "a")
     sfumato.export(path, to="torch-export", output=tmp_path / "a")
     assert str(Path(exported.__file__).parent).encode() not in (made.path / "model.pt2").read_bytes()
+    (made.path / "more").mkdir()
+    with pytest.raises(SfumatoError, match=r"more is no part of this export"):
+        sfumato.export(path, to="torch-export", output=tmp_path / "a")
+    (made.path / "more").rmdir()
     (made.path / "README.md").write_text("mine")
     with pytest.raises(SfumatoError, match=r"README.md is there already"):
         sfumato.export(path, to="torch-export", output=tmp_path / "a")
@@ -87,6 +72,13 @@ def test_the_same_export_again_is_the_same_bytes_and_anything_else_there_is_refu
     (tmp_path / "b" / "notes").write_text("mine")
     with pytest.raises(SfumatoError, match="b exists and holds no exported model"):
         sfumato.export(path, to="torch-export", output=tmp_path / "b")
+
+
+def test_a_folder_with_another_models_export_is_refused_before_anything_is_made(tmp_path, monkeypatch):
+    sfumato.export(model(tmp_path, "linear"), to="torch-export")
+    monkeypatch.setattr(torch_export, "write", lambda *given: pytest.fail("made first"))
+    with pytest.raises(SfumatoError, match=r"preprocessing.json is there already and holds something else"):
+        sfumato.export(model(tmp_path, "lenet"), to="torch-export")
 
 
 def test_what_it_says_of_itself(tmp_path):
@@ -123,15 +115,12 @@ def test_an_embedding_has_length_one(tmp_path, to):
     torch.testing.assert_close(answer(torch.from_numpy(images)), sfumato.load(path).embed(images), atol=1e-5, rtol=0)
 
 
-def test_onnx_opens_without_sfumato(tmp_path, pictures):
+def test_onnx_opens_without_sfumato(tmp_path, pictures, by_card):
     pytest.importorskip("onnxruntime", reason="pip install 'sfumato[onnx]'")
     path = model(tmp_path, "lenet5", size=12)
     made = sfumato.export(path)
     assert made.files[0] == "model.onnx"
-    place: dict = {"paths": pictures}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(made.path)
-        exec(code_of(made.path / "README.md"), place)
+    place = by_card(made.path)
     found = torch.from_numpy(place["probabilities"])
     torch.testing.assert_close(found, sfumato.load(path).predict(pictures), atol=1e-5, rtol=0)
     said = place["session"].get_modelmeta().custom_metadata_map["sfumato"]
@@ -139,26 +128,6 @@ def test_onnx_opens_without_sfumato(tmp_path, pictures):
     assert str(Path(exported.__file__).parent).encode() not in (made.path / "model.onnx").read_bytes()
     before = (made.path / "model.onnx").read_bytes()
     assert (sfumato.export(path, output=tmp_path / "again").path / "model.onnx").read_bytes() == before
-
-
-def test_a_folder_of_timm_opens_by_timm_alone(tmp_path, pictures):
-    for name, size in (("timm:test_vit", 32), ("timm:test_resnet", 24)):
-        place = tmp_path / name[5:]
-        place.mkdir()
-        path = model(place, name, channels=3, size=size)
-        made = sfumato.export(path, to="huggingface")
-        code: dict = {"paths": pictures}
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(made.path)
-            exec(code_of(made.path / "README.md"), code)
-        own = sfumato.load(path).predict(pictures)
-        torch.testing.assert_close(code["probabilities"].detach(), own, atol=1e-5, rtol=0)
-        assert json.loads((made.path / "config.json").read_text("utf-8"))["label_names"] == list(CLASSES)
-
-
-def test_a_folder_of_timm_holds_models_of_timm_alone(tmp_path):
-    with pytest.raises(SfumatoError, match=r"'linear' is not built by timm.*--to onnx"):
-        sfumato.export(model(tmp_path, "linear"), to="timm")
 
 
 class Branching(nn.Module):

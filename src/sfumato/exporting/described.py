@@ -22,11 +22,13 @@ def about(served: Served, *, model: str, to: str, released: str) -> dict[str, An
         released: SHA-256 of the model file that the run has released.
     """
     loaded, transform = served.loaded, served.loaded.transform
+    backbone = (loaded.features or {}).get("backbone")
     records, count = served.made_up(1), loaded.embedding or len(loaded.classes)
     return {
         "format": FORMAT,
         "to": to,
         "model": model,
+        **({} if backbone is None else {"backbone": backbone["name"]}),
         "released_model_sha256": released,
         "classes": list(loaded.classes),
         "statement": loaded.statement.to_dict(),

@@ -23,7 +23,7 @@ from torch import nn
 from sfumato._checks import SfumatoError, one_of
 from sfumato._files import make_directory, write
 from sfumato.exporting import described
-from sfumato.exporting.formats import onnx, timm, torch_export
+from sfumato.exporting.formats import onnx, timm, torch_export, transformers
 from sfumato.exporting.served import Served
 from sfumato.models import about_of
 from sfumato.runs import directory as names
@@ -69,8 +69,10 @@ def export(
 
     Args:
         run: the run directory, or a model file alone, such as `aggregate` makes.
-        to: "onnx", "torch-export", or "huggingface" and "timm", which are one: a folder of a model of timm.
-        output: the folder, which may hold nothing but this very export. (default: export-TO beside the model file)
+        to: "onnx", "torch-export", "timm" for a folder of a model of timm, or "huggingface" for one of a model of timm
+            or transformers.
+        output: the folder, which may hold nothing but this very export. (default: export-TO in the run directory, or
+            NAME-TO beside a model file NAME.safetensors)
         model: as for `load`.
 
     **Guarantee.** Post-processing of the released model: it costs nothing.
@@ -83,30 +85,30 @@ def export(
     missing = [name for name in form.NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         raise SfumatoError(f"--to {to} needs {' and '.join(missing)}, not installed", "pip install 'sfumato[onnx]'")
-    loaded = load(run, model=model)
-    path = Path(run)
-    file = path / names.MODEL if path.is_dir() else path
-    folder = file.with_name(f"export-{to}") if output is None else Path(output)
+    loaded, path = load(run, model=model), Path(run)
+    file, own = (path / names.MODEL, "export") if path.is_dir() else (path, path.stem)
+    folder = file.with_name(f"{own}-{to}") if output is None else Path(output)
     _refuse_occupied(folder)
     served = Served(loaded)
+    if to == "huggingface" and transformers.pretrained(served.module) is not None:
+        form = transformers
     with safe_open(file, "pt") as stored:
         spelling = (about_of(stored.metadata(), file) or {})["model"]
-    facts = described.about(served, model=spelling, to=to, released=names.file_hash(file))
+    released = names.file_hash(file)
+    facts = described.about(served, model=spelling, to=to, released=released)
+    contents = {described.FILE: (json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()}
+    _refuse_other(folder, contents)
     with tempfile.TemporaryDirectory() as made:
         place = Path(made)
         with _quiet(), _refusing(spelling, to):
             form.write(served, place, facts)
             difference = _checked(form.opened(place, served), served, spelling, to)
-        use = described.use(served, form.USE, **(form.used(served) if form is timm else {}))
-        contents = {
-            one.name: one.read_bytes() for one in sorted(place.iterdir(), key=lambda one: one.name != form.FILE)
-        }
-    contents[described.FILE] = (json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
-    released = facts["released_model_sha256"]
+        files = sorted(place.iterdir(), key=lambda one: one.name != form.FILE)
+        contents = {one.name: one.read_bytes() for one in files} | contents
+    use = described.use(served, form.USE, **form.used(served))
     card = exported_card(path, loaded, model=spelling, use=use, library=form.LIBRARY, released=released)
-    contents[CARD] = card.encode()
-    _put(folder, contents)
-    return Exported(path=folder, files=tuple(contents), difference=difference)
+    _put(folder, contents | {CARD: card.encode()})
+    return Exported(path=folder, files=(*contents, CARD), difference=difference)
 
 
 @torch.no_grad()
@@ -135,12 +137,19 @@ def _refuse_occupied(folder: Path) -> None:
         raise SfumatoError(f"{folder} exists and holds no exported model", "give another `output`")
 
 
+def _refuse_other(folder: Path, contents: dict[str, bytes]) -> None:
+    """Refuse a folder in which a file of one of these names holds something else."""
+    for name, content in sorted(contents.items()):
+        if (folder / name).exists() and (folder / name).read_bytes() != content:
+            raise SfumatoError(f"{folder / name} is there already and holds something else", "give another `output`")
+
+
 def _put(folder: Path, contents: dict[str, bytes]) -> None:
     """Write the files; where there are some already, they must be these."""
     there = {one.name for one in folder.iterdir()} if folder.is_dir() else set()
-    other = sorted(name for name in there if contents.get(name) != (folder / name).read_bytes())
-    if other:
-        raise SfumatoError(f"{folder / other[0]} is there already and holds something else", "give another `output`")
+    for name in sorted(there - set(contents)):
+        raise SfumatoError(f"{folder / name} is no part of this export", "give another `output`")
+    _refuse_other(folder, contents)
     try:
         make_directory(folder)
     except OSError as error:
@@ -152,11 +161,12 @@ def _put(folder: Path, contents: dict[str, bytes]) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch, timm and onnxscript say on the way."""
+    """Without what torch, timm, onnxscript and transformers say on the way."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        said = io.StringIO()
+        with warnings.catch_warnings(), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 from torch.nn import functional
@@ -118,6 +120,17 @@ def test_wavelets_stand_beside_the_dictionary_with_their_share_of_the_length(cha
     torch.testing.assert_close(found[:, width:], functional.normalize(expected) * NORM_BESIDE * 0.75**0.5)
     torch.testing.assert_close(found.norm(dim=1), torch.full((3,), NORM_BESIDE))
     assert both.head.in_features == found.shape[1]
+
+
+@pytest.mark.parametrize(("channels", "size"), [(1, 28), (3, 64)])
+def test_an_image_of_one_grey_has_no_rounding_errors_brought_to_length(channels, size):
+    both = create("dictionary,wavelets=0.75", classes=2, channels=channels, size=size)
+    greys = torch.linspace(-1, 1, 5).reshape(-1, 1, 1, 1).expand(-1, channels, size, size)
+    single, double = both.features(greys), copy.deepcopy(both).double().features(greys.double())
+    torch.testing.assert_close(single, double.float(), atol=2e-3, rtol=0)  # of vectors of length 12.5; else about 1
+    faint = greys.clone()
+    faint[:, :, size // 2, size // 2] *= 0.999  # less than a level
+    torch.testing.assert_close(both.features(faint), single, atol=0.1, rtol=0)
 
 
 @pytest.mark.parametrize("share", ["0", "1", "-0.5", "nan", "half"])

@@ -15,7 +15,9 @@ from torch.nn import functional
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Transform
+from sfumato.exporting.formats.alone import ELSEWHERE, each_channel, folded, read
 from sfumato.exporting.served import Served
+from sfumato.models import Ensemble, OnBackbone
 from sfumato.models.name import parse
 from sfumato.models.networks import zoo
 
@@ -29,32 +31,32 @@ import torch
 
 model = timm.create_model("local-dir:.", pretrained=True).eval()
 constants = [torch.tensor(numbers).reshape(1, -1, 1, 1) for numbers in ({mean}, {std})]
-inputs = (torch.from_numpy(records).permute(0, 3, 1, 2) / 255 - constants[0]) / constants[1]
+pixels = torch.from_numpy(records).permute(0, 3, 1, 2).float()
+{cut}inputs = (pixels / 255 - constants[0]) / constants[1]
 {output} = model(inputs){read}  # {shape}
 ```"""
-_ELSEWHERE = "export it --to onnx, which takes any model"
 
 
 def write(served: Served, folder: Path, about: Mapping[str, Any]) -> None:
     """Write the two files into a folder.
 
-    A temperature and a shift of classes' shares are worked into the last layer: (W / T, b / T + offsets).
+    Of a linear layer on the features of a backbone (`features:`) the two are put together again.
 
     Errors: `SfumatoError` for a network that is not built by timm alone.
     """
-    loaded, spelling = served.loaded, str(about["model"])
-    transform = loaded.transform
-    if not spelling.startswith(zoo.PREFIX) or not isinstance(transform, Transform):
-        raise SfumatoError(f"model {spelling!r} is not built by timm, whose folders hold models of timm", _ELSEWHERE)
+    loaded, transform = served.loaded, served.loaded.transform
+    spelling, module = _network(served, str(about["model"]), str(about["to"]))
+    if not isinstance(transform, Transform):
+        raise SfumatoError(f"model {spelling!r} takes no images", ELSEWHERE)
     name, options = parse(spelling)
     options = {key: value for key, value in options.items() if key != "skipinit"}  # where gains start, no more
-    module = _read_by_softmax(served)
+    module = folded(served, module, getattr(module, "get_classifier", lambda: None)())
     weights = {key: value.detach().contiguous().clone() for key, value in module.state_dict().items()}
     outputs = loaded.embedding or len(loaded.classes)
     arguments = _arguments(name.removeprefix(zoo.PREFIX), options, weights, transform, outputs)
     if arguments is None:
         raise SfumatoError(
-            f"model {spelling!r} has layers that timm's does not have (such as statistics of public data)", _ELSEWHERE
+            f"model {spelling!r} has layers that timm's does not have (such as statistics of public data)", ELSEWHERE
         )
     side = transform.resolution or transform.enlarged or transform.size
     config = {
@@ -70,8 +72,8 @@ def write(served: Served, folder: Path, about: Mapping[str, Any]) -> None:
             "interpolation": transform.interpolation,
             "crop_pct": side / (transform.enlarged or transform.size),
             "crop_mode": "center",
-            "mean": _each(transform.mean, transform.channels),
-            "std": _each(transform.std, transform.channels),
+            "mean": each_channel(transform.mean, transform.channels),
+            "std": each_channel(transform.std, transform.channels),
             "custom_load": False,
         },
         "sfumato": dict(about),
@@ -100,28 +102,63 @@ def opened(folder: Path, served: Served) -> Callable[[Tensor], Tensor]:
 
 def used(served: Served) -> dict[str, Any]:
     """What the lines of code in the card are filled in with."""
-    loaded, transform = served.loaded, served.loaded.transform
+    transform = served.loaded.transform
     assert isinstance(transform, Transform)
-    read = ".softmax(-1)" if loaded.loss == "softmax" else ".sigmoid()"
     return {
-        "mean": _each(transform.mean, transform.channels),
-        "std": _each(transform.std, transform.channels),
-        "read": read if loaded.embedding is None else "",
+        "mean": each_channel(transform.mean, transform.channels),
+        "std": each_channel(transform.std, transform.channels),
+        "read": read(served),
+        "cut": _cut(transform),
     }
 
 
-def _read_by_softmax(served: Served) -> nn.Module:
-    """A copy of the network whose softmax (or sigmoid) gives the run's scores."""
-    reading, module = served.loaded.reading, copy.deepcopy(served.module)
-    if served.loaded.embedding is not None or ((reading.temperature or 1.0) == 1.0 and not any(reading.offsets)):
-        return module
-    last = getattr(module, "get_classifier", lambda: None)()
+def _cut(transform: Transform) -> str:
+    """Lines of code that enlarge images and cut their middle out, as `Transform.cut_out` does."""
+    lines, side = "", transform.enlarged or transform.size
+    if side != transform.size:
+        lines += (
+            f'pixels = torch.nn.functional.interpolate(pixels, ({side}, {side}), mode="{transform.interpolation}", '
+            "antialias=True).clamp(0, 255)\n"
+        )
+    if (transform.resolution or side) != side:
+        start = (side - transform.resolution) // 2
+        middle = f"{start}:{start + transform.resolution}"
+        lines += f"pixels = pixels[:, :, {middle}, {middle}]\n"
+    return lines
+
+
+def _network(served: Served, spelling: str, to: str) -> tuple[str, nn.Module]:
+    """The spelling and a copy of timm's network that holds the run's weights."""
+    module = served.module
+    if isinstance(module, Ensemble):
+        raise SfumatoError("an ensemble is several networks, and timm's folders hold one", ELSEWHERE)
+    if isinstance(module, OnBackbone) and module.backbone.architecture.name.startswith(zoo.PREFIX):
+        if module.norm or module.hidden is not None:
+            raise SfumatoError(
+                f"model {spelling!r} does more on its backbone's features than the one linear layer of timm's networks",
+                "export it --to onnx, which takes any model, or train `--model head`",
+            )
+        return module.backbone.architecture.name, _put_together(module)
+    if not spelling.startswith(zoo.PREFIX):
+        libraries = "timm" if to == "timm" else "timm or transformers"
+        raise SfumatoError(
+            f"model {spelling!r} is not built by {libraries}, whose folders hold their models", ELSEWHERE
+        )
+    return spelling, copy.deepcopy(module)
+
+
+@torch.no_grad()
+def _put_together(module: OnBackbone) -> nn.Module:
+    """The backbone with the head in its classifier's place."""
+    network: Any = copy.deepcopy(module.backbone.network)
+    with torch.random.fork_rng(devices=[]):
+        network.reset_classifier(module.head.out_features)
+    last = network.get_classifier()
     if not isinstance(last, (nn.Linear, nn.Conv2d)) or last.bias is None:
-        raise SfumatoError("the last layer of the model cannot hold its temperature", _ELSEWHERE)
-    with torch.no_grad():
-        last.weight.div_(reading.temperature or 1.0)
-        last.bias.copy_(last.bias / (reading.temperature or 1.0) + last.bias.new_tensor(reading.offsets))
-    return module
+        raise SfumatoError(f"{module.backbone.architecture.name!r} has no linear classifier", ELSEWHERE)
+    last.weight.copy_(module.head.weight.reshape_as(last.weight))
+    last.bias.copy_(module.head.bias)
+    return network.eval()
 
 
 def _arguments(
@@ -142,8 +179,3 @@ def _arguments(
         if {key: value.shape for key, value in built.state_dict().items()} == shapes:
             return arguments
     return None
-
-
-def _each(constants: Any, channels: int) -> list[float]:
-    """One number for each channel."""
-    return list(constants) * (channels if len(constants) == 1 else 1)

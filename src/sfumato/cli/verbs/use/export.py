@@ -19,9 +19,9 @@ class Export(OfModel):
     """
 
     to: Literal["onnx", "torch-export", "huggingface", "timm"] = "onnx"
-    """ONNX, a program of torch.export, or a folder as Hugging Face and timm have it (for models of timm)."""
+    """ONNX, a program of torch.export, or a folder that timm or transformers opens (for models of theirs)."""
     output: Path = None
-    """The folder. (default: export-TO beside the model file)"""
+    """The folder. (default: export-TO in the run directory, NAME-TO beside a model file)"""
 
     def run(self) -> None:
         """Write and name the folder."""

@@ -1,0 +1,119 @@
+"""A folder as Hugging Face's transformers reads it: config.json, model.safetensors and preprocessor_config.json."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sfumato._checks import SfumatoError
+from sfumato.data import Transform
+from sfumato.exporting.formats.alone import ELSEWHERE, each_channel, folded, read
+from sfumato.exporting.served import Served
+
+FILE = "model.safetensors"
+CONFIG = "config.json"
+PROCESSOR = "preprocessor_config.json"
+LIBRARY = "transformers"
+NEEDS: tuple[str, ...] = ()
+USE = """```python
+from transformers import AutoImageProcessor, AutoModelForImageClassification
+
+processor = AutoImageProcessor.from_pretrained(".")
+model = AutoModelForImageClassification.from_pretrained(".").eval()
+inputs = processor(images=list(records), input_data_format="channels_last", return_tensors="pt")
+{output} = model(**inputs).logits{read}  # {shape}
+```"""
+
+
+def pretrained(module: nn.Module) -> nn.Module | None:
+    """The model of transformers, or of peft around one, that a module is or holds all its weights in; None for none."""
+    for inner in module.modules():
+        if len(list(inner.parameters())) < len(list(module.parameters())):
+            return None
+        if any(base.__module__.startswith(("transformers.", "peft.")) for base in type(inner).__mro__):
+            return inner
+    return None
+
+
+def write(served: Served, folder: Path, about: Mapping[str, Any]) -> None:
+    """Write the files into a folder; adapters of peft are merged into the weights.
+
+    Errors: `SfumatoError` for a model that does not classify images.
+    """
+    loaded, transform = served.loaded, served.loaded.transform
+    model: Any = copy.deepcopy(pretrained(served.module))
+    if hasattr(model, "merge_and_unload"):
+        model = model.merge_and_unload()
+    classifies = loaded.embedding is None and "ForImageClassification" in type(model).__name__
+    if not classifies or not isinstance(transform, Transform):
+        raise SfumatoError(f"model {about['model']!r} is no classifier of images of transformers", ELSEWHERE)
+    classes = list(loaded.classes)
+    linear = [one for one in model.modules() if isinstance(one, nn.Linear) and one.out_features == len(classes)]
+    folded(served, model, linear[-1] if linear else None)
+    model.config.id2label = dict(enumerate(classes))
+    model.config.label2id = {name: label for label, name in enumerate(classes)}
+    kind = "single_label" if loaded.loss == "softmax" else "multi_label"  # which is how a pipeline reads logits
+    model.config.problem_type = f"{kind}_classification"
+    model.config.sfumato = dict(about)
+    model.config.name_or_path = ""  # where the weights came from may be a path of this machine
+    model.save_pretrained(folder)
+    (folder / PROCESSOR).write_text(json.dumps(processor(transform), indent=2) + "\n", "utf-8")
+
+
+def processor(transform: Transform) -> dict[str, Any]:
+    """What AutoImageProcessor reads: the shorter side resized, the middle cut out, pixels scaled."""
+    side = transform.enlarged or transform.size
+    resolution = transform.resolution or side
+    return {
+        "image_processor_type": "BitImageProcessor",  # resizes, cuts and scales, for whatever model
+        "do_convert_rgb": transform.channels == 3,
+        "do_resize": True,
+        "size": {"shortest_edge": side},
+        "resample": {"bilinear": 2, "bicubic": 3}[transform.interpolation],  # Pillow's numbers
+        "do_center_crop": True,
+        "crop_size": {"height": resolution, "width": resolution},
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": each_channel(transform.mean, transform.channels),
+        "image_std": each_channel(transform.std, transform.channels),
+    }
+
+
+def opened(folder: Path, served: Served) -> Callable[[Tensor], Tensor]:
+    """The folder as a function of records, opened as anybody would.
+
+    Where images are enlarged, the run's own preparation takes the processor's place, which rounds to whole levels.
+    """
+    from transformers import (  # pyright: ignore[reportMissingImports]
+        AutoImageProcessor,
+        AutoModelForImageClassification,
+    )
+
+    transform = served.loaded.transform
+    assert isinstance(transform, Transform)
+    model = AutoModelForImageClassification.from_pretrained(folder).eval()
+    prepare = AutoImageProcessor.from_pretrained(folder)
+
+    @torch.no_grad()
+    def answer(records: Tensor) -> Tensor:
+        if transform.enlarged in (None, transform.size):
+            given = {"input_data_format": "channels_last", "return_tensors": "pt"}
+            inputs = prepare(images=list(records.numpy()), **given)["pixel_values"]
+        else:
+            inputs = transform(records)
+        logits = model(inputs).logits
+        return logits.softmax(-1) if served.loaded.loss == "softmax" else logits.sigmoid()
+
+    return answer
+
+
+def used(served: Served) -> dict[str, Any]:
+    """What the lines of code in the card are filled in with."""
+    return {"read": read(served)}
