@@ -42,7 +42,7 @@ class PrivateTrainer(Trainer):
         return DataLoader([{"step": step} for step in range(self.plan.steps)], batch_size=1)
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
-        """The Trainer's own schedule, of the optimizer that each private step moves; then the run begins, or goes on."""
+        """The Trainer's own schedule, of the optimizer that each private step moves; then the run begins."""
         schedule = super().create_scheduler(num_training_steps, optimizer)
         self.run = sfumato.private_steps(
             self.model,

@@ -169,7 +169,7 @@ def check(
                     try:
                         _compare(sharp, examples, chosen, exact, exact, relative=_SHARP)
                     except SfumatoError:
-                        precision.refuse_coarse(doubled, examples, views)
+                        precision.refuse_autocast(doubled, examples, views)
                         raise
         _compare(gradient, synthetic, everything, plain, exact, relative=_LOOSE)
 
