@@ -151,7 +151,7 @@ def _private(
         query = ClippedScatters(width=known["module"].mapped, max_norm=plan.max_norm)
     else:
         query = ClippedUpdates(local=LocalTraining(known["module"], clients.local), max_norm=plan.max_norm)
-    facts = with_noise(facts, settings, plan, query.zeros(), alone=True)  # one user, or one client, after the other
+    facts = with_noise(facts, settings.noise, plan, query.zeros(), alone=True)  # one user or client after the other
     for part in parts:
         facts = part.circumstances(facts)
     return (WhiteningJob if whitens else EmbeddingJob)(**known, circumstances=facts, gradient=query)

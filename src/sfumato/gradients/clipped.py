@@ -73,7 +73,8 @@ class ClippedGradient(Bounded):
     Args:
         model: gives logits (N, classes), or anything else that the loss takes, from a batch (N, ...). Parameters with
             ``requires_grad=False`` are left out. One that went through ``torch.compile`` is taken by what it wraps; of
-            one that gives an object with ``logits``, as those of transformers do, torch's own losses get these.
+            one of transformers or peft, which gives an object, torch's own losses get the ``logits``, and other losses
+            get all of it: of one that is given labels, ``lambda outputs, targets: outputs.loss`` is its own loss.
         loss: called as ``loss(outputs, targets)`` with one example's outputs (K, ...) and its target once per view
             (K, ...); returns a scalar mean over views, like ``torch.nn.functional.cross_entropy``.
         max_norm: the bound ``C`` on the L2 norm of one example's gradient over all parameters together.
@@ -116,7 +117,8 @@ class ClippedGradient(Bounded):
             raise SfumatoError(f"loss must be a function, got {loss!r}", "give torch.nn.functional.cross_entropy")
         isolation.refuse_trainable_loss(loss)
         losses.refuse_divided_weights(loss)
-        model, loss = wrapped.without_compilation(model), wrapped.of_logits(model, loss)
+        model = wrapped.unwrapped(model)
+        loss = wrapped.of_logits(model, loss)
         self._model = model
         super().__init__(positive("max_norm", max_norm), positive_integer("views", views))
         if self._max_norm < _LEAST_NORM:

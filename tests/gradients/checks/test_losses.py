@@ -28,6 +28,25 @@ def test_class_weights_that_a_mean_divides_out_are_refused(loss):
         ClippedGradient(nn.Linear(4, 3), loss)
 
 
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("at", [{"weight": WEIGHT}, WEIGHT])
+def test_they_are_refused_within_a_loss_of_ones_own_too(at, views):
+    def loss(outputs, targets):
+        positional, named = ((), at) if isinstance(at, dict) else ((at,), {})
+        return functional.cross_entropy(outputs, targets, *positional, **named) + 0.1 * outputs.square().mean()
+
+    with pytest.raises(SfumatoError, match="divides out again"):
+        ClippedGradient(nn.Linear(4, 3), loss, views=views).self_check((4,))
+
+
+def test_weights_among_the_pixels_of_one_mask_are_none_that_divide_out():
+    def loss(outputs, targets):
+        return functional.cross_entropy(outputs, targets, weight=WEIGHT)
+
+    masks = (torch.arange(36) % 3).reshape(1, 6, 6)
+    ClippedGradient(nn.Conv2d(1, 3, 3, padding=1), loss).self_check((1, 6, 6), targets=masks)
+
+
 def test_class_weights_that_stay_are_taken():
     def loss(outputs, targets):
         return functional.cross_entropy(outputs, targets, weight=WEIGHT, reduction="none").mean()

@@ -6,13 +6,14 @@ weights that a mean divides out again, and comparisons of one example with other
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from sfumato._checks import SfumatoError
 from sfumato.gradients.examples import Tree, call, each, tensors
@@ -20,21 +21,40 @@ from sfumato.gradients.examples import Tree, call, each, tensors
 _WEIGHTED = (nn.CrossEntropyLoss, nn.NLLLoss)
 _WEIGHTED_FUNCTIONS = (functional.cross_entropy, functional.nll_loss)
 _SCALES = (0.0, 1.0, 10.0)
-"""Of what is added to a model's outputs, which may be all alike before training."""
+"""Of what is added to a model's outputs, which may be all alike before training; a tenth of it to its parameters."""
 
 
 def refuse_divided_weights(loss: Any) -> None:
     """Refuse weights of classes by which a mean divides again: of one example it is what it is without them."""
     weighted = isinstance(loss, _WEIGHTED) and loss.weight is not None and loss.reduction == "mean"
     if isinstance(loss, partial) and loss.func in _WEIGHTED_FUNCTIONS:
-        given = loss.keywords
-        weighted = given.get("weight") is not None and given.get("reduction", "mean") == "mean"
+        weighted = _is_weighted_mean(loss.keywords)
     if weighted:
-        raise SfumatoError(
-            "loss has class weights that its mean divides out again: of one example it is the same without them",
-            "give lambda outputs, targets: torch.nn.functional.cross_entropy(outputs, targets, weight=weight, "
-            "reduction='none').mean(), or train with `class_prevalence`",
-        )
+        _refuse_divided()
+
+
+def _is_weighted_mean(given: Mapping[str, Any]) -> bool:
+    return given.get("weight") is not None and given.get("reduction", "mean") == "mean"
+
+
+def _refuse_divided() -> NoReturn:
+    raise SfumatoError(
+        "loss has class weights that its mean divides out again: of one example it is the same without them",
+        "give lambda outputs, targets: torch.nn.functional.cross_entropy(outputs, targets, weight=weight, "
+        "reduction='none').mean(), or train with `class_prevalence`",
+    )
+
+
+class _Weights(TorchFunctionMode):
+    """Refuses such weights wherever a loss calls for them, where there is one class, by which they are divided out."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func in _WEIGHTED_FUNCTIONS:
+            given = dict(zip(("input", "target", "weight"), args, strict=False)) | (kwargs or {})
+            classes = given["target"]
+            if _is_weighted_mean(given) and not classes.is_floating_point() and len(classes.unique()) == 1:
+                _refuse_divided()
+        return func(*args, **(kwargs or {}))
 
 
 def refuse_constant(
@@ -47,6 +67,7 @@ def refuse_constant(
         targets: (E, ...).
     """
     state = {name: value.detach() for name, value in (*model.named_parameters(), *model.named_buffers())}
+    trained = [name for name, value in model.named_parameters() if value.requires_grad]
     generator, tried = torch.Generator().manual_seed(0), False
     for row in range(len(tensors(inputs)[0])):
         rows = slice(row, row + 1)
@@ -54,21 +75,30 @@ def refuse_constant(
         own = each(lambda one, rows=rows: one[rows].expand(views, *one.shape[1:]), targets)
         with torch.no_grad():
             outputs = call(model, state, example)
-        if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
-            return
+        of_outputs = isinstance(outputs, Tensor) and outputs.is_floating_point()
         for scale in _SCALES:
-            moved = torch.randn(outputs.shape, generator=generator).to(outputs) * scale
-            leaf = (outputs.detach() + moved).requires_grad_()
-            value = loss(leaf, own)
+            if of_outputs:
+                leaves = {"outputs": _moved(outputs, scale, generator)}
+                found = leaves["outputs"]
+            else:  # an object, which may hold the loss itself
+                leaves = {name: _moved(state[name], scale / 10, generator) for name in trained}
+                found = call(model, state | leaves, example)
+            with _Weights():
+                value = loss(found, own)
             if not value.requires_grad:
                 continue
-            (found,) = torch.autograd.grad(value, leaf, allow_unused=True)
             tried = True
-            if found is not None and not bool((found == 0).all()):  # nan too
-                return
+            for gradient in torch.autograd.grad(value, tuple(leaves.values()), allow_unused=True):
+                if gradient is not None and not bool((gradient == 0).all()):  # nan too
+                    return
     if tried:
         raise SfumatoError(
             "the loss is constant on one example, so that training would follow noise alone",
             "give a loss of each example's own outputs and target: one that compares the examples of a batch, or is "
             "taken relative to their mean, has no gradient of one example",
         )
+
+
+def _moved(value: Tensor, scale: float, generator: torch.Generator) -> Tensor:
+    """A leaf of autograd near these values."""
+    return (value.detach() + scale * torch.randn(value.shape, generator=generator).to(value)).requires_grad_()

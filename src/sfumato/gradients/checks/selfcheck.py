@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients.checks import oracle
+from sfumato.gradients.checks import oracle, precision
 from sfumato.gradients.checks.discovery import first_line, undisturbed_random
 from sfumato.gradients.checks.isolation import nothing_kept
 from sfumato.gradients.checks.randomless import WithoutRandomness
@@ -111,6 +111,7 @@ def _classes(model: nn.Module, inputs: Tree, views: int) -> int:
     with torch.no_grad(), undisturbed_random(), nothing_kept(model, None):
         try:
             outputs = call(model, state, batch)
+            outputs = getattr(outputs, "logits", outputs)
         except Exception as error:
             raise SfumatoError(
                 f"the model fails on a made-up example of the given shape: {first_line(error)}", "check example_shape"
@@ -165,7 +166,11 @@ def check(
                 examples = each(_double, synthetic)
                 sharp = build(doubled, examples)
                 for chosen in ([0], everything):
-                    _compare(sharp, examples, chosen, exact, exact, relative=_SHARP)
+                    try:
+                        _compare(sharp, examples, chosen, exact, exact, relative=_SHARP)
+                    except SfumatoError:
+                        precision.refuse_autocast(doubled, examples, views)
+                        raise
         _compare(gradient, synthetic, everything, plain, exact, relative=_LOOSE)
 
 

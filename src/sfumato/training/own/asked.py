@@ -10,15 +10,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sfumato._checks import SfumatoError, positive, positive_integer
-from sfumato.gradients.checks.wrapped import without_compilation
+from sfumato._checks import SfumatoError, one_of, positive, positive_integer
+from sfumato.experiment.budget import SECURE, STANDARD
+from sfumato.gradients.checks.wrapped import loss_of_model, unwrapped
 from sfumato.gradients.examples import Tree
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.runs.directory import RunDirectory
-from sfumato.training.own.records import own_records
+from sfumato.training.own.pinned import stated
+from sfumato.training.own.records import LABELS, own_records
 from sfumato.training.own.steps import Loss, PrivateSteps
 from sfumato.training.parts import budgeted
+from sfumato.training.preparation.noise import refuse_noise
 from sfumato.training.preparation.prepare import check_epsilon
 from sfumato.training.preparation.start import Machine, Start
 
@@ -27,7 +30,7 @@ def private_steps(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     data: Any,
-    loss: Loss = functional.cross_entropy,
+    loss: Loss | None = None,
     *,
     directory: str | os.PathLike[str],
     plan: PrivacyPlan | None = None,
@@ -44,7 +47,10 @@ def private_steps(
     public: bool = False,
     budget: str | None = None,
     seed: int | None = None,
-    **machine: Any,
+    noise: str = STANDARD,
+    precision: str | None = None,
+    threads: int | None = None,
+    micro_batch: int | None = None,
 ) -> PrivateSteps:
     """The private steps of a training loop of one's own; the same call goes on with a run that was interrupted.
 
@@ -61,15 +67,18 @@ def private_steps(
     Args:
         model: any module; it is trained in place. On whatever device it is.
         optimizer: over its parameters. It moves the weights in each step, before the loop's body runs.
-        data: a pair (inputs, targets) of tensors or arrays (N, ...), or of tuples or dicts of such; a map-style data
-            set of such pairs, which gives the same record each time; or what `sfumato.open_source` gives.
-        loss: of (outputs, targets), with one example's outputs (1, ...) and target (1, ...), to a number.
+        data: the model's own inputs: a pair (inputs, targets) of tensors or arrays (N, ...), or of tuples or dicts of
+            such; a dict of such with `labels`; or a map-style data set of such pairs or dicts, which gives the same
+            record each time. Else an opened source, or whatever `sfumato.open_source` takes (a spelling, torchvision's
+            data sets, those of Hugging Face, a DataFrame), whose training part it is then: images (N, C, H, W).
+        loss: of (outputs, targets), with one example's outputs (1, ...) and target (1, ...), to a number. None for the
+            model's own, `outputs.loss`, where its inputs are a dict with `labels`, and for cross-entropy elsewhere.
         directory: the run directory.
         plan: everything that decides epsilon; in place of the arguments that follow.
         epsilon, delta, batch_size, epochs or steps, noise_multiplier, max_norm: as for `PrivacyPlan.calibrate`: of
             epsilon, batch size, steps and noise multiplier three are given, and the fourth follows. Steps are epochs
             times N over the batch size, rounded up. Delta is 1e-5, or 1 / N where that is smaller, C is 1.
-        examples: N, where it is declared; else it is counted, and the statement says so.
+        examples: N, where it is declared (here or of the source); else it is counted, and the statement says so.
         with_state: whatever else must go on where it was after an interruption, such as a learning rate scheduler:
             objects with `state_dict` and `load_state_dict`.
         template: made-up or public (inputs, targets), for a model that does not run on random numbers, or on whole
@@ -77,26 +86,30 @@ def private_steps(
         public: the data are public: the use is not put on the owner's list.
         budget: the name of a budget (`set_budget`) that the whole plan is reserved in, or the run does not begin.
         seed: for experiments: the randomness follows from it, and the promise is void to whoever knows it.
-        machine: threads, micro_batch: performance; they don't change the promise.
+        noise: "standard", or "secure": drawn exactly and rounded to a public grid, one example at a time by default.
+        precision: "float32", or "bfloat16" for the matrix products and convolutions of a step.
+        threads: CPU threads of torch.
+        micro_batch: the most examples in memory at once.
 
     **Guarantee.** The weights after the last step, and all those before it together, have the plan's (epsilon, delta)
     for each single example: each step is a `PrivateStep` of participants by the plan (`Sampler`), is in the ledger
     before it is computed, and is drawn by (key, step), so that one that is taken again after an interruption is the
-    same release. The optimizer, and what the loop's body does with weights, is post-processing as long as it looks at
-    no private record.
+    same release. With secure noise this holds for the numbers that a machine computes (`NoiseGrid`). The optimizer, and
+    what the loop's body does with weights, is post-processing as long as it looks at no private record.
 
     Errors: `SfumatoError`, before anything is spent, for whatever is refused.
     """
-    run, key, model = RunDirectory(directory), owner_key(), without_compilation(model)
+    run, key, model = RunDirectory(directory), owner_key(), unwrapped(model)
     records = own_records(data, key)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SfumatoError(
             f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}",
             "give one over the model's parameters, such as torch.optim.SGD(model.parameters(), lr=0.1)",
         )
+    one_of("noise", noise, (STANDARD, SECURE))
     asked = {"epsilon": epsilon, "batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier}
     if plan is None:
-        plan = _planned(examples or records.count, asked, epochs, delta, max_norm)
+        plan = _planned(examples or records.examples, asked, epochs, delta, max_norm)
     elif given := [name for name, value in {**asked, "epochs": epochs, "max_norm": max_norm}.items() if value]:
         raise SfumatoError(f"plan and {', '.join(given)} are both given", "leave out one: the plan has them")
     if plan.unit.name != "example":
@@ -105,8 +118,14 @@ def private_steps(
             "train with sfumato.train and unit='user', or give a plan for examples",
         )
     check_epsilon(plan)
-    budgeted.check(budget, public=public or records.public)
-    start = Start.of(run, machine=Machine(**machine)) if run.exists else Start(machine=Machine(**machine))
+    refuse_noise(noise, plan.mechanism, plan.clipping)
+    facts = stated(records, declared=examples is not None, public=public, seeded=seed is not None)
+    budgeted.check(budget, public=facts.data_public)
+    machine = Machine(threads=threads, micro_batch=micro_batch, precision=precision)
+    start = Start.of(run, machine=machine) if run.exists else Start(machine=machine)
+    if loss is None:
+        inputs = records.like[0]
+        loss = loss_of_model if isinstance(inputs, dict) and LABELS in inputs else functional.cross_entropy
     return PrivateSteps(
         model=model,
         optimizer=optimizer,
@@ -114,10 +133,10 @@ def private_steps(
         loss=loss,
         plan=plan,
         run=run,
-        declared=examples is not None or bool(records.public),
+        facts=facts,
+        noise=noise,
         with_state=tuple(with_state),
         template=template,
-        public=public or records.public,
         budget=budget,
         seed=seed,
         start=start,

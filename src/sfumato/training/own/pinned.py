@@ -6,13 +6,16 @@ import copy
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.experiment.settings import Performance
+from sfumato.gradients.checks.wrapped import of_logits
 from sfumato.gradients.examples import Tree, each, loss_of_one, tensors
 from sfumato.models.weights.about import OWN_LOOP
 from sfumato.privacy import Circumstances, PrivacyPlan
@@ -29,6 +32,18 @@ KIND = OWN_LOOP
 _AGAIN = "call it as the run began, or give another `directory`"
 _BOUND = ("data", "optimizer", "model", "later", "circumstances")
 """What of the record the ledger's first line binds: all that the sums and the releases depend on."""
+
+
+def stated(records: OwnRecords, *, declared: bool, public: bool, seeded: bool) -> Circumstances:
+    """What the statement of such a run must say, but for its noise.
+
+    Args:
+        declared: whether the number of examples was.
+    """
+    facts = records.facts
+    read = tuple(fact for fact in facts.read if not (declared and fact == "examples"))
+    more = {"data_public": public or facts.data_public, "seeded": seeded, "origins": ("own model",), "own_loop": True}
+    return replace(facts, read=read, **more)
 
 
 def record_of(
@@ -71,7 +86,7 @@ def _digest(model: nn.Module, loss: Any, examples: tuple[Tree, Tree]) -> str:
         digest = hashlib.sha256(pins.made_up_parameters(copied))
         for row in range(len(tensors(examples)[0])):
             inputs, targets = (_row(tree, row) for tree in examples)
-            value = loss_of_one(copied, loss, {}, inputs, targets, 1)
+            value = loss_of_one(copied, of_logits(copied, loss), {}, inputs, targets, 1)
             digest.update(value.double().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
@@ -88,6 +103,8 @@ def key_of(seed: int | None, record: Mapping[str, Any], plan: PrivacyPlan, model
     if seed is None:
         return RunKey.fresh()
     decided = {name: record[name] for name in _BOUND}
+    if (precision := record["performance"]["precision"]) != _devices.PRECISIONS[0]:
+        decided["precision"] = precision
     weights = pins.weights_digest(model.state_dict())
     return RunKey.from_seed(seed, json.dumps([plan.fingerprint, weights, decided], sort_keys=True))
 

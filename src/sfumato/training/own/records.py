@@ -1,27 +1,37 @@
-"""What a loop of one's own trains on: tensors, a map-style data set, or an opened source."""
+"""What a loop of one's own trains on: its model's own inputs, or images that are opened as `sfumato.train` does."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset, default_collate
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import IterableDataset, default_collate
 
 from sfumato._checks import SfumatoError
-from sfumato.data import Source, Tokens, Transform
+from sfumato.data import Source, Tokens, Transform, open_source
+from sfumato.data.objects.items import is_map_style
 from sfumato.gradients.examples import Tree, each, tensors
+from sfumato.privacy import Circumstances
 
 _CODE = 16
-_KINDS = "a pair (inputs, targets) of tensors, a map-style torch Dataset, or what `sfumato.open_source` gives"
+_KINDS = (
+    "a pair (inputs, targets) of tensors, a dict of tensors with `labels`, a map-style data set of either, or whatever "
+    "`sfumato.open_source` takes or gives"
+)
+LABELS = "labels"
+"""What the targets are called where inputs and targets are one dict, as models of transformers take them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OwnRecords:
     """Records that are read by their numbers.
 
@@ -30,7 +40,8 @@ class OwnRecords:
         read: of row numbers int64 (b,), inputs and targets (b, ...).
         codes: uint8 (count, 16), under the owner's key, of what each record held when it was first read.
         materials, places: by what the owner's list of runs knows the data again (`Source.materials`).
-        public: whether they are of a source that is public.
+        examples: N of the plan: how many there are, or as many as were declared of a source.
+        facts: what a statement must say of the data.
         held: whether they are in memory, where nothing changes them between two reads.
     """
 
@@ -39,9 +50,10 @@ class OwnRecords:
     codes: np.ndarray = field(repr=False)
     materials: tuple[str, ...] = field(repr=False)
     places: tuple[str, ...] = field(default=(), repr=False)
-    public: bool = False
+    examples: int
+    facts: Circumstances = field(default_factory=partial(Circumstances, read=("examples",)))
     held: bool = True
-    key: bytes = field(default=b"", repr=False)
+    key: bytes = field(repr=False)
 
     @property
     def fingerprint(self) -> str:
@@ -73,22 +85,28 @@ def own_records(data: Any, owner_key: bytes) -> OwnRecords:
     """The records of whatever was given.
 
     Args:
-        data: a pair (inputs, targets), each a tensor or array (N, ...), or a tuple or dict of such; a map-style data
-            set whose items are such pairs; or an opened source, whose training images become the model's inputs.
+        data: the model's own inputs: a pair (inputs, targets), each a tensor or array (N, ...), or a tuple or dict of
+            such; a dict of such with `labels`, which are the targets and stay among the inputs; or a map-style data set
+            whose items are such pairs or dicts. Else images, whose training part becomes the model's inputs: an opened
+            source, or whatever `sfumato.open_source` takes.
         owner_key: the owner's secret.
 
     Errors: `SfumatoError` for anything else, and for data whose parts have different lengths or which are empty.
     """
     if isinstance(data, Source):
         return _of_source(data, owner_key)
-    if isinstance(data, (tuple, list)) and len(data) == 2:
+    if isinstance(data, dict) and LABELS in data:
+        return _of_tensors(data, data[LABELS], owner_key)
+    if isinstance(data, (tuple, list)) and len(data) == 2 and not all(map(is_map_style, data)):
         return _of_tensors(data[0], data[1], owner_key)
-    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+    if is_map_style(data) and not isinstance(data, IterableDataset) and not _holds_images(data):
         return _of_dataset(data, owner_key)
-    remedy = f"give {_KINDS}"
-    if hasattr(data, "dataset"):  # a DataLoader
-        remedy = f"give its `.dataset`: who takes part in a step is drawn here, by the plan; or {_KINDS}"
-    raise SfumatoError(f"data must be records that can be read by number, got {type(data).__name__}", remedy)
+    return _of_source(open_source(data, owner_key=owner_key), owner_key)
+
+
+def _holds_images(data: Any) -> bool:
+    """Whether the items hold images of Pillow, as those of torchvision and of Hugging Face do without a transform."""
+    return len(data) > 0 and any(isinstance(one, Image.Image) for one in tree_leaves(data[0]))
 
 
 def _of_source(source: Source, owner_key: bytes) -> OwnRecords:
@@ -108,12 +126,19 @@ def _of_source(source: Source, owner_key: bytes) -> OwnRecords:
         return images, labels[torch.from_numpy(rows)]
 
     return OwnRecords(
-        len(source.train),
-        read,
-        _codes_in_pieces(owner_key, read, len(source.train)),
-        source.materials,
+        count=len(source.train),
+        read=read,
+        codes=_codes_in_pieces(owner_key, read, len(source.train)),
+        materials=source.materials,
         places=source.places,
-        public=source.public,
+        examples=source.examples,
+        facts=Circumstances(
+            read=source.read,
+            data_public=source.public,
+            filtered=source.filtered,
+            published=source.published and source.public,
+            tokens=None if source.tokens is None else source.tokens.described,
+        ),
         held=False,
         key=owner_key,
     )
@@ -133,26 +158,43 @@ def _of_tensors(inputs: Any, targets: Any, owner_key: bytes) -> OwnRecords:
         return each(lambda one: one.index_select(0, chosen), (inputs, targets))  # type: ignore[return-value]
 
     codes = _codes_in_pieces(owner_key, read, counts[0])
-    return OwnRecords(counts[0], read, codes, (_material(owner_key, codes),), key=owner_key)
+    return OwnRecords(
+        count=counts[0],
+        read=read,
+        codes=codes,
+        materials=(_material(owner_key, codes),),
+        examples=counts[0],
+        key=owner_key,
+    )
 
 
-def _of_dataset(data: Dataset[Any], owner_key: bytes) -> OwnRecords:
-    if not isinstance(data, Sized) or not len(data):
-        raise SfumatoError(f"the data set {type(data).__name__} has no length, or is empty", f"give {_KINDS}")
+def _of_dataset(data: Any, owner_key: bytes) -> OwnRecords:
+    if not len(data):
+        raise SfumatoError(f"the data set {type(data).__name__} is empty", f"give {_KINDS}")
 
     def read(rows: np.ndarray) -> tuple[Tree, Tree]:
         items = [data[int(row)] for row in rows]
         try:
-            inputs, targets = default_collate(items)
-        except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+            found = default_collate(items)
+            inputs, targets = (found, found[LABELS]) if isinstance(found, Mapping) else found
+        except (TypeError, ValueError, RuntimeError, AttributeError, KeyError) as error:
             raise SfumatoError(
-                f"the items of {type(data).__name__} are no pairs of tensors of one shape ({error})",
+                f"the items of {type(data).__name__} are no pairs of tensors of one shape, and no dicts of such with "
+                f"{LABELS!r} ({error})",
                 "let each item be (input, target), of tensors or numbers; of images by a transform such as ToTensor",
             ) from None
         return _as_tree(inputs), _as_tree(targets)
 
     codes = _codes_in_pieces(owner_key, read, len(data))
-    records = OwnRecords(len(data), read, codes, (_material(owner_key, codes),), held=False, key=owner_key)
+    records = OwnRecords(
+        count=len(data),
+        read=read,
+        codes=codes,
+        materials=(_material(owner_key, codes),),
+        examples=len(data),
+        held=False,
+        key=owner_key,
+    )
     records.take(np.arange(min(8, len(data))))  # random transforms show at once
     return records
 
@@ -169,7 +211,9 @@ def _as_tensors(given: Any, what: str) -> Tree:
 
 
 def _as_tree(collated: Any) -> Tree:
-    """Lists, which collating makes of tuples, as tuples."""
+    """Lists, which collating makes of tuples, as tuples, and whatever mapping as a dict."""
+    if isinstance(collated, Mapping):
+        return {name: _as_tree(one) for name, one in collated.items()}
     return tuple(map(_as_tree, collated)) if isinstance(collated, list) else collated
 
 

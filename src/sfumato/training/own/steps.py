@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,7 +23,7 @@ from sfumato.experiment.settings import Performance
 from sfumato.gradients import ClippedGradient
 from sfumato.gradients.examples import Tree, each
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
-from sfumato.randomness import Noise, NoiseState, RunKey, Sampler
+from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory, sweep
@@ -32,8 +33,9 @@ from sfumato.training.own import beginning, ending, pinned
 from sfumato.training.own.optimizers import refuse_foreign
 from sfumato.training.own.records import OwnRecords
 from sfumato.training.preparation import resume
-from sfumato.training.preparation.prepare import settled_on, size_micro_batch
-from sfumato.training.preparation.start import Start
+from sfumato.training.preparation.noise import noise_named, with_noise
+from sfumato.training.preparation.prepare import precision_of, settled_on, size_micro_batch
+from sfumato.training.preparation.start import Start, known_micro_batch
 from sfumato.training.step import PrivateStep, descend
 
 Loss = Callable[[Any, Any], Tensor]
@@ -80,17 +82,17 @@ class PrivateSteps:
         loss: Loss,
         plan: PrivacyPlan,
         run: RunDirectory,
-        declared: bool,
+        facts: Circumstances,
+        noise: str,
         with_state: tuple[Any, ...],
         template: tuple[Tree, Tree] | None,
-        public: bool,
         budget: str | None,
         seed: int | None,
         start: Start,
     ):
         self.plan, self.directory, self.note = plan, run.path, ""
         self._run, self._model, self._optimizer, self._records = run, model, optimizer, records
-        self._with_state = with_state
+        self._with_state, self._noise = with_state, noise
         self._trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
         self._device = next(iter(model.parameters())).device
         refuse_foreign(optimizer, self._trained)
@@ -108,18 +110,16 @@ class PrivateSteps:
             torch.manual_seed(0)
             shape, targets = _one(made_up[0]), made_up[1]
             self._gradient.self_check(shape, targets=targets)
-            micro_batch = start.machine.micro_batch or (recorded.micro_batch if recorded else None)
+            micro_batch = known_micro_batch(start, noise)
             micro_batch = micro_batch or size_micro_batch(self._gradient, shape, str(self._device), targets)
         self.performance = Performance(
-            device=str(self._device), threads=threads, micro_batch=micro_batch, ways=self._gradient.methods
+            device=str(self._device),
+            threads=threads,
+            micro_batch=micro_batch,
+            precision=precision_of(start),
+            ways=self._gradient.methods,
         )
-        facts = Circumstances(
-            read=() if declared else ("examples",),
-            data_public=public,
-            seeded=seed is not None,
-            origins=("own model",),
-            own_loop=True,
-        )
+        facts = with_noise(facts, noise, plan, self._gradient.zeros(), alone=micro_batch == 1)
         known = pinned.record_of(model, optimizer, made_up, loss, records, facts, self.performance, with_state)
         if budget is not None:
             known["budget"] = {"name": budget}
@@ -130,6 +130,7 @@ class PrivateSteps:
             run.require_free()
             self._key = pinned.key_of(seed, known, plan, model)
         self._known, self._facts = known, facts
+        self._private()  # refuses here what its first step would refuse
 
     def __len__(self) -> int:
         """How many steps the plan has."""
@@ -196,15 +197,13 @@ class PrivateSteps:
         return checkpoint, paid
 
     def _steps(self, ledger: Ledger, checkpoint: Checkpoint, paid: int) -> Iterator[OwnStep]:
-        plan, state = self.plan, checkpoint.noise
-        noise = Noise(plan.mechanism, max_norm=plan.max_norm, key=self._key)
-        private = PrivateStep(plan=plan, gradient=self._gradient, noise=noise)
+        plan, state, private = self.plan, checkpoint.noise, self._private()
         sampler = Sampler(plan, self._key, records=self._records.count)
         saved_at, pause = time.monotonic(), CHECKPOINT_SECONDS
         for step in range(checkpoint.step, plan.steps):
             if step >= paid:
                 ledger.append("release", {"step": step, "plan": plan.fingerprint})
-            with _devices.own_randomness(self._device), _devices.computing(str(self._device), "float32"):
+            with _devices.own_randomness(self._device), self._computing():
                 gradient, state = private(step, self._micro_batches(step, sampler.draw(step)), state)
             descend(self._optimizer, self._trained, gradient)
             yield OwnStep(step + 1, plan.steps)
@@ -214,6 +213,14 @@ class PrivateSteps:
                 reached.save(self._run / names.CHECKPOINT)
                 saved_at = time.monotonic()
                 pause = pause_after(saved_at - now)
+
+    def _private(self) -> PrivateStep:
+        """A step's arithmetic, with the noise of the run's own key."""
+        noise = noise_named(self._noise, self.plan, self._key)
+        return PrivateStep(plan=self.plan, gradient=self._gradient, noise=noise)
+
+    def _computing(self) -> AbstractContextManager[None]:
+        return _devices.computing(str(self._device), self.performance.precision)
 
     def _micro_batches(self, step: int, rows: np.ndarray) -> Iterator[tuple[Any, ...]]:
         """Inputs, targets and dropout's keys of the participants, in pieces; what a model draws else is drawn anew."""

@@ -42,15 +42,16 @@ def refuse_noise(noise: str | None, mechanism: Any, clipping: Any = None) -> Non
 
 
 def with_noise(
-    facts: Circumstances, settings: Settings, plan: PrivacyPlan, zeros: Mapping[str, Tensor], *, alone: bool
+    facts: Circumstances, noise: str, plan: PrivacyPlan, zeros: Mapping[str, Tensor], *, alone: bool
 ) -> Circumstances:
     """What the statement must say, with what it must say of secure noise.
 
     Args:
+        noise: the setting's name.
         zeros: the sum over no units.
         alone: whether each vector of a sum reaches the grid by itself (`NoiseGrid`).
     """
-    if settings.noise != SECURE:
+    if noise != SECURE:
         return facts
     from sfumato.randomness.noise.secure import grid_of
 

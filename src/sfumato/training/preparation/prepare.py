@@ -98,7 +98,7 @@ def prepare(
     micro_batch = _checked(gradient, shape, source, known_micro_batch(start, settings.noise), device)
     parts = tuple(part.with_model(module, known["transform"]) for part in parts)
     facts = replace(circumstances(source, plan, settings, known["key"], start.context), own_code=tuple(own.names))
-    facts = with_noise(facts, settings, plan, gradient.zeros(), alone=micro_batch == 1)
+    facts = with_noise(facts, settings.noise, plan, gradient.zeros(), alone=micro_batch == 1)
     for part in parts:
         facts = part.circumstances(facts)
     known["performance"] = replace(known["performance"], micro_batch=micro_batch, ways=gradient.methods)

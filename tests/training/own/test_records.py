@@ -1,0 +1,122 @@
+"""What a loop of one's own takes as its data, and what its statement says of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Dataset
+
+import sfumato
+from sfumato import SfumatoError
+from sfumato.data.objects.recognised import asked_for
+from sfumato.training.own.records import own_records
+
+KEY = bytes(32)
+GENERATOR = np.random.default_rng(0)
+PIXELS = GENERATOR.integers(0, 256, (60, 8, 8, 3), np.uint8)
+LABELS = np.arange(60) % 3
+
+
+class Pictures(Dataset):
+    """As torchvision's data sets are without a transform."""
+
+    def __len__(self):
+        return len(PIXELS)
+
+    def __getitem__(self, place):
+        return Image.fromarray(PIXELS[place]), int(LABELS[place])
+
+
+class Named(Dataset):
+    """As the Trainer of transformers takes them."""
+
+    def __init__(self, shift=0.0):
+        self.shift = shift
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, place):
+        return {"pixel_values": torch.full((1, 4, 4), place + self.shift), "labels": place % 3}
+
+
+@pytest.mark.parametrize("given", [Pictures, lambda: (PIXELS, LABELS.tolist()), lambda: (Pictures(), Pictures())])
+def test_pictures_are_opened_as_train_opens_them(given):
+    data = given()
+    opened = sfumato.open_source(data, owner_key=KEY)
+    found = own_records(data if isinstance(data, Pictures) or isinstance(data[0], Pictures) else opened, KEY)
+    assert found.materials == opened.materials
+    assert found.count == found.examples == len(opened.train)
+    assert found.facts.read == opened.read == ("examples", "classes", "size", "channels")
+    inputs, targets = found.take(np.arange(4))
+    assert inputs.shape == (4, 3, 8, 8)
+    assert targets.tolist() == opened.train.labels[:4].tolist()
+
+
+def test_data_sets_of_hugging_face_are_opened_or_taken_by_their_transform():
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b", "c"])})
+    pictures = [Image.fromarray(one) for one in PIXELS]
+    whole = datasets.Dataset.from_dict({"image": pictures, "label": LABELS.tolist()}, features=features)
+    parts = datasets.DatasetDict(train=whole.select(range(45)), test=whole.select(range(45, 60)))
+    assert own_records(parts, KEY).count == 45
+    assert own_records(whole, KEY).materials == sfumato.open_source(whole, owner_key=KEY).materials
+
+    def made(rows):
+        images = [torch.tensor(np.asarray(one)).permute(2, 0, 1) / 255 for one in rows["image"]]
+        return {"pixel_values": images, "labels": rows["label"]}
+
+    inputs, targets = own_records(whole.with_transform(made), KEY).take(np.array([3, 4]))
+    assert inputs["pixel_values"].shape == (2, 3, 8, 8)
+    assert inputs["labels"].tolist() == targets.tolist() == [0, 1]
+
+
+def test_dicts_with_labels_are_inputs_and_targets_at_once():
+    whole = {"pixel_values": torch.stack([Named()[place]["pixel_values"] for place in range(12)])}
+    whole["labels"] = torch.arange(12) % 3
+    for data in (Named(), whole):
+        inputs, targets = own_records(data, KEY).take(np.array([5, 1]))
+        assert inputs["pixel_values"][:, 0, 0, 0].tolist() == [5, 1]
+        assert inputs["labels"].tolist() == targets.tolist() == [2, 1]
+
+
+def test_a_dict_that_changes_between_two_reads_is_refused():
+    data = Named()
+    records = own_records(data, KEY)
+    data.shift = 1.0
+    with pytest.raises(SfumatoError, match="record 3 of the data set differs"):
+        records.take(np.array([3]))
+
+
+def test_what_a_source_declares_is_the_plans_and_what_it_read_is_in_the_statement(tmp_path):
+    source = sfumato.from_arrays(PIXELS, LABELS, examples=50, classes=["a", "b", "c"])
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    choices = {"noise_multiplier": 1.0, "batch_size": 20, "epochs": 2, "directory": tmp_path / "a"}
+    run = sfumato.private_steps(model, optimizer, source, **choices)
+    assert run.plan.population == 50
+    assert len(list(run)) == 5
+    assert run.statement.circumstances.read == ("size", "channels")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (3, "source must be data, got int"),
+        (asked_for, "source must be data, got function"),
+        ([{"pixel_values": torch.zeros(2)}], "no dicts of such with 'labels'"),
+    ],
+)
+def test_others_are_refused(data, words):
+    class Given(list):
+        """A map-style data set."""
+
+    with pytest.raises(SfumatoError, match=words):
+        own_records(
+            type("Set", (), {"__len__": lambda _: 1, "__getitem__": lambda _, place: data[0]})()
+            if isinstance(data, list)
+            else data,
+            KEY,
+        )
