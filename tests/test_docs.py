@@ -7,13 +7,13 @@ import shlex
 import subprocess
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
-import tyro
 
 import sfumato
 from sfumato import cli, models, optim, search
+from sfumato.cli.options.spellings import spelling_of
 from sfumato.cli.registry import VERBS, load
 from sfumato.data.kinds import KINDS
 from sfumato.data.readers.zoo import NAMES as DATA_SETS
@@ -58,7 +58,8 @@ def documented_commands() -> list[Any]:
 def options_of(verb: type) -> set[str]:
     """The options of a verb, as they are typed."""
     hints = get_type_hints(verb, include_extras=True)
-    named = [field.name for field in fields(verb) if tyro.conf.Positional not in get_args(hints[field.name])]
+    spelt = {field.name: spelling_of(hints[field.name]) for field in fields(verb)}
+    named = [name for name, spelling in spelt.items() if spelling is None or not spelling.positional]
     return {"--" + name.replace("_", "-") for name in named}
 
 

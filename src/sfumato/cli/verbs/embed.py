@@ -25,8 +25,8 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
 
     Of few people on fixed features, of many by DP-FedEmb. SOURCE is folder:PATH with --user-from (class for
     PATH/PERSON/IMAGE), csv:PATH with a column user, or npz:PATH with users_train; or a recipe (recipe:NAME, or a .toml
-    file), or an unfinished run directory, which is resumed. Batch size is the number of users in a round, and steps
-    the number of rounds. Options that are left out follow written rules, and the choices are printed.
+    file), or an unfinished run, which is resumed. Batch size is the number of users in a round, and steps the number of
+    rounds. What is left out follows printed rules.
     """
 
     what: SourceRecipeOrRun
