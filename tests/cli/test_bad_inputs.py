@@ -218,7 +218,7 @@ REFUSED = {
     # recipes
     "train missing.toml": "the recipe missing.toml does not exist; check the path",
     "train junk.toml": "the recipe junk.toml is not valid TOML (...); correct that place",
-    "train unknown.toml": "the recipe unknown.toml has unknown options: stepz; use only ...",
+    "train unknown.toml": "the recipe unknown.toml has unknown options: stepz; did you mean --steps",
     "train nosource.toml": 'the recipe nosource.toml names no source; give --source, or add source = "digits" to it',
     "train many.toml": "steps in the recipe many.toml must be a number, got 'many'; write a number",
     "train number.toml": "model in the recipe number.toml must be text in quotation marks, got 3; write text in "

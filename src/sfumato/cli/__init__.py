@@ -119,7 +119,7 @@ def parse(arguments: Sequence[str]):
             return 0
         from sfumato.cli.output.refusals import one_line, with_the_option_meant
 
-        problem = with_the_option_meant(one_line(printed.getvalue()), load(name))
+        problem = with_the_option_meant(one_line(printed.getvalue()), load(name), rest)
         print(f"error: {problem}; see {program} --help", file=sys.stderr)
         return 2
 

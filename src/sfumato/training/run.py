@@ -106,7 +106,7 @@ def train(
         "clock",
         "choices",
     }
-    refuse_others(Experiment, choices, own_keywords)
+    refuse_others(Experiment, choices, own_keywords, examples=source.examples if isinstance(source, Source) else None)
     heading, progress = Heading(title=title), Silence() if silent() else shown(progress)
     own, name = (model, "module") if isinstance(model, nn.Module) else (None, model)
     options, choices = split(choices, without=("clock",))  # which is declared by start and period

@@ -74,7 +74,6 @@ def test_another_shell_is_refused_in_one_line(shell, capsys):
     [
         ("train digits --lr 0.5", "--learning-rate"),
         ("train digits --bs=64", "--batch-size"),
-        ("train digits --epochs 3", "--steps"),
         ("train digits -o here", "--output"),
         ("train digits --publicdata npz:a", "--public-data"),
         ("plan --sigma 2", "--noise-multiplier"),

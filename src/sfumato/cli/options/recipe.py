@@ -18,6 +18,7 @@ from sfumato._choices import choices_of
 from sfumato._files import ordinary
 from sfumato.data.declared import Declared
 from sfumato.embedding.experiment import EmbeddingExperiment
+from sfumato.experiment.elsewhere import answer
 from sfumato.experiment.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -205,9 +206,12 @@ def _chosen(what: str, rows: list[dict[str, Any]], given: Mapping[str, Any]) -> 
 def _checked(what: str, options: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
     unknown = sorted(set(options) - set(known))
     if unknown:
+        sizes = {name: options.get(name) for name in ("examples", "batch_size")}
+        answers = [answer(name, known, given=options[name], **sizes) for name in unknown]
+        remedy = "; ".join(words for words in answers if words is not None)
         raise SfumatoError(
             f"{title(what)} has unknown options: {', '.join(unknown)}",
-            f"use only {', '.join(sorted(known))}, and the tables [about], [[row]], [sweep] and [search]",
+            remedy or "use the options of the verb, and the tables [about], [[row]], [sweep] and [search]",
         )
     for name, value in options.items():
         check_type(name, value, where=f" in {title(what)}")
