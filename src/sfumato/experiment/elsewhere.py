@@ -175,7 +175,6 @@ def _in_steps(epochs: Any, examples: Any = None, batch_size: Any = None) -> str:
     except (TypeError, ValueError, OverflowError, ZeroDivisionError):
         return "give `steps`: an epoch is as many steps as the examples are batches (N over the batch size)"
     if steps is None:
-        return (
-            f"give `steps`: {number:g} epochs of {population} examples are {number * population:g} over the size of a batch"
-        )
+        over = f"{number * population:g} over the batch size"
+        return f"give `steps`: {number:g} epochs of {population} examples are {over}"
     return f"give `steps={steps}`: {number:g} epochs of {population} examples are {steps} steps of batch size {size}"

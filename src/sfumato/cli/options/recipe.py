@@ -37,9 +37,10 @@ def _of_type(words: str) -> tuple[str, ...]:
     return tuple(name for name, kind in known.items() if re.fullmatch(rf"{re.escape(words)}( \| None)*", str(kind)))
 
 
-TEXTS = (*_of_type("str"), "normalisation", "source", "output", "device")
+TEXTS = (*_of_type("str"), "normalisation", "source", "output", "device", "precision")
+TEXTS += ("budget", "calibrate_on", "audit_source", "operating_point")
 SWITCHES = (*_of_type("bool"), "private", "not_private")
-LISTS = _of_type("tuple[str, ...]")
+LISTS = (*_of_type("tuple[str, ...]"), "prevalence", "training_prevalence")
 SINGLE = re.compile(
     r"(?:.*/)?recipes/(?P<table>.+?)(?:-eps(?P<epsilon>[\d.]+))?(?P<pld>-pld)?(?:-(?P<size>\d{5,}))?\.toml"
 )

@@ -93,7 +93,7 @@ def text_about(verb: type, topic: str) -> str:
     if not any(chosen.values()):
         raise UnclearError(
             f"sfumato {name_of(verb)} has no options about {topic!r}",
-            f"give --help and one of {', '.join([*_topics(page), RUN, ALL])}, or an option's name",
+            f"give --help and one of {', '.join(topics(page))}, or an option's name",
         )
     return "\n\n".join(_blocks({group: listed for group, listed in chosen.items() if listed}, _width()))
 
@@ -111,10 +111,13 @@ def _about(topic: str) -> set[str]:
     return {named} | of_topics
 
 
-def _topics(page: Page) -> list[str]:
+def topics(page: Page) -> list[str]:
     """The topics that a page has options of."""
-    shown = {one.name for listed in page.options.values() for one in listed}
-    return [topic for group in GROUPS.values() for topic, names in group.items() if not shown.isdisjoint(names)]
+    shown = {one.name for listed in page.options.values() for one in listed} - {"help"}
+    named = {topic: names for group in GROUPS.values() for topic, names in group.items()}
+    found = [topic for topic, names in named.items() if not shown.isdisjoint(names)]
+    others = shown - {name for names in named.values() for name in names}
+    return [*found, *([RUN] if others else []), ALL]
 
 
 def _text(page: Page, verb: type) -> str:
@@ -163,8 +166,7 @@ def common(verb: type) -> Page:
     hidden = {
         group: [one for one in listed if one.name not in (*chosen, "help")] for group, listed in page.options.items()
     }
-    topics = [*_topics(page._replace(options=hidden)), *([RUN] if hidden[RUN] else []), ALL]
-    further = f"sfumato {name} --help TOPIC shows more: {', '.join(topics)}"
+    further = f"sfumato {name} --help TOPIC shows more: {', '.join(topics(page._replace(options=hidden)))}"
     return Page(page.positional, {group: listed for group, listed in options.items() if listed}, further)
 
 

@@ -56,6 +56,7 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
         from sfumato.embedding import canary_users
         from sfumato.embedding.run import begin, job_of
         from sfumato.experiment import users
+        from sfumato.experiment.as_recipe import request_of
         from sfumato.training.parts import budgeted
         from sfumato.training.preparation.prepare import check_machine
         from sfumato.training.preparation.start import Machine, Start
@@ -79,13 +80,13 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
             for line in chosen.notes_on(run):
                 progress.report(line)
             observers = self.observers(run, progress, public=source.public)
+            around = {"budget": chosen.budget, "audit": chosen.audit}
             how = {
                 **performance,
-                "budget": chosen.budget,
-                "audit": chosen.audit,
+                **around,
                 "progress": progress,
                 "observers": observers,
-                "request": {"source": spec.record()},
+                "request": request_of(spec, experiment, start.machine, around),
             }
             finished = begin(experiment, source, run, **how)
         embedded.show(finished, json=self.json)
