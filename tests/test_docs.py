@@ -7,13 +7,13 @@ import shlex
 import subprocess
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
-import tyro
 
 import sfumato
 from sfumato import cli, models, optim, search
+from sfumato.cli.options.spellings import spelling_of
 from sfumato.cli.registry import VERBS, load
 from sfumato.data.kinds import KINDS
 from sfumato.data.readers.zoo import IN_ARRAYS
@@ -25,7 +25,7 @@ REFERENCE = (ROOT / "docs" / "reference.md").read_text("utf-8")
 RUN_PAGES = [ROOT / "README.md", pytest.param(ROOT / "docs" / "python.md", marks=pytest.mark.slow)]
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
-FOREIGN_OPTIONS = {"--max-restarts", "--help", "--help-all", "--completion"}
+FOREIGN_OPTIONS = {"--max-restarts", "--help", "--help-all", "--completion", "--install-completion"}
 each_page = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 
 
@@ -58,7 +58,8 @@ def documented_commands() -> list[Any]:
 def options_of(verb: type) -> set[str]:
     """The options of a verb, as they are typed."""
     hints = get_type_hints(verb, include_extras=True)
-    named = [field.name for field in fields(verb) if tyro.conf.Positional not in get_args(hints[field.name])]
+    spelt = {field.name: spelling_of(hints[field.name]) for field in fields(verb)}
+    named = [name for name, spelling in spelt.items() if spelling is None or not spelling.positional]
     return {"--" + name.replace("_", "-") for name in named}
 
 

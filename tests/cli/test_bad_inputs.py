@@ -218,7 +218,7 @@ REFUSED = {
     # recipes
     "train missing.toml": "the recipe missing.toml does not exist; check the path",
     "train junk.toml": "the recipe junk.toml is not valid TOML (...); correct that place",
-    "train unknown.toml": "the recipe unknown.toml has unknown options: stepz; use only ...",
+    "train unknown.toml": "the recipe unknown.toml has unknown options: stepz; did you mean --steps",
     "train nosource.toml": 'the recipe nosource.toml names no source; give --source, or add source = "digits" to it',
     "train many.toml": "steps in the recipe many.toml must be a number, got 'many'; write a number",
     "train number.toml": "model in the recipe number.toml must be text in quotation marks, got 3; write text in "
@@ -276,8 +276,8 @@ REFUSED = {
     "it with what it has (sfumato finish unfinished)",
     "predict unfinished pictures": "the run in unfinished is not finished; resume it (sfumato train unfinished) or end "
     "it with what it has (sfumato finish unfinished)",
-    "train finished": "the run in finished is finished; give another --output to train anew; privacy costs of both add "
-    "up",
+    "train finished": "the run in finished is finished; give another --output to train anew, by finished/run.toml with "
+    "the same settings; privacy costs of both add up",
     "finish finished": "the run in finished is finished; measure it (sfumato evaluate finished SOURCE), write its page "
     "(sfumato report finished) or check it (sfumato verify finished)",
     "train unfinished --steps 9": "unfinished is a run, which goes on as it began, but options were given: steps; "

@@ -88,10 +88,16 @@ def parse(arguments: Sequence[str]):
     if name in (*HELP, HELP_ALL):
         print(overview())
         return 0
-    if name == "--completion":
-        from sfumato.cli.output.completion import script
+    if name in ("--completion", "--install-completion", "--complete"):
+        from sfumato.cli.output import completion
 
-        print(script(" ".join(rest), PROGRAM))
+        if name == "--complete":
+            shell, line, breaks = (*rest, "", "", "")[:3]
+            lines = completion.complete(shell, line, breaks, PROGRAM)
+        else:
+            written = completion.script if name == "--completion" else completion.install
+            lines = [written(" ".join(rest), PROGRAM)]
+        print("\n".join(lines))
         return 0
     if name not in VERBS:
         near = difflib.get_close_matches(name, VERBS, n=1)
@@ -102,20 +108,24 @@ def parse(arguments: Sequence[str]):
     if not {*HELP, HELP_ALL}.isdisjoint(rest):
         from sfumato.cli.output import help as pages
 
-        print(pages.text_of(load(name), every=HELP_ALL in rest))
+        place = next(place for place, word in enumerate(rest) if word in (*HELP, HELP_ALL))
+        topic = pages.ALL if rest[place] == HELP_ALL else " ".join(rest[place + 1 :])
+        print(pages.text_about(load(name), topic))
         return 0
     import tyro
+
+    from sfumato.cli.options.spellings import for_parser
 
     printed, program = io.StringIO(), f"{PROGRAM} {name}"
     try:
         with contextlib.redirect_stderr(printed):
-            return tyro.cli(load(name), prog=program, args=rest, config=(tyro.conf.FlagCreatePairsOff,))
+            return tyro.cli(for_parser(load(name)), prog=program, args=rest, config=(tyro.conf.FlagCreatePairsOff,))
     except SystemExit as stop:
         if stop.code in (0, None):
             return 0
         from sfumato.cli.output.refusals import one_line, with_the_option_meant
 
-        problem = with_the_option_meant(one_line(printed.getvalue()), load(name))
+        problem = with_the_option_meant(one_line(printed.getvalue()), load(name), rest)
         print(f"error: {problem}; see {program} --help", file=sys.stderr)
         return 2
 
@@ -126,6 +136,6 @@ def overview() -> str:
 
     width = max(map(len, VERBS))
     listing = [f"  {name:<{width}}  {summary}" for name, summary in VERBS.items()]
-    usage = f"usage: {PROGRAM} [-h] [--version] [--completion bash|zsh|fish] VERB ..."
-    further = f"{PROGRAM} VERB --help shows the options of a verb, and --help-all every one where there are many"
+    usage = f"usage: {PROGRAM} [-h] [--version] [--install-completion] VERB ..."
+    further = f"{PROGRAM} VERB --help shows the options of a verb; where there are many, --help all shows every one"
     return "\n".join([usage, "", *textwrap.wrap(DESCRIPTION, 80), "", "verbs:", *listing, "", further])

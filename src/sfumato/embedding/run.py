@@ -18,6 +18,7 @@ from sfumato.embedding.method import forecast
 from sfumato.embedding.noiseless import NoiselessRounds, Unpromised
 from sfumato.embedding.prepare import decide, prepare
 from sfumato.experiment import users
+from sfumato.experiment.as_recipe import request_of
 from sfumato.experiment.keywords import of_fields
 from sfumato.experiment.settings import Settings
 from sfumato.observers.notebook import shown
@@ -82,8 +83,9 @@ def embed(
         experiment.refuse_at_once(spec)
         budgeted.check(budget, public=spec.is_public)
         canary_users.check(audit, experiment.chosen)
-        check_machine(Machine(device=device, threads=threads))
-        source, request = spec.open(owner_key()), {"source": spec.record()}
+        check_machine(machine := Machine(device=device, threads=threads))
+        around = {"budget": budget, "audit": audit}
+        source, request = spec.open(owner_key()), request_of(spec, experiment, machine, around)
     source = users.kept(opened(source, open_set=True), experiment.per_user)
     own = model if isinstance(model, nn.Module) else None
     how: dict[str, Any] = {"device": device, "threads": threads, "request": request}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sfumato._checks import SfumatoError
-from sfumato._choices import choices_of, refuse_unknown
+from sfumato._choices import choices_of, nearest, refuse_unknown
 from sfumato.experiment.budget import Budget, PairOfRecords, Units
+from sfumato.experiment.elsewhere import answer, is_called
 from sfumato.experiment.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -82,19 +83,29 @@ def _averages(averaging: EMA | None, choices: Mapping[str, Any]) -> dict[str, An
     return {"ema": averaging.decay, **constant}
 
 
-def refuse_others(kind: type, names: Iterable[str], others: Collection[str] = ()) -> None:
-    """Refuse a name that is neither a choice nor one of the others, and name a near one."""
+def refuse_others(
+    kind: type, given: Mapping[str, Any], others: Collection[str] = (), *, examples: int | None = None
+) -> None:
+    """Refuse a name that is neither a choice nor one of the others, with what it is called here.
+
+    Args:
+        given: names with their values.
+        examples: N, where it is known, by which epochs are steps.
+    """
     known = {*choices_of(kind), *others}
-    for name in names:
+    for name in given:
         if name not in known:
-            remedy = None
-            if name in OF_OPTIMIZERS:
-                remedy = f"leave it out: {THEIR_OWN.format('momentum', 'weight_decay', 'learning_rate')}"
-            if name in OF_SOURCES:
-                remedy = (
-                    f"give it to sfumato.open_source, and the source in place of its name: open_source(..., {name}=...)"
-                )
-            refuse_unknown(name, kind, remedy, others=others)
+            refuse_unknown(name, kind, _remedy(name, known, given, examples), others=others)
+
+
+def _remedy(name: str, known: Collection[str], given: Mapping[str, Any], examples: int | None) -> str | None:
+    if name in OF_OPTIMIZERS:
+        return f"leave it out: {THEIR_OWN.format('momentum', 'weight_decay', 'learning_rate')}"
+    declared = name if name in OF_SOURCES else nearest(name, OF_SOURCES)
+    found = answer(name, known, given=given[name], examples=examples, batch_size=given.get("batch_size"))
+    if declared is not None and (name in OF_SOURCES or is_called(name, OF_SOURCES) or found is None):
+        return f"give it to sfumato.open_source, and the source in place of its name: open_source(..., {declared}=...)"
+    return found
 
 
 def of_fields(kind: Callable[..., Kind], choices: Mapping[str, Any]) -> Kind:

@@ -49,7 +49,7 @@ class Settings(OfParts):
 
     def __init__(self, **given: Any):
         super().__init__(**given)
-        one_of("noise", self.noise, NOISES)
+        one_of("noise", self.noise, NOISES, remedy="choose one of these; `noise_multiplier` says how much noise")
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
             raise SfumatoError(f"seed must be a whole number, got {self.seed!r}", "give a number such as 0")
 

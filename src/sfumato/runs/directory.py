@@ -23,6 +23,8 @@ from sfumato.privacy import ledger
 
 PLAN = "plan.json"
 SETTINGS = "settings.json"
+RECIPE = "run.toml"
+"""What was asked for, as a recipe."""
 LEDGER = "ledger.jsonl"
 METRICS = "metrics.jsonl"
 STATEMENT = "statement.json"

@@ -12,6 +12,7 @@ from sfumato._checks import SfumatoError
 from sfumato._choices import nearest
 from sfumato._renamed import warn_renamed
 from sfumato.data import Source, SourceSpec
+from sfumato.experiment.as_recipe import request_of
 from sfumato.experiment.experiment import Experiment
 from sfumato.observers.observer import Observer
 from sfumato.observers.progress import Progress, read_source
@@ -117,7 +118,7 @@ class Trial:
         start = Start.of(
             run,
             machine=self.machine,
-            request={"source": self.spec.record()},
+            request=request_of(self.spec, self.experiment, self.machine, self.options),
             search=earlier and earlier + Search(runs=1, epsilon=plan.epsilon(), delta=plan.delta),
         )
         job = prepare(None, source, plan, settings, start, **self.around)

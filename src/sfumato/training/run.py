@@ -16,7 +16,7 @@ from sfumato._cards import card
 from sfumato._checks import SfumatoError
 from sfumato.averaging import EMA
 from sfumato.data import Clock, Source, SourceSpec
-from sfumato.experiment import reading, users
+from sfumato.experiment import as_recipe, reading, users
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.keywords import experiment_of, refuse_budget, refuse_others, settings_of
 from sfumato.experiment.settings import Settings
@@ -110,11 +110,9 @@ def train(
 
     Errors: `SfumatoError`, before anything is spent, for whatever is refused.
     """
-    own_keywords = {*signature(train).parameters, *(one.name for one in fields(Machine)), *OPTIONS} - {
-        "clock",
-        "choices",
-    }
-    refuse_others(Experiment, choices, own_keywords)
+    own_names = {*signature(train).parameters, *(one.name for one in fields(Machine)), *OPTIONS}
+    own_names -= {"clock", "choices"}
+    refuse_others(Experiment, choices, own_names, examples=source.examples if isinstance(source, Source) else None)
     heading, progress = Heading(title=title), Silence() if silent() else shown(progress)
     own, name, choices = OwnCode.taken(model, choices)
     options, choices = split(choices, without=("clock",))  # which is declared by start and period
@@ -127,7 +125,7 @@ def train(
         if isinstance(source, str):
             spec = SourceSpec(spec=source, zoom=asked.zoom or 1.0)
             beforehand.check(asked, spec, options)
-            source, request = spec.open(owner_key()), {"source": spec.record()}
+            source, request = spec.open(owner_key()), as_recipe.request_of(spec, asked, machine, options)
         source = asked.kept(sources.opened(source, zoom=asked.zoom or 1.0))
         plan, settings, reasons = asked.decide(source)
         for line in reasons:
@@ -319,8 +317,9 @@ def refuse_finished(run: RunDirectory) -> None:
     """A finished run stays as it is; another one on the same data costs more privacy and needs a place of its own."""
     run.complete()
     if run.finished:
-        costs = "; privacy costs of both add up" if (run / names.LEDGER).exists() else ""
-        raise SfumatoError(f"the run in {run.path} is finished", f"give another `directory` to train anew{costs}")
+        words = f", by {run / names.RECIPE} with the same settings" if (run / names.RECIPE).exists() else ""
+        words += "; privacy costs of both add up" if (run / names.LEDGER).exists() else ""
+        raise SfumatoError(f"the run in {run.path} is finished", f"give another `directory` to train anew{words}")
 
 
 def finished(job: PrivateJob | PublicJob, run: RunDirectory, statement: Statement | NoPromise, outcome: Outcome) -> Any:

@@ -94,6 +94,22 @@ def test_options_and_tables_that_no_row_can_have_are_refused(rows: str):
             read(rows, epsilon=1)
 
 
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("learnin-rate = 0.5", "did you mean learning_rate"),
+        ("lr = 0.5", "did you mean learning_rate"),
+        ("amp = true", "it is precision=bfloat16"),
+        ("epochs = 3\nexamples = 1438\nbatch-size = 103", "give steps=42: "),
+        ("nothing-like-it = 1", "use the options of the verb, and the tables"),
+    ],
+)
+def test_a_misspelt_option_is_told_what_was_probably_meant(line: str, meant: str):
+    Path("wrong.toml").write_text(f'source = "digits"\n{line}\n')
+    with pytest.raises(SfumatoError, match=f"the recipe wrong.toml has unknown options: .*; {re.escape(meant)}"):
+        recipe.read("wrong.toml", {}, {*KNOWN, "learning_rate", "precision", "examples"})
+
+
 def test_a_row_is_planned_as_it_stands_and_says_what_its_noise_comes_to(rows: str, capsys):
     assert main(["train", rows, "--epsilon", "1", "--dry-run", "--json"]) == 0
     printed = capsys.readouterr()

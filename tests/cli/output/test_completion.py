@@ -2,65 +2,142 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from sfumato import models
 from sfumato.cli import main
-from sfumato.cli.registry import VERBS
+from sfumato.data.kinds import KINDS
 
-ASK = """
-eval "$(cat script)"
-complete -p sfumato
-COMP_WORDS=({words}); COMP_CWORD=$(({count} - 1)); COMP_LINE="{words}"; COMP_POINT=${{#COMP_LINE}}
-_tyro_sfumato
-echo "${{COMPREPLY[@]}}"
-"""
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-@pytest.mark.parametrize(
-    ("words", "completed"),
-    [
-        ("sfumato tr", {"train", "tradeoff"}),
-        ("sfumato train --eps", {"--epsilon"}),
-        ("sfumato train --help", {"--help", "--help-all"}),
-        ("sfumato predict r --inter", {"--interval"}),
-    ],
-)
-def test_bash_completes_verbs_and_options(workplace, capsys, words, completed):
-    assert main(["--completion", "bash"]) == 0
-    (workplace / "script").write_text(capsys.readouterr().out)
-    asked = ASK.format(words=words, count=len(words.split()))
-    ended = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=True)
-    said, found = ended.stdout.splitlines()
-    assert "-o default" in said, "what is neither is a path"
-    assert set(found.split()) == completed
+WORDS = {
+    "sfumato tr": ["train", "tradeoff"],
+    "sfumato train --eps": ["--epsilon"],
+    "sfumato train --help n": ["noise and clipping", "normalisation"],
+    "sfumato train digits --unit ": ["example", "user"],
+    "sfumato train digits --unit=u": ["--unit=user"],
+    "sfumato train digits --model l": ["lenet5", "lenet", "linear"],
+    "sfumato train digits --model timm": ["timm:"],
+    "sfumato train digits --optimizer s": ["sgd"],
+    "sfumato train digits --pretrained t": ["timm"],
+    "sfumato train folder:pi": ["folder:pictures/"],
+    "sfumato train 'folder:pictures/my c": ["folder:pictures/my cats/"],
+    "sfumato train recipe:digi": ["recipe:digits"],
+    "sfumato train mi": ["mine.toml"],
+    "sfumato train digits --drift-groups cat dog --flip T": ["True"],
+    "sfumato predict runs/mushrooms pictures/n": ["pictures/new.png"],
+    "sfumato predict runs/mushrooms --interval 0.9 pictures/n": ["pictures/new.png"],
+    "sfumato verify runs/mu": ["runs/mushrooms"],
+    "sfumato evaluate runs/mushrooms fo": ["folder:"],
+    "sfumato compare runs/mushrooms runs/m": ["runs/mushrooms"],
+    "sfumato compare runs/mushrooms runs/mushrooms ": [],
+    "sfumato nonsense ": [],
+    "FOO=1 /opt/bin/sfumato tr": ["train", "tradeoff"],
+}
 
 
-def test_zsh_has_a_script_with_all_verbs(capsys):
+@pytest.fixture
+def places(workplace: Path) -> Path:
+    """Images, a run and a recipe."""
+    for folder in ("pictures/my cats", "runs/mushrooms", "pictures/.hidden"):
+        Path(folder).mkdir(parents=True)
+    for file in ("pictures/new.png", "runs/mushrooms/settings.json", "mine.toml", "more.txt"):
+        Path(file).touch()
+    return workplace
+
+
+@pytest.mark.parametrize("line", WORDS)
+def test_what_may_stand_there_is_completed(line: str, places: Path, capsys):
+    assert main(["--complete", "fish", line]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.partition("\t")[0] for line in printed if line] == WORDS[line]
+
+
+def test_every_model_and_every_kind_of_source_is_offered(capsys):
+    assert main(["--complete", "zsh", "sfumato train "]) == 0
+    kinds = [line for line in capsys.readouterr().out.splitlines() if line.endswith(":") or line == "digits"]
+    assert [*KINDS, "recipe"] == [line.rstrip(":") for line in kinds]
+    assert main(["--complete", "zsh", "sfumato train digits --model "]) == 0
+    offered = {line.rstrip(":-") for line in capsys.readouterr().out.splitlines()}
+    assert offered <= {re.split("-[A-Z]|:[A-Z]", name)[0] for name in models.NAMES}
+    assert {"dictionary", "scattering", "linear", "wrn", "nf-resnet", "timm"} <= offered
+
+
+def test_completion_imports_nothing_heavy():
+    asked = "import sys; from sfumato.cli import main; main(['--complete', 'bash', 'sfumato train --mod', ':=']); "
+    asked += "print({'torch', 'numpy', 'tyro'} & set(sys.modules))"
+    ended = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert ended.stdout.split("\n")[:2] == ["--model", "set()"]
+
+
+ASK = {
+    "bash": """
+{script}
+COMP_LINE={line}; COMP_POINT=${{#COMP_LINE}}
+_sfumato sfumato
+printf '%s\\n' "${{COMPREPLY[@]}}"
+""",
+    "fish": "{script}\ncomplete -C {line}",
+}
+"""What asks a shell itself; zsh completes nothing where nobody types."""
+
+
+@pytest.mark.parametrize("shell", ASK)
+def test_a_shell_completes_by_its_script(shell: str, places: Path, capsys, monkeypatch):
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell}")
+    monkeypatch.setenv("PATH", f"{places}:{os.environ['PATH']}")
+    command = places / "sfumato"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m sfumato "$@"\n')
+    command.chmod(0o755)
+    assert main(["--completion", shell]) == 0
+    script = capsys.readouterr().out
+    for line, found in {
+        "sfumato train folder:pi": {"folder:pictures/"},
+        "sfumato verify runs/mu": {"runs/mushrooms"},
+        "sfumato predict runs/mushrooms pictures/my": {"pictures/my cats/"},
+    }.items():
+        asked = ASK[shell].format(script=script, line=shlex.quote(line))
+        ended = subprocess.run([shell, "-c", asked], capture_output=True, text=True, check=True)
+        words = {word.partition("\t")[0] for word in ended.stdout.splitlines()}
+        # bash takes a colon for the end of a word, and a space for one unless it is escaped
+        assert words == ({one.rpartition(":")[2].replace(" ", "\\ ") for one in found} if shell == "bash" else found)
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh")
+def test_zsh_reads_its_script(places: Path, capsys):
     assert main(["--completion", "zsh"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith("#compdef sfumato")
-    assert all(verb in printed for verb in VERBS)
+    script = capsys.readouterr().out
+    assert script.startswith("#compdef sfumato\n")
+    asked = f"autoload -Uz compinit && compinit -D\n{script}\nprint $_comps[sfumato]"
+    ended = subprocess.run(["zsh", "-f", "-c", asked], capture_output=True, text=True, check=True)
+    assert ended.stdout == "_sfumato\n"
 
 
-def test_fish_has_a_script_with_all_verbs_and_options(workplace, capsys):
-    assert main(["--completion", "fish"]) == 0
-    printed = capsys.readouterr().out
-    lines = printed.splitlines()
-    assert all(line.startswith("complete -c sfumato -n ") for line in lines)
-    assert all(f"-a {verb} -d '" in printed for verb in VERBS)
-    of_train = [line for line in lines if "from train'" in line]
-    assert any("-l batch-size -r -d '" in line for line in of_train)
-    assert any("-l json -d '" in line for line in of_train)  # a switch takes nothing
-    assert all(line.replace("\\'", "").count("'") % 2 == 0 for line in lines)
-    if shutil.which("fish"):
-        (workplace / "script").write_text(printed)
-        asked = 'source script; complete -C "sfumato train --eps"'
-        ended = subprocess.run(["fish", "-c", asked], capture_output=True, text=True, check=True)
-        assert ended.stdout.startswith("--epsilon")
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_one_command_installs_it(shell: str, tmp_path: Path, capsys, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHELL", f"/usr/bin/{shell}")
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "ZDOTDIR"):
+        monkeypatch.delenv(name, raising=False)
+    own = tmp_path / f".{shell}rc"
+    if shell != "fish":
+        own.write_text("alias ll='ls -l'\n")
+    for _ in range(2):  # the second time adds nothing
+        assert main(["--install-completion"]) == 0
+        place = Path(capsys.readouterr().out.split(" is written")[0])
+    assert main(["--completion", shell]) == 0
+    assert place.read_text() == capsys.readouterr().out
+    if shell == "fish":
+        assert place == tmp_path / ".config" / "fish" / "completions" / "sfumato.fish"
+    else:
+        assert own.read_text() == f"alias ll='ls -l'\nsource {place}\n"
 
 
 @pytest.mark.parametrize("shell", [[], ["tcsh"]])
@@ -74,7 +151,6 @@ def test_another_shell_is_refused_in_one_line(shell, capsys):
     [
         ("train digits --lr 0.5", "--learning-rate"),
         ("train digits --bs=64", "--batch-size"),
-        ("train digits --epochs 3", "--steps"),
         ("train digits -o here", "--output"),
         ("train digits --publicdata npz:a", "--public-data"),
         ("plan --sigma 2", "--noise-multiplier"),

@@ -1,4 +1,4 @@
-"""What `sfumato VERB --help` and `--help-all` show: common options, or every one once, in groups, the budget first."""
+"""What `sfumato VERB --help` shows: common options, a topic's, or every one once, in groups, the budget first."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def test_every_option_is_shown_once_and_says_what_it_is_for(verb, capsys):
 def test_help_shows_the_common_options_of_a_verb_with_many_on_one_screen(verb, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     full = pages.full(load(verb))
-    assert (verb in COMMON) == (len(spelt(full)) >= 20)
     assert main([verb, "--help-all"]) == 0
     every = capsys.readouterr().out
+    assert (verb in COMMON) == (len(every.splitlines()) > pages.LINES)
     assert main([verb, "--help"]) == 0
     printed = capsys.readouterr().out
     if verb not in COMMON:
@@ -53,14 +53,39 @@ def test_help_shows_the_common_options_of_a_verb_with_many_on_one_screen(verb, c
     shown = re.findall(r"^  --([a-z-]+)(?: .*)?$", printed, re.MULTILINE)
     assert sorted(shown) == sorted(name.replace("_", "-") for name in COMMON[verb])
     *_, further = printed.split("\n\n")
-    assert further.startswith(f"sfumato {verb} --help-all: also ")
-    named = " ".join(further.split()).partition(": also ")[2].split(", ")
+    assert further.startswith(f"sfumato {verb} --help TOPIC shows more: ")
+    named = " ".join(further.split()).partition(" shows more: ")[2].split(", ")
     hidden = set(spelt(full)) - {*COMMON[verb], "help"}
-    assert named == [
-        *(topic for topics in GROUPS.values() for topic, names in topics.items() if hidden & set(names)),
-        "run",
-    ]
-    assert hidden - set(GROUPED), "the run has further options"
+    topics = [topic for topics in GROUPS.values() for topic, names in topics.items() if hidden & set(names)]
+    assert named == [*topics, *(["run"] if hidden - set(GROUPED) else []), "all"]
+    for topic in named:
+        assert main([verb, "--help", *topic.split()]) == 0
+        about = capsys.readouterr().out
+        assert about == every if topic == "all" else set(re.findall(r"^  --([a-z-]+)", about, re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    ("topic", "shown", "absent"),
+    [
+        ("noise", {"--noise-multiplier", "--noise", "--max-norm"}, {"--report-epsilon", "--views"}),
+        ("head", {"--head", "--trainable", "--model"}, {"--epsilon"}),
+        ("model", {"--model", "--normalisation"}, {"--epsilon"}),
+        ("run", {"--output", "--device", "--help"}, {"--epsilon", "--model"}),
+        ("batch-size", {"--batch-size"}, {"--epsilon"}),
+        ("--views", {"--views"}, {"--shift"}),
+    ],
+)
+def test_a_topic_s_options_are_shown_alone(topic: str, shown: set[str], absent: set[str], capsys):
+    assert main(["train", "digits", "--help", topic]) == 0
+    listed = set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", capsys.readouterr().out, re.MULTILINE))
+    assert shown <= listed
+    assert not absent & listed
+
+
+def test_a_topic_of_no_option_is_refused_with_those_that_there_are(capsys):
+    assert main(["verify", "--help", "noise"]) == 2
+    told = "error: sfumato verify has no options about 'noise'; give --help and one of run, all, or an option's name\n"
+    assert capsys.readouterr().err == told
 
 
 def test_the_short_page_of_train_is_a_snapshot(capsys, monkeypatch):
@@ -148,7 +173,7 @@ run:
                         and spend nothing.
   --json                End with one JSON object on standard output.
 
-sfumato train --help-all: also noise and clipping, published figures, audit,
-users, participation, time and drift, declared data, texts, heads,
-normalisation, optimizer, views, averages, scores, run
+sfumato train --help TOPIC shows more: noise and clipping, published figures,
+audit, users, participation, time and drift, declared data, texts, heads,
+normalisation, optimizer, views, averages, scores, run, all
 """

@@ -7,7 +7,7 @@ from sfumato.data.declared import Declared, Purpose
 
 _TOPICS: dict[str, dict[str, str]] = {
     "budget": {
-        "noise and clipping": "epsilon delta noise_multiplier batch_size steps max_norm quantile",
+        "noise and clipping": "epsilon delta noise_multiplier batch_size steps max_norm quantile noise",
         "published figures": "report_epsilon",
         "audit": "audit audit_source",
         "users": "unit per_user drawn",
@@ -70,7 +70,9 @@ COMMON = {
             "epsilon delta noise_multiplier batch_size steps unit examples users per_user participation mechanism "
             "compare json"
         ),
+        "dedup": "user_from backbone weights resolution drop limit output json",
+        "spent": "users user_from size test_fraction public root json",
         "evaluate": "part public user_from test_fraction positive threshold plot device json",
     }.items()
 }
-"""Of each verb with many options, those that most of its users need; `--help-all` shows the others as well."""
+"""Of each verb with many options, those that most of its users need; `--help all` shows the others as well."""

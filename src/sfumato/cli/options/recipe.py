@@ -18,6 +18,7 @@ from sfumato._choices import choices_of
 from sfumato._files import ordinary
 from sfumato.data.declared import Declared
 from sfumato.embedding.experiment import EmbeddingExperiment
+from sfumato.experiment.elsewhere import answer
 from sfumato.experiment.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -36,9 +37,10 @@ def _of_type(words: str) -> tuple[str, ...]:
     return tuple(name for name, kind in known.items() if re.fullmatch(rf"{re.escape(words)}( \| None)*", str(kind)))
 
 
-TEXTS = (*_of_type("str"), "normalisation", "source", "output", "device")
+TEXTS = (*_of_type("str"), "normalisation", "source", "output", "device", "precision")
+TEXTS += ("budget", "calibrate_on", "audit_source", "operating_point")
 SWITCHES = (*_of_type("bool"), "private", "not_private")
-LISTS = _of_type("tuple[str, ...]")
+LISTS = (*_of_type("tuple[str, ...]"), "prevalence", "training_prevalence")
 SINGLE = re.compile(
     r"(?:.*/)?recipes/(?P<table>.+?)(?:-eps(?P<epsilon>[\d.]+))?(?P<pld>-pld)?(?:-(?P<size>\d{5,}))?\.toml"
 )
@@ -205,9 +207,12 @@ def _chosen(what: str, rows: list[dict[str, Any]], given: Mapping[str, Any]) -> 
 def _checked(what: str, options: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
     unknown = sorted(set(options) - set(known))
     if unknown:
+        sizes = {name: options.get(name) for name in ("examples", "batch_size")}
+        answers = [answer(name, known, given=options[name], **sizes) for name in unknown]
+        remedy = "; ".join(words for words in answers if words is not None)
         raise SfumatoError(
             f"{title(what)} has unknown options: {', '.join(unknown)}",
-            f"use only {', '.join(sorted(known))}, and the tables [about], [[row]], [sweep] and [search]",
+            remedy or "use the options of the verb, and the tables [about], [[row]], [sweep] and [search]",
         )
     for name, value in options.items():
         check_type(name, value, where=f" in {title(what)}")

@@ -1,12 +1,11 @@
-"""How options are spelt and explained, where several verbs share them."""
+"""How options are spelt and explained, where several verbs share them. Help reads it; the parser alone imports tyro."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, TypeVar, get_type_hints
-
-import tyro
 
 from sfumato._checks import SfumatoError
 
@@ -17,8 +16,71 @@ class UnclearError(SfumatoError):
     """A command that cannot be understood, though the parser lets it pass: something is missing, or cannot be read."""
 
 
-def _arg(metavar: str, hint: str = "") -> Any:
-    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"({hint})" if hint else "")
+@dataclass(frozen=True)
+class Spelling:
+    """How a value is written.
+
+    Args:
+        metavar: what stands for it in help.
+        default: what stands in for it where it is left out, in words.
+        positional: whether it is given without its option's name.
+        again: whether the option may be given several times, which adds to it.
+        read: makes one value, or several, of a single word; by its type where there is none.
+        kinds: the types that a default of such an option may have, besides a tuple.
+    """
+
+    metavar: str
+    default: str = ""
+    positional: bool = False
+    again: bool = False
+    read: Callable[[str], Any] | None = None
+    kinds: tuple[type, ...] = ()
+
+
+def positional(metavar: str) -> Spelling:
+    """An argument that is given without a name."""
+    return Spelling(metavar, positional=True)
+
+
+def spelling_of(hint: Any) -> Spelling | None:
+    """What an annotation says of how its values are written."""
+    return next((extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Spelling)), None)
+
+
+@functools.cache
+def for_parser(verb: type) -> type:
+    """The verb's dataclass, in which the parser finds the same as help does."""
+    import tyro
+
+    def read_by_parser(hint: Any) -> Any:
+        spelling = spelling_of(hint)
+        if spelling is None:
+            return hint
+        default = f"({spelling.default})" if spelling.default else ""
+        found: list[Any] = [tyro.conf.arg(metavar=spelling.metavar, help_behavior_hint=default)]
+        found += [tyro.conf.Positional] if spelling.positional else []
+        found += [tyro.conf.UseAppendAction] if spelling.again else []
+        found += [_of_one_word(spelling)] if spelling.read else []
+        return Annotated[hint, *found]
+
+    hints = get_type_hints(verb, include_extras=True)
+    verb.__annotations__ = {one.name: read_by_parser(hints[one.name]) for one in fields(verb)}  # type: ignore[arg-type]
+    return verb
+
+
+def _of_one_word(spelling: Spelling) -> Any:
+    """One argument that holds several values."""
+    import tyro
+
+    read = spelling.read
+    assert read is not None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=spelling.metavar,
+        instance_from_str=lambda words: read(words[0]),
+        is_instance=lambda value: isinstance(value, (*spelling.kinds, tuple)),
+        str_from_instance=lambda value: [",".join(map(str, value if isinstance(value, tuple) else (value,)))],
+    )
 
 
 def spelt(verb: type[Verb], **by_default: str) -> type[Verb]:
@@ -31,9 +93,9 @@ def spelt(verb: type[Verb], **by_default: str) -> type[Verb]:
     for one in fields(verb):  # type: ignore[arg-type]
         if one.metadata and one.name in plain:
             hint = by_default.get(one.name, one.metadata["default"])
-            extra = _arg(one.metadata["metavar"], f"default: {hint}" if hint else "")
-            how = (_WINDOW, extra) if one.name == "window" else (extra,)
-            verb.__annotations__[one.name] = Annotated[plain[one.name], *how]
+            read = _ends if one.name == "window" else None
+            how = Spelling(one.metadata["metavar"], f"default: {hint}" if hint else "", read=read)
+            verb.__annotations__[one.name] = Annotated[plain[one.name], how]
     return verb
 
 
@@ -63,89 +125,72 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, values))
 
 
-def _with_commas(metavar: str, read: Callable[[str], Any], *kinds: type) -> Any:
-    """One argument that holds several values."""
-    return tyro.constructors.PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=metavar,
-        instance_from_str=lambda words: read(words[0]),
-        is_instance=lambda value: isinstance(value, (*kinds, tuple)),
-        str_from_instance=lambda value: [",".join(map(str, value if isinstance(value, tuple) else (value,)))],
-    )
+_BUDGET = Spelling("EPSILON[,EPSILON...]", read=_budgets, kinds=(float, int))
 
-
-_BUDGETS = _with_commas("EPSILON[,EPSILON...]", _budgets, float, int)
-_WINDOW = _with_commas("LOW,HIGH", _ends)
-
-SourceRecipeOrRun = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE|RECIPE|RUN")]
-SourceOrRecipe = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE|RECIPE")]
-Directory = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-RunIfAny = Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-SourceName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
-Examples = Annotated[int | None, _arg("N", "default: counted in the data")]
-BatchSize = Annotated[int | None, _arg("B", "default: by rule")]
-Steps = Annotated[int | None, _arg("T", "default: by rule")]
-Epsilon = Annotated[float | tuple[float, ...] | None, _BUDGETS, _arg("EPSILON[,EPSILON...]", "default: 3")]
-Numbers = Annotated[
-    float | tuple[float, ...] | None,
-    _with_commas("NUMBER[,NUMBER...]", _budgets, float, int),
-    _arg("NUMBER[,NUMBER...]"),
-]
-Budgets = Annotated[float | tuple[float, ...] | None, _BUDGETS, _arg("EPSILON[,EPSILON...]")]
-Populations = Annotated[tuple[int, ...] | None, _with_commas("N,N,...", _numbers), _arg("N,N,...")]
-EpsilonOfFigures = Annotated[float | None, _arg("EPSILON", "default: no figures are published")]
-Shares = Annotated[tuple[str, ...] | None, _arg("CLASS=SHARE [CLASS=SHARE ...]")]
-SharesThere = Annotated[tuple[str, ...] | None, _arg("SHARE|CLASS=SHARE [CLASS=SHARE ...]")]
+SourceRecipeOrRun = Annotated[str, positional("SOURCE|RECIPE|RUN")]
+SourceOrRecipe = Annotated[str, positional("SOURCE|RECIPE")]
+Directory = Annotated[str, positional("RUN")]
+RunIfAny = Annotated[str | None, positional("RUN")]
+SourceName = Annotated[str, positional("SOURCE")]
+Examples = Annotated[int | None, Spelling("N", "default: counted in the data")]
+BatchSize = Annotated[int | None, Spelling("B", "default: by rule")]
+Steps = Annotated[int | None, Spelling("T", "default: by rule")]
+Epsilon = Annotated[float | tuple[float, ...] | None, replace(_BUDGET, default="default: 3")]
+Numbers = Annotated[float | tuple[float, ...] | None, replace(_BUDGET, metavar="NUMBER[,NUMBER...]")]
+Budgets = Annotated[float | tuple[float, ...] | None, _BUDGET]
+Populations = Annotated[tuple[int, ...] | None, Spelling("N,N,...", read=_numbers)]
+EpsilonOfFigures = Annotated[float | None, Spelling("EPSILON", "default: no figures are published")]
+Shares = Annotated[tuple[str, ...] | None, Spelling("CLASS=SHARE [CLASS=SHARE ...]")]
+SharesThere = Annotated[tuple[str, ...] | None, Spelling("SHARE|CLASS=SHARE [CLASS=SHARE ...]")]
 RuleOfLabels = Annotated[
-    str | None, _arg("shares|balanced|CLASS=SHARE|none", "default: shares, of two classes with --report-epsilon")
+    str | None, Spelling("shares|balanced|CLASS=SHARE|none", "default: shares, of two classes with --report-epsilon")
 ]
-ClassName = Annotated[str | None, _arg("CLASS")]
-Delta = Annotated[float | None, _arg("DELTA", "default: at most 1e-5 and 1/(10 N)")]
-Text = Annotated[str | None, _arg("NAME")]
-BudgetName = Annotated[str | None, _arg("NAME", "default: none is kept to")]
-FreeText = Annotated[str | None, _arg("TEXT")]
+ClassName = Annotated[str | None, Spelling("CLASS")]
+Delta = Annotated[float | None, Spelling("DELTA", "default: at most 1e-5 and 1/(10 N)")]
+Text = Annotated[str | None, Spelling("NAME")]
+BudgetName = Annotated[str | None, Spelling("NAME", "default: none is kept to")]
+FreeText = Annotated[str | None, Spelling("TEXT")]
 Vary = Annotated[
     tuple[tuple[str, ...], ...],
-    tyro.conf.UseAppendAction,
-    _arg("NAME=VALUES [NAME=VALUES ...]", "default: the recipe's table [sweep]; may be given again"),
+    Spelling("NAME=VALUES [NAME=VALUES ...]", "default: the recipe's table [sweep]; may be given again", again=True),
 ]
-ModeOfSearch = Annotated[str | None, _arg("public|private|uncovered", "default: public, where the data are")]
-Simulate = Annotated[int | None, _arg("K", "default: every run at full size")]
-Confirm = Annotated[int | None, _arg("NUMBER", "default: 0")]
-Candidates = Annotated[int | None, _arg("NUMBER", "default: the whole grid; private: 10")]
-Shape = Annotated[float | None, _arg("ETA", "default: 1")]
-ScoreNoise = Annotated[float | None, _arg("NUMBER", "default: the least that adds nothing to epsilon")]
-Share = Annotated[float | None, _arg("SHARE", "default: 0.1")]
-SourceText = Annotated[str | None, _arg("SOURCE")]
-Processes = Annotated[int | None, _arg("NUMBER", "default: 1")]
-Top = Annotated[int | None, _arg("NUMBER", "default: 3")]
-WholeByRule = Annotated[int | None, _arg("NUMBER", "default: by rule")]
-TrackerName = Annotated[str | None, _arg("mlflow|wandb")]
-Precision = Annotated[str | None, _arg("float32|bfloat16", "default: float32")]
-Whole = Annotated[int | None, _arg("NUMBER")]
-Number = Annotated[float | None, _arg("NUMBER")]
-BatchSizes = Annotated[tuple[int, ...] | None, _arg("B [B ...]", "default: 4096, or N where that is less")]
-Multipliers = Annotated[tuple[float, ...] | None, _arg("SIGMA [SIGMA ...]", "default: by rule")]
-SingleView = Annotated[int | None, _arg("K", "default: 1")]
-OfMomentum = Annotated[float | None, _arg("NUMBER", "default: 0.9")]
-OfSchedule = Annotated[str | None, _arg("NAME", "default: constant")]
-Start = Annotated[str | None, _arg("TIME")]
-Period = Annotated[str | None, _arg("DURATION")]
-Off = Annotated[bool | None, _arg("True|False", "default: False")]
-Unclipped = Annotated[float | None, _arg("NUMBER", "default: no clipping")]
-Crop = Annotated[str, _arg("central|inception", "default: central")]
-CropArea = Annotated[float | None, _arg("SHARE", "default: 0.08")]
-Stored = Annotated[str, _arg("float32|float16|bfloat16", "default: float32")]
-Path = Annotated[str | None, _arg("PATH")]
-Own = Annotated[str | None, _arg("package:function")]
-LabelColumns = Annotated[tuple[str, ...] | None, _arg("NAME [NAME ...]", "default: one label for each image")]
-TextColumns = Annotated[tuple[str, ...] | None, _arg("NAME [NAME ...]", "default: text")]
+ModeOfSearch = Annotated[str | None, Spelling("public|private|uncovered", "default: public, where the data are")]
+Simulate = Annotated[int | None, Spelling("K", "default: every run at full size")]
+Confirm = Annotated[int | None, Spelling("NUMBER", "default: 0")]
+Candidates = Annotated[int | None, Spelling("NUMBER", "default: the whole grid; private: 10")]
+Shape = Annotated[float | None, Spelling("ETA", "default: 1")]
+ScoreNoise = Annotated[float | None, Spelling("NUMBER", "default: the least that adds nothing to epsilon")]
+Share = Annotated[float | None, Spelling("SHARE", "default: 0.1")]
+SourceText = Annotated[str | None, Spelling("SOURCE")]
+Processes = Annotated[int | None, Spelling("NUMBER", "default: 1")]
+Top = Annotated[int | None, Spelling("NUMBER", "default: 3")]
+WholeByRule = Annotated[int | None, Spelling("NUMBER", "default: by rule")]
+TrackerName = Annotated[str | None, Spelling("mlflow|wandb")]
+Precision = Annotated[str | None, Spelling("float32|bfloat16", "default: float32")]
+Whole = Annotated[int | None, Spelling("NUMBER")]
+Number = Annotated[float | None, Spelling("NUMBER")]
+BatchSizes = Annotated[tuple[int, ...] | None, Spelling("B [B ...]", "default: 4096, or N where that is less")]
+Multipliers = Annotated[tuple[float, ...] | None, Spelling("SIGMA [SIGMA ...]", "default: by rule")]
+SingleView = Annotated[int | None, Spelling("K", "default: 1")]
+OfMomentum = Annotated[float | None, Spelling("NUMBER", "default: 0.9")]
+OfSchedule = Annotated[str | None, Spelling("NAME", "default: constant")]
+Start = Annotated[str | None, Spelling("TIME")]
+Period = Annotated[str | None, Spelling("DURATION")]
+Off = Annotated[bool | None, Spelling("True|False", "default: False")]
+Unclipped = Annotated[float | None, Spelling("NUMBER", "default: no clipping")]
+Crop = Annotated[str, Spelling("central|inception", "default: central")]
+CropArea = Annotated[float | None, Spelling("SHARE", "default: 0.08")]
+Stored = Annotated[str, Spelling("float32|float16|bfloat16", "default: float32")]
+Path = Annotated[str | None, Spelling("PATH")]
+Own = Annotated[str | None, Spelling("package:function")]
+LabelColumns = Annotated[tuple[str, ...] | None, Spelling("NAME [NAME ...]", "default: one label for each image")]
+TextColumns = Annotated[tuple[str, ...] | None, Spelling("NAME [NAME ...]", "default: text")]
 UserFrom = Annotated[
-    str | None, _arg("class|folder|dicom|REGEX", "default: a folder does not say whose images it holds")
+    str | None, Spelling("class|folder|dicom|REGEX", "default: a folder does not say whose images it holds")
 ]
-BitDepth = Annotated[int | None, _arg("BITS", "default: images of 16 bits are refused")]
-OwnBitDepth = Annotated[int | None, _arg("BITS", "default: as in training")]
-Window = Annotated[tuple[int, int] | None, _WINDOW, _arg("LOW,HIGH", "default: images of 16 bits are refused")]
-OwnWindow = Annotated[tuple[int, int] | None, _WINDOW, _arg("LOW,HIGH", "default: as in training")]
-OwnSide = Annotated[int | None, _arg("PIXELS", "default: what it was trained with")]
-Device = Annotated[str | None, _arg("cpu|cuda|cuda:N", "default: an accelerator where there is one")]
+BitDepth = Annotated[int | None, Spelling("BITS", "default: images of 16 bits are refused")]
+OwnBitDepth = Annotated[int | None, Spelling("BITS", "default: as in training")]
+Window = Annotated[tuple[int, int] | None, Spelling("LOW,HIGH", "default: images of 16 bits are refused", read=_ends)]
+OwnWindow = Annotated[tuple[int, int] | None, Spelling("LOW,HIGH", "default: as in training", read=_ends)]
+OwnSide = Annotated[int | None, Spelling("PIXELS", "default: what it was trained with")]
+Device = Annotated[str | None, Spelling("cpu|cuda|cuda:N", "default: an accelerator where there is one")]

@@ -1,68 +1,261 @@
-"""`sfumato --completion SHELL`: a script by which a shell completes verbs, options and paths."""
+"""Completion by a shell: verbs, options, topics of help, kinds of sources, values, recipes, runs and paths.
+
+`sfumato --completion SHELL` prints a script of a few lines, which asks `sfumato --complete SHELL LINE` at each tab.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import io
-from collections.abc import Iterator
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
-import tyro
-
+from sfumato._checks import SfumatoError
+from sfumato._files import make_directory, write, writing
+from sfumato.cli.options import recipe
 from sfumato.cli.options.spellings import UnclearError
-from sfumato.cli.output.help import full
+from sfumato.cli.output import help as pages
 from sfumato.cli.registry import VERBS, load
+from sfumato.runs.directory import SETTINGS
 
-SHELLS = ("bash", "zsh", "fish")
+BASH = """\
+_{program}() {{
+    local IFS=$'\\n'
+    COMPREPLY=($("$1" --complete bash "${{COMP_LINE:0:COMP_POINT}}" "$COMP_WORDBREAKS" 2>/dev/null))
+    [[ ${{#COMPREPLY[@]}} != 1 || $COMPREPLY != *[/:=-] ]] || compopt -o nospace 2>/dev/null
+}}
+complete -F _{program} {program}
+"""
+ZSH = """\
+#compdef {program}
+_{program}() {{
+    local -a closed open closed_words open_words
+    local value words_of
+    while IFS=$'\\t' read -r value words_of; do
+        if [[ $value == *[/:=-] ]]; then
+            open+=("$value"); open_words+=("$value${{words_of:+  $words_of}}")
+        else
+            closed+=("$value"); closed_words+=("$value${{words_of:+  $words_of}}")
+        fi
+    done < <($words[1] --complete zsh "${{(j: :)words[1,CURRENT-1]}} $PREFIX" 2>/dev/null)
+    compadd -l -d closed_words -a closed
+    compadd -l -S '' -d open_words -a open
+}}
+if [[ $funcstack[1] == _{program} ]]; then
+    _{program} "$@"
+else
+    (( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit }}
+    compdef _{program} {program}
+fi
+"""
+FISH = """\
+complete -c {program} -f -a '({program} --complete fish (commandline -cp))'
+"""
+SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
+GLOBAL = ("--help", "--version", "--completion", "--install-completion")
+_OF_SOURCES = ("SOURCE", "PUBLIC", "PRIVATE")
+
+
+class Candidate(NamedTuple):
+    """A word that may stand here, and what it is for."""
+
+    word: str
+    purpose: str = ""
 
 
 def script(shell: str, program: str) -> str:
-    """The script for a shell; whatever is neither verb nor option is completed as a path.
+    """The script for a shell.
 
     Errors: `UnclearError` for a shell that none is written for.
     """
-    if shell not in SHELLS:
-        raise UnclearError(
-            f"--completion must be one of {', '.join(SHELLS)}, got {shell!r}", "name one of these shells"
-        )
-    if shell == "fish":
-        return "\n".join(_fish(program))
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-        tyro.extras.subcommand_cli_from_dict(
-            {name: load(name) for name in VERBS},
-            prog=program,
-            args=["--tyro-print-completion", shell],
-            config=(tyro.conf.FlagCreatePairsOff,),
-        )
-    return "\n".join(map(_mended, printed.getvalue().splitlines()))
+    if shell not in SCRIPTS:
+        known = ", ".join(SCRIPTS)
+        raise UnclearError(f"--completion must be one of {known}, got {shell!r}", "name one of these shells")
+    return SCRIPTS[shell].format(program=program).rstrip("\n")
 
 
-def _mended(line: str) -> str:
-    """A line of the parser's script: what an option is for on one line, and paths where there is nothing else."""
-    if line.startswith("COMPLETION_SPEC"):
-        return line.replace(r"\n", " ").replace("'--help'", "'--help', '--help-all'")
-    return line.replace("complete -F ", "complete -o default -F ")
+def install(shell: str, program: str) -> str:
+    """Write the script where the shell finds it, and a line for it into the shell's own file; what was written.
 
-
-def _fish(program: str) -> Iterator[str]:
-    """The lines for fish, which the parser writes none for."""
-    yield f"complete -c {program} -n __fish_use_subcommand -f"
-    for name, purpose in VERBS.items():
-        yield f"complete -c {program} -n __fish_use_subcommand -a {name} -d {_quoted(purpose)}"
-        seen = f"'__fish_seen_subcommand_from {name}'"
-        for options in full(load(name)).options.values():
-            for one in options:
-                option = one.usage.split("--", 1)[1].split()[0]
-                takes = " -r" if one.usage.partition(f"--{option}")[2] else ""
-                yield f"complete -c {program} -n {seen} -l {option}{takes} -d {_quoted(one.until('.').purpose)}"
-        yield f"complete -c {program} -n {seen} -l help-all -d 'Show every option.'"
-
-
-def _quoted(text: str) -> str:
-    """A text as one word of fish.
-
-    >>> print(_quoted("it's"))
-    'it\\'s'
+    Args:
+        shell: its name; "" for the one that `$SHELL` names.
     """
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
+    shell = shell or Path(os.environ.get("SHELL", "")).name
+    text, home = script(shell, program), Path.home()
+    if shell == "fish":
+        place = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "fish" / "completions" / f"{program}.fish"
+    else:
+        place = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share") / program / f"completion.{shell}"
+    with writing(place):
+        make_directory(place.parent)
+        write(place, f"{text}\n".encode())
+    if shell == "fish":
+        return f"{place} is written; the next fish completes {program}"
+    own = (home if shell == "bash" else Path(os.environ.get("ZDOTDIR") or home)) / f".{shell}rc"
+    line = f"source {shlex.quote(str(place))}"
+    with writing(own):
+        known = own.read_text("utf-8").splitlines() if own.exists() else []
+        if line not in known:
+            with own.open("a", encoding="utf-8") as file:
+                file.write(f"{line}\n")
+    return f"{place} is written, and {own} reads it; the next {shell} completes {program}"
+
+
+def complete(shell: str, line: str, breaks: str, program: str) -> Iterator[str]:
+    """The lines for a shell: what the last word of this command line may become.
+
+    Args:
+        breaks: of bash, the characters at which it begins a word of its own: it is given what follows the last one.
+    """
+    words = _words(line)
+    begun = next((place for place, word in enumerate(words) if Path(word).name == program), 0)
+    try:
+        found = candidates(words[begun + 1 :])
+    except (OSError, SfumatoError):
+        found = []
+    for one in found:
+        if shell == "bash":
+            apart = [place for place, letter in enumerate(words[-1]) if letter in breaks and letter in ":="]
+            yield re.sub(r"([^\w@%+=:,./~-])", r"\\\1", one.word[apart[-1] + 1 if apart else 0 :])
+        else:
+            yield f"{one.word}\t{one.purpose}".rstrip("\t")
+
+
+def candidates(words: Sequence[str]) -> list[Candidate]:
+    """What may stand in place of the last of these words, of which the first is the verb."""
+    *before, current = words or [""]
+    if not before:
+        first = [Candidate(verb, purpose) for verb, purpose in VERBS.items()]
+        return _beginning(current, first if not current.startswith("-") else map(Candidate, GLOBAL))
+    if before[0] not in VERBS:
+        return []
+    page = pages.full(load(before[0]))
+    options = {f"--{one.name.replace('_', '-')}": one for listed in page.options.values() for one in listed}
+    name, equals, value = current.partition("=")
+    if equals and name in options:
+        return [Candidate(f"{name}={one.word}", one.purpose) for one in values(options[name], value)]
+    if current.startswith("-"):
+        return _beginning(current, (Candidate(option, one.until(".").purpose) for option, one in options.items()))
+    place = next((place for place in reversed(range(len(before))) if before[place].startswith("-")), None)
+    if place is not None and before[place] in ("-h", "--help"):
+        return _beginning(current, map(Candidate, pages.topics(page)))
+    given = None if place is None else options.get(before[place].partition("=")[0])
+    taken = 0 if given is None or "=" in (before[place or 0]) else _takes(given)
+    behind = len(before) - 1 - (place or 0)
+    if given is not None and behind < taken:
+        return values(given, current)
+    return _positional(page, options, before, current)
+
+
+def _positional(
+    page: pages.Page, options: dict[str, pages.Spelt], before: Sequence[str], current: str
+) -> list[Candidate]:
+    """What the next argument without an option's name may be."""
+    count, skipped = 0, 0
+    for word in before[1:]:
+        if word.startswith("-"):
+            one = options.get(word)
+            skipped = 0 if one is None else min(_takes(one), 1)
+        elif skipped:
+            skipped -= 1
+        else:
+            count += 1
+    wanted = [one for one in page.positional for _ in range(99 if "..." in one.usage else len(one.usage.split()))]
+    return values(wanted[count], current) if count < len(wanted) else []
+
+
+def _takes(one: pages.Spelt) -> int:
+    """How many values an option takes."""
+    metavar = _metavar(one)
+    return 99 if "..." in metavar and " " in metavar else int(bool(metavar))
+
+
+def _metavar(one: pages.Spelt) -> str:
+    return one.usage.partition(" ")[2] if one.usage.startswith("-") else one.usage
+
+
+def values(one: pages.Spelt, current: str) -> list[Candidate]:
+    """What an option, or an argument, may be that begins like this."""
+    kinds = _metavar(one).split()[0].split("|") if _metavar(one) else []
+    found: list[str] = []
+    if one.name == "source" or any(kind in _OF_SOURCES for kind in kinds):
+        found += _sources(current)
+    if "RECIPE" in kinds:
+        found += ["recipe:", *(f"{recipe.SCHEME}{name}" for name in recipe.names() if ":" in current)]
+        found += [path for path in _paths(current) if path.endswith(("/", ".toml"))]
+    if "RUN" in kinds:
+        found += [path for path in _paths(current) if path.endswith("/") or _is_run(path)]
+    if any(kind in ("PATH", "DIR", "IMAGE", "TEXT") for kind in kinds):
+        found += _paths(current)
+    found += [kind for kind in kinds if kind == kind.lower() or kind in ("True", "False")]
+    if kinds == ["NAME"]:
+        found += _listed(one.purpose)
+    if one.name == "pretrained":
+        found.append("timm")
+    return _beginning(current, map(Candidate, dict.fromkeys(found)))
+
+
+def _sources(current: str) -> list[str]:
+    from sfumato.data.kinds import KINDS  # which brings numpy, and the names of data sets torch
+
+    kind, colon, argument = current.partition(":")
+    if not colon:
+        return [name if name == "digits" else f"{name}:" for name in KINDS]
+    if kind == "torchvision":
+        from sfumato.data.readers.zoo import NAMES
+
+        return [f"{kind}:{name}" for name in NAMES]
+    return [f"{kind}:{path}" for path in _paths(argument)] if kind in KINDS else []
+
+
+def _paths(begun: str) -> list[str]:
+    """Paths that begin like this; a folder ends with a slash, but a run's directory, which is meant as it is."""
+    folder, name = os.path.split(begun)
+    try:
+        with os.scandir(os.path.expanduser(folder) or ".") as entries:
+            listed = sorted(entry.name + "/" * entry.is_dir() for entry in entries if entry.name.startswith(name))
+    except OSError:
+        return []
+    seen = [os.path.join(folder, each) for each in listed if name.startswith(".") or not each.startswith(".")]
+    return [path.rstrip("/") if _is_run(path) else path for path in seen]
+
+
+def _is_run(path: str) -> bool:
+    return os.path.isfile(os.path.join(os.path.expanduser(path), SETTINGS))
+
+
+def _listed(purpose: str) -> list[str]:
+    """The names that a purpose begins with.
+
+    >>> _listed("Of the rate: constant, cosine or step. More"), _listed("cnn, wrn-DEPTH-WIDTH, timm:NAME, or p:f; so")
+    (['constant', 'cosine', 'step'], ['cnn', 'wrn-', 'timm:'])
+    >>> _listed("The classes, declared.")
+    []
+    """
+    sentence = re.split(r"[.;](?: |$)", re.sub(r"^[^:,.;]+: ", "", purpose))[0]
+    parts = re.split(r", (?:or )?| or ", sentence)
+    plain = [re.fullmatch(r"([a-z][\w.-]*?[:-]?)(?:[A-Z][A-Z-]*)?", part) for part in parts]
+    leading = plain[: plain.index(None)] if None in plain else plain
+    names = [match[1] for match in leading if match is not None]
+    return names if len(names) > 1 else []
+
+
+def _beginning(current: str, found: Iterator[Candidate] | Sequence[Candidate]) -> list[Candidate]:
+    return [one for one in found if one.word.startswith(current)]
+
+
+def _words(line: str) -> list[str]:
+    """The words of a command line as the shell takes them; the last one is being written, and may be empty.
+
+    >>> _words("sfumato train 'my pict"), _words("sfumato train "), _words(r"sfumato my\\ run")
+    (['sfumato', 'train', 'my pict'], ['sfumato', 'train', ''], ['sfumato', 'my run'])
+    """
+    for closing in ("", "'", '"', "\\"):
+        try:
+            words = shlex.split(line + closing)
+        except ValueError:
+            continue
+        return [*words, ""] if (not closing and re.search(r"(?<!\\)\s$", line)) or not words else words
+    return [""]

@@ -1,4 +1,7 @@
-"""What `sfumato VERB --help` and `--help-all` show: the common options of a verb, or all of them, in groups."""
+"""What `sfumato VERB --help` shows: the common options of a verb, in groups; and `--help TOPIC`, those about something.
+
+`--help all`, or `--help-all`, shows every one.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from collections.abc import Iterator
 from dataclasses import MISSING, Field, dataclass, fields, replace
 from typing import Any, NamedTuple, get_type_hints
 
-import tyro
-
 from sfumato.cli.options.pages import COMMON, GROUPS, RUN
+from sfumato.cli.options.spellings import Spelling, UnclearError, spelling_of
 from sfumato.cli.registry import name_of
 
+ALL = "all"
 INDENT, NARROWEST, WIDEST, LINES = 24, 60, 110, 45
 
 
@@ -76,15 +79,66 @@ def text_of(verb: type, *, every: bool) -> str:
     return next((text for text in texts if text.count("\n") < LINES), texts[-1])
 
 
+def text_about(verb: type, topic: str) -> str:
+    """The options about something: `all`, a group, a topic or a word of it, or one option's name.
+
+    Errors: `UnclearError` for a topic that the verb has no options of.
+    """
+    if topic in ("", ALL):
+        return text_of(verb, every=topic == ALL)
+    page, wanted = full(verb), _about(topic)
+    chosen = {
+        group: [one for one in listed if group == topic or one.name in wanted] for group, listed in page.options.items()
+    }
+    if not any(chosen.values()):
+        raise UnclearError(
+            f"sfumato {name_of(verb)} has no options about {topic!r}",
+            f"give --help and one of {', '.join(topics(page))}, or an option's name",
+        )
+    return "\n\n".join(_blocks({group: listed for group, listed in chosen.items() if listed}, _width()))
+
+
+def _about(topic: str) -> set[str]:
+    """The options of a group, of a topic by one of its words, or the one of that name."""
+    named = topic.lstrip("-").replace("-", "_")
+    of_topics = {
+        name
+        for group, topics in GROUPS.items()
+        for whole, names in topics.items()
+        if topic in (group, whole) or topic.rstrip("s") in [word.rstrip("s") for word in whole.split()]
+        for name in names
+    }
+    return {named} | of_topics
+
+
+def topics(page: Page) -> list[str]:
+    """The topics that a page has options of."""
+    shown = {one.name for listed in page.options.values() for one in listed} - {"help"}
+    named = {topic: names for group in GROUPS.values() for topic, names in group.items()}
+    found = [topic for topic, names in named.items() if not shown.isdisjoint(names)]
+    others = shown - {name for names in named.values() for name in names}
+    return [*found, *([RUN] if others else []), ALL]
+
+
 def _text(page: Page, verb: type) -> str:
-    width = min(max(shutil.get_terminal_size().columns - 2, NARROWEST), WIDEST)
+    width = _width()
     usage = " ".join([f"usage: sfumato {name_of(verb)} [OPTIONS]", *(one.usage for one in page.positional)])
     blocks = [usage, *(textwrap.fill(text, width) for text in _paragraphs(verb.__doc__ or ""))]
     if page.positional:
         blocks.append("\n".join(line for one in page.positional for line in _lines(one, width)))
-    for group, options in page.options.items():
-        blocks.append("\n".join([f"{group}:", *(line for one in options for line in _lines(one, width))]))
+    blocks += _blocks(page.options, width)
     return "\n\n".join([*blocks, *([textwrap.fill(page.further, width)] if page.further else [])])
+
+
+def _blocks(groups: dict[str, list[Spelt]], width: int) -> list[str]:
+    return [
+        "\n".join([f"{group}:", *(line for one in options for line in _lines(one, width))])
+        for group, options in groups.items()
+    ]
+
+
+def _width() -> int:
+    return min(max(shutil.get_terminal_size().columns - 2, NARROWEST), WIDEST)
 
 
 def full(verb: type) -> Page:
@@ -98,9 +152,9 @@ def full(verb: type) -> Page:
         for group, topics in GROUPS.items()
     }
     short = name_of(verb) in COMMON
-    shows = "Show the common options; with --help-all every one." if short else "Show this page."
+    shows = "Show the common options; with all, every one; with a topic, its own." if short else "Show this page."
     listed = sorted(left.values(), key=lambda one: one.name == "json")
-    options[RUN] = [*listed, Spelt(name="help", usage="-h, --help", purpose=shows)]
+    options[RUN] = [*listed, Spelt(name="help", usage="-h, --help [TOPIC]" if short else "-h, --help", purpose=shows)]
     return Page(positional, {group: listed for group, listed in options.items() if listed})
 
 
@@ -109,25 +163,24 @@ def common(verb: type) -> Page:
     page, name = full(verb), name_of(verb)
     chosen = COMMON[name]
     options = {group: [one for one in listed if one.name in chosen] for group, listed in page.options.items()}
-    hidden = {one.name for listed in page.options.values() for one in listed} - {*chosen, "help"}
-    topics = [topic for group in GROUPS.values() for topic, names in group.items() if not hidden.isdisjoint(names)]
-    further = f"sfumato {name} --help-all: also {', '.join([*topics, RUN])}"
+    hidden = {
+        group: [one for one in listed if one.name not in (*chosen, "help")] for group, listed in page.options.items()
+    }
+    further = f"sfumato {name} --help TOPIC shows more: {', '.join(topics(page._replace(options=hidden)))}"
     return Page(page.positional, {group: listed for group, listed in options.items() if listed}, further)
 
 
 def _spelt(one: Field[Any], hint: Any, purpose: str) -> Spelt:
-    extras = getattr(hint, "__metadata__", ())
-    metavar = next((extra.metavar for extra in extras if getattr(extra, "metavar", None)), _metavar(one))
-    if tyro.conf.Positional in extras:
-        return Spelt(name=one.name, usage=metavar, purpose=purpose)
-    default = next((extra.help_behavior_hint for extra in extras if getattr(extra, "help_behavior_hint", "")), "")
+    spelling = spelling_of(hint) or Spelling(_metavar(one))
+    if spelling.positional:
+        return Spelt(name=one.name, usage=spelling.metavar, purpose=purpose)
+    default = f"({spelling.default})" if spelling.default else ""
     if own := re.fullmatch(r"(.*) (\(default: .*\))", purpose):
         purpose, default = own.groups()
     elif not default and one.default not in (None, False, ()):
         default = "(required)" if one.default is MISSING else f"(default: {one.default})"
-    return Spelt(
-        name=one.name, usage=f"--{one.name.replace('_', '-')} {metavar}".rstrip(), purpose=purpose, default=default
-    )
+    usage = f"--{one.name.replace('_', '-')} {spelling.metavar}".rstrip()
+    return Spelt(name=one.name, usage=usage, purpose=purpose, default=default)
 
 
 def _metavar(one: Field[Any]) -> str:

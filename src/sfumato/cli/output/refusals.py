@@ -4,69 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 
 OPTIONS = {"directory": "output"}
 """What an argument of the library is called on the command line, where that is another name."""
-ELSEWHERE = {
-    "bs": "batch_size",
-    "b": "batch_size",
-    "batch": "batch_size",
-    "epochs": "steps",
-    "iterations": "steps",
-    "clip": "max_norm",
-    "clipping_norm": "max_norm",
-    "max_grad_norm": "max_norm",
-    "noise": "noise_multiplier",
-    "e": "epsilon",
-    "target_epsilon": "epsilon",
-    "target_delta": "delta",
-    "o": "output",
-    "out": "output",
-    "gpu": "device",
-    "cuda": "device",
-    "arch": "model",
-    "network": "model",
-}
-"""What options are called elsewhere, besides the fields of an experiment."""
-HERE = {
-    "gpus": ("device", "--device cuda computes on a GPU, and --processes N on as many of them"),
-    "amp": ("precision", "it is --precision bfloat16, in which norms, sums and noise stay as precise"),
-    "class_weights": ("class_prevalence", "it is --class-prevalence: declared shares, since counted ones are private"),
-    "config": ("what", "a configuration is a recipe: name the .toml file, or recipe:NAME, in place of the source"),
-    "early_stopping": (
-        "steps",
-        "there is none: the plan fixes --steps, and to stop by a score on private data would tell of these; "
-        "sfumato finish ends a run at its last checkpoint, at the whole plan's epsilon",
-    ),
-    "lora": (
-        "trainable",
-        "--trainable says which weights are trained; adapters such as peft's go into a module of your own, from Python",
-    ),
-    "resume": ("what", "name the run directory in place of the source"),
-}
-"""What other tools have: the option that it is here, of a verb that has it, and what to do."""
-ALIASES = {
-    "fp16": "amp",
-    "bf16": "amp",
-    "mixed_precision": "amp",
-    "autocast": "amp",
-    "n_gpus": "gpus",
-    "num_gpus": "gpus",
-    "class_weight": "class_weights",
-    "cfg": "config",
-    "config_file": "config",
-    "patience": "early_stopping",
-    "lora_rank": "lora",
-    "peft": "lora",
-    "adapter": "lora",
-    "resume_from": "resume",
-    "resume_from_checkpoint": "resume",
-}
-"""Further spellings of these."""
 
 
-def with_the_option_meant(problem: str, verb: type) -> str:
+def with_the_option_meant(problem: str, verb: type, arguments: Sequence[str] = ()) -> str:
     """What went wrong, with the option that was probably meant where it is known by another name elsewhere.
+
+    Args:
+        arguments: the words of the command, which may say how many steps epochs are.
 
     >>> from sfumato.cli.verbs.train import Train
     >>> with_the_option_meant("Unrecognized options: --lr, 0.5", Train)
@@ -74,23 +22,46 @@ def with_the_option_meant(problem: str, verb: type) -> str:
     >>> with_the_option_meant("Unrecognized options: --amp; perhaps you meant --examples", Train)
     'Unrecognized options: --amp; it is --precision bfloat16, in which norms, sums and noise stay as precise'
     """
-    if unknown := re.match(r"Unrecognized options: --?([\w-]+)", problem):
-        from sfumato._choices import nearest
+    if problem.startswith("an argument is missing"):
+        known = {field.name for field in dataclasses.fields(verb)}
+        odd = [word for word in arguments if word.startswith("--") and _name_of(word) not in known]
+        problem = f"Unrecognized options: {odd[0]}" if odd else problem
+    if unknown := re.match(r"Unrecognized options: (?:[^-][^,]*, )*--?([\w-]+)", problem):
+        from sfumato.experiment.elsewhere import answer, is_called, is_foreign
         from sfumato.experiment.keywords import OF_OPTIMIZERS, THEIR_OWN
 
-        known, name = {field.name for field in dataclasses.fields(verb)}, unknown[1].replace("-", "_")
+        known, name = {field.name for field in dataclasses.fields(verb)}, _name_of(unknown[1])
         if name in OF_OPTIMIZERS and "optimizer" in known:
             own = THEIR_OWN.format("--momentum", "--weight-decay", "--learning-rate")
             return f"{problem.partition(';')[0]}; leave it out: {own}"
-        of, meant = HERE.get(ALIASES.get(name, name), (None, ""))
-        if of in known:
-            return f"{problem.partition(';')[0]}; {meant}"
-        if "perhaps" in problem:
-            return problem
-        near = ELSEWHERE.get(name) or nearest(name, known)
-        if near in known:
-            return f"{problem}; perhaps you meant --{near.replace('_', '-')}"
+        given = value_of(unknown[1], arguments)
+        sizes = {size: value_of(size.replace("_", "-"), arguments) for size in ("examples", "batch_size")}
+        found = answer(name, known, given=given, **sizes)
+        near = re.fullmatch(r"did you mean `(\w+)`", found or "")
+        if near and ("perhaps" not in problem or is_called(name, known)):
+            return f"{problem.partition(';')[0]}; perhaps you meant --{near[1].replace('_', '-')}"
+        if found is not None and near is None:
+            return f"{problem.partition(';')[0]}; {_in_options(found, verb)}"
+        return problem.partition(";")[0] if is_foreign(name) and found is None else problem
     return problem
+
+
+def _name_of(word: str) -> str:
+    """The field that an option's word is of."""
+    return word.lstrip("-").partition("=")[0].replace("-", "_")
+
+
+def value_of(option: str, arguments: Sequence[str]) -> str | None:
+    """What stands behind an option on the command line.
+
+    >>> value_of("steps", ["--steps", "3", "--bs=4"]), value_of("bs", ["--bs=4"]), value_of("a", ["--a"])
+    ('3', '4', None)
+    """
+    for word, after in zip(arguments, [*arguments[1:], None], strict=True):
+        name, equals, value = word.lstrip("-").partition("=")
+        if word.startswith("-") and name == option:
+            return value if equals else after
+    return None
 
 
 def one_line(boxed: str) -> str:
@@ -102,6 +73,8 @@ def one_line(boxed: str) -> str:
     'Unrecognized options: --epsilo; perhaps you meant --epsilon'
     >>> one_line("╭─ Missing ─╮\n│ Missing from sfumato features: --backbone NAME Timm:NAME, or a run. (required) │")
     '--backbone is missing: timm:NAME, or a run'
+    >>> one_line("╭─ Missing ─╮\n│ Missing from sfumato evaluate: RUN A run. (required) SOURCE Digits. (required) │")
+    'RUN and SOURCE are missing'
     """
     lines = [line.strip("│ \n") for line in boxed.splitlines() if not line.startswith(("╭", "╰"))]
     parts = " ".join("\0" if line.startswith(("──", "---")) else line for line in lines).split("\0")
@@ -126,11 +99,15 @@ def one_line(boxed: str) -> str:
         problem = f"{chosen[2]} must be {' or '.join(allowed)}, got {chosen[1]}"
     # tyro 1.0 names it by a tuple: "argument '('--interval',)'".
     if valueless := re.fullmatch(
-        r"Missing value for argument '(?:\(')?(\S+?)(?:',\))?'\. Expected \d+ values?", problem
+        r"Missing value for argument '(?:\(')?(\S+?)(?:',\))?'\. Expected (\d+) values?", problem
     ):
-        problem = f"{valueless[1]} needs a value"
-    if missing := re.fullmatch(r"Missing from [^:]+: (\S+) (?:[A-Z]+ )?(.)(.+)\. \(required\)", problem):
-        problem = f"{missing[1]} is missing: {missing[2].lower()}{missing[3]}"
+        named = valueless[1].startswith("-")
+        several = "" if valueless[2] == "1" else f": {valueless[2]} are needed"
+        problem = f"{valueless[1]} needs a value" if named else f"an argument is missing{several}"
+    if missing := re.fullmatch(r"Missing from [^:]+: (.+ \(required\))", problem):
+        (name, meant), *others = re.findall(r"(\S+) (?:[A-Z]+ )?(.+?)\.? \(required\)", missing[1])
+        names = " and ".join([name, *(other for other, _ in others)])
+        problem = f"{names} are missing" if others else f"{name} is missing: {meant[0].lower()}{meant[1:]}"
     if not problem:
         return "the command cannot be understood"
     for part in rest:
@@ -149,9 +126,11 @@ def in_options(message: str, verb: object) -> str:
     >>> in_options("the data are private; declare them (`public=True`), or give another `directory`", verb)
     'the data are private; declare them (--public), or give another --output'
     """
-    if verb is None:
-        return message
-    flags = {field.name for field in dataclasses.fields(verb) if field.default is False}  # type: ignore[arg-type]
+    return message if verb is None else _in_options(message, type(verb))
+
+
+def _in_options(message: str, verb: type) -> str:
+    flags = {field.name for field in dataclasses.fields(verb) if field.default is False}
 
     def option(marked: re.Match[str]) -> str:
         name, value = marked.groups()
@@ -160,6 +139,6 @@ def in_options(message: str, verb: object) -> str:
 
     message = re.sub(r"`(\w+)(?:=([^`]*))?`", option, message)
     name, must, rest = message.partition(" must ")
-    if must and name in {field.name for field in dataclasses.fields(verb)}:  # type: ignore[arg-type]
+    if must and name in {field.name for field in dataclasses.fields(verb)}:
         return f"--{name.replace('_', '-')}{must}{rest}"
     return message

@@ -7,12 +7,20 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import tyro
-
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._files import write, writing
 from sfumato.cli.options.choices import EndsWithJson
-from sfumato.cli.options.spellings import BitDepth, LabelColumns, OwnSide, Path, UserFrom, Whole, Window
+from sfumato.cli.options.spellings import (
+    BitDepth,
+    LabelColumns,
+    OwnSide,
+    Path,
+    Spelling,
+    UserFrom,
+    Whole,
+    Window,
+    positional,
+)
 from sfumato.cli.output import console
 from sfumato.observers.progress import Bars
 
@@ -40,17 +48,17 @@ class Dedup(EndsWithJson):
     left. To leave them out of the public set instead tells of the private one, and statements that come of it say so.
     """
 
-    public: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PUBLIC")]
+    public: Annotated[str, positional("PUBLIC")]
     """The public source: digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH, webdataset:SHARDS or
     torchvision:NAME."""
-    private: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PRIVATE")]
+    private: Annotated[str, positional("PRIVATE")]
     """The private source."""
     drop: str = "private"
     """From which set images are left out: private, public, or none."""
-    limit: Annotated[float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hint="(default: 0.28)")] = None
+    limit: Annotated[float | None, Spelling("SHARE", "default: 0.28")] = None
     """The largest difference, over an image's contrast, that counts as a copy; 0.001 for exact copies, mirrored or
     not, alone."""
-    backbone: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(default: pixels alone)")] = None
+    backbone: Annotated[str | None, Spelling("NAME", "default: pixels alone")] = None
     """Compare what this network makes of the images, too: timm:NAME, torchvision:NAME, or a run of sfumato pretrain. It
     finds copies in other light or colours, or with a caption; its weights must come from public data."""
     weights: Path = None

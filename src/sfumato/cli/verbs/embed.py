@@ -25,8 +25,8 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
 
     Of few people on fixed features, of many by DP-FedEmb. SOURCE is folder:PATH with --user-from (class for
     PATH/PERSON/IMAGE), csv:PATH with a column user, or npz:PATH with users_train; or a recipe (recipe:NAME, or a .toml
-    file), or an unfinished run directory, which is resumed. Batch size is the number of users in a round, and steps
-    the number of rounds. Options that are left out follow written rules, and the choices are printed.
+    file), or an unfinished run, which is resumed. Batch size is the number of users in a round, and steps the number of
+    rounds. What is left out follows printed rules.
     """
 
     what: SourceRecipeOrRun
@@ -56,6 +56,7 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
         from sfumato.embedding import canary_users
         from sfumato.embedding.run import begin, job_of
         from sfumato.experiment import users
+        from sfumato.experiment.as_recipe import request_of
         from sfumato.training.parts import budgeted
         from sfumato.training.preparation.prepare import check_machine
         from sfumato.training.preparation.start import Machine, Start
@@ -79,13 +80,13 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
             for line in chosen.notes_on(run):
                 progress.report(line)
             observers = self.observers(run, progress, public=source.public)
+            around = {"budget": chosen.budget, "audit": chosen.audit}
             how = {
                 **performance,
-                "budget": chosen.budget,
-                "audit": chosen.audit,
+                **around,
                 "progress": progress,
                 "observers": observers,
-                "request": {"source": spec.record()},
+                "request": request_of(spec, experiment, start.machine, around),
             }
             finished = begin(experiment, source, run, **how)
         embedded.show(finished, json=self.json)

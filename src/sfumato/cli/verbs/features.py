@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import tyro
-
 from sfumato import _devices
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.cli.options import spellings
@@ -31,7 +29,7 @@ class Features(Together, EndsWithJson, SourceChoices):
 
     what: spellings.SourceName
     """digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH, webdataset:SHARDS or torchvision:NAME."""
-    backbone: Annotated[str, tyro.conf.arg(metavar="NAME")]
+    backbone: Annotated[str, spellings.Spelling("NAME")]
     """timm:NAME, torchvision:NAME, or a run of sfumato pretrain: its weights must come from public data."""
     weights: spellings.Path = None
     """A safetensors file with the backbone's weights, in place of those that its library downloads."""

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
 from sfumato._checks import SfumatoError, fraction, positive_integer, shortened
 from sfumato.cli.options.choices import OfModel
-from sfumato.cli.options.spellings import Number, Shares, Top
+from sfumato.cli.options.spellings import Number, Shares, Top, positional
 from sfumato.cli.output import console
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ class Predict(OfModel):
     """Label images with a finished run's model, or texts. A folder stands for the images in it, and - for standard
     input with a text in each line."""
 
-    images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE|TEXT [...]")]
+    images: Annotated[tuple[str, ...], positional("IMAGE|TEXT [...]")]
     """Image files, or folders of them; or texts, each in quotation marks."""
     top: Top = None
     """How many labels for each image or text."""

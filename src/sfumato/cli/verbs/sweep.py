@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._files import write
 from sfumato.cli.options import recipe, space, spellings
 from sfumato.cli.options.choices import NOT_IN_RECIPES, PrivateChoices, stem_of
+from sfumato.experiment.as_recipe import toml
 from sfumato.observers.progress import Bars
 from sfumato.search.space import VARIED
 
@@ -167,10 +167,10 @@ class Sweep(PrivateChoices):
             "# The best settings of a search, for the whole training part.",
             "# Chosen by exact scores: on private data no epsilon covers that, and one more run costs more.",
             "",
-            *(f"{name.replace('_', '-')} = {_toml(value)}" for name, value in self.chosen_of(found).items()),
+            *(f"{name.replace('_', '-')} = {toml(value)}" for name, value in self.chosen_of(found).items()),
             "",
             "[search]",
-            *(f"{name} = {_toml(value)}" for name, value in search.items()),
+            *(f"{name} = {toml(value)}" for name, value in search.items()),
         ]
         return "\n".join(lines) + "\n"
 
@@ -230,9 +230,3 @@ class Sweep(PrivateChoices):
                 "simulate on a public stand-in (--public says that data are), and train on the private data with the "
                 "settings it finds; or leave --simulate out",
             )
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)

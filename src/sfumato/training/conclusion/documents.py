@@ -25,7 +25,7 @@ from sfumato.training.job import is_public
 _CHECK = """This model was exported. `sfumato verify` checks the statement in the directory of its run, whose model \
 file has the SHA-256 `{}`."""
 CARD, ASSESSMENT = "README.md", "dpia.md"
-_PRIVATE = (names.SETTINGS, names.METRICS, names.EVALUATION, names.REPORT, names.PAGE)
+_PRIVATE = (names.SETTINGS, names.RECIPE, names.METRICS, names.EVALUATION, names.REPORT, names.PAGE)
 
 
 def card_of(run: RunDirectory) -> str:

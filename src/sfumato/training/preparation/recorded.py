@@ -8,7 +8,7 @@ from typing import Any
 from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, open_source
-from sfumato.experiment import users
+from sfumato.experiment import as_recipe, users
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.randomness import owner_key
@@ -73,7 +73,7 @@ def job(
     with run.as_written():
         plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
         settings = Settings.from_dict(record["settings"])
-        if set(record["request"]) - {"source"}:
+        if set(record["request"]) - {"source", as_recipe.OPTIONS}:
             remedy = "give the command of the search again: it goes on"
             raise SfumatoError(f"the run in {path} is part of a search", remedy)
         known: dict[str, Any] = {"trust_code": trust_code, "named": named, "own": own, "source": source}

@@ -9,6 +9,8 @@ from typing import Any
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError
+from sfumato._files import write
+from sfumato.experiment import as_recipe
 from sfumato.experiment.settings import Performance
 from sfumato.privacy import Ledger, PrivacyPlan
 from sfumato.privacy.statements import computed
@@ -43,6 +45,8 @@ def begin(job: PrivateJob | PublicJob, run: RunDirectory) -> None:
     with paying(job, run, identity), run.creating() as fresh:
         record = job.record(identity)
         fresh.write_json(names.SETTINGS, record, private=True)
+        if (recipe := as_recipe.text_of(record)) is not None:
+            write(fresh / names.RECIPE, recipe.encode(), private=True)
         job.key.save(fresh / names.RUN_KEY)
         head = _begin_ledger(job, fresh, record) if isinstance(job, PrivateJob) else ""
         optimizer = optimizer_of(job)

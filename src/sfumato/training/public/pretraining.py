@@ -17,6 +17,7 @@ from sfumato._choices import choices_of
 from sfumato.averaging import EMA
 from sfumato.data import Source, SourceSpec, parse
 from sfumato.experiment import defaults
+from sfumato.experiment.as_recipe import request_of
 from sfumato.experiment.keywords import settings_of
 from sfumato.experiment.settings import Settings
 from sfumato.observers.notebook import shown
@@ -150,7 +151,9 @@ def job_of(
     check_machine(machine)
     source = read_source(spec, progress)
     training, reasons = decide(given, source)
-    job = prepare(source, training, start=Start.of(run, machine=machine, request={"source": spec.record()}))
+    asked = {name: given.get(name) for name in (*choices_of(Settings), "steps", "batch_size", "max_norm", "seed")}
+    request = request_of(spec, asked, machine)
+    job = prepare(source, training, start=Start.of(run, machine=machine, request=request))
     if not run.exists:
         for line in (*notes, *reasons):
             progress.report(line)

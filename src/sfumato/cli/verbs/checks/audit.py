@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
 from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe
 from sfumato.cli.options.choices import EndsWithJson
-from sfumato.cli.options.spellings import Number, Own, Whole, WholeByRule
+from sfumato.cli.options.spellings import Number, Own, Whole, WholeByRule, positional
 from sfumato.cli.output import console
 from sfumato.observers.progress import Bars
 
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from sfumato.runs.audited import Audited
     from sfumato.search.audits.subject import Subject
 
-RunOrRecipe = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|RECIPE")]
+RunOrRecipe = Annotated[str, positional("RUN|RECIPE")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,18 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
 from sfumato._checks import SfumatoError, parse_json
 from sfumato.cli.options.choices import PrintsJson
-from sfumato.cli.options.spellings import Number, Path
+from sfumato.cli.options.spellings import Number, Path, Spelling, positional
 from sfumato.cli.output import console
 
 if TYPE_CHECKING:
     from sfumato.privacy import PrivacyPlan
     from sfumato.runs.owner.account import Account
 
-Named = Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+Named = Annotated[str | None, positional("NAME")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +33,11 @@ class Budget(PrintsJson):
     """Set it: what all runs together may cost. Of a budget that there is, another total, not below what is spent."""
     delta: Number = None
     """The chance at which that bound may fail; fixed from the first time on, like what follows."""
-    unit: Annotated[str | None, tyro.conf.arg(metavar="example|user")] = None
+    unit: Annotated[str | None, Spelling("example|user")] = None
     """What the total is for: each single record (example), or each person (user). (default: example)"""
-    adjacency: Annotated[str | None, tyro.conf.arg(metavar="add-or-remove|zero-out")] = None
+    adjacency: Annotated[str | None, Spelling("add-or-remove|zero-out")] = None
     """The relation under which it holds; zero-out counts plans of both. (default: add-or-remove)"""
-    accounting: Annotated[str | None, tyro.conf.arg(metavar="renyi|gaussian|planned")] = None
+    accounting: Annotated[str | None, Spelling("renyi|gaussian|planned")] = None
     """How plans add up: at one Renyi order, or by mu^2 of exact Gaussian plans, where each may be chosen after seeing
     earlier results; or planned: one list of --plans, fixed now. (default: renyi)"""
     plans: tuple[str, ...] = ()

@@ -6,17 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
 from sfumato._checks import SfumatoError
 from sfumato.cli.options.choices import PrintsJson
-from sfumato.cli.options.spellings import Path
+from sfumato.cli.options.spellings import Path, positional
 from sfumato.cli.output import console
 
 if TYPE_CHECKING:
     from sfumato.runs.glance import Difference
 
-Two = Annotated[tuple[str, str], tyro.conf.Positional, tyro.conf.arg(metavar="RUN RUN")]
+Two = Annotated[tuple[str, str], positional("RUN RUN")]
 POINTS = 8
 """So many points of a curve are printed."""
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import tyro
-
 from sfumato.cli.options.choices import PrintsJson
+from sfumato.cli.options.spellings import positional
 from sfumato.cli.output import console
 
-Below = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+Below = Annotated[str, positional("DIR")]
 
 
 @dataclass(frozen=True, kw_only=True)

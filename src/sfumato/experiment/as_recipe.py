@@ -1,0 +1,101 @@
+"""What was asked for as a recipe: a TOML file that the same verb takes, for a run with the same settings."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any
+
+from sfumato._choices import choices_of
+from sfumato.data.declared import Purpose
+from sfumato.data.paths import expanded, place_of
+
+if TYPE_CHECKING:
+    from sfumato.data import SourceSpec
+
+OPTIONS = "options"
+PATHS, SOURCES = ("pretrained",), ("public_data", "calibrate_on", "audit_source")
+"""Options that name a file of the user's, or a source, wherever the recipe is read."""
+OWN = "module"
+"""The name of a model that is an object of the caller's."""
+HEAD = """\
+# What this run was asked for. sfumato {verb} FILE begins another with the same settings: on private data that costs
+# anew, and the epsilons of both add up. Whatever is not here followed the rules.
+"""
+
+
+def request_of(spec: SourceSpec, *given: Any) -> dict[str, Any]:
+    """What a run was asked for, for its record: its source, and its options where a recipe can spell them all.
+
+    Args:
+        given: dataclasses or mappings of choices by name; None is what was left out.
+    """
+    source = spec.record()
+    return {"source": source} | ({} if (options := _options(spec, source, given)) is None else {OPTIONS: options})
+
+
+def text_of(record: Mapping[str, Any]) -> str | None:
+    """The recipe of a run, by its record; None where it was asked for in ways that no recipe can spell.
+
+    The search that its settings came from, where no promise covers it, stands in it too, with this run as a part of
+    it: a run by this recipe on the same data says so.
+    """
+    options = record["request"].get(OPTIONS)
+    if options is None:
+        return None
+    verb = "embed" if "embedding" in record else "pretrain" if record.get("kind") else "train"
+    lines = [*(f"{name.replace('_', '-')} = {toml(value)}" for name, value in options.items())]
+    search = (record.get("circumstances") or {}).get("search")
+    if search is not None:
+        of_data = {name: record["data"][name] for name in ("material", "pixels") if record["data"].get(name)}
+        lines += ["", "[search]", *(f"{name} = {toml(value)}" for name, value in {**search, **of_data}.items())]
+    about = ["", "[about]", f"command = {toml(f'sfumato {verb}')}"]
+    return "\n".join([HEAD.format(verb=verb), *lines, *about, ""])
+
+
+def toml(value: Any) -> str:
+    """A value as TOML.
+
+    >>> toml("it's"), toml((1, 2.5)), toml(True)
+    ('"it\\'s"', '[1, 2.5]', 'true')
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
+
+
+def _options(spec: SourceSpec, source: Mapping[str, Any], given: tuple[Any, ...]) -> dict[str, Any] | None:
+    """All that was given, by name; None where something of it cannot be spelt."""
+    declared = {name: source.get(name, value) for name, value in spec.declared.given.items()}
+    public = declared.pop("public", None)
+    named = {name: value for name, value in declared.items() if name not in choices_of(Purpose)}
+    if public is not None:
+        named["public" if public else "private"] = True
+    for one in given:
+        values = {each.name: getattr(one, each.name) for each in fields(one)} if is_dataclass(one) else dict(one)
+        named |= {name: value for name, value in values.items() if value is not None}
+    spelt = {name: _spelt(name, value) for name, value in {"source": source["spec"], **named}.items()}
+    return None if named.get("model") == OWN or None in spelt.values() else spelt
+
+
+def _spelt(name: str, value: Any) -> Any:
+    """A value as a recipe has it; None for an object."""
+    match value:
+        case str() if name in PATHS and os.path.exists(expanded(value)):
+            return str(expanded(value).resolve())
+        case str() if name in SOURCES:
+            return place_of(value)
+        case bool() | int() | float() | str():
+            return value
+        case tuple() | list() if all(isinstance(one, (int, float, str)) for one in value):
+            return list(value)
+        case Mapping():
+            return [f"{key}={share!r}" for key, share in value.items()]
+        case date():
+            return value.isoformat()
+        case timedelta():
+            return f"{value.total_seconds():.12g}s"
+    return None

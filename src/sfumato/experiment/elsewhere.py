@@ -1,0 +1,180 @@
+"""What other tools call otherwise, or have and this one has not: what it is here, or why it is not there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from sfumato._choices import CALLED, nearest
+
+
+class Answer(NamedTuple):
+    """What to do in place of an option that is none here.
+
+    Args:
+        needs: the options of which a call or a verb has one, if the answer helps there; none of them where it does
+            everywhere.
+        words: the answer, in which arguments stand in backticks.
+    """
+
+    needs: tuple[str, ...]
+    words: str
+
+
+EPOCHS = "epochs"
+_SEVERAL = (
+    "`device=cuda` computes on a GPU; several take the steps together by sfumato train --processes N, or under torchrun"
+)
+_NO_LOADER = "there is none, as no loader runs in processes of its own; `threads=N` sets the CPU threads"
+_MEMORY = (
+    "`batch_size` is that of the whole step, and nothing need be accumulated: `micro_batch=N` is the most examples in "
+    "memory at once, by rule as many as fit"
+)
+_NO_MIXING = (
+    "there is none: it makes one example of several, and a clipped gradient must be of one; `views`, `shift`, `flip` "
+    "and `zoom` change each by itself"
+)
+
+ANSWERS: dict[str, Answer] = {
+    "gpus": Answer(("device",), _SEVERAL),
+    "distributed": Answer(("device",), _SEVERAL),
+    "amp": Answer(("precision",), "it is `precision=bfloat16`, in which norms, sums and noise stay as precise"),
+    "class_weights": Answer(
+        ("class_prevalence",), "it is `class_prevalence`: declared shares, since counted ones are private"
+    ),
+    "config": Answer(("what",), "a configuration is a recipe: name the .toml file, or recipe:NAME, as the source"),
+    "data": Answer(("what", "source"), "the data are the source, named without an option, such as folder:pictures"),
+    "early_stopping": Answer(
+        ("steps",),
+        "there is none: the plan fixes `steps`, and to stop by a score on private data would tell of these; sfumato "
+        "finish ends a run at its last checkpoint, at the whole plan's epsilon",
+    ),
+    "lora": Answer(
+        ("trainable",),
+        "`trainable` says which weights are trained; adapters such as peft's go into a module of your own, from Python",
+    ),
+    "freeze": Answer(("trainable",), "`trainable=NAME` says which weights are trained, and freezes the others"),
+    "resume": Answer(
+        ("what", "directory"), "name the run directory (on the command line as the source): an unfinished run goes on"
+    ),
+    "checkpoint": Answer(
+        ("output", "directory"), "a run keeps a checkpoint by itself, and goes on when it is started again"
+    ),
+    "num_workers": Answer(("threads",), _NO_LOADER),
+    "accumulate": Answer(("micro_batch",), _MEMORY),
+    "secure_mode": Answer(("noise",), "it is `noise=secure`; every run's key comes from the system's generator anyway"),
+    "poisson_sampling": Answer(
+        ("participation",), "it is `participation=poisson`; full-batch takes every example in every step"
+    ),
+    "accountant": Answer(
+        (), "there is none to choose: the tightest accounting that the plan has, as its statement says"
+    ),
+    "clipping": Answer(("max_norm",), "the gradient of each example is clipped as a whole, to `max_norm`"),
+    "grad_sample_mode": Answer((), "there is none to choose: each layer's clipped sum is computed by the fastest rule"),
+    "shuffle": Answer((), "there is none: who takes part in a step is drawn by chance, which the promise rests on"),
+    "mixup": Answer(("views",), _NO_MIXING),
+    "augment": Answer(("views",), "it is `views`, `shift`, `flip`, `zoom` and `crop_area`"),
+    "label_smoothing": Answer(
+        ("loss",), "there is none; a loss of your own belongs in a loop of your own (sfumato.private_steps)"
+    ),
+    "logger": Answer(("track",), "it is `track=mlflow`, `track=wandb`, or `tensorboard`"),
+    "num_classes": Answer(("what", "source"), "classes are read from the data, or declared by name (`classes`)"),
+    "cross_validation": Answer(
+        ("steps",),
+        "there is none: every fold would train on the data again, at a cost of its own; sfumato sweep --search private "
+        "has one promise for all candidates",
+    ),
+    "disable_dp": Answer(("epsilon",), "there is none; sfumato pretrain trains without privacy, on public data"),
+    "compile": Answer((), "there is none: steps are recorded and replayed where that pays"),
+}
+
+_ALSO = {
+    "gpus": "gpu n_gpus num_gpus cuda",
+    "distributed": "ddp strategy accelerator devices num_nodes nproc_per_node world_size",
+    "amp": "fp16 bf16 mixed_precision autocast half",
+    "class_weights": "class_weight",
+    "config": "cfg config_file config_path",
+    "data": "dataset data_dir data_path dataset_name train_dir train_data input",
+    "early_stopping": "patience",
+    "lora": "lora_rank lora_r lora_alpha peft adapter adapters",
+    "freeze": "freeze_backbone frozen unfreeze freeze_layers",
+    "resume": "resume_from resume_from_checkpoint",
+    "checkpoint": "ckpt checkpoint_every checkpoint_path ckpt_path save_every save_steps save_strategy",
+    "num_workers": "workers n_jobs dataloader_num_workers pin_memory prefetch_factor persistent_workers",
+    "accumulate": (
+        "accumulate_grad_batches gradient_accumulation_steps grad_accum accumulation_steps max_physical_batch_size "
+        "physical_batch_size microbatch_size num_microbatches"
+    ),
+    "secure_mode": "secure_rng secure",
+    "poisson_sampling": "poisson",
+    "accountant": "accounting",
+    "clipping": "clip_per_layer per_layer clipping_mode",
+    "grad_sample_mode": "ghost ghost_clipping",
+    "mixup": "cutmix mosaic",
+    "augment": "aa auto_augment augmentation augmentations randaugment transforms",
+    "label_smoothing": "smoothing",
+    "logger": "report_to log_wandb wandb mlflow",
+    "num_classes": "n_classes nb_classes",
+    "cross_validation": "cv folds n_splits k_folds",
+    "disable_dp": "no_dp non_private disable_privacy",
+    "compile": "torch_compile jit",
+    EPOCHS: "num_epochs n_epochs max_epochs num_train_epochs epoch",
+}
+ALIASES = {other: name for name, others in _ALSO.items() for other in others.split()}
+"""Further spellings of these."""
+
+
+def answer(name: str, known: Collection[str], *, given: str | float | None = None, **sizes: Any) -> str | None:
+    """What to do in place of an option of this name; None where nothing is known, or where it would be of no use.
+
+    Args:
+        known: what there is to give.
+        given: the option's value, if it is known.
+        sizes: `examples` and `batch_size`, as far as they are known, by which epochs are steps.
+
+    >>> answer("amp", ["precision"])
+    'it is `precision=bfloat16`, in which norms, sums and noise stay as precise'
+    >>> answer("learnin_rate", ["learning_rate"])
+    'did you mean `learning_rate`'
+    """
+    meant = ALIASES.get(name, name)
+    if meant == EPOCHS and EPOCHS not in known and "steps" in known:
+        return _in_steps(given, **sizes)
+    if meant in ANSWERS and not is_called(name, known):
+        needs, words = ANSWERS[meant]
+        return words if not needs or not set(needs).isdisjoint(known) else None
+    near = nearest(name, known)
+    return None if near is None else f"did you mean `{near}`"
+
+
+def is_foreign(name: str) -> bool:
+    """Whether an option of this name is known of other tools."""
+    return name in ALIASES or name in ANSWERS or name == EPOCHS
+
+
+def is_called(name: str, known: Collection[str]) -> bool:
+    """Whether an option of this name is known of other tools, and is one of these here."""
+    return any(own in known and name in others.split() for own, others in CALLED.items())
+
+
+def _in_steps(epochs: Any, examples: Any = None, batch_size: Any = None) -> str:
+    """Epochs as steps.
+
+    >>> _in_steps("3", 1438, 103)
+    'give `steps=42`: 3 epochs of 1438 examples are 42 steps of batch size 103'
+    >>> _in_steps(3, 1438)
+    'give `steps`: 3 epochs of 1438 examples are 4314 over the batch size'
+    >>> _in_steps(None)
+    'give `steps`: an epoch is as many steps as the examples are batches (N over the batch size)'
+    """
+    try:
+        number, population = float(epochs), int(examples)
+        size = None if batch_size is None else int(batch_size)
+        steps = None if size is None else math.ceil(number * population / size)
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError):
+        return "give `steps`: an epoch is as many steps as the examples are batches (N over the batch size)"
+    if steps is None:
+        over = f"{number * population:g} over the batch size"
+        return f"give `steps`: {number:g} epochs of {population} examples are {over}"
+    return f"give `steps={steps}`: {number:g} epochs of {population} examples are {steps} steps of batch size {size}"
