@@ -8,8 +8,8 @@ is taken again after a kill releases the same thing again, and is paid once.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -101,8 +101,8 @@ def take_steps(
         _save(run, ledger, workers, (reached, module, average, optimizer), identity=checkpoint.run, noise=noise)
 
     taken = partial(exhausted.taken, take, steps=steps, alone=workers.count == 1, run=run, save=save)
-    _tell(observers, "begin", checkpoint.step, job.steps)
-    with _devices.own_randomness(job.device):
+    tell(observers, "begin", checkpoint.step, job.steps)
+    with _devices.own_randomness(job.device), _looked_on(observers):
         for step in range(checkpoint.step, job.steps):
             if ledger is not None and step >= paid:
                 ledger.append("release", {"step": step, "plan": ledger.entries[0].body["plan_fingerprint"]})
@@ -118,13 +118,13 @@ def take_steps(
                 if ledger is not None and averaging is not None and step + 1 == job.steps:
                     row |= _of_last_weights(scorer, module)
                 row |= scorer.score(outputs)
-                _tell(observers, "scored", row)
-            _tell(observers, "stepped", step + 1)
+                tell(observers, "scored", row)
+            tell(observers, "stepped", step + 1)
             if workers.agreed((now := time.monotonic()) - saved_at > pause or step + 1 == job.steps):
                 workers.refuse_apart(trained, step + 1)
                 save(step + 1, state)
                 pause = pause_after((saved_at := time.monotonic()) - now)
-    _tell(observers, "ended")
+    tell(observers, "ended")
     weights = weights_of(module, averaging, average)
     return Outcome(step=job.steps, weights=weights, seconds=time.monotonic() - began, outputs=outputs)
 
@@ -161,7 +161,17 @@ def weights_of(
     return last if averaging is None else last | averaging.released(average or {})
 
 
-def _tell(observers: Sequence[Observer], what: str, *known: Any) -> None:
+@contextmanager
+def _looked_on(observers: Sequence[Observer]) -> Iterator[None]:
+    """Within, those who look on are told of what stops the steps."""
+    try:
+        yield
+    except BaseException:
+        tell(observers, "interrupted")
+        raise
+
+
+def tell(observers: Sequence[Observer], what: str, *known: Any) -> None:
     """Tell those who look on."""
     for observer in observers:
         getattr(observer, what)(*known)
