@@ -1,40 +1,82 @@
-"""Trackers are told what they may know: of private data nothing exact, unless they are on this machine."""
+"""Trackers are told what they may know: of private data nothing exact, unless they are on this machine. They stop no
+run, and miss nothing for good."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 
-from sfumato import SfumatoError
+from sfumato import FullBatch, Gaussian, PrivacyPlan, SfumatoError, train
 from sfumato.observers import trackers
+from sfumato.observers.observer import Observer
 
 ROW = {"step": 5, "learning_rate": 0.3, "epsilon": 1.5, "accuracy": 0.9, "top5": None, "loss": 0.4}
 EVERYTHING = {"learning_rate": 0.3, "epsilon": 1.5, "accuracy": 0.9, "loss": 0.4}
 OPEN = {"learning_rate": 0.3, "epsilon": 1.5}
 MARKED = {**OPEN, "private.accuracy": 0.9, "private.loss": 0.4}
+STATEMENT = {"sentence": "This model is private.", "epsilon": 1.5}
+ELSEWHERE = "http" + "://tracker"
+
+
+class MlflowException(Exception):  # noqa: N818 - its own name
+    """What MLflow raises."""
+
+    def __init__(self, error_code: str):
+        super().__init__(error_code)
+        self.error_code = error_code
 
 
 class Client(SimpleNamespace):
-    """What both packages are to us."""
+    """What both packages are to us: a server with runs, which may be down."""
 
-    def __init__(self, address: str = "http" + "://tracker"):
-        super().__init__(calls=[], get_tracking_uri=lambda: address, active_run=lambda: None)
-        for name in ("start_run", "log_params", "log_metrics", "end_run", "log", "finish"):
-            setattr(self, name, lambda *given, _name=name, **named: self.calls.append((_name, given, named)))
+    MlflowException = MlflowException
+
+    def __init__(self, address: str = ELSEWHERE):
+        super().__init__(calls=[], runs={}, down=False, get_tracking_uri=lambda: address, active_run=lambda: None)
+        for name in ("log_params", "log_metrics", "log", "finish", "update_run", "set_tag", "log_dict"):
+            setattr(self, name, lambda *given, _name=name, **named: self.asked(_name, *given, **named))
+        self.set_terminated = lambda *given, **named: self.asked("set_terminated", *given, **named)
+        self.Settings = lambda **given: given
+        self.MlflowClient, self.step, self.summary = lambda: self, 0, {}
+
+    def asked(self, name, /, *given, **named):
+        if self.down:
+            raise ConnectionError("nobody answers\nat all")
+        self.calls.append((name, given, named))
+        if name in ("log_metrics", "log"):
+            self.runs.setdefault(named.get("run_id"), []).append(named["step"])
+
+    def start_run(self, **named):
+        self.asked("start_run", **named)
+        self.runs["r1"] = []
+        return nullcontext(SimpleNamespace(info=SimpleNamespace(run_id="r1")))
+
+    def get_run(self, run_id):
+        if run_id not in self.runs:
+            raise MlflowException("RESOURCE_DOES_NOT_EXIST")
+
+    def get_metric_history(self, run_id, name):
+        assert name == "learning_rate"
+        return [SimpleNamespace(step=step) for step in self.runs[run_id]]
 
     def init(self, **named):
-        self.calls.append(("init", (), named))
+        self.asked("init", **named)
         return self
+
+    def of(self, name):
+        return [(given, named) for called, given, named in self.calls if called == name]
 
 
 @pytest.fixture
 def run(tmp_path):
     settings = {"run": "0" * 64, "settings": {"model": "lenet", "seed": 7, "trainable": []}, "data": {"kind": "folder"}}
     (tmp_path / "settings.json").write_text(json.dumps(settings))
+    (tmp_path / "statement.json").write_text(json.dumps(STATEMENT))
     return tmp_path
 
 
@@ -48,16 +90,26 @@ def client(monkeypatch):
         monkeypatch.setitem(sys.modules, "wandb", made)
         return made
 
+    monkeypatch.delenv("WANDB_MODE", raising=False)
     return at
+
+
+def looked_on(tracker, *rows):
+    tracker.begin(0, 10)
+    for row in rows:
+        tracker.scored(row)
+    tracker.ended()
+    tracker.concluded()
 
 
 @pytest.mark.parametrize(
     ("address", "public", "exact", "told"),
     [
-        ("http" + "://tracker", False, None, OPEN),
+        (ELSEWHERE, False, None, OPEN),
         ("databricks", False, None, OPEN),
-        ("http" + "://tracker", True, None, EVERYTHING),
-        ("http" + "://tracker", False, True, MARKED),
+        ("file://host/share", False, None, OPEN),
+        (ELSEWHERE, True, None, EVERYTHING),
+        (ELSEWHERE, False, True, MARKED),
         ("file:///runs", False, None, MARKED),
         ("./mlruns", False, None, MARKED),
         ("sqlite:///mlflow.db", False, None, MARKED),
@@ -68,33 +120,49 @@ def client(monkeypatch):
 def test_of_private_data_a_remote_tracker_gets_no_exact_figure(client, run, address, public, exact, told):
     seen = client(address)
     tracker = trackers.MLflow(run, public=public, exact=exact)
-    tracker.begin(0, 10)
-    tracker.scored(ROW)
-    tracker.ended()
-    (logged,) = [(given, named) for name, given, named in seen.calls if name == "log_metrics"]
-    assert logged == ((told,), {"step": 5})
+    looked_on(tracker, ROW)
+    assert seen.of("log_metrics") == [((told,), {"step": 5, "run_id": "r1"})]
     assert (tracker.note is None) == public
-    assert [name for name, _, _ in seen.calls] == ["start_run", "log_params", "log_metrics", "end_run"]
+    assert seen.of("log_dict") == [(("r1", STATEMENT, "statement.json"), {})]
+    assert seen.of("set_tag") == [(("r1", "sentence", STATEMENT["sentence"]), {})]
+    assert [name for name, _, _ in seen.calls][-1] == "set_terminated"
 
 
-def test_a_seed_is_told_to_nobody(client, run):
+def test_settings_and_plan_are_told_and_a_seed_to_nobody(client, run):
     client("file:///runs")
-    assert trackers.MLflow(run, public=False).settings == {"data": "folder", "model": "lenet"}
+    tracker = trackers.MLflow(run, public=False)
+    assert tracker.settings == {"data": "folder", "model": "lenet"}
+    plan = PrivacyPlan(
+        population=100, participation=FullBatch(), mechanism=Gaussian(noise_multiplier=4.0), steps=1, delta=1e-5
+    )
+    (run / "plan.json").write_text(json.dumps(plan.to_dict()))
+    told = tracker.settings
+    assert told["plan.epsilon"] == plan.epsilon()
+    assert (told["plan.delta"], told["plan.unit"], told["plan.noise_multiplier"]) == (1e-5, "example", 4.0)
 
 
-@pytest.mark.parametrize(("mode", "told"), [(None, OPEN), ("online", OPEN), ("offline", MARKED)])
+@pytest.mark.parametrize(("mode", "told"), [(None, OPEN), ("online", OPEN), ("offline", MARKED), ("dryrun", MARKED)])
 def test_weights_and_biases_likewise(client, run, monkeypatch, mode, told):
     seen = client("")
-    if mode is None:
-        monkeypatch.delenv("WANDB_MODE", raising=False)
-    else:
+    if mode is not None:
         monkeypatch.setenv("WANDB_MODE", mode)
-    tracker = trackers.WandB(run, public=False)
-    tracker.begin(0, 10)
-    tracker.scored(ROW)
-    tracker.ended()
-    assert seen.calls[0] == ("init", (), {"name": tracker._run, "config": {"data": "folder", "model": "lenet"}})
-    assert seen.calls[1:] == [("log", (told,), {"step": 5}), ("finish", (), {})]
+    looked_on(tracker := trackers.WandB(run, public=False), ROW)
+    ((_, named),) = seen.of("init")
+    assert (named["name"], named["config"]) == (tracker._run, {"data": "folder", "model": "lenet"})
+    # A session that was begun online does not look at the variable again: whatever is meant for here says so itself.
+    assert named.get("mode") == ("offline" if told is MARKED else None)
+    assert named["settings"]["console"] == "off"  # what is printed has exact figures
+    assert named["reinit"] == "create_new"
+    assert seen.of("log") == [((told,), {"step": 5})]
+    assert seen.summary["sentence"] == STATEMENT["sentence"]
+    assert len(seen.of("finish")) == 1
+
+
+def test_of_public_data_weights_and_biases_may_see_all(client, run):
+    seen = client("")
+    looked_on(trackers.WandB(run, public=True), ROW)
+    assert "settings" not in seen.of("init")[0][1]
+    assert seen.of("log") == [((EVERYTHING,), {"step": 5})]
 
 
 @pytest.mark.parametrize("name", trackers.TRACKERS)
@@ -109,16 +177,116 @@ def test_another_one_is_refused():
         trackers.tracker("mlfow")
 
 
+@pytest.mark.parametrize("down", [(0, 99), (0, 3), (2, 4), (2, 99)])
+def test_a_tracker_that_fails_stops_nothing_and_gets_what_it_missed(client, run, down):
+    seen, reported = client(ELSEWHERE), []
+    tracker = trackers.MLflow(run, public=False, report=reported.append)
+    for number in range(6):
+        seen.down = down[0] <= number < down[1]
+        if number == 0:
+            tracker.begin(0, 10)
+        tracker._not_before = 0.0
+        tracker.scored({**ROW, "step": number + 1})
+    seen.down = down[1] == 99
+    tracker.ended()
+    tracker.concluded()
+    if down[1] == 99:
+        assert len(reported) == 2  # when it began to fail, and at the end, for it has not got everything
+        assert not seen.of("set_terminated")
+    else:
+        assert seen.runs == {"r1": [1, 2, 3, 4, 5, 6]}
+        assert len(reported) == 1
+    assert "mlflow could not be written to (ConnectionError: nobody answers); the run does not need it" in reported[0]
+
+
+def test_one_that_does_not_answer_is_not_asked_at_each_row(client, run):
+    seen, asked = client(ELSEWHERE), []
+    seen.asked = lambda *given, **named: asked.append(1) or 1 / 0
+    tracker = trackers.MLflow(run, public=False, report=lambda line: None)
+    tracker.begin(0, 10)
+    tracker._not_before = float("inf")
+    tracker.scored(ROW)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("other_server", [False, True])
+def test_a_run_that_goes_on_goes_on_there(client, run, other_server):
+    seen = client(ELSEWHERE)
+    first = trackers.MLflow(run, public=False)
+    first.begin(0, 10)
+    for step in (1, 2, 3):
+        first.scored({**ROW, "step": step})
+    first.interrupted()
+    assert seen.of("set_terminated") == [(("r1",), {"status": "KILLED"})]
+    (run / "metrics.jsonl").write_text("".join(json.dumps({**ROW, "step": step}) + "\n" for step in (1, 2)))
+    if other_server:
+        seen = client(ELSEWHERE)
+    second = trackers.MLflow(run, public=False)
+    second.begin(2, 10)
+    for step in (3, 4):
+        second.scored({**ROW, "step": step})
+    second.concluded()
+    assert seen.runs == {"r1": [1, 2, 3, 4]}  # none twice; another server gets what the first one had
+    assert len(seen.of("start_run")) == 1
+
+
+class Stopping(Observer):
+    """Ends the process's work after so many steps, as a kill or an interrupt does."""
+
+    def stepped(self, step):
+        if step == 2:
+            raise KeyboardInterrupt
+
+
+def test_a_run_that_is_interrupted_leaves_its_tracker_and_comes_back(client, spots, plan, tmp_path):
+    seen = client(ELSEWHERE)
+    how = {"directory": tmp_path / "run", "learning_rate": 0.5, "threads": 1}
+    tracker = trackers.MLflow(tmp_path / "run", public=spots.public)
+    with pytest.raises(KeyboardInterrupt):
+        train("linear", spots, plan, observers=[tracker, Stopping()], **how)
+    assert seen.of("set_terminated") == [(("r1",), {"status": "KILLED"})]
+    seen.down = True  # and nothing of it is lost
+    run = train("linear", spots, plan, observers=[trackers.MLflow(tmp_path / "run", public=False)], **how)
+    assert run.steps == plan.steps
+    assert json.loads((tmp_path / "run" / "tracked.json").read_text()) == {"mlflow": "r1"}
+
+
 def test_mlflow_itself_has_the_figures(run, tmp_path, monkeypatch):
     pytest.importorskip("mlflow", reason="mlflow is an extra")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # a data base needs packages that mlflow-skinny has not
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # a data base takes longer to make
     mlflow = importlib.import_module("mlflow")
     mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
-    tracker = trackers.MLflow(run, public=False)
+    told = {}
+    for exact in (True, False):
+        (run / "tracked.json").unlink(missing_ok=True)
+        looked_on(trackers.MLflow(run, public=False, exact=exact), ROW)
+        assert mlflow.active_run() is None
+        known = json.loads((run / "tracked.json").read_text())["mlflow"]
+        found = mlflow.get_run(known)
+        assert found.info.status == "FINISHED"
+        assert found.data.params == {"data": "folder", "model": "lenet"}
+        assert found.data.tags["sentence"] == STATEMENT["sentence"]
+        files = [path for path in (tmp_path / "mlruns").rglob(f"*{known}*/**/*") if path.is_file()]
+        assert any(path.name == "statement.json" for path in files)
+        told[exact] = found.data.metrics, b"".join(str(path).encode() + path.read_bytes() for path in files)
+    assert (told[True][0], told[False][0]) == (MARKED, OPEN)
+    assert b"private.accuracy" in told[True][1]
+    assert b"accuracy" not in told[False][1]
+
+
+def test_weights_and_biases_itself_gets_neither_what_is_printed_nor_where_the_data_are(run, tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="wandb is an extra")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setattr(sys, "argv", ["sfumato", "train", "folder:patients"])
+    tracker = trackers.WandB(run, public=False, exact=False)
     tracker.begin(0, 10)
+    print("test accuracy 12.34%")
     tracker.scored(ROW)
-    kept = mlflow.active_run().info.run_id
-    tracker.ended()
-    found = mlflow.get_run(kept).data
-    assert found.metrics == MARKED
-    assert found.params == {"data": "folder", "model": "lenet"}
+    tracker.concluded()
+    (folder,) = (tmp_path / "wandb").glob("offline-run-*")
+    sent = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.suffix != ".log"}
+    everything = b"".join(sent.values())
+    assert b"learning_rate" in everything
+    assert [word for word in (b"accuracy", b"12.34", b"patients", b"requirements") if word in everything] == []

@@ -102,6 +102,24 @@ def test_data_that_have_gone_are_known_by_their_place(at, capsys):
     assert main(["spent", "npz:nowhere.npz"]) == 1
 
 
+def test_data_that_no_run_is_known_to_have_used(at, tmp_path, capsys):
+    images = np.random.default_rng(1).integers(0, 255, (40, 8, 8), np.uint8)
+    np.savez(tmp_path / "others.npz", x=images, y=np.arange(40) % 2)
+    main(["spent", f"npz:{tmp_path / 'others.npz'}"])
+    shown = capsys.readouterr()
+    assert "no run of yours is known to have used" in shown.out
+    assert "a set that was changed, be it by one image, and lies elsewhere" in shown.err
+
+
+def test_a_list_of_runs_fits_a_terminal(at, capsys):
+    (at / "runs" / "broken").mkdir(exist_ok=True)
+    (at / "runs" / "broken" / "settings.json").write_text("{")
+    main(["runs"])
+    shown = capsys.readouterr()
+    assert max(map(len, shown.out.splitlines())) <= 80
+    assert "note: runs/broken cannot be read (runs/broken/settings.json is not valid JSON" in shown.err
+
+
 def test_what_is_no_run_and_lines_of_earlier_versions(at, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("SFUMATO_HOME", str(tmp_path))
     source = open_source(f"npz:{at / 'people.npz'}", owner_key=owner_key())

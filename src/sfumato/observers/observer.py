@@ -42,6 +42,12 @@ class Observer:
     def ended(self) -> None:
         """The last step was taken."""
 
+    def interrupted(self) -> None:
+        """An error or somebody has stopped its steps; the run may go on later."""
+
+    def concluded(self) -> None:
+        """The run is finished: its statement and its model are written."""
+
 
 @dataclass(frozen=True)
 class Rows(Observer):
@@ -119,3 +125,7 @@ class TensorBoard(Observer):
         """Close the log."""
         assert self._writer is not None
         self._writer.close()
+
+    def interrupted(self) -> None:
+        """Close it with what it has."""
+        self.ended()

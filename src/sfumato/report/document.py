@@ -29,9 +29,9 @@ def page(facts: Facts, *, public: bool = False) -> str:
 
     **Guarantee.** With `public`, owner, date, purpose and what all runs cost together are taken out of the facts before
     anything is drawn, and of a run whose test split is private also the metrics, the evaluation and the largest number
-    of images of one person, so that no byte of the page depends on them. What remains (title, statement, plan, the
-    attacker's curve, settings, environment) is printed as given: that it holds nothing measured on private data is for
-    whoever gathers the facts to see to.
+    of images of one person, so that no byte of the page depends on them. What remains (title, what the owner has
+    published of the rest, statement, plan, the attacker's curve, settings, environment) is printed as given: that it
+    holds nothing measured on private data is for whoever gathers the facts to see to.
 
     Args:
         facts: what to tell.
@@ -42,7 +42,8 @@ def page(facts: Facts, *, public: bool = False) -> str:
         facts = replace(facts, owner={}, together=())
     if withheld:
         facts = replace(facts, metrics=(), evaluation=None, most_of_one=None)
-    promised, own = facts.statement["epsilon"] is not None, promise(facts.statement, facts.attack)
+    promised = facts.statement["epsilon"] is not None
+    own = promise(facts.statement, facts.attack, model=facts.model, hints=not public)
     of_classes = facts.evaluation if isinstance(facts.evaluation, Evaluation) and facts.evaluation.examples else None
     of_labels = facts.evaluation if isinstance(facts.evaluation, MultilabelEvaluation) else None
     return rendered(
@@ -55,7 +56,9 @@ def page(facts: Facts, *, public: bool = False) -> str:
         promise=own,
         picture=None if facts.attack is None or own["seeded"] else Markup(facts.attack.picture),
         headline=headline(facts.evaluation) or published_headline(facts.published),
-        owner=list(facts.owner.items()),
+        owner=[(name.replace("_", " "), value) for name, value in facts.owner.items()],
+        about=[(name.replace("_", " "), value) for name, value in facts.about.items()],
+        total=list(facts.total),
         together=list(facts.together),
         persons=[(f"{images}", rounded_up(epsilon)) for images, epsilon in facts.persons],
         most_of_one=facts.most_of_one and (f"{facts.most_of_one[0]:,}", rounded_up(facts.most_of_one[1])),
@@ -73,8 +76,8 @@ def page(facts: Facts, *, public: bool = False) -> str:
     )
 
 
-def promise(statement: Mapping[str, Any], attack: Attack | None) -> dict[str, Any]:
-    """The section, for the page's template."""
+def promise(statement: Mapping[str, Any], attack: Attack | None, *, model: str, hints: bool) -> dict[str, Any]:
+    """The section, for the page's template; hints are for whoever trains again."""
     figures = [("epsilon", "none")]
     if statement["epsilon"] is not None:
         figures = [
@@ -96,9 +99,10 @@ def promise(statement: Mapping[str, Any], attack: Attack | None) -> dict[str, An
         "figures": figures,
         "ended_early": _ended_early(statement),
         "strength": "" if seeded or attack is None else _strength(statement),
-        "not_covered": grouped([str(line) for line in statement["not_covered"]]),
+        "not_covered": grouped([str(line) for line in statement["not_covered"]], hints=hints),
         "sentence": statement["sentence"],
-        "sources": [(key, str(statement[key])) for key in ("theorem", "accountant", "citation") if statement.get(key)],
+        "sources": [(key, str(statement[key])) for key in ("theorem", "accountant", "citation") if statement.get(key)]
+        + ([("SHA-256 of model.safetensors", model)] if model else []),
     }
 
 

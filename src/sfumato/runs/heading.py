@@ -18,13 +18,18 @@ class Heading:
 
     Args:
         title: stands on every version of the page.
-        owner, date, purpose: who answers for the data, a day, and what the model is for: on the owner's page alone.
+        owner, contact, date, purpose, about_data: who answers for the data, how they are reached, a day, what the model
+            is for, and what the data are: on the owner's page alone, unless they are published.
+        published: those that stand on every version of the page.
     """
 
     title: str | None = None
     owner: str | None = None
+    contact: str | None = None
     date: str | None = None
     purpose: str | None = None
+    about_data: str | None = None
+    published: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value in self.given.items():
@@ -38,25 +43,38 @@ class Heading:
     @property
     def given(self) -> dict[str, str]:
         """What was written, by name."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: value for name, value in asdict(self).items() if name != "published" and value is not None}
 
     @property
     def private(self) -> dict[str, str]:
-        """What of it is for the owner's page alone."""
+        """What of it is for the owner's page, whatever else stands elsewhere too."""
         return {name: value for name, value in self.given.items() if name != "title"}
+
+    @property
+    def public(self) -> dict[str, str]:
+        """What of it stands on every version of the page."""
+        return {name: value for name, value in self.private.items() if name in self.published}
 
     @classmethod
     def read(cls, run: RunDirectory) -> Self:
         """What was written for this run so far."""
         data: Any = run.read_json(names.PAGE) if (run / names.PAGE).exists() else {}
         known = {field.name for field in fields(cls)}
-        if not isinstance(data, dict) or set(data) - known:
+        published = data.get("published", []) if isinstance(data, dict) else None
+        if not isinstance(published, list) or set(data) - known or not known.issuperset(map(str, published)):
             raise SfumatoError(
                 f"{run / names.PAGE} holds other things than {', '.join(sorted(known))}", "remove that file"
             )
-        return cls(**data)
+        return cls(**data | {"published": tuple(published)})
 
     def add_to(self, run: RunDirectory) -> None:
-        """Remember it for every page of this run; what was not given stays as it was."""
+        """Remember it for every page of this run; what was not given stays as it was.
+
+        **Guarantee.** A line stands on the public page only as it was when it was published: one that is written again
+        for the owner's page is published no more.
+        """
         if self.given:
-            run.write_json(names.PAGE, replace(Heading.read(run), **self.given).given, private=True)
+            before = Heading.read(run)
+            published = sorted({*self.published, *before.published} - ({*self.given} - {*self.published}))
+            kept = replace(before, **self.given).given | ({"published": published} if published else {})
+            run.write_json(names.PAGE, kept, private=True)

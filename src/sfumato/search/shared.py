@@ -248,8 +248,8 @@ def paid(
     """Around the beginning of a private selection, and before it goes on: all of it is reserved in its budget."""
     if budget is None:
         return nullcontext()
-    name = place.name.removeprefix(".").removesuffix(".search")
-    coming = reserving.Coming(run=identity, place=name, use=selection, materials=held.source.materials)
+    run = RunDirectory(place.with_name(place.name.removeprefix(".").removesuffix(".search")))
+    coming = reserving.Coming(run=identity, place=run.called, use=selection, materials=held.source.materials)
     return reserving.reserving(budget, coming)
 
 

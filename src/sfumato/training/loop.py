@@ -8,8 +8,8 @@ is taken again after a kill releases the same thing again, and is paid once.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -100,8 +100,8 @@ def take_steps(
         _save(run, ledger, workers, (reached, module, average, optimizer), identity=checkpoint.run, noise=noise)
 
     taken = partial(exhausted.taken, take, steps=steps, alone=workers.count == 1, run=run, save=save)
-    end = checkpoint.step if workers.agreed(_tell(observers, "begin", checkpoint.step, job.steps)) else job.steps
-    with _devices.own_randomness(job.device):
+    end = checkpoint.step if workers.agreed(tell(observers, "begin", checkpoint.step, job.steps)) else job.steps
+    with _devices.own_randomness(job.device), _looked_on(observers):
         for step in range(checkpoint.step, end):
             if ledger is not None and step >= paid:
                 ledger.append("release", {"step": step, "plan": ledger.entries[0].body["plan_fingerprint"]})
@@ -117,8 +117,8 @@ def take_steps(
                 row = {"step": step + 1, "learning_rate": optimizer.param_groups[0]["lr"], **steps.figures(step + 1)}
                 twice = ledger is not None and averaging is not None and step + 1 == job.steps
                 row |= _of_last_weights(scorer, module) if twice else {}
-                stop = _tell(observers, "scored", row | scorer.score(outputs))
-            stop, now = _tell(observers, "stepped", step + 1) or stop, time.monotonic()
+                stop = tell(observers, "scored", row | scorer.score(outputs))
+            stop, now = tell(observers, "stepped", step + 1) or stop, time.monotonic()
             said = workers.said({"stop": stop, "save": now - saved_at > pause})
             end = step + 1 if said["stop"] else end
             if said["save"] or step + 1 == end:
@@ -127,7 +127,7 @@ def take_steps(
                 pause = pause_after((saved_at := time.monotonic()) - now)
             if step + 1 == end:
                 break
-    _tell(observers, "ended")
+    tell(observers, "ended")
     weights = weights_of(module, averaging, average)
     return Outcome(step=end, weights=weights, seconds=time.monotonic() - began, outputs=outputs)
 
@@ -172,7 +172,17 @@ def weights_of(
     return last if averaging is None else last | averaging.released(average or {})
 
 
-def _tell(observers: Sequence[Observer], what: str, *known: Any) -> bool:
+@contextmanager
+def _looked_on(observers: Sequence[Observer]) -> Iterator[None]:
+    """Within, those who look on are told of what stops the steps."""
+    try:
+        yield
+    except BaseException:
+        tell(observers, "interrupted")
+        raise
+
+
+def tell(observers: Sequence[Observer], what: str, *known: Any) -> bool:
     """Tell those who look on; whether one of them ends the run."""
     stop = False
     for observer in observers:

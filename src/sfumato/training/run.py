@@ -34,7 +34,7 @@ from sfumato.training import together
 from sfumato.training.conclusion import finish
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.kind import Measure
-from sfumato.training.loop import Outcome, take_steps
+from sfumato.training.loop import Outcome, take_steps, tell
 from sfumato.training.own.code import OwnCode
 from sfumato.training.parts.registry import OPTIONS, split
 from sfumato.training.preparation import beforehand, resume, sources
@@ -69,8 +69,7 @@ def train(
             a map-style `Dataset`, a Hugging Face `Dataset` or `DatasetDict`, a DataFrame (see `open_source`).
         plan: everything that decides epsilon; its population must be the source's number of examples. Without a plan it
             follows from `choices`, and whatever is left out follows the rules of the command line: see `Experiment`.
-        directory: the run directory.
-        settings: the choices that shape the model.
+        directory, settings: the run directory; the choices that shape the model.
         averaging: the weights' moving average, or None for the last weights; with aggregate="uta", which releases the
             mean of the last weights, leave it out.
         title: what the run's page is called, the public one too; by default source and model.
@@ -195,6 +194,7 @@ def execute(
     progress = progress or Silence()
     if run.complete():  # it was cut at its very end: only its outcome is missing
         resume.compare(job, run, going_on=False)
+        tell(observers, "concluded")
         return read(run)
     refuse_finished(run)
     if run.exists:
@@ -218,6 +218,7 @@ def execute(
             progress.report(f"an observer ended the run after {outcome.step} of {job.steps} steps")
         progress.report("evaluating, and writing the model and its page")
         statement = finish.conclude(job, run, ledger, outcome, scorer=scorer)
+    tell(observers, "concluded")
     return finished(job, run, statement, outcome)
 
 
@@ -259,9 +260,7 @@ def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
     yield from public_records.unlisted(source, trained_on(source, job.settings))
 
 
-def _ledger(
-    job: PrivateJob | PublicJob, run: RunDirectory, progress: Progress
-) -> AbstractContextManager[Ledger | None]:
+def _ledger(job: PrivateJob | PublicJob, run: RunDirectory, progress: Progress) -> AbstractContextManager[Any]:
     """The ledger of a run that promises something."""
     return Ledger(run / names.LEDGER, notify=progress.report) if isinstance(job, PrivateJob) else nullcontext()
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -65,12 +67,52 @@ def test_the_page_says_so_where_the_list_of_runs_cannot_be_read(call, table, qui
     assert "What your runs on these data cost together is not known: line 1" in text("one/report.html")
 
 
-def test_what_no_public_page_shows_is_refused_beside_public(call, table, quick):
+def test_what_is_given_with_public_is_published_as_it_was_then(call, table, quick):
     call(f"train {table} {quick} --output run")
-    told = call("report run --public --owner 'Ward 3'", status=1)
-    assert "--public and --owner are both given" in told
-    assert not Path("run/page.json").exists()
+    call("report run --purpose 'a secret trial' --owner 'Ward 3'")
+    call("report run --public --owner Hospital --contact dpo@example.org --about-data 'X-rays of 2019'")
+    public = text("run/report-public.html")
+    for words in ("Hospital", "dpo@example.org", "X-rays of 2019", "about data"):
+        assert words in public
+    for words in ("a secret trial", "Ward 3", "--examples", "→", "--unit user", "you can mend"):
+        assert words not in public
+    assert "→ declare them" in text("run/report.html")
+    assert "a secret trial" in text("run/report.html")
+    call("report run --contact 'room 7'")
+    call("report run --public")
+    assert "room 7" not in text("run/report-public.html"), "written again for the owner's page, it is published no more"
+    assert "Hospital" in text("run/report-public.html")
     assert "title must be one line" in call("report run --title ' '", status=1)
+
+
+def test_a_public_page_says_which_model_it_is_of_and_what_a_person_has(call, table, quick):
+    call(f"train {table} {quick} --output run")
+    digits = hashlib.sha256(Path("run/model.safetensors").read_bytes()).hexdigest()
+    call("report run --public")
+    public = text("run/report-public.html")
+    assert digits in public
+    assert digits in text("run/report.html")
+    assert "A person with several images" in public
+    call("report run --dpia")
+    assert "- A person with 2 records: epsilon" in text("run/dpia.md")
+
+
+def test_a_public_page_has_the_total_where_its_owner_asks_for_it(call, table, quick):
+    for name in ("one", "two"):
+        call(f"train {table} {quick} --output {name}")
+    call("report one --public --total")
+    assert "At least 2 runs of the owner's have used these data" in text("one/report-public.html")
+    call("report one --public")
+    assert "At least" not in text("one/report-public.html")
+    assert "--total is given without --public" in call("report one --total", status=1)
+
+
+def test_an_assessment_says_when_a_budget_was_raised(call, table, quick):
+    call("budget spots --epsilon 30 --delta 1e-5")
+    call(f"train {table} {quick} --output run --budget spots")
+    call("budget spots --epsilon 40")
+    call("report run --dpia")
+    assert re.search(r"Its total was changed from epsilon 30 to 40 on \d{4}-\d\d-\d\d; ", text("run/dpia.md"))
 
 
 def test_one_title_for_several_runs_is_refused(call, table, quick):

@@ -21,9 +21,10 @@ from sfumato import (
     record_use,
     set_budget,
 )
+from sfumato.cli import main
 from sfumato.privacy import User
+from sfumato.runs.owner import budgets, uses
 from sfumato.runs.owner import reserving as reservations
-from sfumato.runs.owner import uses
 from sfumato.runs.owner.reserving import Coming, notes, reserving
 
 
@@ -237,3 +238,33 @@ def test_a_loop_of_ones_own_is_reserved_too(faces):
     assert len(uses.plans(source.materials)) == 1, "one that is refused is no use"
     with pytest.raises(SfumatoError, match="the data are public, which cost nothing"):
         record_use(open_source("digits", owner_key=bytes(32)), plan(), budget=faces)
+
+
+def test_a_line_that_a_budget_has_lost_counts_as_the_list_of_uses_has_it(faces, capsys):
+    """Cut from the end of the file, or missing in an old copy that was restored: nothing in the file shows it."""
+    path = budgets.path_of(faces)
+    for run in ("a", "b"):
+        with reserving(faces, Coming(run=run, place=f"runs/{run}", use=plan(), materials=("these",))):
+            before = path.read_bytes()
+            uses.record(["these"], run, plan(), name=f"runs/{run}", budget=faces)
+    whole = read_budget(faces)
+    assert whole.lost == ()
+    path.write_bytes(before)  # without the last line
+    found = read_budget(faces)
+    assert (found.epsilon, found.lost) == (whole.epsilon, ("runs/b",))
+    assert "lacks runs/b" in " ".join(reservations.lost_words(found))
+    main(["budget", faces])
+    assert "lacks runs/b" in capsys.readouterr().err
+    with reserving(faces, Coming(run="b", place="runs/b", use=plan(), materials=("these",))):
+        pass  # it goes on: its line is written again, and counts once
+    again = read_budget(faces)
+    assert (len(again.reservations), again.lost) == (2, ())
+    path.write_bytes(before)
+    reserve(faces, "c", plan())
+    assert [one.run for one in read_budget(faces).reservations] == ["a", "b", "c"]
+    path.write_bytes(before)
+    with pytest.raises(SfumatoError, match="below what was spent: 2 runs"):
+        set_budget(faces, epsilon=whole.epsilon * 0.9)
+    path.unlink()
+    set_budget(faces, epsilon=3, delta=1e-5)
+    assert len(read_budget(faces).reservations) == 2

@@ -141,6 +141,8 @@ def test_it_is_on_the_owners_list_once_and_public_data_are_not(data, tmp_path):
     assert "1 earlier run" in other.note or "2 runs" in other.note
     shuffled = data[0].flip(0), data[1].flip(0)
     assert own_records(shuffled, key).materials == materials
+    for same in ((data[0], 1 - data[1]), (data[0].double(), data[1])):  # another question about the same people
+        assert set(own_records(same, key).materials) & set(materials)
     taken((data[0] + 1, data[1]), tmp_path / "c", public=True)
     assert uses.plans(own_records((data[0] + 1, data[1]), key).materials) == []
 

@@ -45,7 +45,7 @@ class Observed:
         if self.track is not None:
             from sfumato.observers.trackers import tracker
 
-            tracking = tracker(self.track)(run, public=public)
+            tracking = tracker(self.track)(run, public=public, report=progress.report)
             if tracking.note is not None:
                 progress.report(tracking.note)
             found.append(tracking)

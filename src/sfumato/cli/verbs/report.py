@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,8 @@ class Report(OfRun):
     """Write the page of a finished run: report.html, or with --public a report-public.html to give away.
 
     The public page leaves out whatever shows private data or was measured on them. What is written over the page here
-    (title, owner, date, purpose) is remembered for the run; only the title stands on the public page.
+    (title, owner, date, purpose and so on) is remembered for the run. The title stands on the public page too; of the
+    rest what was given together with --public.
     """
 
     model_card: bool = False
@@ -33,11 +34,17 @@ class Report(OfRun):
     title: FreeText = None
     """What the page is called."""
     owner: FreeText = None
-    """Who answers for the data: on the owner's page alone."""
+    """Who answers for the data: on the owner's page, and with --public on both, as are the next four."""
+    contact: FreeText = None
+    """How they are reached."""
     date: FreeText = None
-    """A day, such as 2026-03-01: on the owner's page alone."""
+    """A day, such as 2026-03-01."""
     purpose: FreeText = None
-    """What the model is for: on the owner's page alone."""
+    """What the model is for."""
+    about_data: FreeText = None
+    """What the data are, such as "chest X-rays of 2019, one per patient"."""
+    total: bool = False
+    """With --public: say what all of your runs on these data come to, which links them."""
 
     def run(self) -> None:
         """Write and name the file."""
@@ -49,12 +56,18 @@ class Report(OfRun):
         given = [f"--{name.replace('_', '-')}" for name in ("public", "model_card", "dpia") if getattr(self, name)]
         if len(given) > 1:
             raise SfumatoError(f"{' and '.join(given)} are both given", "write one document at a time")
-        heading = Heading(title=self.title, owner=self.owner, date=self.date, purpose=self.purpose)
-        if (self.public or self.model_card) and heading.private:
+        heads = {one.name: getattr(self, one.name) for one in fields(Heading) if one.name != "published"}
+        heading = Heading(**heads)
+        if self.model_card and heading.private:
+            first = next(iter(heading.private)).replace("_", "-")
             raise SfumatoError(
-                f"{given[0]} and --{next(iter(heading.private))} are both given, which no public page shows",
-                f"give it without {given[0]} first: it is remembered for the owner's page",
+                f"--model-card and --{first} are both given, which no card shows",
+                "give it without --model-card first: it is remembered for the owner's page",
             )
+        if self.total and not self.public:
+            raise SfumatoError("--total is given without --public", "leave it out: the owner's page has the total")
+        if self.public:
+            heading = replace(heading, published=tuple(heading.private))
         run = names.RunDirectory(self.run_directory)
         run.require_finished()
         heading.add_to(run)
@@ -85,6 +98,6 @@ class Report(OfRun):
         if self.dpia:
             return run / documents.ASSESSMENT, documents.assessment_of(run), False
         if self.public:
-            return run / "report-public.html", run_page.report(run, public=True), True
+            return run / "report-public.html", run_page.report(run, public=True, total=self.total), True
         open_to_all = plain and run.read_json(names.STATEMENT).get("test_public", True)
         return run / names.REPORT, run_page.report(run), open_to_all

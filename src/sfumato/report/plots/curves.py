@@ -105,16 +105,21 @@ def _draw_epsilon(top: Axes, limits: tuple[float, float], ticks: Sequence[tuple[
     top.spines["bottom"].set_visible(False)
 
 
+_SMALL = 0.03
+"""A mean loss in nats, of one image about -log 0.97: whatever moves below it."""
+
+
 def surer_of_mistakes(rows: Sequence[Mapping[str, Any]]) -> int | None:
     """The step from which the loss rises although accuracy does not fall, None where it does not.
 
-    A rise counts from a tenth of the least loss on: smaller ones are noise.
+    A rise counts from a tenth of the least loss on: smaller ones are noise. Without mistakes there are none to be
+    surer of, and a loss below that of 97% for each right class is no reason for words.
     """
     known = [row for row in rows if _finite(row.get("loss")) and _finite(row.get("accuracy"))]
     if not known:
         return None
     least, last = min(known, key=lambda row: row["loss"]), known[-1]
-    if last["loss"] < 1.1 * least["loss"] or last["accuracy"] < least["accuracy"]:
+    if last["accuracy"] == 1 or last["loss"] < max(1.1 * least["loss"], _SMALL) or last["accuracy"] < least["accuracy"]:
         return None
     return int(least["step"])
 

@@ -176,8 +176,9 @@ class Evaluation:
 class Facts:
     """Everything that a report tells.
 
-    `title`, `statement`, `plan`, `environment` and `settings` are printed on every version of the page: put nothing
-    there that was measured on private data. `metrics` and `evaluation` are taken to be measured on the test split.
+    `title`, `statement`, `plan`, `environment` and `settings` are printed on every version of the page, and so are
+    `about` and `total`, by the owner's wish: put nothing there that was measured on private data. `metrics` and
+    `evaluation` are taken to be measured on the test split.
 
     Attributes:
         title: what was trained on what, such as "digits, cnn"; never a path.
@@ -195,7 +196,10 @@ class Facts:
         persons: of numbers of images, the epsilon for a person with so many, where the promise is for single ones.
         most_of_one: the same for the person with the most images in the data: how many these are is private.
         attack: what an attacker can find out at most, by the plan; None where nothing is promised.
-        owner: of owner, date and purpose those that were given: for the owner's own page.
+        owner: of owner, date, purpose and the like those that were given: for the owner's own page.
+        about: those of them that the owner has published.
+        model: SHA-256 of the model file, in hexadecimal; empty where there is none yet.
+        total: what stands in `together`, on a public page whose owner asks for it.
         together: what all runs on the same data cost together, in sentences: private, like the number of runs.
         audits: lower bounds of epsilon, of canaries alone, which every version of the page shows.
     """
@@ -215,6 +219,9 @@ class Facts:
     owner: Mapping[str, str] = field(default_factory=dict)
     together: Sequence[str] = ()
     audits: Sequence[Audit] = ()
+    about: Mapping[str, str] = field(default_factory=dict)
+    model: str = ""
+    total: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         missing = [key for key in _STATEMENT_KEYS if key not in self.statement]

@@ -86,8 +86,9 @@ class Entry(NamedTuple):
     remedy: str = ""
 
 
-def grouped(lines: Sequence[str]) -> list[tuple[str, list[Entry]]]:
-    """The lines of a statement under their headings, in their order; none is lost.
+def grouped(lines: Sequence[str], *, hints: bool = True) -> list[tuple[str, list[Entry]]]:
+    """The lines of a statement under their headings, in their order; none is lost. Without hints, for a reader who has
+    not trained it, remedies are left out.
 
     A line that is not known here stands under a heading of its own, so that no statement is ever cut short.
 
@@ -106,4 +107,7 @@ def grouped(lines: Sequence[str]) -> list[tuple[str, list[Entry]]]:
                 ((kind, remedy) for start, kind, remedy in _LINES if re.match(start, line)), (FURTHER, "")
             )
             found[kind].append(Entry(line, remedy))
-    return [(HEADINGS[kind], entries) for kind, entries in found.items() if entries]
+    if not hints:
+        found = {kind: [entry._replace(remedy="") for entry in entries] for kind, entries in found.items()}
+    headings = HEADINGS if hints else HEADINGS | {MENDABLE: "What another run could cover"}
+    return [(headings[kind], entries) for kind, entries in found.items() if entries]

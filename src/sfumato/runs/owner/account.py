@@ -86,12 +86,14 @@ class Account:
         filter: its total as it is now, and how plans count against it.
         totals: all totals that it had, the first one first.
         reservations: in their order.
+        lost: the directories of those whose lines the file has no more, which the list of uses knows.
     """
 
     name: str
     filter: PrivacyFilter
     totals: tuple[Total, ...]
     reservations: tuple[Reservation, ...] = ()
+    lost: tuple[str, ...] = ()
 
     @property
     def costs(self) -> list[float]:

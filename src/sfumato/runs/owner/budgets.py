@@ -16,6 +16,7 @@ from sfumato._checks import SfumatoError, positive
 from sfumato.privacy import PrivacyFilter
 from sfumato.privacy.statements.rounding import rounded_up
 from sfumato.randomness import keys
+from sfumato.runs.owner import uses
 from sfumato.runs.owner.account import Account, Reservation, Total, runs
 from sfumato.runs.owner.chained import Chained, held, read
 
@@ -31,18 +32,20 @@ def names() -> list[str]:
 
 
 def read_budget(name: str) -> Account:
-    """A budget as it stands.
+    """A budget as it stands: a run that its file lacks, and the list of uses has under it, counts all the same.
 
-    Errors: `SfumatoError` where there is none of this name, and where a line of it was changed or is gone.
+    Errors: `SfumatoError` where there is none of this name, and where a line of it was changed or is gone from between
+    others.
     """
     path = path_of(name)
     account = account_in(name, read(path, WHAT))
-    if account is None:
-        known = f"; there {'is' if len(names()) == 1 else 'are'} {', '.join(names())}" if names() else ""
-        raise SfumatoError(
-            f"there is no budget {name}{known}", f"set it first (sfumato budget {name} --epsilon 8 --delta 1e-5)"
-        )
-    return account
+    if account is not None:
+        lost = lost_from(account)
+        return replace(account, reservations=(*account.reservations, *lost), lost=tuple(one.place for one in lost))
+    known = f"; there {'is' if len(names()) == 1 else 'are'} {', '.join(names())}" if names() else ""
+    raise SfumatoError(
+        f"there is no budget {name}{known}", f"set it first (sfumato budget {name} --epsilon 8 --delta 1e-5)"
+    )
 
 
 def set_budget(name: str, *, epsilon: float, delta: float | None = None, **fixed: Any) -> Account:
@@ -72,6 +75,7 @@ def set_budget(name: str, *, epsilon: float, delta: float | None = None, **fixed
             own = PrivacyFilter.of(epsilon=epsilon, delta=delta, **known, **fixed)
             file.append({"date": now(), "budget": own.to_dict()})
         else:
+            before = restored(before, file)
             _refuse_other(before, {"delta": delta, **fixed})
             changed = replace(before.filter, epsilon=epsilon)
             changed.check_planned()
@@ -123,6 +127,39 @@ def account_in(name: str, file: Chained) -> Account | None:
                 "go back to the version of sfumato that wrote it",
             ) from None
     return account
+
+
+def lost_from(account: Account) -> list[Reservation]:
+    """What its file lacks of the runs that the list of uses has under this budget: lines that were cut from its end, or
+    were written after the copy that it was restored from.
+
+    **Guarantee.** As long as one of the two lists has a run's line, the run counts. A run that was cut between both
+    lines has taken no step and counts too, which makes the sum no smaller.
+    """
+    known = {one.run for one in account.reservations}
+    return [
+        Reservation(
+            date=entry[uses.DATE],
+            run=run,
+            place=entry.get(uses.NAME, ""),
+            use=use,
+            figures=(figures := entry.get(uses.FIGURES)),
+            cost=account.filter.cost(use, figures),
+            materials=tuple(entry[key] for key in ("data", "pixels") if key in entry),
+            users=entry.get(uses.USERS, ""),
+        )
+        for run, (entry, use) in uses.under(account.name).items()
+        if run not in known
+    ]
+
+
+def restored(account: Account, file: Chained) -> Account:
+    """The same with the lines that its file had lost, which are written again."""
+    for one in lost_from(account):
+        file.append(one.to_dict())
+    found = account_in(account.name, file)
+    assert found is not None
+    return found
 
 
 def path_of(name: str) -> Path:

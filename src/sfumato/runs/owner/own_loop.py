@@ -64,7 +64,7 @@ def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None, bud
     known = {"places": source.places, "users": source.assignment}
     identity = run or secrets.token_hex(32)
     with nullcontext() if budget is None else reserving.reserving(budget, _coming(source, plan, identity)):
-        uses.record(source.materials, identity, plan, **known, name=OWN)
+        uses.record(source.materials, identity, plan, **known, name=OWN, budget=budget)
     earlier = uses.plans(source.materials, **known)
     earlier.remove(plan)  # this one is among them
     notes = [sentences.summary(earlier, plan).removeprefix("note: ")] if earlier else []

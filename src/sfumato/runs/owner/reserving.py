@@ -13,8 +13,8 @@ from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.statements.rounding import rounded_up
 from sfumato.runs.owner import uses
 from sfumato.runs.owner.account import Account, Reservation, percent, runs
-from sfumato.runs.owner.budgets import WHAT, account_in, names, now, path_of, read_budget
-from sfumato.runs.owner.chained import held, read
+from sfumato.runs.owner.budgets import WHAT, account_in, names, now, path_of, read_budget, restored
+from sfumato.runs.owner.chained import held
 from sfumato.runs.owner.composition import Use, together, unit_of
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def reserving(name: str, coming: Coming) -> Iterator[None]:
     with held(path_of(name), WHAT) as file:
         account = account_in(name, file)
         assert account is not None, "a budget is never unset"
+        account = restored(account, file)
         if (before := account.of_run(coming.run)) is not None:
             if (before.use, before.figures) != (coming.use, coming.figures):
                 raise SfumatoError(
@@ -141,6 +142,15 @@ def uncounted(source: Source) -> Iterator[str]:
             yield f"note: runs on these data count in the budget {name}, and this one does not, as it names none"
 
 
+def lost_words(account: Account) -> Iterator[str]:
+    """What the owner should know of a budget whose file lacks runs."""
+    if account.lost:
+        yield (
+            f"note: the file of the budget {account.name} lacks {', '.join(account.lost)}, which the list of uses has "
+            "under it: lines were lost, or an old copy was restored; what they stood for counts all the same"
+        )
+
+
 def notes(account: Account, source: Source, cost: float) -> Iterator[str]:
     """What the owner should know before a run on this source is reserved: how the budget stands, and what of the same
     data does not count in it."""
@@ -148,15 +158,16 @@ def notes(account: Account, source: Source, cost: float) -> Iterator[str]:
     would = (
         f"after which {percent(after)} is used" if account.filter.fits([*account.costs, cost]) else "too much for it"
     )
+    yield from lost_words(account)
     yield f"{account.words}; this plan takes {percent(cost / account.filter.limit)}, {would}"
     first = next(iter(account.reservations), None)
     if first is not None and not set(first.materials) & set(source.materials):
         yield f"note: these are other records than those that the budget {account.name} was first used for"
     counted = {one.run for one in account.reservations}
     for other in names():
-        found = account_in(other, read(path_of(other), WHAT))
-        if found is None or other == account.name:
+        if other == account.name:
             continue
+        found = read_budget(other)
         same = [one for one in found.reservations if set(one.materials) & set(source.materials)]
         counted.update(one.run for one in same)
         if same:

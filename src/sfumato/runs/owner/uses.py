@@ -32,6 +32,8 @@ CHOICE = "choice"
 AFTER = "after"
 """The field with the code of the line before: one that is lost or was cut is missed."""
 USERS = "users"
+BUDGET = "budget"
+"""The field with the budget that a run is reserved in: a line that its file has lost is found here."""
 DATE, NAME = "date", "name"
 """When a line was written, in UTC, and what the run is called; lines of earlier versions have neither."""
 
@@ -46,6 +48,7 @@ def record(
     users: str = "",
     figures: float | None = None,
     name: str = "",
+    budget: str | None = None,
 ) -> None:
     """Note that a run, or a private selection, on these data is about to take its first step.
 
@@ -55,11 +58,13 @@ def record(
         users: `Source.assignment`: whose record each one is, of a promise for users.
         figures: epsilon of the figures that the run is to publish of its test part; None where it publishes none.
         name: what the owner reads of it: its directory, by the last two names of the path.
+        budget: the name of the budget that it is reserved in; None for none.
     """
     whose = {} if unit_of(use) == Example.name else {USERS: users}
     published = {} if figures is None else {FIGURES: figures}
     kind = "plan" if isinstance(use, PrivacyPlan) else "selection"
     called = {NAME: name} if name else {}
+    called |= {} if budget is None else {BUDGET: budget}
     _append({"run": run, **called, **whose, **published, kind: use.to_dict()}, materials, places, directory)
 
 
@@ -189,6 +194,15 @@ def lines(
         known = {entry["data"], entry.get("pixels")} & set(materials)
         if known or ({entry.get("place"), *entry.get("origins", ())} - {None}) & set(places):
             yield entry, use, bool(known)
+
+
+def under(budget: str, directory: Path | None = None) -> dict[str, tuple[dict[str, Any], Use]]:
+    """The line and the plan, or the private selection, of each run that was to be reserved in this budget."""
+    return {
+        entry["run"]: (entry, use)
+        for entry, use in _read(directory)
+        if entry.get(BUDGET) == budget and not isinstance(use, PrivateChoice)
+    }
 
 
 def plan_of(run: str, directory: Path | None = None) -> Use | PrivateChoice | None:

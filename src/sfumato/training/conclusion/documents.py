@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from sfumato._checks import SfumatoError
 from sfumato.data import Tokens
 from sfumato.privacy import PrivacyPlan
-from sfumato.privacy.statements.other_units import of_person
+from sfumato.privacy.statements.rounding import rounded_up
 from sfumato.report import Documented, assessment, model_card
 from sfumato.runs import Loaded
 from sfumato.runs import directory as names
@@ -19,7 +18,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
 from sfumato.runs.heading import Heading
 from sfumato.runs.run import Measured
-from sfumato.training.conclusion.run_page import PERSONS, together
+from sfumato.training.conclusion.run_page import persons_of, together
 from sfumato.training.job import is_public
 
 _CHECK = """This model was exported. `sfumato verify` checks the statement in the directory of its run, whose model \
@@ -66,12 +65,10 @@ def assessment_of(run: RunDirectory) -> str:
         raise SfumatoError(f"{run.path} promises nothing about any private data", "leave out --dpia")
     record, plan = run.read_json(names.SETTINGS), PrivacyPlan.from_dict(run.read_json(names.PLAN))
     facts, persons = _documented(run), []
-    if "most_of_one_user" in record:
-        counts = [count for count in PERSONS if count <= plan.population]
+    if plan.unit.name == "example":
         persons = [
-            f"A person with {count} records: epsilon {epsilon:.3f} at the same delta."
-            for count, epsilon in (of_person(plan, count) for count in counts)
-            if math.isfinite(epsilon)
+            f"A person with {count} records: epsilon {rounded_up(epsilon)} at the same delta."
+            for count, epsilon in persons_of(plan)
         ]
     return assessment(
         facts,

@@ -77,7 +77,6 @@ def conclude(
     private = not (isinstance(job, PublicJob) and (job.uses_data or job.source.public))
     run.write_json(names.EVALUATION, result | further, private=private)
     run.write_json(names.STATEMENT, statement.to_dict())
-    write(run / names.REPORT, report(run).encode(), private=private)
     said = {} if reading is None else reading.to_dict()
     if ending is None:  # which may be fine-tuned from, by either weights
         averaged = job.settings.averages.aggregate or ("ema" if job.settings.averages.ema else None)
@@ -85,6 +84,7 @@ def conclude(
         if averaged is not None:
             _write_weights(job, run / names.LAST_WEIGHTS, weights_of(job.module), carried, weights=LAST)
     _write_weights(job, run / names.MODEL, released, carried, **said)
+    write(run / names.REPORT, report(run).encode(), private=private)
     if ending is not None:
         close(ending.ledger, run, outcome.step, ending.bound)
     write(run / names.DONE, b"")

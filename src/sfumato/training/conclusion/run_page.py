@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from sfumato.report import (
     page,
 )
 from sfumato.runs import directory as names
-from sfumato.runs.directory import RunDirectory
+from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.runs.figures import published
 from sfumato.runs.heading import Heading
 from sfumato.runs.owner import sentences, uses
@@ -39,12 +40,17 @@ OF_CLASSIFIERS = (
 """Settings that a training of embeddings has no use for."""
 
 
-def report(run: RunDirectory, *, public: bool = False) -> str:
-    """The run's page, from its files."""
+def report(run: RunDirectory, *, public: bool = False, total: bool = False) -> str:
+    """The run's page, from its files.
+
+    Args:
+        public: the version that may be published.
+        total: that says what all runs of the owner's on these data come to all the same, as the owner wishes.
+    """
     record, statement, heading = run.read_json(names.SETTINGS), run.read_json(names.STATEMENT), Heading.read(run)
     title = heading.title or _titled(record)
     if "circumstances" in record:
-        facts = {"title": title, **_of_promise(run, record, statement, public=public)}
+        facts = {"title": title, **_of_promise(run, record, statement, public=public, total=total)}
     else:
         untrained = record.get("kind") == UNTRAINED
         plan = {"privacy": "no private data used"} if untrained else {"privacy": "none", **lengths(record)}
@@ -54,6 +60,8 @@ def report(run: RunDirectory, *, public: bool = False) -> str:
         Facts(
             **facts,
             owner=heading.private,
+            about=heading.public,
+            model=file_hash(run / names.MODEL) if (run / names.MODEL).is_file() else "",
             environment=record["environment"] | {k: v for k, v in record["performance"].items() if k != "ways"},
             settings=settings_shown(record),
             metrics=run.rows(),
@@ -71,21 +79,23 @@ def _titled(record: Mapping[str, Any]) -> str:
 
 
 def _of_promise(
-    run: RunDirectory, record: Mapping[str, Any], statement: Mapping[str, Any], *, public: bool
+    run: RunDirectory, record: Mapping[str, Any], statement: Mapping[str, Any], *, public: bool, total: bool
 ) -> dict[str, Any]:
     """What the page of a private run says of its promise."""
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     facts, promised = Circumstances.from_dict(record["circumstances"]), Statement.from_dict(statement)
+    used = [] if facts.data_public or (public and not total) else together(record, plan)
     return {
         # The page has an attacker's curve in place of the statement's own bounds, which are weaker.
         "statement": {**statement, "plain": promised.remarks},
         "attack": _attack(promised),
-        "together": [] if facts.data_public or public else together(record, plan),
+        "together": [] if public else used,
+        "total": [line.replace("runs of yours", "runs of the owner's") for line in used] if public else [],
         "plan": plan_table(plan, record.get("clock", {})),
         "public_test": facts.test_public,
         "audits": audits_shown.of_run(run),
         "published": None if promised.circumstances.figures is None else published_of(run),
-        **_persons(record, plan),
+        **_persons(record, plan, asked=public and not facts.data_public and plan.unit.name == "example"),
     }
 
 
@@ -170,13 +180,20 @@ def published_of(run: RunDirectory) -> Published | None:
     )
 
 
-def _persons(record: Mapping[str, Any], plan: PrivacyPlan) -> dict[str, Any]:
-    """What a run of single examples promises persons with several, where the data say whose each one is."""
+def _persons(record: Mapping[str, Any], plan: PrivacyPlan, *, asked: bool) -> dict[str, Any]:
+    """What a run of single examples promises persons with several: by the plan alone, where the data say whose each one
+    is, or where it is asked for; and the person with the most of them, where the data say so."""
     most = record.get("most_of_one_user")
-    if most is None:
+    if most is None and not asked:
         return {}
-    counts = [count for count in PERSONS if count <= plan.population]
-    return {"persons": [of_person(plan, count) for count in counts], "most_of_one": of_person(plan, most)}
+    known = {} if most is None else {"most_of_one": of_person(plan, most)}
+    return {"persons": persons_of(plan), **known}
+
+
+def persons_of(plan: PrivacyPlan) -> list[tuple[int, float]]:
+    """(images, epsilon) of persons with several images, of a plan for single ones."""
+    many = [of_person(plan, count) for count in PERSONS if count <= plan.population]
+    return [one for one in many if math.isfinite(one[1])]
 
 
 def person_with_most(directory: Path) -> tuple[int, float] | None:
@@ -241,7 +258,7 @@ def backbone_shown(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def presentable(choices: Mapping[str, Any]) -> dict[str, Any]:
     """Settings for a page that may be published: no path, no seed."""
-    shown = {name: value for name, value in choices.items() if value is not None}
+    shown = {name: value for name, value in choices.items() if value not in (None, [], ())}
     if shown.get("pretrained") not in (None, "timm"):
         shown["pretrained"] = "weights from a file"
     if "public_data" in shown:

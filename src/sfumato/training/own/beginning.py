@@ -46,7 +46,8 @@ def begin(
         if not known["circumstances"]["data_public"]:
             if earlier := uses.plans(records.materials, places=records.places):
                 note = sentences.summary(earlier, plan)
-            uses.record(records.materials, identity, plan, places=records.places, name=run.called)
+            known_by = {"places": records.places, "name": run.called, "budget": record.get("budget", {}).get("name")}
+            uses.record(records.materials, identity, plan, **known_by)
     return note
 
 
@@ -57,7 +58,5 @@ def reserved(
     (`reserving.reserving`), or it does not begin."""
     if "budget" not in record:
         return nullcontext()
-    coming = reserving.Coming(
-        run=record["run"], place="/".join(run.path.parts[-2:]), use=plan, materials=records.materials
-    )
+    coming = reserving.Coming(run=record["run"], place=run.called, use=plan, materials=records.materials)
     return reserving.reserving(record["budget"]["name"], coming)

@@ -128,7 +128,7 @@ def _of_source(source: Source, owner_key: bytes) -> OwnRecords:
     return OwnRecords(
         count=len(source.train),
         read=read,
-        codes=_codes_in_pieces(owner_key, read, len(source.train)),
+        codes=_coded(owner_key, read, len(source.train))[0],
         materials=source.materials,
         places=source.places,
         examples=source.examples,
@@ -157,15 +157,8 @@ def _of_tensors(inputs: Any, targets: Any, owner_key: bytes) -> OwnRecords:
         chosen = torch.from_numpy(rows)
         return each(lambda one: one.index_select(0, chosen), (inputs, targets))  # type: ignore[return-value]
 
-    codes = _codes_in_pieces(owner_key, read, counts[0])
-    return OwnRecords(
-        count=counts[0],
-        read=read,
-        codes=codes,
-        materials=(_material(owner_key, codes),),
-        examples=counts[0],
-        key=owner_key,
-    )
+    codes, materials = _coded(owner_key, read, counts[0])
+    return OwnRecords(count=counts[0], read=read, codes=codes, materials=materials, examples=counts[0], key=owner_key)
 
 
 def _of_dataset(data: Any, owner_key: bytes) -> OwnRecords:
@@ -185,15 +178,10 @@ def _of_dataset(data: Any, owner_key: bytes) -> OwnRecords:
             ) from None
         return _as_tree(inputs), _as_tree(targets)
 
-    codes = _codes_in_pieces(owner_key, read, len(data))
+    count = len(data)
+    codes, materials = _coded(owner_key, read, count)
     records = OwnRecords(
-        count=len(data),
-        read=read,
-        codes=codes,
-        materials=(_material(owner_key, codes),),
-        examples=len(data),
-        held=False,
-        key=owner_key,
+        count=count, read=read, codes=codes, materials=materials, examples=count, held=False, key=owner_key
     )
     records.take(np.arange(min(8, len(data))))  # random transforms show at once
     return records
@@ -217,14 +205,26 @@ def _as_tree(collated: Any) -> Tree:
     return tuple(map(_as_tree, collated)) if isinstance(collated, list) else collated
 
 
-def _codes_in_pieces(owner_key: bytes, read: Callable[[np.ndarray], tuple[Tree, Tree]], count: int) -> np.ndarray:
-    pieces = np.array_split(np.arange(count), max(1, count // 256))
-    return np.concatenate([_codes(owner_key, *read(rows)) for rows in pieces])
+def _coded(
+    owner_key: bytes, read: Callable[[np.ndarray], tuple[Tree, Tree]], count: int
+) -> tuple[np.ndarray, tuple[str, str]]:
+    """The code of each record, uint8 (count, 16), and by what all of them are known again.
+
+    **Guarantee.** The owner's list knows the same records again in whatever order, and the same inputs with other
+    targets or as numbers of another type: a run that predicts something else of the same people counts with this one.
+    """
+    whole, inputs_alone = [], []
+    for rows in np.array_split(np.arange(count), max(1, count // 256)):
+        inputs, targets = read(rows)
+        whole.append(_codes(owner_key, inputs, targets))
+        inputs_alone.append(_codes(owner_key, each(lambda one: one if one.is_complex() else one.double(), inputs)))
+    codes = np.concatenate(whole)
+    return codes, (_material(owner_key, codes), _material(owner_key, np.concatenate(inputs_alone)))
 
 
-def _codes(owner_key: bytes, inputs: Tree, targets: Tree) -> np.ndarray:
+def _codes(owner_key: bytes, *trees: Tree) -> np.ndarray:
     """uint8 (b, 16): HMACs of each record's bytes, types and shapes."""
-    parts = [one.contiguous() for one in (*tensors(inputs), *tensors(targets))]
+    parts = [one.contiguous() for tree in trees for one in tensors(tree)]
     header = repr([(str(one.dtype), tuple(one.shape[1:])) for one in parts]).encode()
     rows = [one.reshape(len(one), -1).view(torch.uint8).numpy() for one in parts]
     codes = (

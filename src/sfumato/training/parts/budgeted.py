@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -103,4 +104,23 @@ def lines(record: Mapping[str, Any]) -> list[str]:
         account = budgets.read_budget(name)
     except SfumatoError as error:
         return [f"How the budget {name} stands is not known: {error.problem}."]
-    return [f"B{account.words[1:]}; plans add up by {account.filter.rule}."]
+    changes = [
+        f"Its total was changed from epsilon {before.epsilon:g} to {after.epsilon:g} on {after.date[:10]}; a total "
+        "that is changed in view of results is a choice that no theorem covers."
+        for before, after in itertools.pairwise(account.totals)
+    ]
+    return [
+        f"B{account.words[1:]}; plans add up by {account.filter.rule}.",
+        *changes,
+        *map(_as_sentence, reserving.lost_words(account)),
+    ]
+
+
+def _as_sentence(note: str) -> str:
+    """A note on a page.
+
+    >>> _as_sentence("note: a line is lost")
+    'A line is lost.'
+    """
+    words = note.removeprefix("note: ")
+    return f"{words[:1].upper()}{words[1:]}."

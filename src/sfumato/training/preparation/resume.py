@@ -65,6 +65,7 @@ def begin(job: PrivateJob | PublicJob, run: RunDirectory) -> None:
                 users=job.source.assignment,
                 figures=None if facts is None else facts.epsilon,
                 name=run.called,
+                budget=record.get("budget", {}).get("name"),
             )
 
 
@@ -75,7 +76,7 @@ def paying(job: PrivateJob | PublicJob, run: RunDirectory, identity: str) -> Ite
         if isinstance(job, PrivateJob):
             decided = Decided(source=job.source, plan=job.plan, settings=job.settings)
             for part in job.parts:
-                stack.enter_context(part.paid(decided, identity, "/".join(run.path.parts[-2:])))
+                stack.enter_context(part.paid(decided, identity, run.called))
         yield
 
 

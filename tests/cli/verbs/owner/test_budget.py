@@ -27,7 +27,7 @@ def test_a_budget_from_its_first_run_to_its_last(private, call):
     assert "figures at 1" in shown
     assert Path("a.svg").read_text().startswith("<?xml")
     found = json.loads(call("budget faces --json"))
-    assert [row["run"] for row in found["history"]] == ["a", "b"]
+    assert [row["run"] for row in found["history"]] == [f"{Path.cwd().name}/{name}" for name in "ab"]
     assert found["history"][-1]["used"] == found["used"] <= 1
     assert found["epsilon_if_planned_in_advance"] is None, "one publishes figures"
     refused = call(f"{private} --budget faces --output c --report-epsilon 2.5", status=1)

@@ -118,8 +118,11 @@ def show(account: Account) -> None:
     """A budget and its history."""
     from sfumato.privacy.statements.rounding import rounded_up
     from sfumato.runs.owner.account import history, percent
+    from sfumato.runs.owner.reserving import lost_words
 
     own = account.filter
+    for line in lost_words(account):
+        console.note(line)
     console.result(account.words)
     console.result(f"adjacency {own.adjacency}; plans add up by {own.rule}")
     for before, after in zip(account.totals, account.totals[1:], strict=False):

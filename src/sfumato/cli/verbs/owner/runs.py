@@ -11,6 +11,19 @@ from sfumato.cli.output import console
 
 Below = Annotated[str, positional("DIR")]
 
+SHOWN = 24
+"""So many characters of a source are shown."""
+
+
+def shortened(source: str) -> str:
+    """A source by its kind and the end of its path, where it is long: --json has all of it.
+
+    >>> shortened("folder:/home/someone/projects/lungs/pictures"), shortened("npz:faces.npz")
+    ('folder:…/lungs/pictures', 'npz:faces.npz')
+    """
+    kind, colon, path = source.partition(":")
+    return source if len(source) <= SHOWN else f"{kind}{colon}…{path[-max(1, SHOWN - len(kind) - 2) :]}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Runs(PrintsJson):
@@ -37,14 +50,17 @@ class Runs(PrintsJson):
         rows = [
             (
                 one.run,
-                one.date or "",
-                one.data,
+                (one.date or "")[:16].replace("T", " "),
+                shortened(one.data),
                 "" if one.value is None else f"{one.value:.1%}{'' if one.figure == 'accuracy' else f' {one.figure}'}",
                 "none" if one.epsilon is None else rounded_up(one.epsilon),
-                one.state,
+                one.state.partition(" (")[0],
             )
             for one in found
         ]
         console.table(("run", "date (UTC)", "data", "accuracy", "epsilon", "state"), rows, texts=3)
+        for one in found:
+            if " (" in one.state:
+                console.note(f"note: {one.run} {one.state}")
         if any(one.value is not None and not one.public for one in found):
             console.note("note: some of these figures were measured on private data, and are for the owner")

@@ -12,6 +12,11 @@ from sfumato.cli.output import console
 if TYPE_CHECKING:
     from sfumato.runs.owner.history import Spent as History
 
+NOT_KNOWN = (
+    "note: the list cannot know of runs on a set that was changed, be it by one image, and lies elsewhere; of runs by "
+    "another user or on another machine; and of programs that do not record their use"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Spent(PrintsJson, SourceChoices):
@@ -52,7 +57,8 @@ def show(what: str, found: History) -> None:
     from sfumato.runs.owner.account import runs
 
     if not found.uses:
-        console.result(f"no run of yours has used {what} as private data")
+        console.result(f"no run of yours is known to have used {what} as private data")
+        console.note(NOT_KNOWN)
         return
     rows = [
         (
@@ -79,6 +85,4 @@ def show(what: str, found: History) -> None:
         )
     for name in dict.fromkeys(name for one in found.uses for name in one.budgets):
         console.note(f"sfumato budget {name} shows what is left of it")
-    console.note(
-        "note: a set that was changed and lies elsewhere counts apart, and so do copies read on other machines"
-    )
+    console.note(NOT_KNOWN)
