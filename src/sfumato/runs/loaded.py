@@ -28,7 +28,7 @@ from sfumato.data import (
     open_source,
     preparation,
 )
-from sfumato.gradients.checks.wrapped import without_compilation
+from sfumato.gradients.checks.wrapped import unwrapped
 from sfumato.models.losses import exclusive
 from sfumato.privacy import NoPromise, Statement, statement_of
 from sfumato.privacy.statements.rounding import rounded_up
@@ -314,7 +314,7 @@ def _normalised(model: nn.Module, kind: str | None, weights: Mapping[str, torch.
 def _giving_logits(model: nn.Module, about: Mapping[str, Any]) -> nn.Module:
     """The caller's own module without its compilation, or its twin where its outputs hold logits
     (`models.giving_logits`)."""
-    model, read = without_compilation(model), preparation(about["transform"])
+    model, read = unwrapped(model), preparation(about["transform"])
     form = Images(size=read.size, channels=read.channels) if isinstance(read, Transform) else read
     parameter = next(model.parameters(), torch.empty(0))
     try:

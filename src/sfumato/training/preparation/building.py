@@ -11,7 +11,7 @@ from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato.data import AsStored, Contents, Preparation, Source, Tokens, Transform
 from sfumato.experiment.settings import Settings
-from sfumato.gradients.checks.wrapped import without_compilation
+from sfumato.gradients.checks.wrapped import unwrapped
 from sfumato.models.losses import MULTILABEL, exclusive
 from sfumato.randomness import RunKey
 from sfumato.runs import checkpoint
@@ -77,7 +77,7 @@ def build(
             torch.manual_seed(key.seed("initial weights", 0))
             module = _created(settings, source)
     else:
-        module = copy.deepcopy(without_compilation(model)).cpu()
+        module = copy.deepcopy(unwrapped(model)).cpu()
         shape = source.shape if source.tokens is None else source.tokens.synthetic(1)
         module = models.check_shapes("module", module, classes=len(source.classes), shape=shape)
     if source.cache is not None:
