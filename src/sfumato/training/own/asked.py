@@ -108,16 +108,7 @@ def private_steps(
         )
     one_of("noise", noise, (STANDARD, SECURE))
     asked = {"epsilon": epsilon, "batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier}
-    if plan is None:
-        plan = _planned(examples or records.examples, asked, epochs, delta, max_norm)
-    elif given := [name for name, value in {**asked, "epochs": epochs, "max_norm": max_norm}.items() if value]:
-        raise SfumatoError(f"plan and {', '.join(given)} are both given", "leave out one: the plan has them")
-    if plan.unit.name != "example":
-        raise SfumatoError(
-            "a loop of one's own promises for single examples, and the plan's unit is the user",
-            "train with sfumato.train and unit='user', or give a plan for examples",
-        )
-    check_epsilon(plan)
+    plan = _planned(plan, examples or records.examples, asked, epochs, delta, max_norm)
     refuse_noise(noise, plan.mechanism, plan.clipping)
     facts = stated(records, declared=examples is not None, public=public, seeded=seed is not None)
     budgeted.check(budget, public=facts.data_public)
@@ -144,6 +135,28 @@ def private_steps(
 
 
 def _planned(
+    plan: PrivacyPlan | None,
+    examples: int,
+    asked: dict[str, Any],
+    epochs: float | None,
+    delta: float | None,
+    max_norm: float | None,
+) -> PrivacyPlan:
+    """The plan that is given, or that follows; refused where such a loop can't keep it."""
+    if plan is None:
+        plan = _calibrated(examples, asked, epochs, delta, max_norm)
+    elif given := [name for name, value in {**asked, "epochs": epochs, "max_norm": max_norm}.items() if value]:
+        raise SfumatoError(f"plan and {', '.join(given)} are both given", "leave out one: the plan has them")
+    if plan.unit.name != "example":
+        raise SfumatoError(
+            "a loop of one's own promises for single examples, and the plan's unit is the user",
+            "train with sfumato.train and unit='user', or give a plan for examples",
+        )
+    check_epsilon(plan)
+    return plan
+
+
+def _calibrated(
     examples: int, asked: dict[str, Any], epochs: float | None, delta: float | None, max_norm: float | None
 ) -> PrivacyPlan:
     positive_integer("examples", examples, remedy="give the number of training examples")
