@@ -22,12 +22,21 @@ from sfumato.training import loop
 
 REFUSED = {
     # the command itself
-    "": "no verb is given; there are train, embed, pretrain, features, dedup, sweep, noise-study, plan, budget, spent, "
-    "tradeoff, evaluate, predict, aggregate, export, report, runs, compare, verify, sign, audit, serve, finish, "
-    "doctor; see sfumato --help",
-    "frobnicate": "no verb is called 'frobnicate'; there are train, embed, pretrain, features, dedup, sweep, "
-    "noise-study, plan, budget, spent, tradeoff, evaluate, predict, aggregate, export, report, runs, compare, verify, "
-    "sign, audit, serve, finish, doctor; see sfumato --help",
+    "": "no verb is given; begin with: sfumato train SOURCE, such as folder:pictures; see sfumato --help",
+    "frobnicate": "no verb is called 'frobnicate'; begin with: sfumato train SOURCE, such as folder:pictures; see "
+    "sfumato --help",
+    "fit digits": "no verb is called 'fit'; perhaps you meant train; see sfumato --help",
+    "help": "no verb is called 'help'; perhaps you meant --help; see sfumato --help",
+    "train folder pictures": "one argument too many: pictures; perhaps you meant folder:pictures; "
+    "see sfumato train --help",
+    "evaluate": "RUN and SOURCE are missing; see sfumato evaluate --help",
+    "predict finished": "no images are given; name image files, or folders of them",
+    "train pictures.zip": "source 'pictures.zip' is of no known kind; unpack it, and name what is in it, such as "
+    "folder:PATH",
+    "train https://a.org/b.zip": "source 'https://a.org/b.zip' is of no known kind; download it, and name what was "
+    "unpacked, such as folder:PATH",
+    "train a/photo.JPG": "source 'a/photo.JPG' is of no known kind; an image is no data set: name the folder that "
+    "holds the class folders, folder:PATH",
     "trian digits": "no verb is called 'trian'; perhaps you meant train; see sfumato --help",
     "train": "SOURCE|RECIPE|RUN is missing: where the images are, a recipe, or a run to resume; see "
     "sfumato train --help",
@@ -37,7 +46,7 @@ REFUSED = {
     "hf:PATH, webdataset:SHARDS, torchvision:NAME, or features:PATH for a run on features; see sfumato evaluate --help",
     "train digits --epsilo 3": "Unrecognized options: --epsilo, 3; perhaps you meant --epsilon; "
     "see sfumato train --help",
-    "train digits extra QUICK": "Unrecognized options: extra; see sfumato train --help",
+    "train digits extra QUICK": "one argument too many: extra; see sfumato train --help",
     "predict": "RUN is missing: the run directory; see sfumato predict --help",
     "predict finished a.png --interval": "--interval needs a value; see sfumato predict --help",
     # numbers of the plan
@@ -225,8 +234,7 @@ REFUSED = {
     "quotation marks",
     "train rows.toml": "the rows of the recipe rows.toml do not all begin with the same option, with a number of its "
     "own in each; write each as [[row]], and as its first line the option that chooses it, such as epsilon = 1",
-    "train recipe:": "no recipe is called ''; give recipe: and one of davody2020/...table13...digits...mnist..."
-    "xu2022/table2-central",
+    "train recipe:": "no recipe is called ''; give recipe: and one of digits, mnist, davody2020/...others of xu2022",
     "train recipe:mehta2022/table5": "no recipe is called 'mehta2022/table5'; give recipe: and one of "
     "mehta2022/table4, ...",
     "train recipe:de2022/table13": "recipe:de2022/table13 has rows by --epsilon, and none is chosen; give --epsilon 1, "

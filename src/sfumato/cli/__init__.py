@@ -13,6 +13,32 @@ from typing import Any
 
 PROGRAM = "sfumato"
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
+CALLED = {
+    "help": "--help",
+    "version": "--version",
+    "fit": "train",
+    "finetune": "train",
+    "resume": "train RUN",
+    "test": "evaluate",
+    "eval": "evaluate",
+    "score": "evaluate",
+    "infer": "predict",
+    "classify": "predict",
+    "convert": "export",
+    "deploy": "serve",
+    "ls": "runs",
+    "list": "runs",
+    "diff": "compare",
+    "history": "spent",
+    "search": "sweep",
+    "tune": "sweep",
+    "attack": "audit",
+    "check": "verify",
+    "stop": "finish",
+    "init": "doctor",
+}
+"""What verbs are called elsewhere."""
+ALL_VERBS = "begin with: sfumato train SOURCE, such as folder:pictures"
 DESCRIPTION = (
     "Train image classifiers under differential privacy, and say in one checkable sentence what was promised. "
     "Begin with: sfumato train digits"
@@ -101,7 +127,7 @@ def parse(arguments: Sequence[str]):
         return 0
     if name not in VERBS:
         near = difflib.get_close_matches(name, VERBS, n=1)
-        remedy = f"perhaps you meant {near[0]}" if near else f"there are {', '.join(VERBS)}"
+        remedy = f"perhaps you meant {CALLED.get(name) or near[0]}" if near or name in CALLED else ALL_VERBS
         problem = f"no verb is called {name!r}" if name else "no verb is given"
         print(f"error: {problem}; {remedy}; see {PROGRAM} --help", file=sys.stderr)
         return 2

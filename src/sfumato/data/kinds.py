@@ -137,6 +137,12 @@ def parse(spec: str) -> tuple[str, str]:
             remedy = f"write hf:{spec} for this data set"
         elif spec and os.path.isdir(expanded(spec)):
             remedy = f"write folder:{spec} for a folder of images"
+        elif colon and argument.startswith("//"):
+            remedy = "download it, and name what was unpacked, such as folder:PATH"
+        elif spec.lower().endswith((".zip", ".tar.gz", ".tgz")):
+            remedy = "unpack it, and name what is in it, such as folder:PATH"
+        elif Path(spec).suffix.lower() in (".png", ".jpg", ".jpeg", ".tif", ".tiff"):
+            remedy = "an image is no data set: name the folder that holds the class folders, folder:PATH"
         elif Path(spec).suffix == ".tar":
             remedy = f"write webdataset:{spec} for this file"
         elif Path(spec).suffix in (".npz", ".csv", ".parquet"):

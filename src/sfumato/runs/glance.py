@@ -58,7 +58,7 @@ def below(directory: str | os.PathLike[str]) -> list[Glance]:
     """
     root = Path(directory)
     if not root.is_dir():
-        raise SfumatoError(f"{root} is no directory", "name one with runs below it, such as runs")
+        raise SfumatoError(f"{root} is no directory", "name one with runs below it, such as that of --output")
     found = []
     for path, folders, files in os.walk(root):
         folders.sort()

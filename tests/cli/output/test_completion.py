@@ -38,7 +38,7 @@ WORDS = {
     "sfumato compare runs/mushrooms runs/m": ["runs/mushrooms"],
     "sfumato compare runs/mushrooms runs/mushrooms ": [],
     "sfumato nonsense ": [],
-    "FOO=1 /opt/bin/sfumato tr": ["train", "tradeoff"],
+    "FOO=1 bin/sfumato tr": ["train", "tradeoff"],
 }
 
 

@@ -34,6 +34,13 @@ def test_an_audit_that_contradicts_the_promise_ends_with_1(call, run, monkeypatc
     assert "contradicts the promise" in Path(run, "report.html").read_text()
 
 
+def test_missing_data_of_a_recipe_are_fetched_by_another_verb(call, workplace):
+    Path("absent.toml").write_text(f'source = "torchvision:MNIST"\nroot = "{workplace}"\nmodel = "linear"\n')
+    told = call("audit absent.toml", status=1)
+    assert "; fetch it by sfumato train absent.toml --download --dry-run, or give a recipe of your own whose" in told
+    assert "--root" not in told, "which sfumato audit has not"
+
+
 def test_a_recipe_is_audited_before_anything_is_spent(call, workplace, quick):
     options = {"model": "linear", "steps": 3, "noise_multiplier": 8.0, "batch_size": 64, "learning_rate": 0.5}
     lines = ['source = "digits"', *(f"{name} = {json.dumps(value)}" for name, value in options.items())]

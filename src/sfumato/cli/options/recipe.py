@@ -153,9 +153,21 @@ def _path(what: str) -> str | Path:
     if name not in known:
         if (row := _instead(f"recipes/{name.removesuffix('.toml')}.toml")) is not None:
             raise SfumatoError(f"no recipe is called {name!r}", row)
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.7) or known
+        beside = [one for one in known if "/" in name and one.startswith(f"{name.partition('/')[0]}/")]
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.7) or beside or _first(known)
         raise SfumatoError(f"no recipe is called {name!r}", f"give recipe: and one of {', '.join(near)}")
     return FOLDER / f"{name}.toml"
+
+
+def _first(known: Collection[str]) -> list[str]:
+    """Of each folder one recipe, and those in none.
+
+    >>> _first(["a/x", "a/y", "digits"])
+    ['digits', 'a/x and others of a']
+    """
+    folders = {one.partition("/")[0]: one for one in reversed([*known]) if "/" in one}
+    alone = [one for one in known if "/" not in one]
+    return [*alone, *(f"{one} and others of {folder}" for folder, one in sorted(folders.items()))]
 
 
 def _instead(path: str) -> str | None:

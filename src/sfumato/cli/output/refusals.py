@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 OPTIONS = {"directory": "output"}
 """What an argument of the library is called on the command line, where that is another name."""
@@ -43,7 +44,19 @@ def with_the_option_meant(problem: str, verb: type, arguments: Sequence[str] = (
         if found is not None and near is None:
             return f"{problem.partition(';')[0]}; {_in_options(found, verb)}"
         return problem.partition(";")[0] if is_foreign(name) and found is None else problem
-    return problem
+    return _too_many(problem, arguments)
+
+
+def _too_many(problem: str, arguments: Sequence[str]) -> str:
+    """What the parser calls an option that it does not know, where it is an argument too many."""
+    unknown = re.fullmatch(r"Unrecognized options: ([^-][^,]*)", problem)
+    if unknown is None:
+        return problem
+    from sfumato.data.kinds import KINDS
+
+    before = next((first for first, second in pairwise(arguments) if second == unknown[1]), "")
+    meant = f"; perhaps you meant {before}:{unknown[1]}" if before in KINDS and KINDS[before].argument else ""
+    return f"one argument too many: {unknown[1]}{meant}"
 
 
 def _name_of(word: str) -> str:

@@ -53,6 +53,8 @@ class Predict(OfModel):
         threshold = 0.5 if self.threshold is None else fraction("--threshold", self.threshold)
         what, paths = ("text", _texts(self.images)) if of_texts else ("image", _expanded(self.images))
         if not paths:
+            if not self.images:
+                raise SfumatoError("no images are given", "name image files, or folders of them")
             if not of_texts:
                 raise SfumatoError(f"no image file is in {self.images[0]!r}", "name image files, or folders of them")
             raise SfumatoError("no texts were given", "give a text on each line")

@@ -108,7 +108,18 @@ class Audit(EndsWithJson):
         from sfumato.search.audits.subject import of_job
 
         training = Train(what=self.what, epsilon=self.epsilon, trust_code=self.trust_code, model=self.model)
-        return of_job(training.job(progress)[0], self.what)
+        try:
+            job, _ = training.job(progress)
+        except SfumatoError as error:
+            if "`root`" not in error.remedy:
+                raise
+            row = "" if self.epsilon is None else f" --epsilon {self.epsilon:g}"
+            raise SfumatoError(
+                error.problem,
+                f"fetch it by sfumato train {self.what}{row} --download --dry-run, or give a recipe of your own whose "
+                "root is the folder that holds it",
+            ) from None
+        return of_job(job, self.what)
 
 
 def _verdict(found: Audited) -> str:
