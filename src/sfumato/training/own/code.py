@@ -83,7 +83,7 @@ class OwnCode:
         """The loss: one's own, with its tensors on the device, or that of the objective."""
         if isinstance(self.loss, nn.Module):
             return copy.deepcopy(self.loss).to(device)
-        return self.loss or losses.of_objective(objective, labels, device)
+        return self.loss or losses.weighted(objective.loss, objective.class_prevalence, labels, device)
 
     def digests(self, module: nn.Module, source: Source, settings: Settings) -> dict[str, str]:
         """SHA-256 of what loss and optimizer compute on made-up numbers, where they are code of one's own.
