@@ -82,3 +82,15 @@ def test_other_tasks_learn_within_their_budget(tmp_path: Path, monkeypatch: pyte
     explained, right = load("other_tasks").main(tmp_path / "tasks", steps=20)
     assert explained > 0.3
     assert right > 0.8
+
+
+def test_a_run_that_mlflow_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    mlflow = pytest.importorskip("mlflow", reason="mlflow is an extra")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # a data base takes longer to make
+    monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    found = mlflow.get_run(load("tracked").main(steps=6, uri=(tmp_path / "mlruns").as_uri()))
+    assert found.info.status == "FINISHED"
+    assert "differentially private" in found.data.tags["sentence"]
+    assert float(found.data.params["plan.epsilon"]) <= 3
+    assert "private.accuracy" in found.data.metrics

@@ -51,11 +51,11 @@ class Runs(PrintsJson):
         rows = [
             (
                 one.run,
-                (one.date or "")[:16].replace("T", " "),
+                (one.date or "")[:10],
                 shortened(one.data),
                 "" if one.value is None else f"{one.value:.1%}{'' if one.figure == 'accuracy' else f' {one.figure}'}",
                 "none" if one.epsilon is None else rounded_up(one.epsilon),
-                one.state.partition(" (")[0],
+                "broken" if " (" in one.state else one.state,
             )
             for one in found
         ]
