@@ -20,7 +20,7 @@ def shortened(source: str) -> str:
     """A source by its kind and the end of its path, where it is long: --json has all of it.
 
     >>> shortened("folder:/home/someone/projects/lungs/pictures"), shortened("npz:faces.npz")
-    ('folder:…/lungs/pictures', 'npz:faces.npz')
+    ('folder:…s/lungs/pictures', 'npz:faces.npz')
     """
     kind, colon, path = source.partition(":")
     return source if len(source) <= SHOWN else f"{kind}{colon}…{path[-max(1, SHOWN - len(kind) - 2) :]}"
