@@ -143,3 +143,15 @@ def test_within_a_trainer_a_run_that_was_cut_goes_on_to_the_same_model(
     assert steps == list(range(6))
     models = [load_file(tmp_path / place / "model.safetensors") for place in ("whole", "cut")]
     assert all(one.equal(models[1][key]) for key, one in models[0].items())
+
+
+def test_a_run_that_mlflow_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    mlflow = pytest.importorskip("mlflow", reason="mlflow is an extra")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # a data base takes longer to make
+    monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    found = mlflow.get_run(load("tracked").main(steps=6, uri=(tmp_path / "mlruns").as_uri()))
+    assert found.info.status == "FINISHED"
+    assert "differentially private" in found.data.tags["sentence"]
+    assert float(found.data.params["plan.epsilon"]) <= 3
+    assert "private.accuracy" in found.data.metrics

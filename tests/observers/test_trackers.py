@@ -148,7 +148,7 @@ def test_weights_and_biases_likewise(client, run, monkeypatch, mode, told):
         monkeypatch.setenv("WANDB_MODE", mode)
     looked_on(tracker := trackers.WandB(run, public=False), ROW)
     ((_, named),) = seen.of("init")
-    assert (named["name"], named["config"]) == (tracker._run, {"data": "folder", "model": "lenet"})
+    assert (named["name"], named["config"]) == (tracker.called, {"data": "folder", "model": "lenet"})
     # A session that was begun online does not look at the variable again: whatever is meant for here says so itself.
     assert named.get("mode") == ("offline" if told is MARKED else None)
     assert named["settings"]["console"] == "off"  # what is printed has exact figures

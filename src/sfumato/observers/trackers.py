@@ -74,7 +74,7 @@ class Tracker(Observer):
     ) -> None:
         self._client, self._public = self.installed(), public
         self._directory = run if isinstance(run, RunDirectory) else RunDirectory(run)
-        self._run = self._directory.called
+        self.called = self._directory.called
         self._exact = self.here() if exact is None else exact
         self._report, self._reported = report, False
         self._waiting: list[Mapping[str, Any]] = []
@@ -221,7 +221,7 @@ class MLflow(Tracker):
     def open(self, known: str | None) -> str:
         """Begin a run, or one within the active one; the active one stays as it is."""
         if known is None or not self._has(known):
-            with self._client.start_run(run_name=self._run, nested=self._client.active_run() is not None) as begun:
+            with self._client.start_run(run_name=self.called, nested=self._client.active_run() is not None) as begun:
                 known = begun.info.run_id
         assert known is not None
         self._own, self._store = known, self._client.MlflowClient()
@@ -279,7 +279,7 @@ class WandB(Tracker):
         how = {"mode": _NOT_SENT[os.environ["WANDB_MODE"]]} if self.here() else {}
         how |= {} if self._public else {"settings": self._client.Settings(**_NOT_CAPTURED)}
         self._own = self._client.init(
-            id=identity, resume="allow", name=self._run, config=self.settings, reinit="create_new", **how
+            id=identity, resume="allow", name=self.called, config=self.settings, reinit="create_new", **how
         )
         return identity
 

@@ -65,7 +65,8 @@ class Heading:
             raise SfumatoError(
                 f"{run / names.PAGE} holds other things than {', '.join(sorted(known))}", "remove that file"
             )
-        return cls(**data | {"published": tuple(published)})
+        lines = {name: value for name, value in data.items() if name != "published"}
+        return cls(**lines, published=tuple(published))
 
     def add_to(self, run: RunDirectory) -> None:
         """Remember it for every page of this run; what was not given stays as it was.

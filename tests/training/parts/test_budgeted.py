@@ -117,19 +117,21 @@ def test_a_run_that_does_not_fit_leaves_nothing_behind(private, plan, tmp_path):
     assert uses.plans(private.materials) == []
 
 
-def test_a_run_that_was_cut_before_its_reservation_reserves_when_it_goes_on(private, plan, tmp_path, monkeypatch):
+def test_a_run_that_was_cut_before_its_reservation_counts_from_the_list_of_uses(private, plan, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(chained.Chained, "append", stop)
         with pytest.raises(StopError):
             trained(private, plan, tmp_path / "run")
-    assert (steps_of(tmp_path / "run"), reserved()) == (0, [])
-    with monkeypatch.context() as patch:  # and is refused where others have used up what there was
+    identity = RunDirectory(tmp_path / "run").identity
+    assert (steps_of(tmp_path / "run"), reserved()) == (0, [identity])
+    assert read_budget("faces").lost == (f"{tmp_path.name}/run",)
+    with monkeypatch.context() as patch:  # whoever comes next finds it counted, and so nothing is used up twice
         patch.setattr("sfumato.privacy.PrivacyFilter.fits", lambda *_: False)
-        with pytest.raises(SfumatoError, match="the budget faces has"):
-            trained(private, plan, tmp_path / "run")
-    assert steps_of(tmp_path / "run") == 0
-    run = trained(private, plan, tmp_path / "run")
-    assert reserved() == [RunDirectory(run.directory).identity]
+        with pytest.raises(SfumatoError, match="the budget faces has .* of which 1 run took"):
+            trained(private, plan, tmp_path / "other")
+    trained(private, plan, tmp_path / "run")
+    assert reserved() == [identity]
+    assert read_budget("faces").lost == ()
 
 
 @pytest.mark.parametrize("step", [0, 1])
@@ -203,10 +205,10 @@ def test_a_private_selection_is_reserved_as_a_whole_and_its_candidates_are_not(t
         patch.setattr(chained.Chained, "append", stop)
         with pytest.raises(StopError):
             search.private(trial, space, **given)
-    assert reserved() == []
+    assert len(reserved()) == 1, "its line in the list of uses counts"
     found = search.private(trial, space, **given)
     (only,) = read_budget("faces").reservations
-    assert (only.use, only.place) == (found.selection, "won")
+    assert (only.use, only.place) == (found.selection, f"{tmp_path.name}/won")
     assert only.cost == read_budget("faces").filter.cost(found.selection)
 
 

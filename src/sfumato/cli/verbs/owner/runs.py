@@ -19,7 +19,7 @@ def shortened(source: str) -> str:
     """A source by its kind and the end of its path, where it is long: --json has all of it.
 
     >>> shortened("folder:/home/someone/projects/lungs/pictures"), shortened("npz:faces.npz")
-    ('folder:…/lungs/pictures', 'npz:faces.npz')
+    ('folder:…s/lungs/pictures', 'npz:faces.npz')
     """
     kind, colon, path = source.partition(":")
     return source if len(source) <= SHOWN else f"{kind}{colon}…{path[-max(1, SHOWN - len(kind) - 2) :]}"
@@ -50,11 +50,11 @@ class Runs(PrintsJson):
         rows = [
             (
                 one.run,
-                (one.date or "")[:16].replace("T", " "),
+                (one.date or "")[:10],
                 shortened(one.data),
                 "" if one.value is None else f"{one.value:.1%}{'' if one.figure == 'accuracy' else f' {one.figure}'}",
                 "none" if one.epsilon is None else rounded_up(one.epsilon),
-                one.state.partition(" (")[0],
+                "broken" if " (" in one.state else one.state,
             )
             for one in found
         ]
