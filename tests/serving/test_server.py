@@ -237,7 +237,7 @@ def test_a_full_queue_and_a_slow_model_are_told_as_503(serving, loaded, png):
 
 
 def test_a_model_that_hangs_is_told_to_probes_and_keeps_no_server_from_ending(serving, loaded, png):
-    loaded.module.seconds = 3
+    loaded.module.seconds = 20
     with ThreadPoolExecutor(1) as pool:
         with serving(loaded, seconds=0.2) as (place, _):
             answer = pool.submit(CLIENT.post, f"{url(place)}/predict", content=png(1), headers=PNG)
@@ -246,7 +246,7 @@ def test_a_model_that_hangs_is_told_to_probes_and_keeps_no_server_from_ending(se
             for probe in ("healthz", "readyz"):
                 refused(CLIENT.get(f"{url(place)}/{probe}"), 503, "one batch")
             began = time.monotonic()
-        assert time.monotonic() - began < 2.5
+        assert time.monotonic() - began < 15
 
 
 def test_a_request_that_nobody_waits_for_costs_no_more_time(serving, loaded, png):
