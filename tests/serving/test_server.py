@@ -113,6 +113,7 @@ def header_of(shape: str, dtype: str = "|u1") -> bytes:
         (header_of("(" * 200) + bytes(64), "no array of images"),
         (header_of("(2, 8, 8, 1)") + bytes(127), "no array of images"),
         (header_of("(0, 8, 8, 1)"), "there are no images"),
+        (header_of("(1000000000, 0, 8, 1)"), "there are no images"),
         (header_of("(1, 8, 8, 7)") + bytes(448), "array of shape (8, 8, 7)"),
         (npy(np.zeros((1, 8, 8, 1), np.int64)), "array of int64"),
     ],
