@@ -1,12 +1,14 @@
-"""Answers of a server over the bare batched forward: python benchmarks/speed/serving.py [SECONDS] [ROUNDS]
+"""Answers of a server over the bare batched forward: python benchmarks/speed/serving.py [SECONDS] [ROUNDS] [MODEL]
 
 A LeNet of 28 x 28 and a ViT-Tiny of 224 x 224, untrained, on the CPU with one thread. Bare: the module on inputs
 of 64 that lie in memory; read: the same from PNG files, which are decoded (`predict`). Served: the server of
 `sfumato serve` in a process of its own, from another one by keep-alive connections: one PNG file in each request from
 64 connections, forms of 32 files from 4, and arrays of 64 images, answered by arrays, from 4. Bare and served take
-turns, so that what else runs on the machine is the same for both; medians over the rounds. Images a second, the middle
-and the 99th of 100 times of a request, and the memory that the server took more; then 20 bodies of 100 MB at once, and
-its peak. Client and server share the machine's cores. Writes results/serving.json.
+turns, so that what else runs on the machine is the same for both; medians over the rounds. Images a second, the time
+of processors that the bare forward and the server (its HTTP and all) take for an image, which says most where the
+machine is busy; the middle and the 99th of 100 times of a request, and the memory that the server took more; then 20
+bodies of 100 MB at once, and its peak. Client and server share the machine's cores. Writes results/serving.json, or one
+model's part of it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import multiprocessing
 import statistics
 import sys
 import time
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -39,14 +42,15 @@ BATCH = 64
 LOADS = (("png", 64, 1), ("form", 4, 32), ("npy", 4, 64))  # form, connections, images in each request
 
 
-def main(seconds: float, rounds: int) -> None:
+def main(seconds: float, rounds: int, *names: str) -> None:
     torch.set_num_threads(1)
-    about = {"machine": measuring.machine("cpu"), "seconds": seconds, "rounds": rounds, "batch": BATCH}
-    found: dict[str, Any] = about | {"models": {}}
-    for name in MODELS:
-        row = found["models"][name] = measured(name, seconds, rounds)
-        print(name, json.dumps(row), flush=True)
-        (RESULTS / "serving.json").write_text(json.dumps(found, indent=1) + "\n")
+    path = RESULTS / "serving.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if names else {"models": {}}
+    found |= {"machine": measuring.machine("cpu"), "batch": BATCH}
+    for name in names or MODELS:
+        found["models"][name] = {"seconds": seconds, "rounds": rounds} | measured(name, seconds, rounds)
+        print(name, json.dumps(found["models"][name]), flush=True)
+        path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def loaded(name: str) -> Loaded:
@@ -73,21 +77,21 @@ def measured(name: str, seconds: float, rounds: int) -> dict[str, Any]:
         with torch.inference_mode():
             model.module(inputs)
 
-    bare: list[float] = []
-    read: list[float] = []
+    bare: list[dict[str, float]] = []
+    read: list[dict[str, float]] = []
     answers: dict[Any, list[dict[str, float]]] = {one: [] for one in LOADS}
     for _ in range(rounds):
         read.append(rate(lambda: model.predict(files, batch=BATCH), seconds))
         for (form, connections, images), answer in answers.items():
             bare.append(rate(forward, seconds))
-            content = request(files[:images], form)
+            content, began = request(files[:images], form), busy(known)
             answer.append(asyncio.run(load(place, content, connections=connections, images=images, seconds=seconds)))
+            answer[-1]["processor_microseconds"] = 1e6 * (busy(known) - began) / answer[-1].pop("images_answered")
     row: dict[str, Any] = {
-        "bare_images_per_second": statistics.median(bare),
-        "read_images_per_second": statistics.median(read),
+        "bare": medians(bare),
+        "read": medians(read),
         "loads": [
-            {"form": form, "connections": connections, "images": images}
-            | {what: statistics.median(one[what] for one in answer) for what in answer[0]}
+            {"form": form, "connections": connections, "images": images} | medians(answer)
             for (form, connections, images), answer in answers.items()
         ],
         "more_bytes": known.memory_info().rss - before,
@@ -100,25 +104,38 @@ def measured(name: str, seconds: float, rounds: int) -> dict[str, Any]:
     return row
 
 
-def rate(step: Any, seconds: float) -> float:
-    """Images a second of a step of one batch, by the median of its times."""
-    times, until = [], time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        began = time.perf_counter()
+def rate(step: Callable[[], object], seconds: float) -> dict[str, float]:
+    """Images a second of a step of one batch, and the processor's time for one."""
+    step()
+    began, busy_before, steps = time.perf_counter(), time.process_time(), 0
+    while time.perf_counter() < began + seconds:
         step()
-        times.append(time.perf_counter() - began)
-    return BATCH / statistics.median(times)
+        steps += 1
+    return {
+        "images_per_second": BATCH * steps / (time.perf_counter() - began),
+        "processor_microseconds": 1e6 * (time.process_time() - busy_before) / (BATCH * steps),
+    }
+
+
+def busy(process: psutil.Process) -> float:
+    """Seconds of processors that a process has taken."""
+    return sum(process.cpu_times()[:2])
+
+
+def medians(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Of each figure the median over the rounds."""
+    return {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
 
 
 def served(name: str, pipe: Connection) -> None:
     """The server's process."""
     import threading
 
-    from sfumato.serving import Service
+    from sfumato.serving import Limits, Service
     from sfumato.serving.server import listening, serve, server
 
     torch.set_num_threads(1)
-    ready, listener = server(Service(loaded(name))), listening("127.0.0.1", 0)
+    ready, listener = server(Service(loaded(name), limits=Limits(seconds=600))), listening("127.0.0.1", 0)
     pipe.send(listener.getsockname())
     threading.Thread(target=lambda: (pipe.recv(), setattr(ready, "should_exit", True)), daemon=True).start()
     serve(ready, listener)
@@ -153,4 +170,4 @@ async def flood(place: tuple[str, int], bodies: int, server: psutil.Process) -> 
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 4, int(sys.argv[2]) if len(sys.argv) > 2 else 5)
+    main(float((sys.argv[1:] or [4])[0]), int((sys.argv[2:] or [5])[0]), *sys.argv[3:])

@@ -113,6 +113,7 @@ def header_of(shape: str, dtype: str = "|u1") -> bytes:
         (header_of("(" * 200) + bytes(64), "no array of images"),
         (header_of("(2, 8, 8, 1)") + bytes(127), "no array of images"),
         (header_of("(0, 8, 8, 1)"), "there are no images"),
+        (header_of("(1000000000, 0, 8, 1)"), "there are no images"),
         (header_of("(1, 8, 8, 7)") + bytes(448), "array of shape (8, 8, 7)"),
         (npy(np.zeros((1, 8, 8, 1), np.int64)), "array of int64"),
     ],
@@ -237,7 +238,7 @@ def test_a_full_queue_and_a_slow_model_are_told_as_503(serving, loaded, png):
 
 
 def test_a_model_that_hangs_is_told_to_probes_and_keeps_no_server_from_ending(serving, loaded, png):
-    loaded.module.seconds = 3
+    loaded.module.seconds = 20
     with ThreadPoolExecutor(1) as pool:
         with serving(loaded, seconds=0.2) as (place, _):
             answer = pool.submit(CLIENT.post, f"{url(place)}/predict", content=png(1), headers=PNG)
@@ -246,7 +247,7 @@ def test_a_model_that_hangs_is_told_to_probes_and_keeps_no_server_from_ending(se
             for probe in ("healthz", "readyz"):
                 refused(CLIENT.get(f"{url(place)}/{probe}"), 503, "one batch")
             began = time.monotonic()
-        assert time.monotonic() - began < 2.5
+        assert time.monotonic() - began < 15
 
 
 def test_a_request_that_nobody_waits_for_costs_no_more_time(serving, loaded, png):

@@ -38,7 +38,7 @@ class Answering:
             raise SfumatoError(
                 "the model takes features of a backbone that is not in its file", "serve one that takes images or texts"
             )
-        self.loaded, self.batch = loaded, batch
+        self.loaded, self.batch, self._transform = loaded, batch, loaded.transform
         self.of_texts = isinstance(loaded.transform, Tokens)
         self.of_numbers = isinstance(loaded.transform, Tokens) and loaded.transform.tokenizer == "numbers"
 
@@ -53,7 +53,7 @@ class Answering:
         stored = self._stored(requests, refused)
         while some := list(islice(stored, self.batch)):
             places, arrays = zip(*some, strict=True)
-            rows = self._rows(self.loaded.transform(np.stack(arrays)))
+            rows = self._rows(self._transform(np.stack(arrays)))
             counts = Counter(places)
             for place, own in zip(counts, rows.split(list(counts.values())), strict=True):
                 found[place].append(own)
@@ -68,7 +68,7 @@ class Answering:
                     refused[place] = busy("its time is over")
                     break
                 try:
-                    yield place, self.loaded.transform.stored(record)
+                    yield place, self._transform.stored(record)
                 except SfumatoError as error:
                     of = f"number {number} of those given: " if len(request.records) > 1 else ""
                     refused[place] = SfumatoError(f"{of}{error.problem}", error.remedy)
