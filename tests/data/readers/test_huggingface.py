@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,18 @@ def test_what_is_refused(pictures, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SfumatoError, match=r"not installed; pip install 'sfumato\[hf\]'"):
         refuse_absent(f"hf:{tmp_path}/saved")
+
+
+@pytest.mark.slow
+def test_the_five_lines_of_the_docs_end_in_an_onnx_file(pictures, tmp_path, monkeypatch, capsys):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    page = (Path(__file__).resolve().parents[3] / "docs" / "python.md").read_text("utf-8")
+    (lines,) = (block for block in re.findall(r"^```py\n(.*?)^```", page, re.M | re.S) if "load_from_disk" in block)
+    assert len(lines.strip().replace("\n\n", "\n").splitlines()) == 5
+    monkeypatch.chdir(tmp_path)
+    pictures.save_to_disk("digits")
+    exec(compile(lines, "docs/python.md", "exec"), {})
+    assert "differentially private" in capsys.readouterr().out
+    session = onnxruntime.InferenceSession("runs/digits/export-onnx/model.onnx")
+    (probabilities,) = session.run(None, {"records": IMAGES[:5, :, :, None]})
+    assert probabilities.shape == (5, 2)
