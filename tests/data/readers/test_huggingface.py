@@ -84,6 +84,33 @@ def test_validation_is_the_test_part_where_there_is_no_other(pictures, tmp_path)
         assert again.notes[0].endswith("is left out: train and test are read")
 
 
+@pytest.mark.parametrize("how", ["numbers", "names", "zeros and ones"])
+def test_lists_of_labels_of_which_several_may_be_true(how, tmp_path):
+    truth = np.random.default_rng(1).integers(0, 2, (60, 3))
+    known, column = ["cat", "dog", "owl"], truth.tolist()
+    feature = datasets.Value("int64")
+    if how != "zeros and ones":
+        column = [
+            [known[place] if how == "names" else place for place in np.flatnonzero(row).tolist()] for row in truth
+        ]
+        feature = datasets.Value("string") if how == "names" else datasets.ClassLabel(names=known)
+    features = {"image": datasets.Image(), "labels": datasets.Sequence(feature)}
+    columns = {"image": [Image.fromarray(image) for image in IMAGES], "labels": column}
+    given = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+    given.to_parquet(tmp_path / "a.parquet")
+    for source in (given, f"parquet:{tmp_path}/a.parquet"):
+        found = opened(source, label_columns=known)
+        assert (found.classes, found.multilabel) == (tuple(known), True)
+        pixels = {image.tobytes(): row.tolist() for image, row in zip(IMAGES, truth, strict=True)}
+        for part in (found.train, found.test):
+            assert [pixels[image.tobytes()] for image in part.images[..., 0]] == part.labels.tolist()
+    with pytest.raises(SfumatoError, match="name the labels, of which several may be true, as label_columns"):
+        opened(given, label_column="labels")
+    if how == "numbers":
+        with pytest.raises(SfumatoError, match="label_columns names 'cow', and .* has no such label"):
+            opened(given, label_columns=["cat", "cow"])
+
+
 def test_images_may_lie_in_files(tmp_path):
     paths = []
     for place, image in enumerate(IMAGES):
