@@ -82,7 +82,10 @@ def of_objective(objective: Objective, labels: Sequence[str], device: str) -> Ca
     plain = LOSSES[objective.loss]
     if objective.class_prevalence is None or exclusive(objective.loss):
         return plain
-    return partial(plain, weights=torch.tensor(answer_weights(objective.class_prevalence, labels), device=device))
+    return partial(
+        multilabel_cross_entropy,
+        weights=torch.tensor(answer_weights(objective.class_prevalence, labels), device=device),
+    )
 
 
 def exclusive(loss: str) -> bool:

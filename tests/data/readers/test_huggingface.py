@@ -107,7 +107,7 @@ def test_lists_of_labels_of_which_several_may_be_true(how, tmp_path):
     with pytest.raises(SfumatoError, match="name the labels, of which several may be true, as label_columns"):
         opened(given, label_column="labels")
     if how == "numbers":
-        with pytest.raises(SfumatoError, match="label_columns names 'cow', and .* has no such label"):
+        with pytest.raises(SfumatoError, match=r"label_columns names 'cow', and .* has no such"):
             opened(given, label_columns=["cat", "cow"])
 
 

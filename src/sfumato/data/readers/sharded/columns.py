@@ -167,14 +167,11 @@ class _Reader:
             raise SfumatoError(f"`label_columns` names {odd[0]!r}, and {self._where} has no such label", remedy)
         result = np.zeros((len(column), len(wanted)), np.int64)
         for row, labels in enumerate(column.to_pylist()):
-            if (
-                names is None
-                and len(labels) == len(wanted)
-                and all(type(one) is int and one in (0, 1) for one in labels)
-            ):
+            numbers = all(type(one) is int for one in labels)
+            if names is None and numbers and len(labels) == len(wanted) and {*labels} <= {0, 1}:
                 result[row] = labels
                 continue
-            if names is not None and all(type(one) is int and 0 <= one < len(names) for one in labels):
+            if names is not None and numbers and all(0 <= one < len(names) for one in labels):
                 labels = [names[one] for one in labels]
             if not all(isinstance(one, str) for one in labels):
                 self._refuse(first + row, f"labels that are neither names nor {len(wanted)} of 0 and 1")
