@@ -210,8 +210,8 @@ REFUSED = {
     "classes; ...",
     "train npz:missing.npz QUICK": "archive 'missing.npz' does not exist; correct the path after npz:",
     "train npz:junk.npz QUICK": "archive 'junk.npz' is not an npz archive, or is cut short; write it with numpy.savez",
-    "train csv:junk.csv QUICK": "table 'junk.csv' has no column 'path' in its first line, which holds 'x,y'; name it by "
-    "--path-column, or begin the table with a line such as path,label or path,label,user,split",
+    "train csv:junk.csv QUICK": "table 'junk.csv' has no column 'path' in its first line, which holds 'x,y'; "
+    "name it by --path-column, or begin the table with a line such as path,label or path,label,user,split",
     "train torchvision:Nope QUICK": "'torchvision:Nope' is not known; choose one of torchvision.datasets with classes, "
     "such as MNIST, CIFAR10, Food101 or OxfordIIITPet",
     "train torchvision:MNIST --root empty QUICK": "torchvision:MNIST is not in 'empty', or is damaged there; pass "

@@ -913,8 +913,8 @@ def folder_as_table(path):
 
 
 @refused(
-    "table 'PATH/t.csv' has no column 'path' in its first line, which holds ''; name it by path_column, or begin the table with "
-    "a line such as path,label or path,label,user,split"
+    "table 'PATH/t.csv' has no column 'path' in its first line, which holds ''; name it by path_column, or begin "
+    "the table with a line such as path,label or path,label,user,split"
 )
 def empty_table(path):
     return listing(path, ""), {}
@@ -926,8 +926,8 @@ def table_without_rows(path):
 
 
 @refused(
-    "table 'PATH/t.csv' has no column 'label' in its first line, which holds 'path,class'; name it by label_column, or begin the "
-    "table with a line such as path,label or path,label,user,split"
+    "table 'PATH/t.csv' has no column 'label' in its first line, which holds 'path,class'; name it by label_column, or "
+    "begin the table with a line such as path,label or path,label,user,split"
 )
 def table_without_labels(path):
     return listing(path, "path,class\n0.png,cat\n"), {}

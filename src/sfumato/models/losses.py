@@ -77,10 +77,10 @@ def weighted(
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """The loss that is clipped: with weights of the answers where shares of several labels are declared. Weights of
     classes multiply clipped gradients (`class_weights`)."""
-    plain = LOSSES[name]
     if prevalence is None or exclusive(name):
-        return plain
-    return partial(plain, weights=torch.tensor(answer_weights(prevalence, labels), device=device))
+        return LOSSES[name]
+    weights = torch.tensor(answer_weights(prevalence, labels), device=device)
+    return partial(multilabel_cross_entropy, weights=weights)
 
 
 def exclusive(loss: str) -> bool:

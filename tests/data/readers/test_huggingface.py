@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,33 @@ def test_validation_is_the_test_part_where_there_is_no_other(pictures, tmp_path)
         assert again.notes[0].endswith("is left out: train and test are read")
 
 
+@pytest.mark.parametrize("how", ["numbers", "names", "zeros and ones"])
+def test_lists_of_labels_of_which_several_may_be_true(how, tmp_path):
+    truth = np.random.default_rng(1).integers(0, 2, (60, 3))
+    known, column = ["cat", "dog", "owl"], truth.tolist()
+    feature = datasets.Value("int64")
+    if how != "zeros and ones":
+        column = [
+            [known[place] if how == "names" else place for place in np.flatnonzero(row).tolist()] for row in truth
+        ]
+        feature = datasets.Value("string") if how == "names" else datasets.ClassLabel(names=known)
+    features = {"image": datasets.Image(), "labels": datasets.Sequence(feature)}
+    columns = {"image": [Image.fromarray(image) for image in IMAGES], "labels": column}
+    given = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+    given.to_parquet(tmp_path / "a.parquet")
+    for source in (given, f"parquet:{tmp_path}/a.parquet"):
+        found = opened(source, label_columns=known)
+        assert (found.classes, found.multilabel) == (tuple(known), True)
+        pixels = {image.tobytes(): row.tolist() for image, row in zip(IMAGES, truth, strict=True)}
+        for part in (found.train, found.test):
+            assert [pixels[image.tobytes()] for image in part.images[..., 0]] == part.labels.tolist()
+    with pytest.raises(SfumatoError, match="name the labels, of which several may be true, as label_columns"):
+        opened(given, label_column="labels")
+    if how == "numbers":
+        with pytest.raises(SfumatoError, match=r"label_columns names 'cow', and .* has no such"):
+            opened(given, label_columns=["cat", "cow"])
+
+
 def test_images_may_lie_in_files(tmp_path):
     paths = []
     for place, image in enumerate(IMAGES):
@@ -112,3 +140,18 @@ def test_what_is_refused(pictures, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SfumatoError, match=r"not installed; pip install 'sfumato\[hf\]'"):
         refuse_absent(f"hf:{tmp_path}/saved")
+
+
+@pytest.mark.slow
+def test_the_five_lines_of_the_docs_end_in_an_onnx_file(pictures, tmp_path, monkeypatch, capsys):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    page = (Path(__file__).resolve().parents[3] / "docs" / "python.md").read_text("utf-8")
+    (lines,) = (block for block in re.findall(r"^```py\n(.*?)^```", page, re.M | re.S) if "load_from_disk" in block)
+    assert len(lines.strip().replace("\n\n", "\n").splitlines()) == 5
+    monkeypatch.chdir(tmp_path)
+    pictures.save_to_disk("digits")
+    exec(compile(lines, "docs/python.md", "exec"), {})
+    assert "differentially private" in capsys.readouterr().out
+    session = onnxruntime.InferenceSession("runs/digits/export-onnx/model.onnx")
+    (probabilities,) = session.run(None, {"records": IMAGES[:5, :, :, None]})
+    assert probabilities.shape == (5, 2)

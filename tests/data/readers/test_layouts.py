@@ -98,21 +98,18 @@ def table(tmp_path, lines, first="path,label"):
 def test_images_that_are_not_there_are_named_with_how_many_others(tmp_path):
     pictures(tmp_path, 12)
     lines = [f"{place}.png,{'ab'[place % 2]}" for place in range(20)]
-    with pytest.raises(
-        SfumatoError, match=r"line 14 of .*/12.png', which does not exist, and so do 7 other"
-    ) as refusal:
-        opened(table(tmp_path, lines))
-    assert "(15, 16, 17, 18, 19, ...); correct the path" in str(refusal.value)
-    with pytest.raises(SfumatoError, match="/12.png', which does not exist; correct the path"):
-        opened(table(tmp_path, lines[:13]))
+    for count, others in ((20, ", and so do 7 other lines (15, 16, 17, 18, 19, ...)"), (13, "")):
+        with pytest.raises(SfumatoError, match="line 14 of") as refusal:
+            opened(table(tmp_path, lines[:count]))
+        assert f"/12.png', which does not exist{others}; correct the path" in str(refusal.value)
 
 
 def test_tables_as_other_programs_write_them(tmp_path):
-    """With a byte order mark, spaces behind commas, quotation marks, backslashes, commas in names and absolute paths."""
+    """With a byte order mark, spaces, quotation marks, backslashes, commas in names and absolute paths."""
     pictures(tmp_path / "some images", 12)
     names = [f"some images{mark}{place}.png" for place, mark in enumerate("/\\" * 6)]
     names[3] = str(tmp_path / names[3].replace("\\", "/"))
-    lines = [f' "{name}" , {"ab"[place % 2]}'[1:] for place, name in enumerate(names)]
+    lines = [f'"{name}", {"ab"[place % 2]} ' for place, name in enumerate(names)]
     found = opened(table(tmp_path, lines, first="\ufeffpath, label"), test_fraction=0.4)
     assert (found.classes, len(found.train) + len(found.test)) == (("a", "b"), 12)
     lines = [f'"{name}";"{"ab"[place % 2]}"' for place, name in enumerate(names)]
@@ -140,5 +137,5 @@ def test_names_of_classes_and_what_systems_leave_in_folders(tmp_path):
 def test_a_test_part_without_class_folders_is_named(tmp_path):
     for one in ("train/cat", "train/dog", "test"):
         pictures(tmp_path / one)
-    with pytest.raises(SfumatoError, match="test of folder .* has no class folders; put its images into class folders"):
+    with pytest.raises(SfumatoError, match=r"test of folder .* has no class folders; put its"):
         opened(f"folder:{tmp_path}")

@@ -52,7 +52,7 @@ def load(name: str, order: Order) -> Parts:
         return np.ascontiguousarray(images)
 
     sides = {
-        side: {"images": originals(dataset), "labels": np.asarray(dataset.targets).astype(np.int64)}
+        str(side): {"images": originals(dataset), "labels": np.asarray(dataset.targets).astype(np.int64)}
         for side, dataset in sets.items()
     }
     return parts_of(sides, order, names=names, where=where)

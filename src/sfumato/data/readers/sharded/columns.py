@@ -61,7 +61,11 @@ class _Reader:
         self._stored, self._declared, self._where = stored, order.declared.labels, where
         several = self._declared.label_columns
         own = order.declared.loading.label_column
-        self._labels = several or (own or column_named(schema, LABEL, "ClassLabel", str(stored.shards[0])),)
+        self._listed = None if several is None or {*several} & {*schema.names} else _list_column(schema, own)
+        several = None if self._listed else several
+        self._labels = several or (
+            self._listed or own or column_named(schema, LABEL, "ClassLabel", str(stored.shards[0])),
+        )
         for name in self._labels:
             if name not in schema.names:
                 remedy = "correct `label_column`" if several is None else "name columns of 0 and 1 as `label_columns`"
@@ -89,7 +93,9 @@ class _Reader:
             elif name in self._beside:
                 self._text(self.texts[name], column, name, first)
         columns = [table[name].combine_chunks() for name in self._labels]
-        if self._declared.label_columns is not None:
+        if self._listed is not None:
+            self._numbers.append(self._members(columns[0], first))
+        elif self._declared.label_columns is not None:
             pairs = zip(self._labels, columns, strict=True)
             self._numbers.append(np.stack([self._zeros_and_ones(name, column) for name, column in pairs], axis=1))
         elif _whole(columns[0].type):
@@ -124,8 +130,12 @@ class _Reader:
         kind = str(column.type)
         if name == "user" and kind.startswith(("list<", "large_list<")):
             return texts.extend(*self._lists(column, first))
-        if not (_whole(column.type) or "string" in kind or kind.startswith("dictionary<values=string")):
-            raise SfumatoError(f"column {name!r} of {self._where} is {kind[:60]}", "write whole numbers or text")
+        if not (_whole(column.type) or "string" in kind or kind.startswith("dictionary<values=string")) or _lists(kind):
+            remedy = "write whole numbers or text"
+            if _lists(kind) and name not in _FACTS:
+                known = " ".join(inner_names(self._stored.schema, name) or ())
+                remedy = f"name the labels, of which several may be true, as `label_columns` {known}".rstrip()
+            raise SfumatoError(f"column {name!r} of {self._where} is {kind[:60]}", remedy)
         encoded = column.cast("string").dictionary_encode()
         names = encoded.dictionary.to_pylist()
         places = encoded.indices.to_numpy(zero_copy_only=False)
@@ -147,6 +157,26 @@ class _Reader:
         joined = [spelt(SEPARATOR.join([SEPARATOR, *map(str, names)])) for names in listed]
         numbers, texts = numbered(np.array(joined, TEXT))
         return texts, numbers
+
+    def _members(self, column: pa.Array, first: int) -> np.ndarray:
+        """0 or 1 for each of `label_columns`, of lists of labels: by name, by number where a class label names them, or
+        of 0 and 1 for each."""
+        wanted, names = self._declared.label_columns or (), inner_names(self._stored.schema, str(self._listed))
+        if names is not None and (odd := [name for name in wanted if name not in names]):
+            remedy = f"the column {self._listed!r} has {', '.join(names)[:200]}"
+            raise SfumatoError(f"`label_columns` names {odd[0]!r}, and {self._where} has no such label", remedy)
+        result = np.zeros((len(column), len(wanted)), np.int64)
+        for row, labels in enumerate(column.to_pylist()):
+            numbers = all(type(one) is int for one in labels)
+            if names is None and numbers and len(labels) == len(wanted) and {*labels} <= {0, 1}:
+                result[row] = labels
+                continue
+            if names is not None and numbers and all(0 <= one < len(names) for one in labels):
+                labels = [names[one] for one in labels]
+            if not all(isinstance(one, str) for one in labels):
+                self._refuse(first + row, f"labels that are neither names nor {len(wanted)} of 0 and 1")
+            result[row] = [name in labels for name in wanted]
+        return result
 
     def _zeros_and_ones(self, name: str, column: pa.Array) -> np.ndarray:
         values = column.to_numpy(zero_copy_only=False)
@@ -179,6 +209,22 @@ class _Reader:
         if (odd := ~np.isfinite(times)).any():
             self._refuse(first + int(np.argmax(odd)), "no finite time")
         return times
+
+
+def _lists(kind: str) -> bool:
+    return kind.startswith(("list<", "large_list<", "fixed_size_list<"))
+
+
+def _list_column(schema: pa.Schema, own: str | None) -> str | None:
+    """The column of lists of labels: the declared one, or else the one called label or labels; None for none."""
+    names = [own] if own else [LABEL, f"{LABEL}s"]
+    return next((name for name in names if name in schema.names and _lists(str(schema.field(name).type))), None)
+
+
+def inner_names(schema: pa.Schema, name: str) -> tuple[str, ...] | None:
+    """The names of the class labels in a column of lists, where `datasets` wrote such."""
+    inner = features_of(schema).get(name, {}).get("feature")
+    return tuple(inner["names"]) if isinstance(inner, dict) and inner.get("names") else None
 
 
 def _whole(kind: pa.DataType) -> bool:
