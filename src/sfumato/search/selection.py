@@ -269,7 +269,11 @@ def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSe
     key.save(place / KEY)
     with data.paid(record.get("budget"), place, _identity(key), held, selection):
         if not held.source.public:
-            known: dict[str, Any] = {"places": held.source.places, "name": run.called, "budget": record.get("budget")}
+            known: dict[str, Any] = {
+                "places": held.source.places,
+                "name": data.called(place),
+                "budget": record.get("budget"),
+            }
             uses.record(held.source.materials, _identity(key), selection, **known)
         run.write_json(FILE, {**record, "key_check": key.check_value(_CHECK)}, private=True)
     return key

@@ -248,9 +248,13 @@ def paid(
     """Around the beginning of a private selection, and before it goes on: all of it is reserved in its budget."""
     if budget is None:
         return nullcontext()
-    run = RunDirectory(place.with_name(place.name.removeprefix(".").removesuffix(".search")))
-    coming = reserving.Coming(run=identity, place=run.called, use=selection, materials=held.source.materials)
+    coming = reserving.Coming(run=identity, place=called(place), use=selection, materials=held.source.materials)
     return reserving.reserving(budget, coming)
+
+
+def called(place: Path) -> str:
+    """What the owner's lists call the search whose candidates are kept here: as its winner is called."""
+    return RunDirectory(place.with_name(place.name.removeprefix(".").removesuffix(".search"))).called
 
 
 def try_each(shared: Shared, held: Held, space: Space) -> tuple[str, ...]:

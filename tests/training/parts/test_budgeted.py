@@ -127,7 +127,7 @@ def test_a_run_that_was_cut_before_its_reservation_counts_from_the_list_of_uses(
     assert read_budget("faces").lost == (f"{tmp_path.name}/run",)
     with monkeypatch.context() as patch:  # whoever comes next finds it counted, and so nothing is used up twice
         patch.setattr("sfumato.privacy.PrivacyFilter.fits", lambda *_: False)
-        with pytest.raises(SfumatoError, match="the budget faces has .* of which 1 run took"):
+        with pytest.raises(SfumatoError, match=r"the budget faces has .* of which 1 run took"):
             trained(private, plan, tmp_path / "other")
     trained(private, plan, tmp_path / "run")
     assert reserved() == [identity]
