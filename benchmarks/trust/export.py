@@ -117,7 +117,8 @@ def measured(name: str, *, trained: bool) -> dict[str, Any]:
         transform = loaded.transform
         if isinstance(transform, Tokens):
             records = Served(loaded).made_up(IMAGES).numpy()
-            own = loaded.predict([list(map(int, one)) for one in records])
+            texts: list[Any] = records.tolist()
+            own = loaded.predict(texts)
         else:
             assert isinstance(transform, Transform)
             records = digits(transform.size, transform.channels)
@@ -151,7 +152,7 @@ def train(name: str, folder: Path) -> Path:
 
 def digits(size: int, channels: int) -> np.ndarray:
     """1,000 images of digits, uint8 (1000, size, size, channels)."""
-    source = sfumato.open_source("digits", owner_key=sfumato.owner_key())
+    source: Any = sfumato.open_source("digits", owner_key=sfumato.owner_key())
     images = np.concatenate([source.train.images[:], source.test.images[:]])[:IMAGES, :, :, 0]
     enlarged = [Image.fromarray(one).resize((size, size), Image.Resampling.BILINEAR) for one in images]
     return np.repeat(np.stack([np.asarray(one) for one in enlarged])[..., None], channels, axis=3)

@@ -106,7 +106,8 @@ def export(
         files = sorted(place.iterdir(), key=lambda one: one.name != form.FILE)
         contents = {one.name: one.read_bytes() for one in files} | contents
     use = described.use(served, form.USE, **form.used(served))
-    card = exported_card(path, loaded, model=spelling, use=use, library=form.LIBRARY, released=released)
+    network = f"{spelling} on {facts['backbone']}" if "backbone" in facts else spelling
+    card = exported_card(path, loaded, model=network, use=use, library=form.LIBRARY, released=released)
     _put(folder, contents | {CARD: card.encode()})
     return Exported(path=folder, files=(*contents, CARD), difference=difference)
 

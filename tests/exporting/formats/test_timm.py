@@ -65,6 +65,7 @@ def test_a_linear_layer_on_a_backbone_of_timm_becomes_its_classifier(tmp_path, p
     said = json.loads((made.path / "preprocessing.json").read_text("utf-8"))
     assert said["model"] == "head"
     assert said["backbone"] == "timm:test_vit"
+    assert "`head on timm:test_vit`" in (made.path / "README.md").read_text("utf-8")
 
 
 def test_a_head_that_does_more_is_no_classifier_of_timm_and_a_graph_holds_it(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from benchmarks.shared.stored import fill, stored
 from sfumato._checks import SfumatoError
 from sfumato.data import Transform
 
-transformers = pytest.importorskip("transformers", reason="pip install transformers")
+transformers: Any = pytest.importorskip("transformers", reason="pip install transformers")
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # transformers' own
 
 CLASSES = ("cat", "dog", "owl")
@@ -37,7 +38,7 @@ class Logits(nn.Module):
         return self.vit(images).logits
 
 
-def vit(channels: int = 3) -> nn.Module:
+def vit(channels: int = 3) -> Any:
     torch.manual_seed(0)
     widths = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     config = transformers.ViTConfig(**widths, image_size=16, patch_size=4, num_channels=channels, num_labels=3)
@@ -80,7 +81,7 @@ def test_a_pipeline_reads_images_and_the_labels(tmp_path):
 
 
 def test_a_model_that_gives_its_logits_with_a_name_and_adapters_that_are_merged(tmp_path):
-    peft = pytest.importorskip("peft", reason="pip install peft")
+    peft: Any = pytest.importorskip("peft", reason="pip install peft")
     adapters = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], modules_to_save=["classifier"])
     module = peft.get_peft_model(vit(), adapters)
     fill(module)

@@ -44,6 +44,7 @@ def read(served: Served) -> str:
     return ".softmax(-1)" if served.loaded.loss == "softmax" else ".sigmoid()"
 
 
-def each_channel(constants: Sequence[float], channels: int) -> list[float]:
+def each_channel(constants: float | Sequence[float], channels: int) -> list[float]:
     """One number for each channel, where one may stand for all."""
-    return list(constants) * (channels if len(constants) == 1 else 1)
+    given: list[float] = list(constants) if isinstance(constants, Sequence) else [constants]
+    return given * (channels if len(given) == 1 else 1)

@@ -120,9 +120,10 @@ def _cut(transform: Transform) -> str:
             f'pixels = torch.nn.functional.interpolate(pixels, ({side}, {side}), mode="{transform.interpolation}", '
             "antialias=True).clamp(0, 255)\n"
         )
-    if (transform.resolution or side) != side:
-        start = (side - transform.resolution) // 2
-        middle = f"{start}:{start + transform.resolution}"
+    resolution = transform.resolution or side
+    if resolution != side:
+        start = (side - resolution) // 2
+        middle = f"{start}:{start + resolution}"
         lines += f"pixels = pixels[:, :, {middle}, {middle}]\n"
     return lines
 

@@ -38,7 +38,7 @@ def exported_card(path: Path, loaded: Loaded, *, model: str, library: str, use: 
     Args:
         path: the run directory that it is of, or the model file alone, of which no figures are known.
         loaded: that model.
-        model: the spelling of its network.
+        model: its network, as it is spelled.
         library: what opens it.
         use: how, in Markdown.
         released: SHA-256 of the run's model file.
@@ -56,7 +56,7 @@ def exported_card(path: Path, loaded: Loaded, *, model: str, library: str, use: 
             inputs="texts" if texts else "images",
             statement=loaded.statement.to_dict(),
         )
-    return model_card(replace(facts, library=library, use=use, check=_CHECK.format(released)))
+    return model_card(replace(facts, model=model, library=library, use=use, check=_CHECK.format(released)))
 
 
 def assessment_of(run: RunDirectory) -> str:
