@@ -6,19 +6,15 @@ logits reads them by it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from sfumato.models.class_weights import answer_weights
-
-if TYPE_CHECKING:
-    from sfumato.models.choices import Objective
 
 
 def sigmoid_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -76,16 +72,15 @@ LOSSES: MappingProxyType[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxy
 )
 
 
-def of_objective(objective: Objective, labels: Sequence[str], device: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """The loss that is clipped: with weights of the answers where shares of several labels are declared. Weights of
-    classes multiply clipped gradients (`class_weights`)."""
-    plain = LOSSES[objective.loss]
-    if objective.class_prevalence is None or exclusive(objective.loss):
-        return plain
-    return partial(
-        multilabel_cross_entropy,
-        weights=torch.tensor(answer_weights(objective.class_prevalence, labels), device=device),
-    )
+def weighted(
+    loss: str, prevalence: Mapping[str, float] | None, labels: Sequence[str], device: str
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss of this name, with weights of the answers where shares of several labels are declared. Weights of
+    classes multiply clipped gradients instead (`class_weights`)."""
+    if prevalence is None or exclusive(loss):
+        return LOSSES[loss]
+    weights = torch.tensor(answer_weights(prevalence, labels), device=device)
+    return partial(multilabel_cross_entropy, weights=weights)
 
 
 def exclusive(loss: str) -> bool:

@@ -202,7 +202,7 @@ def _gradient(
     recorded = start.unfinished.recorded
     gradient = (UserGradient if of_users else ClippedGradient)(
         module if trunk is None else OnFeatures(module, trunk.head),
-        losses.of_objective(settings.objective, source.classes, device),
+        losses.weighted(settings.objective.loss, settings.objective.class_prevalence, source.classes, device),
         max_norm=plan.max_norm,
         views=settings.augmentation.views,
         methods=recorded.ways if recorded else None,
