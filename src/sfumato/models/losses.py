@@ -73,12 +73,12 @@ LOSSES: MappingProxyType[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxy
 
 
 def weighted(
-    name: str, prevalence: Mapping[str, float] | None, labels: Sequence[str], device: str
+    loss: str, prevalence: Mapping[str, float] | None, labels: Sequence[str], device: str
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """The loss that is clipped: with weights of the answers where shares of several labels are declared. Weights of
-    classes multiply clipped gradients (`class_weights`)."""
-    if prevalence is None or exclusive(name):
-        return LOSSES[name]
+    """The loss of this name, with weights of the answers where shares of several labels are declared. Weights of
+    classes multiply clipped gradients instead (`class_weights`)."""
+    if prevalence is None or exclusive(loss):
+        return LOSSES[loss]
     weights = torch.tensor(answer_weights(prevalence, labels), device=device)
     return partial(multilabel_cross_entropy, weights=weights)
 
