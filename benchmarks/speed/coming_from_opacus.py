@@ -75,19 +75,14 @@ def table(record: dict[str, Any]) -> str:
         )
     made = record["machine"]
     versions = f"Opacus {made['opacus']} and torch {made['torch'].partition('+')[0]}"
-    threads = f"{made['threads']} of {made['cores']} cores"
+    threads = f"{made['threads']} of {made['cores']} cores, at a load of {made['load']}"
     note = f"Medians of {record['runs']} runs with lowest and highest accuracy; {versions}, on {threads}."
     loop = "In the same loop {new} lines are new, and {gone} of Opacus's are gone.".format(**record["changed"])
     return "\n".join([*lines, "", f"{note} {loop}"])
 
 
-def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    found = {section: [] for section in WAYS}
-    for _ in range(count):  # in turn, so that a busy machine is as busy for all of them
-        for section in WAYS:
-            found[section].append(apart(once, section))
-            print(section, found[section][-1], flush=True)
+def summary(found: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+    """The record of these runs of each section."""
     rows = {
         section: {
             "accuracy": statistics.median(run["accuracy"] for run in runs),
@@ -100,8 +95,18 @@ def main() -> None:
         }
         for section, runs in found.items()
     }
-    record = {"machine": machine("cpu") | {"opacus": version("opacus")}, "runs": count, "rows": rows}
-    record["changed"] = changed(LOOP)
+    made = machine("cpu") | {"opacus": version("opacus"), "load": round(os.getloadavg()[2])}
+    return {"machine": made, "runs": len(found[LOOP]), "rows": rows, "changed": changed(LOOP)}
+
+
+def main() -> None:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    found = {section: [] for section in WAYS}
+    for _ in range(count):  # in turn, so that a busy machine is as busy for all of them
+        for section in WAYS:
+            found[section].append(apart(once, section))
+            print(section, found[section][-1], flush=True)
+    record = summary(found)
     (RESULTS / "coming-from-opacus.json").write_text(json.dumps(record, indent=2) + "\n")
     print(table(record))
 
