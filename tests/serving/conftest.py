@@ -66,14 +66,15 @@ def png():
 
 
 @pytest.fixture
-def serving():
-    """Serve a model, with limits or a key; gives host and port, and the service."""
+def serving(monkeypatch):
+    """Serve a model, with limits or a key; gives host and port, and the service. At its end it waits for nobody."""
     pytest.importorskip("uvicorn", reason="sfumato[serve] is not installed")
     from sfumato.serving import Limits, Service
     from sfumato.serving.server import listening, serve, server
 
     @contextmanager
-    def served(loaded, *, key=None, **limits):
+    def served(loaded, *, key=None, grace=0.0, **limits):
+        monkeypatch.setattr("sfumato.serving.server.GRACE", grace)
         service = Service(loaded, limits=Limits(**limits), key=key)
         ready, listener = server(service), listening("127.0.0.1", 0)
         place = listener.getsockname()

@@ -352,6 +352,23 @@ def test_what_was_begun_is_answered_at_the_end(serving, loaded, png):
         CLIENT.get(f"{url(place)}/healthz")
 
 
+def test_what_was_sent_as_the_end_came_is_answered(serving, loaded, png):
+    with ExitStack() as stack:
+        with serving(loaded, grace=2.0) as (place, _):
+            unused, used = (stack.enter_context(socket.create_connection(place, timeout=10)) for _ in range(2))
+            used.sendall(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n")
+            assert used.recv(4096).startswith(b"HTTP/1.1 200")
+
+            def late(line):
+                time.sleep(0.4)  # the server ends meanwhile
+                line.sendall(HEAD % len(png(1)) + b"\r\n" + png(1))
+                return line.recv(4096)
+
+            pool = stack.enter_context(ThreadPoolExecutor(2))
+            answers = [pool.submit(late, line) for line in (unused, used)]
+        assert all(one.result().startswith(b"HTTP/1.1 200") for one in answers)
+
+
 def test_a_key_is_asked_for(serving, loaded, png, tmp_path):
     path = tmp_path / "key"
     path.write_text("0123456789abcdef\n")

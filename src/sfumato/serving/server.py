@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 CONNECTIONS = 1000
 """At once; more are told to come again."""
 
+GRACE = 0.5
+"""Seconds that a server which is to end still takes what clients have sent already."""
 
 _LAST_PORT = 65535
 
@@ -49,6 +52,12 @@ def server(service: Service) -> uvicorn.Server:
         import uvicorn
     except ImportError:
         raise missing() from None
+
+    class Graceful(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            await asyncio.sleep(GRACE)
+            await super().shutdown(sockets)
+
     seconds = service.limits.seconds
     config = uvicorn.Config(
         application,
@@ -63,7 +72,7 @@ def server(service: Service) -> uvicorn.Server:
         timeout_keep_alive=5,
         timeout_graceful_shutdown=int(seconds) + 1,
     )
-    return uvicorn.Server(config)
+    return Graceful(config)
 
 
 def serve(ready: uvicorn.Server, listener: socket.socket) -> None:
