@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -26,6 +27,14 @@ def test_what_is_no_name_is_refused(name):
 def test_a_device_that_torch_does_not_know_is_refused():
     with pytest.raises(SfumatoError, match=r"device must be cpu, cuda or cuda:N, or as torch names it, got 'tpu'"):
         _devices.chosen("tpu")
+
+
+def test_an_error_before_torch_is_there_is_told_apart_without_it(monkeypatch):
+    assert _devices.exhausted(torch.OutOfMemoryError())
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "torch", None)
+        assert not _devices.exhausted(ImportError("libtorch.so is missing"))
+        assert _devices.exhausted(MemoryError())
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ Torch is imported within the functions, so that files which only name a device d
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -112,9 +113,10 @@ def free_memory(device: torch.device | str) -> int:
 
 def exhausted(error: BaseException) -> bool:
     """Whether an error says that memory, the machine's or an accelerator's, was not enough."""
-    import torch
-
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+    if isinstance(error, MemoryError):
+        return True
+    torch = sys.modules.get("torch")  # an error before it is imported, or while it is, is none of torch's
+    if isinstance(error, getattr(torch, "OutOfMemoryError", ())):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # as torch says it on the CPU
 

@@ -223,11 +223,15 @@ def test_a_printed_epsilon_is_never_below_the_true_one(value, digits):
 
 
 def test_bounds_in_words_are_rounded_up():
-    for sigma, factor in ((0.93, None), (2.0, None), (0.2, None)):
+    shown = []
+    for sigma in (2.0, 0.93, 0.75, 0.2):
         plan = replace(PLAN, mechanism=Gaussian(noise_multiplier=sigma))
         words = Statement(plan=plan, circumstances=Circumstances()).plain[1]
-        factor = float(words.split("factor of ")[1].split(",")[0])
+        shown.append(words.split("factor of ")[1].split(", and")[0])
+        factor = float(shown[-1].replace(",", ""))
         assert math.exp(plan.epsilon()) <= factor <= 1.11 * math.exp(plan.epsilon()) + 0.1
+    assert ["e" in one for one in shown] == [False, False, False, True]
+    assert "," in shown[2]
 
 
 def test_a_large_delta_counts_in_the_bound_on_tests():

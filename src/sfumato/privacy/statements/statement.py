@@ -279,7 +279,8 @@ def _factor(epsilon: float) -> str:
     if factor < 1000:
         return f"{math.ceil(factor * 10) / 10:.1f}"
     exponent = math.floor(math.log10(factor))
-    return f"{math.ceil(factor / 10 ** (exponent - 1)) / 10:.1f}e{exponent}"
+    digits = math.ceil(factor / 10 ** (exponent - 1))  # two of them, rounded up
+    return f"{digits * 10 ** (exponent - 1):,}" if exponent < 6 else f"{digits / 10:.1f}e{exponent}"
 
 
 def _detection(epsilon: float, delta: float, false_alarms: float = 0.01) -> float:
