@@ -28,6 +28,7 @@ FILES = {
     "model.safetensors",
     "plan.json",
     "report.html",
+    "run.toml",
     "settings.json",
     "statement.json",
 }

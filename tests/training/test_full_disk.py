@@ -40,7 +40,7 @@ COMMAND = [
     "1",
 ]
 FILES = (
-    *("settings.json", "dice.key", "plan.json", "ledger.jsonl", "checkpoint.safetensors", "metrics.jsonl"),
+    *("settings.json", "run.toml", "dice.key", "plan.json", "ledger.jsonl", "checkpoint.safetensors", "metrics.jsonl"),
     *("step-00000003.safetensors", "evaluation.json", "statement.json", "report.html", "model.safetensors", "done"),
 )
 
