@@ -90,6 +90,8 @@ def refuse_others(kind: type, names: Iterable[str], others: Collection[str] = ()
             remedy = None
             if name in OF_OPTIMIZERS:
                 remedy = f"leave it out: {THEIR_OWN.format('momentum', 'weight_decay', 'learning_rate')}"
+            if name == "epochs":
+                remedy = "give steps, which are what is paid for: epochs times the examples over batch_size"
             if name in OF_SOURCES:
                 remedy = (
                     f"give it to sfumato.open_source, and the source in place of its name: open_source(..., {name}=...)"
