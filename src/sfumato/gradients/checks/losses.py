@@ -50,7 +50,7 @@ class _Weights(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func in _WEIGHTED_FUNCTIONS:
-            given = dict(zip(("input", "target", "weight"), args, strict=False)) | (kwargs or {})
+            given: dict[str, Any] = {**dict(zip(("input", "target", "weight"), args, strict=False)), **(kwargs or {})}
             classes = given["target"]
             if _is_weighted_mean(given) and not classes.is_floating_point() and len(classes.unique()) == 1:
                 _refuse_divided()
