@@ -83,11 +83,6 @@ def test_a_plan_that_comes_above_the_bound_is_refused(spots):
         asked.decide(spots)
 
 
-def test_epochs_are_answered_by_steps():
-    with pytest.raises(SfumatoError, match="epochs is no field of Experiment; give steps, which are what is paid for"):
-        of_fields(Experiment, {"epsilon": 3.0, "epochs": 3})
-
-
 def test_fields_that_are_none_are_refused():
     with pytest.raises(SfumatoError, match="learning_rat is no field of Settings; did you mean learning_rate"):
         of_fields(Settings, {"learning_rat": 1.0})
