@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 OPTIONS = {"directory": "output"}
 """What an argument of the library is called on the command line, where that is another name."""
@@ -70,7 +70,7 @@ def value_of(option: str, arguments: Sequence[str]) -> str | None:
     >>> value_of("steps", ["--steps", "3", "--bs=4"]), value_of("bs", ["--bs=4"]), value_of("a", ["--a"])
     ('3', '4', None)
     """
-    for word, after in zip(arguments, [*arguments[1:], None], strict=True):
+    for word, after in zip_longest(arguments, arguments[1:]):
         name, equals, value = word.lstrip("-").partition("=")
         if word.startswith("-") and name == option:
             return value if equals else after
