@@ -91,6 +91,13 @@ def _digest(model: nn.Module, loss: Any, examples: tuple[Tree, Tree]) -> str:
     return digest.hexdigest()
 
 
+def state_digest(model: nn.Module) -> str:
+    """SHA-256 of all that a step's sum depends on and that is moved between steps: weights, modes, what is frozen."""
+    modes = [(name, module.training) for name, module in model.named_modules()]
+    frozen = [name for name, value in model.named_parameters() if not value.requires_grad]
+    return hashlib.sha256(f"{pins.weights_digest(model.state_dict())} {modes} {frozen}".encode()).hexdigest()
+
+
 def _row(tree: Tree, row: int) -> Tree:
     return each(lambda one: one[row].cpu(), tree)
 
