@@ -157,8 +157,8 @@ def refuse_other_weights(ledger: Ledger, step: int, weights: str) -> None:
     before = ledger.after(step + 1).body.get(WEIGHTS)
     if before is not None and before != weights:
         raise SfumatoError(
-            f"step {step} of the ledger {ledger.path} was taken at other weights than the run has now, before it was "
-            "interrupted: taken again it would be a second release with the noise of the first",
+            f"step {step} of the ledger {ledger.path} was taken at other weights, or in another mode (train, eval), "
+            "before the run was interrupted: taken again now it would be a second release with the noise of the first",
             "let the code between the steps (the loop's body, schedulers, loss, optimizer) do what it did, with its "
             "state in `with_state`; or end the run with what its checkpoint holds (`finish`)",
         )
