@@ -282,18 +282,28 @@ def test_verbs_send_to_the_loop_what_only_it_can_do(data, tmp_path, capsys, verb
     assert "training loop of one's own (private_steps)" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("change", ["weights", "mode"])
+class Annealed(nn.Module):
+    weight = 1.0
+
+    def forward(self, outputs, targets):
+        return self.weight * functional.cross_entropy(outputs, targets)
+
+
+@pytest.mark.parametrize("change", ["weights", "mode", "loss"])
 def test_a_step_is_not_taken_again_as_another_one(data, tmp_path, change):
     """Else both would be released with the same noise, and their difference would have none."""
 
     def looped(until=None, changed=False):
-        run, model, scheduler = begun(data, tmp_path / "a", seed=None)
+        loss = Annealed()
+        run, model, scheduler = begun(data, tmp_path / "a", seed=None, loss=loss)
         for step in run:
             scheduler.step()
             if changed and step.number == 2 and change == "weights":
                 model[0].weight.data.mul_(2)
             if changed and step.number == 2 and change == "mode":
                 model.eval()
+            if changed and step.number == 2 and change == "loss":
+                loss.weight = 0.5
             if step.number == until:
                 break
         return run

@@ -122,6 +122,7 @@ class PrivateSteps:
         )
         facts = with_noise(facts, noise, plan, self._gradient.zeros(), alone=micro_batch == 1)
         known = pinned.record_of(model, optimizer, made_up, loss, records, facts, self.performance, with_state)
+        self._losses = pinned.made_up_losses(model, loss, made_up)
         if budget is not None:
             known["budget"] = {"name": budget}
         if run.exists:
@@ -202,7 +203,7 @@ class PrivateSteps:
         sampler = Sampler(plan, self._key, records=self._records.count)
         saved_at, pause = time.monotonic(), CHECKPOINT_SECONDS
         for step in range(checkpoint.step, plan.steps):
-            weights = pinned.state_digest(self._model)
+            weights = pinned.state_digest(self._model, self._losses())
             if step < paid:
                 resume.refuse_other_weights(ledger, step, weights)
             else:
