@@ -33,8 +33,8 @@ REFUSED = {
     "predict finished": "no images are given; name image files, or folders of them",
     "train pictures.zip": "source 'pictures.zip' is of no known kind; unpack it, and name what is in it, such as "
     "folder:PATH",
-    "train https://github.com/b.zip": "source 'https://github.com/b.zip' is of no known kind; download it, and name what "
-    "was unpacked, such as folder:PATH",
+    "train https://github.com/b.zip": "source 'https://github.com/b.zip' is of no known kind; download it, and name "
+    "what was unpacked, such as folder:PATH",
     "train a/photo.JPG": "source 'a/photo.JPG' is of no known kind; an image is no data set: name the folder that "
     "holds the class folders, folder:PATH",
     "trian digits": "no verb is called 'trian'; perhaps you meant train; see sfumato --help",
