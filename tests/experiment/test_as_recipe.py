@@ -64,3 +64,13 @@ def test_the_search_that_the_settings_came_from_stands_in_it():
     search, data = {"runs": 4, "epsilon": 5.5, "delta": 1e-5}, {"material": "aa", "pixels": None}
     found = recipe(SourceSpec(spec="digits"), circumstances={"search": search}, data=data)
     assert found["search"] == {**search, "material": "aa"}
+
+
+def test_a_seed_is_not_to_be_given_away():
+    """To whoever knows it the run promises nothing."""
+    options = {"source": "digits", "epsilon": 3.0}
+    warned = [
+        "Leave the seed out" in str(text_of({"request": {"options": options | more}, "data": {}}))
+        for more in ({}, {"seed": 5})
+    ]
+    assert warned == [False, True]

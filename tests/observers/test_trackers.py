@@ -132,6 +132,10 @@ def test_settings_and_plan_are_told_and_a_seed_to_nobody(client, run):
     client("file:///runs")
     tracker = trackers.MLflow(run, public=False)
     assert tracker.settings == {"data": "folder", "model": "lenet"}
+    record = json.loads((run / "settings.json").read_text())
+    record["settings"] |= {"pretrained": "/srv/ward-7/run", "public_data": "folder:/srv/ward-8"}
+    (run / "settings.json").write_text(json.dumps(record))
+    assert "/srv" not in str(tracker.settings)  # no path of this machine
     plan = PrivacyPlan(
         population=100, participation=FullBatch(), mechanism=Gaussian(noise_multiplier=4.0), steps=1, delta=1e-5
     )

@@ -25,6 +25,9 @@ HEAD = """\
 # What this run was asked for. sfumato {verb} FILE begins another with the same settings: on private data that costs
 # anew, and the epsilons of both add up. Whatever is not here followed the rules.
 """
+SEEDED = """\
+# Leave the seed out before you give this file away: to whoever knows it, the run promises nothing.
+"""
 
 
 def request_of(spec: SourceSpec, *given: Any) -> dict[str, Any]:
@@ -53,7 +56,8 @@ def text_of(record: Mapping[str, Any]) -> str | None:
         of_data = {name: record["data"][name] for name in ("material", "pixels") if record["data"].get(name)}
         lines += ["", "[search]", *(f"{name} = {toml(value)}" for name, value in {**search, **of_data}.items())]
     about = ["", "[about]", f"command = {toml(f'sfumato {verb}')}"]
-    return "\n".join([HEAD.format(verb=verb), *lines, *about, ""])
+    head = HEAD.format(verb=verb) + (SEEDED if "seed" in options else "")
+    return "\n".join([head, *lines, *about, ""])
 
 
 def toml(value: Any) -> str:

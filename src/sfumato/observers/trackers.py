@@ -21,6 +21,7 @@ from sfumato._checks import SfumatoError, one_of
 from sfumato.observers.observer import Observer
 from sfumato.privacy import PrivacyPlan
 from sfumato.runs.directory import METRICS, PLAN, SETTINGS, STATEMENT, TRACKED, RunDirectory
+from sfumato.runs.presentable import presentable
 
 OPEN = ("step", "epsilon", "learning_rate")
 """What follows from the plan and the settings alone, and is no secret whatever the data are."""
@@ -182,9 +183,10 @@ class Tracker(Observer):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What was set and planned, without the seed, which would undo the promise for whoever knows it."""
+        """What was set and planned, without paths of this machine, and without the seed, by which whoever knows it
+        would undo the promise."""
         record = self._directory.read_json(SETTINGS)
-        known = {"data": record.get("data", {}).get("kind"), **record.get("settings", {})}
+        known = {"data": record.get("data", {}).get("kind"), **presentable(record.get("settings", {}))}
         if (self._directory / PLAN).is_file():
             plan = PrivacyPlan.from_dict(self._directory.read_json(PLAN))
             known |= {"plan.epsilon": plan.epsilon()}

@@ -22,6 +22,8 @@ from sfumato.privacy.lease import Lease
 ORIGIN = "0" * 64
 LEASE = "ledger.lease"
 """Beside the ledger: whose it is to write."""
+WEIGHTS = "weights"
+"""In the body of a release, where code of the owner's own runs between the steps: the SHA-256 of the weights before."""
 _FIELDS = {"index", "kind", "body", "previous", "hash"}
 _DAMAGED = "the ledger was changed by hand or damaged; restore it from a copy, or discard the run"
 
@@ -53,6 +55,13 @@ def _canonical(data: Any) -> bytes:
 
 def _hash(index: int, kind: str, body: Mapping[str, Any], previous: str) -> str:
     return hashlib.sha256(_canonical([index, kind, body, previous])).hexdigest()
+
+
+def is_release(entry: Entry, step: int, plan: str) -> bool:
+    """Whether a line records this step of a plan with this fingerprint; it may say at which weights it was taken."""
+    body = dict(entry.body)
+    weights = body.pop(WEIGHTS, "")
+    return (entry.kind, body, type(weights)) == ("release", {"step": step, "plan": plan}, str)
 
 
 def read(path: str | os.PathLike[str]) -> list[Entry]:

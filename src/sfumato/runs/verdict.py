@@ -235,8 +235,7 @@ def _sequence(entries: list[Entry], plan: PrivacyPlan) -> None:
     _require(first.body["plan"] == plan.to_dict(), f"it began with another plan than {names.PLAN}")
     _require(first.body["plan_fingerprint"] == plan.fingerprint, "its plan's fingerprint is wrong")
     for step, entry in enumerate(releases):
-        expected = {"step": step, "plan": plan.fingerprint}
-        _require(entry.kind == "release" and entry.body == expected, f"entry {entry.index} is not step {step}")
+        _require(ledger.is_release(entry, step, plan.fingerprint), f"entry {entry.index} is not step {step}")
     taken = last.body["steps_taken"]
     _require(len(releases) <= plan.steps, f"it records {len(releases)} steps, the plan allows {plan.steps}")
     _require(type(taken) is int, f"it ends after {taken!r} steps, which is no whole number")

@@ -23,15 +23,17 @@ from sfumato._files import writing
 from sfumato.averaging import Average
 from sfumato.observers.observer import Observer, Stop
 from sfumato.privacy import Ledger
+from sfumato.privacy.ledger import WEIGHTS
 from sfumato.randomness import NoiseState
 from sfumato.runs import directory as names
 from sfumato.runs import kept as kept_weights
+from sfumato.runs import pins
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.descent import average_for, optimizer_of, set_rate, training_over
 from sfumato.training.job import Job
 from sfumato.training.kind import Measure, Steps
-from sfumato.training.preparation import exhausted
+from sfumato.training.preparation import exhausted, resume
 from sfumato.training.step import descend
 from sfumato.training.workers import ALONE, Workers
 
@@ -103,8 +105,8 @@ def take_steps(
     end = checkpoint.step if workers.agreed(tell(observers, "begin", checkpoint.step, job.steps)) else job.steps
     with _devices.own_randomness(job.device), _looked_on(observers):
         for step in range(checkpoint.step, end):
-            if ledger is not None and step >= paid:
-                ledger.append("release", {"step": step, "plan": ledger.entries[0].body["plan_fingerprint"]})
+            if ledger is not None:
+                _recorded(job, ledger, step, paid=step < paid)
             set_rate(optimizer, job.settings.descent.learning_rate * rate(step))
             gradient, state = taken(step, state)
             descend(optimizer, trained, gradient)
@@ -130,6 +132,18 @@ def take_steps(
     tell(observers, "ended")
     weights = weights_of(module, averaging, average)
     return Outcome(step=end, weights=weights, seconds=time.monotonic() - began, outputs=outputs)
+
+
+def _recorded(job: Job, ledger: Ledger, step: int, *, paid: bool) -> None:
+    """Write down a release before it is computed. Where loss or optimizer are code of one's own, which may keep what no
+    checkpoint has, its line says at which weights, and it is taken again at these or not at all."""
+    own = bool(job.own.given & {"loss", "optimizer"})
+    weights = {WEIGHTS: pins.weights_digest(job.module.state_dict())} if own else {}
+    if not paid:
+        plan = ledger.entries[0].body["plan_fingerprint"]
+        ledger.append("release", {"step": step, "plan": plan} | weights)
+    elif own:
+        resume.refuse_other_weights(ledger, step, weights[WEIGHTS])
 
 
 def _restored(job: Job, run: RunDirectory, checkpoint: Checkpoint) -> tuple[torch.optim.Optimizer, dict[str, Tensor]]:

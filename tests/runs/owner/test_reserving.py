@@ -26,6 +26,7 @@ from sfumato.privacy import User
 from sfumato.runs.owner import budgets, uses
 from sfumato.runs.owner import reserving as reservations
 from sfumato.runs.owner.reserving import Coming, notes, reserving
+from sfumato.training.parts import budgeted
 
 
 def plan(sigma: float = 8.0, **others) -> PrivacyPlan:
@@ -253,6 +254,9 @@ def test_a_line_that_a_budget_has_lost_counts_as_the_list_of_uses_has_it(faces, 
     found = read_budget(faces)
     assert (found.epsilon, found.lost) == (whole.epsilon, ("runs/b",))
     assert "lacks runs/b" in " ".join(reservations.lost_words(found))
+    record = {"budget": {"name": faces}}
+    assert "lacks runs/b" in str(budgeted.lines(record))
+    assert "runs/b" not in str(budgeted.lines(record, public=True)), "other runs' names are the owner's"
     main(["budget", faces])
     assert "lacks runs/b" in capsys.readouterr().err
     with reserving(faces, Coming(run="b", place="runs/b", use=plan(), materials=("these",))):

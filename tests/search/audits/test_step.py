@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 from dataclasses import replace
 from functools import partial
 
@@ -15,11 +17,14 @@ from sfumato import Noise, PrivacyPlan, SfumatoError, audit_run
 from sfumato.data import Images, Tokens
 from sfumato.experiment.settings import Settings
 from sfumato.gradients import ClippedGradient, ClippedSum
+from sfumato.models.class_weights import answer_weights
+from sfumato.models.losses import multilabel_cross_entropy
 from sfumato.privacy import FixedOrder, FullBatch, Poisson, Quantile, Tree, User
 from sfumato.randomness.noise.secure import SecureNoise
 from sfumato.runs import audited
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
+from sfumato.runs.loaded import load
 from sfumato.search.audits.step import WhiteBox, audit_step, composed
 from sfumato.search.audits.subject import Subject, of_run
 from sfumato.training.preparation.noise import noise_of
@@ -147,8 +152,6 @@ def test_texts_and_embeddings_of_words_are_audited_too():
 
 
 def test_a_run_is_audited_by_its_own_files_and_reads_no_data(one_run, tmp_path):
-    import shutil
-
     path = tmp_path / "copy"
     shutil.copytree(one_run.directory, path)
     found = audit_run(path, observations=100)
@@ -159,6 +162,22 @@ def test_a_run_is_audited_by_its_own_files_and_reads_no_data(one_run, tmp_path):
     (path / "settings.json").unlink()
     with pytest.raises(SfumatoError, match="without its record"):
         audit_run(path)
+
+
+def test_several_labels_are_weighted_as_in_the_run(one_run, tmp_path):
+    shares = {"a": 0.02, "b": 0.5, "c": 0.9, "d": 0.3}
+    one = subject(full(3.0, steps=1), loss="multilabel", prevalence=shares)
+    outputs, labels = torch.tensor([[0.5, -1.0, 2.0, 0.0]]), torch.tensor([[1, 0, 0, 0]])
+    weighted = multilabel_cross_entropy(outputs, labels, torch.tensor(answer_weights(shares, tuple(shares))))
+    assert one.gradient()._objective.loss(outputs, labels) == weighted
+    assert multilabel_cross_entropy(outputs, labels) != weighted
+    place = tmp_path / "run"
+    shutil.copytree(one_run.directory, place)
+    record = json.loads((place / names.SETTINGS).read_text())
+    classes = load(place).classes
+    record["settings"]["class_prevalence"] = dict.fromkeys(reversed(classes), 1 / len(classes))
+    (place / names.SETTINGS).write_text(json.dumps(record))
+    assert tuple(of_run(place).prevalence or ()) == tuple(classes), "in the order of the outputs"
 
 
 def test_secure_noise_is_audited_as_what_it_is(monkeypatch):

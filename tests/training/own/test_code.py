@@ -232,3 +232,48 @@ def test_a_rule_without_a_plan_takes_them(arrays, tmp_path):
     )
     assert run.statement.circumstances.own_code == ("loss", "optimizer")
     assert OwnCode.taken(None, {"loss": "sigmoid"}) == (OwnCode(), None, {"loss": "sigmoid"})
+
+
+class Late(torch.optim.SGD):
+    """Counts its steps where no state_dict finds it, and goes by the count later than anybody tries."""
+
+    taken = 0
+
+    def step(self, closure=None):
+        self.taken += 1
+        if self.taken == 5:
+            for group in self.param_groups:
+                for one in group["params"]:
+                    one.data.mul_(2)
+        return super().step(closure)
+
+
+class Copies:
+    """Keeps a copy of the checkpoint as it stands after three steps."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def stepped(self, step):
+        if step == 4:
+            self.content = self.place.read_bytes()
+
+    def __getattr__(self, name):
+        return lambda *_: None
+
+
+def test_a_step_is_not_taken_again_at_other_weights(spots, tmp_path, monkeypatch, killed_at):
+    """Else both would be released with the same noise, and their difference would have none."""
+    plan = PrivacyPlan.calibrate(examples=200, batch_size=20, steps=8, noise_multiplier=8.0, delta=1e-3)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    place, copies = tmp_path / "run" / "checkpoint.safetensors", Copies(tmp_path / "run" / "checkpoint.safetensors")
+
+    def late(**choices):
+        given = {"optimizer": partial(Late, lr=0.1), "learning_rate": None, "threads": 1, **choices}
+        return train("linear", spots, plan, directory=tmp_path / "run", **given)
+
+    with killed_at(7):
+        late(observers=[copies])
+    place.write_bytes(copies.content)
+    with pytest.raises(SfumatoError, match=r"step 5 .* was taken at other weights"):
+        late()

@@ -280,3 +280,38 @@ def test_verbs_send_to_the_loop_what_only_it_can_do(data, tmp_path, capsys, verb
     taken(data, tmp_path / "a", until=2)
     assert main([verb, str(tmp_path / "a")]) == 1
     assert "training loop of one's own (private_steps)" in capsys.readouterr().err
+
+
+class Annealed(nn.Module):
+    weight = 1.0
+
+    def forward(self, outputs, targets):
+        return self.weight * functional.cross_entropy(outputs, targets)
+
+
+@pytest.mark.parametrize("change", ["weights", "mode", "loss"])
+def test_a_step_is_not_taken_again_as_another_one(data, tmp_path, change):
+    """Else both would be released with the same noise, and their difference would have none."""
+
+    def looped(until=None, changed=False):
+        loss = Annealed()
+        run, model, scheduler = begun(data, tmp_path / "a", seed=None, loss=loss)
+        for step in run:
+            scheduler.step()
+            if changed and step.number == 2 and change == "weights":
+                model[0].weight.data.mul_(2)
+            if changed and step.number == 2 and change == "mode":
+                model.eval()
+            if changed and step.number == 2 and change == "loss":
+                loss.weight = 0.5
+            if step.number == until:
+                break
+        return run
+
+    looped(until=5)
+    before = (tmp_path / "a" / names.LEDGER).read_bytes()
+    with pytest.raises(SfumatoError, match=r"step 2 .* was taken at other weights"):
+        looped(changed=True)
+    assert (tmp_path / "a" / names.LEDGER).read_bytes() == before
+    assert looped().statement.epsilon > 0  # as it began, it goes on
+    assert sfumato.verify(tmp_path / "a").holds

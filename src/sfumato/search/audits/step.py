@@ -17,7 +17,6 @@ from sfumato.audit import Bound, epsilon_of, white_box
 from sfumato.audit.gaussian import mu_shown
 from sfumato.audit.mixture import epsilon_of_mixture
 from sfumato.gradients import ClippedGradient, ClippedSum, UserGradient
-from sfumato.models.losses import LOSSES
 from sfumato.observers.progress import Progress, Silence
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.unit import Drawn
@@ -90,7 +89,7 @@ class WhiteBox:
 
     def _raw(self, inputs: Tensor, labels: Tensor) -> Gradient:
         """The gradient of one unit (R, K, ...): of the mean over its records of the mean over views of the loss."""
-        module, loss = self.subject.trained, LOSSES[self.subject.loss]
+        module, loss = self.subject.trained, self.subject.clipped_loss
         trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
         views = self.subject.views
         losses = [loss(module(x), y.expand(views, *y.shape)) for x, y in zip(inputs, labels, strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from os import PathLike
@@ -16,7 +16,7 @@ from sfumato._checks import SfumatoError
 from sfumato.data import AsStored, Form, Images, Tokens
 from sfumato.experiment.settings import Settings
 from sfumato.gradients import ClippedGradient, UserGradient
-from sfumato.models.losses import LOSSES, exclusive
+from sfumato.models.losses import exclusive, weighted
 from sfumato.privacy import PrivacyPlan, Quantile
 from sfumato.randomness import Noise, RunKey
 from sfumato.runs import directory as names
@@ -47,6 +47,7 @@ class Subject:
         form: of its inputs.
         loss, views: of its settings.
         classes: how many.
+        prevalence: declared shares of these labels by name, by which the answers to several are weighted in the loss.
         noise: of a plan and a key, as its settings have it.
     """
 
@@ -57,6 +58,7 @@ class Subject:
     loss: str
     views: int
     classes: int
+    prevalence: Mapping[str, float] | None = None
     noise: Callable[[PrivacyPlan, RunKey], Noise] = field(default=_standard, repr=False)
 
     def __post_init__(self) -> None:
@@ -72,6 +74,11 @@ class Subject:
                 f"{self.name} cannot be audited step by step: {problem}",
                 "audit a run of independent noise, a fixed clipping norm and drawn examples or users",
             )
+
+    @property
+    def clipped_loss(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """The loss whose gradient the run clips."""
+        return weighted(self.loss, self.prevalence, tuple(self.prevalence or ()), "cpu")
 
     @property
     def of_users(self) -> bool:
@@ -93,7 +100,7 @@ class Subject:
     def gradient(self) -> ClippedGradient | UserGradient:
         """The clipped gradient as the run has it, checked against the slow truth."""
         kind = UserGradient if self.of_users else ClippedGradient
-        found = kind(self.trained, LOSSES[self.loss], max_norm=self.plan.max_norm, views=self.views)
+        found = kind(self.trained, self.clipped_loss, max_norm=self.plan.max_norm, views=self.views)
         inputs = self.inputs(1)[0, 0, 0]
         found.self_check(inputs if isinstance(self.form, Tokens) else inputs.shape, targets=self._targets)
         return found
@@ -136,6 +143,7 @@ def of_job(job: PrivateJob, name: str) -> Subject:
         loss=job.settings.objective.loss,
         views=job.views.count,
         classes=len(job.source.classes),
+        prevalence=_in_order(job.settings, job.source.classes),
         noise=partial(noise_of, job.settings),
     )
 
@@ -178,8 +186,15 @@ def of_run(directory: str | PathLike[str], *, model: nn.Module | str | None = No
         loss=loaded.loss,
         views=settings.augmentation.views,
         classes=len(loaded.classes),
+        prevalence=_in_order(settings, loaded.classes),
         noise=partial(noise_of, settings),
     )
+
+
+def _in_order(settings: Settings, classes: Sequence[str]) -> Mapping[str, float] | None:
+    """The declared shares in the order of the model's outputs."""
+    prevalence = settings.objective.class_prevalence
+    return None if prevalence is None else {name: prevalence[name] for name in classes}
 
 
 def _form(transform: Any) -> Form:

@@ -27,6 +27,7 @@ from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.runs.figures import published
 from sfumato.runs.heading import Heading
 from sfumato.runs.owner import sentences, uses
+from sfumato.runs.presentable import presentable
 from sfumato.training.conclusion import audits_shown
 from sfumato.training.job import UNTRAINED, lengths
 from sfumato.training.parts import budgeted
@@ -84,7 +85,7 @@ def _of_promise(
     """What the page of a private run says of its promise."""
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     facts, promised = Circumstances.from_dict(record["circumstances"]), Statement.from_dict(statement)
-    used = [] if facts.data_public or (public and not total) else together(record, plan)
+    used = [] if facts.data_public or (public and not total) else together(record, plan, public=public)
     return {
         # The page has an attacker's curve in place of the statement's own bounds, which are weaker.
         "statement": {**statement, "plain": promised.remarks},
@@ -110,8 +111,12 @@ def _attack(promised: Statement) -> Attack:
     )
 
 
-def together(record: Mapping[str, Any], plan: PrivacyPlan) -> list[str]:
-    """What all runs of the owner's on these data come to by now: private, as their number is."""
+def together(record: Mapping[str, Any], plan: PrivacyPlan, *, public: bool = False) -> list[str]:
+    """What all runs of the owner's on these data come to by now: private, as their number is.
+
+    Args:
+        public: for a page that says so all the same; names of other runs and of files stay out of it.
+    """
     data, places = record["data"], uses.places_of(record)
     materials = [data[name] for name in ("material", "pixels") if data.get(name)]
     try:
@@ -119,9 +124,11 @@ def together(record: Mapping[str, Any], plan: PrivacyPlan) -> list[str]:
         used, odd = uses.plans(materials, **known), uses.other_assignments(materials, **known)
         released = uses.figures(materials, places=places)
     except SfumatoError as error:
-        return [f"What your runs on these data cost together is not known: {error.problem}."]
+        why = "" if public else f": {error.problem}"  # which names a file of this machine
+        return [f"What your runs on these data cost together is not known{why}."]
     apart = [f"{sentences.of_other_assignments(odd, 'other')}."] if odd else []
-    return [*budgeted.lines(record), *sentences.of_all_uses(used, plan), *apart, *sentences.of_figures(released)]
+    total = [*sentences.of_all_uses(used, plan), *apart, *sentences.of_figures(released)]
+    return [*budgeted.lines(record, public=public), *total]
 
 
 def settings_shown(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,15 +261,3 @@ def backbone_shown(record: Mapping[str, Any]) -> dict[str, Any]:
     """Whose features a run was trained on, for its page."""
     name = record["data"].get("backbone")
     return {} if name is None else {"features of": name}
-
-
-def presentable(choices: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings for a page that may be published: no path, no seed."""
-    shown = {name: value for name, value in choices.items() if value not in (None, [], ())}
-    if shown.get("pretrained") not in (None, "timm"):
-        shown["pretrained"] = "weights from a file"
-    if "public_data" in shown:
-        shown["public_data"] = "a public source"
-    if "seed" in shown:
-        shown["seed"] = "chosen by the user"
-    return shown

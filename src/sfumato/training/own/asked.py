@@ -94,8 +94,9 @@ def private_steps(
     **Guarantee.** The weights after the last step, and all those before it together, have the plan's (epsilon, delta)
     for each single example: each step is a `PrivateStep` of participants by the plan (`Sampler`), is in the ledger
     before it is computed, and is drawn by (key, step), so that one that is taken again after an interruption is the
-    same release. With secure noise this holds for the numbers that a machine computes (`NoiseGrid`). The optimizer, and
-    what the loop's body does with weights, is post-processing as long as it looks at no private record.
+    same release; at other weights than before, as after a body that does something else, it is refused. With secure
+    noise this holds for the numbers that a machine computes (`NoiseGrid`). The optimizer, and what the loop's body does
+    with weights, is post-processing as long as it looks at no private record.
 
     Errors: `SfumatoError`, before anything is spent, for whatever is refused.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.experiment.settings import Performance
 from sfumato.gradients.checks.wrapped import of_logits
-from sfumato.gradients.examples import Tree, each, loss_of_one, tensors
+from sfumato.gradients.examples import Tree, call, each, loss_of_one, tensors
 from sfumato.models.weights.about import OWN_LOOP
 from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.randomness import RunKey
@@ -89,6 +89,32 @@ def _digest(model: nn.Module, loss: Any, examples: tuple[Tree, Tree]) -> str:
             value = loss_of_one(copied, of_logits(copied, loss), {}, inputs, targets, 1)
             digest.update(value.double().contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+def made_up_losses(model: nn.Module, loss: Any, examples: tuple[Tree, Tree]) -> Callable[[], str]:
+    """What gives, whenever it is asked, what the loss makes of these made-up examples' outputs as they are now: a loss
+    with a state may be moved between steps, such as by its weight of a term."""
+    copied = copy.deepcopy(model).cpu().eval()
+    taken, rows = of_logits(model, loss), range(len(tensors(examples)[0]))
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        ones = [each(lambda one, row=row: one[row : row + 1].cpu(), examples) for row in rows]
+        known = [(call(copied, {}, inputs), targets) for inputs, targets in ones]
+
+    def losses() -> str:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return str([taken(outputs, targets).double().tolist() for outputs, targets in known])
+
+    return losses
+
+
+def state_digest(model: nn.Module, losses: str) -> str:
+    """SHA-256 of all that a step's sum depends on and that is moved between steps: weights, modes, what is frozen, and
+    what the loss does (`made_up_losses`)."""
+    modes = [(name, module.training) for name, module in model.named_modules()]
+    frozen = [name for name, value in model.named_parameters() if not value.requires_grad]
+    return hashlib.sha256(f"{pins.weights_digest(model.state_dict())} {modes} {frozen} {losses}".encode()).hexdigest()
 
 
 def _row(tree: Tree, row: int) -> Tree:

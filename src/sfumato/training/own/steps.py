@@ -23,6 +23,7 @@ from sfumato.experiment.settings import Performance
 from sfumato.gradients import ClippedGradient
 from sfumato.gradients.examples import Tree, each
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
+from sfumato.privacy.ledger import WEIGHTS
 from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import Checkpoint
@@ -121,6 +122,7 @@ class PrivateSteps:
         )
         facts = with_noise(facts, noise, plan, self._gradient.zeros(), alone=micro_batch == 1)
         known = pinned.record_of(model, optimizer, made_up, loss, records, facts, self.performance, with_state)
+        self._losses = pinned.made_up_losses(model, loss, made_up)
         if budget is not None:
             known["budget"] = {"name": budget}
         if run.exists:
@@ -201,8 +203,11 @@ class PrivateSteps:
         sampler = Sampler(plan, self._key, records=self._records.count)
         saved_at, pause = time.monotonic(), CHECKPOINT_SECONDS
         for step in range(checkpoint.step, plan.steps):
-            if step >= paid:
-                ledger.append("release", {"step": step, "plan": plan.fingerprint})
+            weights = pinned.state_digest(self._model, self._losses())
+            if step < paid:
+                resume.refuse_other_weights(ledger, step, weights)
+            else:
+                ledger.append("release", {"step": step, "plan": plan.fingerprint, WEIGHTS: weights})
             with _devices.own_randomness(self._device), self._computing():
                 gradient, state = private(step, self._micro_batches(step, sampler.draw(step)), state)
             descend(self._optimizer, self._trained, gradient)

@@ -96,14 +96,18 @@ def of_record(record: Mapping[str, Any]) -> dict[str, str]:
     return {"budget": record["budget"]["name"]} if "budget" in record else {}
 
 
-def lines(record: Mapping[str, Any]) -> list[str]:
-    """How the budget of a run with this record stands by now: for the owner, as it says what else was done."""
+def lines(record: Mapping[str, Any], *, public: bool = False) -> list[str]:
+    """How the budget of a run with this record stands by now: for the owner, as it says what else was done.
+
+    Args:
+        public: without names of other runs and of files.
+    """
     if (name := of_record(record).get("budget")) is None:
         return []
     try:
         account = budgets.read_budget(name)
     except SfumatoError as error:
-        return [f"How the budget {name} stands is not known: {error.problem}."]
+        return [f"How the budget {name} stands is not known{'' if public else f': {error.problem}'}."]
     changes = [
         f"Its total was changed from epsilon {before.epsilon:g} to {after.epsilon:g} on {after.date[:10]}; a total "
         "that is changed in view of results is a choice that no theorem covers."
@@ -112,7 +116,7 @@ def lines(record: Mapping[str, Any]) -> list[str]:
     return [
         f"B{account.words[1:]}; plans add up by {account.filter.rule}.",
         *changes,
-        *map(_as_sentence, reserving.lost_words(account)),
+        *([] if public else map(_as_sentence, reserving.lost_words(account))),
     ]
 
 
