@@ -280,3 +280,28 @@ def test_verbs_send_to_the_loop_what_only_it_can_do(data, tmp_path, capsys, verb
     taken(data, tmp_path / "a", until=2)
     assert main([verb, str(tmp_path / "a")]) == 1
     assert "training loop of one's own (private_steps)" in capsys.readouterr().err
+
+
+def test_a_body_that_still_steps_along_its_own_gradient_is_refused(data, tmp_path):
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    run = sfumato.private_steps(
+        model, optimizer, data, noise_multiplier=1.0, batch_size=20, steps=3, directory=tmp_path / "run"
+    )
+    next(steps := iter(run))
+    before = digest(model)
+    optimizer.step()  # trainers call it with no gradient there, which moves nothing
+    functional.cross_entropy(model(data[0]), data[1]).backward()
+    with pytest.raises(SfumatoError, match=r"without noise.*take backward"):
+        optimizer.step()
+    assert digest(model) == before
+    steps.close()
+    optimizer.step()  # after the loop it is the caller's again
+
+
+def test_a_body_that_freezes_parameters_is_refused(data, tmp_path):
+    run, model, _ = begun(data, tmp_path / "run")
+    next(steps := iter(run))
+    model[0].requires_grad_(False)
+    with pytest.raises(SfumatoError, match=r"requires_grad of 2 parameters, such as 0\.bias; freeze before"):
+        next(steps)
