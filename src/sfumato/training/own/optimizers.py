@@ -138,8 +138,8 @@ def only_private(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     def refuse(*_: Any) -> None:
         if any(one.grad is not None for group in optimizer.param_groups for one in group["params"]):
             raise SfumatoError(
-                "optimizer.step() was called in the body of the loop over private_steps, along a gradient without noise; "
-                "the optimizer has taken its private step before the body runs",
+                "optimizer.step() was called in the body of the loop over private_steps, along a gradient without "
+                "noise; the optimizer has taken its private step before the body runs",
                 "take backward() and optimizer.step() out of the body",
             )
 
