@@ -39,7 +39,7 @@ def test_it_fits_and_says_what_it_promised(tmp_path):
     assert found.statement_.epsilon <= 3
     assert found.n_features_in_ == 64
     assert found.classes_.tolist() == list(range(10))
-    assert np.allclose(found.predict_proba(X[:5]).sum(1), 1)
+    assert np.abs(found.predict_proba(X[:50]).sum(1) - 1).max() < 1e-12  # a float32's sum makes log_loss warn
     assert verify(found.run_.directory).holds
     again = pickle.loads(pickle.dumps(found))
     assert (again.predict(X[:50]) == found.predict(X[:50])).all()

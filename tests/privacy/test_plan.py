@@ -228,6 +228,8 @@ def test_a_batch_that_is_not_everything_is_no_full_batch():
     assert PrivacyPlan.calibrate(**given) == PrivacyPlan.calibrate(**given, batch_size=600)
     with pytest.raises(SfumatoError, match="must be left out, but none is"):
         PrivacyPlan.calibrate(**given, epsilon=1.0)
+    with pytest.raises(SfumatoError, match="but steps and noise_multiplier are; leave out the one"):
+        PrivacyPlan.calibrate(examples=600, delta=1e-5, batch_size=60, epsilon=1.0)
 
 
 @pytest.mark.parametrize(

@@ -122,9 +122,10 @@ class PrivacyPlan:
         given = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier, "epsilon": epsilon}
         missing = [name for name, value in given.items() if value is None]
         if len(missing) != 1:
-            found = ", ".join(missing) if missing else "none"
+            found = " and ".join([*filter(None, [", ".join(missing[:-1])]), *missing[-1:]]) or "none"
+            verb = "are" if len(missing) > 1 else "is"
             raise SfumatoError(
-                f"exactly one of batch_size, steps, noise_multiplier and epsilon must be left out, but {found} is",
+                f"exactly one of batch_size, steps, noise_multiplier and epsilon must be left out, but {found} {verb}",
                 "leave out the one that should follow from the others",
             )
         if max_norm is not None and clipping is not None:

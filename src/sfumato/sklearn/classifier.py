@@ -179,7 +179,8 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         X, shape = _flattened(X, self.image_shape)
         X = validate_data(self, X, dtype="numeric", reset=False)
         images = as_images(X, self.image_shape_ if X.shape[1] == self.n_features_in_ else shape, self.value_range)
-        return self.model_.predict(images).double().numpy()
+        found = self.model_.predict(images).double().numpy()
+        return found / found.sum(axis=1, keepdims=True)  # of float32, whose sums scikit-learn's losses warn of
 
     def predict(self, X: Any) -> np.ndarray:
         """Labels (N,), each the likeliest."""

@@ -315,3 +315,28 @@ def test_a_step_is_not_taken_again_as_another_one(data, tmp_path, change):
     assert (tmp_path / "a" / names.LEDGER).read_bytes() == before
     assert looped().statement.epsilon > 0  # as it began, it goes on
     assert sfumato.verify(tmp_path / "a").holds
+
+
+def test_a_body_that_still_steps_along_its_own_gradient_is_refused(data, tmp_path):
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    run = sfumato.private_steps(
+        model, optimizer, data, noise_multiplier=1.0, batch_size=20, steps=3, directory=tmp_path / "run"
+    )
+    next(steps := iter(run))
+    before = digest(model)
+    optimizer.step()  # trainers call it with no gradient there, which moves nothing
+    functional.cross_entropy(model(data[0]), data[1]).backward()
+    with pytest.raises(SfumatoError, match=r"without noise.*take backward"):
+        optimizer.step()
+    assert digest(model) == before
+    steps.close()
+    optimizer.step()  # after the loop it is the caller's again
+
+
+def test_a_body_that_freezes_parameters_is_refused(data, tmp_path):
+    run, model, _ = begun(data, tmp_path / "run")
+    next(steps := iter(run))
+    model[0].requires_grad_(False)
+    with pytest.raises(SfumatoError, match=r"requires_grad of 2 parameters, such as 0\.bias; freeze before"):
+        next(steps)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -128,6 +129,36 @@ def _moved(
                     "give an optimizer that needs nothing else, such as torch.optim.AdamW",
                 ) from error
     return {name: value.detach() for name, value in parameters.items()}, optimizer.state_dict()
+
+
+@contextmanager
+def only_private(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Within it the optimizer refuses to step along a gradient: one of the caller's has neither clipping nor noise."""
+
+    def refuse(*_: Any) -> None:
+        if any(one.grad is not None for group in optimizer.param_groups for one in group["params"]):
+            raise SfumatoError(
+                "optimizer.step() was called in the body of the loop over private_steps, along a gradient without "
+                "noise; the optimizer has taken its private step before the body runs",
+                "take backward() and optimizer.step() out of the body",
+            )
+
+    hook = optimizer.register_step_pre_hook(refuse)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def refuse_refrozen(model: nn.Module, trained: Mapping[str, Tensor]) -> None:
+    """Refuse a loop whose body has frozen or thawed parameters: noise and clipping are for those of the beginning."""
+    now = {name for name, value in model.named_parameters() if value.requires_grad}
+    if changed := sorted(now ^ trained.keys()):
+        raise SfumatoError(
+            f"the body of the loop over private_steps has changed requires_grad of {len(changed)} parameters, "
+            f"such as {changed[0]}",
+            "freeze before private_steps is called, and give another call, with a budget of its own, what comes later",
+        )
 
 
 def refuse_foreign(optimizer: torch.optim.Optimizer, trained: Mapping[str, Tensor]) -> None:

@@ -31,7 +31,7 @@ from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.training.inputs import dropout_keys
 from sfumato.training.loop import CHECKPOINT_SECONDS, pause_after
 from sfumato.training.own import beginning, ending, pinned
-from sfumato.training.own.optimizers import refuse_foreign
+from sfumato.training.own.optimizers import only_private, refuse_foreign, refuse_refrozen
 from sfumato.training.own.records import OwnRecords
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.noise import noise_named, with_noise
@@ -211,7 +211,9 @@ class PrivateSteps:
             with _devices.own_randomness(self._device), self._computing():
                 gradient, state = private(step, self._micro_batches(step, sampler.draw(step)), state)
             descend(self._optimizer, self._trained, gradient)
-            yield OwnStep(step + 1, plan.steps)
+            with only_private(self._optimizer):
+                yield OwnStep(step + 1, plan.steps)
+            refuse_refrozen(self._model, self._trained)
             if (now := time.monotonic()) - saved_at > pause or step + 1 == plan.steps:
                 ledger.sync()
                 reached = self._checkpoint(step + 1, checkpoint.run, ledger.after(step + 1).hash, noise=state)
