@@ -48,7 +48,7 @@ ANSWERS: dict[str, Answer] = {
     "early_stopping": Answer(
         ("steps",),
         "there is none: the plan fixes `steps`, and to stop by a score on private data would tell of these; sfumato "
-        "finish ends a run at its last checkpoint, at the whole plan's epsilon",
+        "finish, or sfumato.Stop from an observer, ends a run early, at the whole plan's epsilon",
     ),
     "lora": Answer(
         ("trainable",),
@@ -76,7 +76,7 @@ ANSWERS: dict[str, Answer] = {
     "mixup": Answer(("views",), _NO_MIXING),
     "augment": Answer(("views",), "it is `views`, `shift`, `flip`, `zoom` and `crop_area`"),
     "label_smoothing": Answer(
-        ("loss",), "there is none; a loss of your own belongs in a loop of your own (sfumato.private_steps)"
+        ("loss",), "give the loss itself, from Python: `loss=torch.nn.CrossEntropyLoss(label_smoothing=0.1)`"
     ),
     "logger": Answer(("track",), "it is `track=mlflow`, `track=wandb`, or `tensorboard`"),
     "num_classes": Answer(("what", "source"), "classes are read from the data, or declared by name (`classes`)"),

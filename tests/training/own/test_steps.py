@@ -340,3 +340,46 @@ def test_a_body_that_freezes_parameters_is_refused(data, tmp_path):
     model[0].requires_grad_(False)
     with pytest.raises(SfumatoError, match=r"requires_grad of 2 parameters, such as 0\.bias; freeze before"):
         next(steps)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("max_grad_norm", "did you mean max_norm"),
+        ("target_epsilon", "did you mean epsilon"),
+        ("secure_mode", "it is noise=secure"),
+        ("lr", "give it to the optimizer"),
+        ("poisson_sampling", "leave it out: a plan samples by Poisson"),
+        ("anything", "give one of batch_size, budget, data,"),
+    ],
+)
+def test_arguments_of_other_tools_are_answered(data, tmp_path, name, remedy):
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    with pytest.raises(SfumatoError, match=f"private_steps has no argument {name}; {remedy}"):
+        sfumato.private_steps(model, optimizer, data, directory=tmp_path / "run", **{name: 1})
+
+
+@pytest.mark.parametrize("loss", [None, nn.CrossEntropyLoss(label_smoothing=0.1)])
+def test_targets_beyond_the_outputs_are_refused_before_there_is_a_run(data, tmp_path, loss):
+    inputs, targets = data
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    beyond = targets.clone()
+    beyond[-1] = beyond_outputs = model(inputs[:1]).shape[1]
+    with pytest.raises(SfumatoError, match=f"largest target is {beyond_outputs}, and the model has {beyond_outputs} "):
+        sfumato.private_steps(
+            *(model, optimizer, (inputs, beyond), loss),
+            noise_multiplier=1.0,
+            batch_size=20,
+            steps=3,
+            directory=tmp_path / "run",
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_step_is_no_batch(data, tmp_path):
+    run, _, _ = begun(data, tmp_path / "run")
+    with pytest.raises(SfumatoError, match=r"holds no inputs and targets.*for step in run"):
+        for _, _ in run:
+            pass

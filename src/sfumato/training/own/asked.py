@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Never
 
 import torch
 from torch import nn
@@ -12,13 +13,14 @@ from torch.nn import functional
 
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato.experiment.budget import SECURE, STANDARD
+from sfumato.experiment.elsewhere import answer
 from sfumato.gradients.checks.wrapped import loss_of_model, unwrapped
 from sfumato.gradients.examples import Tree
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.own.pinned import stated
-from sfumato.training.own.records import LABELS, own_records
+from sfumato.training.own.records import LABELS, OwnRecords, own_records
 from sfumato.training.own.steps import Loss, PrivateSteps
 from sfumato.training.parts import budgeted
 from sfumato.training.preparation.noise import refuse_noise
@@ -51,6 +53,7 @@ def private_steps(
     precision: str | None = None,
     threads: int | None = None,
     micro_batch: int | None = None,
+    **unknown: Never,
 ) -> PrivateSteps:
     """The private steps of a training loop of one's own; the same call goes on with a run that was interrupted.
 
@@ -100,6 +103,7 @@ def private_steps(
 
     Errors: `SfumatoError`, before anything is spent, for whatever is refused.
     """
+    _refuse(unknown)
     run, key, model = RunDirectory(directory), owner_key(), unwrapped(model)
     records = own_records(data, key)
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -115,14 +119,11 @@ def private_steps(
     budgeted.check(budget, public=facts.data_public)
     machine = Machine(threads=threads, micro_batch=micro_batch, precision=precision)
     start = Start.of(run, machine=machine) if run.exists else Start(machine=machine)
-    if loss is None:
-        inputs = records.like[0]
-        loss = loss_of_model if isinstance(inputs, dict) and LABELS in inputs else functional.cross_entropy
     return PrivateSteps(
         model=model,
         optimizer=optimizer,
         records=records,
-        loss=loss,
+        loss=loss or _loss_by_rule(records),
         plan=plan,
         run=run,
         facts=facts,
@@ -133,6 +134,19 @@ def private_steps(
         seed=seed,
         start=start,
     )
+
+
+def _loss_by_rule(records: OwnRecords) -> Loss:
+    inputs = records.like[0]
+    return loss_of_model if isinstance(inputs, dict) and LABELS in inputs else functional.cross_entropy
+
+
+def _refuse(unknown: Mapping[str, Any]) -> None:
+    """Refuse arguments that there are none of, with what they are called here."""
+    for name, value in unknown.items():
+        meant = _ELSEWHERE.get(name) or answer(name, _ARGUMENTS, given=value)
+        remedy = meant or f"give one of {', '.join(sorted(_ARGUMENTS))}"
+        raise SfumatoError(f"private_steps has no argument {name}", remedy.replace("`", ""))
 
 
 def _planned(
@@ -170,3 +184,11 @@ def _calibrated(
             )
         asked = asked | {"steps": -int(-epochs * examples // asked["batch_size"])}
     return PrivacyPlan.calibrate(examples=examples, delta=delta or min(1e-5, 1 / examples), max_norm=max_norm, **asked)
+
+
+_OPTIMIZERS = "give it to the optimizer, which is yours"
+_ELSEWHERE = {
+    **dict.fromkeys(("lr", "learning_rate", "momentum", "weight_decay", "betas"), _OPTIMIZERS),
+    "poisson_sampling": "leave it out: a plan samples by Poisson; plan=PrivacyPlan(...) takes other participations",
+}
+_ARGUMENTS = frozenset(inspect.signature(private_steps).parameters) - {"unknown"}

@@ -43,6 +43,7 @@ class OwnRecords:
         examples: N of the plan: how many there are, or as many as were declared of a source.
         facts: what a statement must say of the data.
         held: whether they are in memory, where nothing changes them between two reads.
+        largest: the largest target, where targets are one whole number each.
     """
 
     count: int
@@ -53,6 +54,7 @@ class OwnRecords:
     examples: int
     facts: Circumstances = field(default_factory=partial(Circumstances, read=("examples",)))
     held: bool = True
+    largest: int | None = None
     key: bytes = field(repr=False)
 
     @property
@@ -126,10 +128,7 @@ def _of_source(source: Source, owner_key: bytes) -> OwnRecords:
         return images, labels[torch.from_numpy(rows)]
 
     return OwnRecords(
-        count=len(source.train),
-        read=read,
-        codes=_coded(owner_key, read, len(source.train))[0],
-        materials=source.materials,
+        **_coded(owner_key, read, len(source.train)) | {"materials": source.materials},
         places=source.places,
         examples=source.examples,
         facts=Circumstances(
@@ -157,8 +156,7 @@ def _of_tensors(inputs: Any, targets: Any, owner_key: bytes) -> OwnRecords:
         chosen = torch.from_numpy(rows)
         return each(lambda one: one.index_select(0, chosen), (inputs, targets))  # type: ignore[return-value]
 
-    codes, materials = _coded(owner_key, read, counts[0])
-    return OwnRecords(count=counts[0], read=read, codes=codes, materials=materials, examples=counts[0], key=owner_key)
+    return OwnRecords(**_coded(owner_key, read, counts[0]), examples=counts[0], key=owner_key)
 
 
 def _of_dataset(data: Any, owner_key: bytes) -> OwnRecords:
@@ -178,11 +176,7 @@ def _of_dataset(data: Any, owner_key: bytes) -> OwnRecords:
             ) from None
         return _as_tree(inputs), _as_tree(targets)
 
-    count = len(data)
-    codes, materials = _coded(owner_key, read, count)
-    records = OwnRecords(
-        count=count, read=read, codes=codes, materials=materials, examples=count, held=False, key=owner_key
-    )
+    records = OwnRecords(**_coded(owner_key, read, len(data)), examples=len(data), held=False, key=owner_key)
     records.take(np.arange(min(8, len(data))))  # random transforms show at once
     return records
 
@@ -205,21 +199,22 @@ def _as_tree(collated: Any) -> Tree:
     return tuple(map(_as_tree, collated)) if isinstance(collated, list) else collated
 
 
-def _coded(
-    owner_key: bytes, read: Callable[[np.ndarray], tuple[Tree, Tree]], count: int
-) -> tuple[np.ndarray, tuple[str, str]]:
-    """The code of each record, uint8 (count, 16), and by what all of them are known again.
+def _coded(owner_key: bytes, read: Callable[[np.ndarray], tuple[Tree, Tree]], count: int) -> dict[str, Any]:
+    """What `OwnRecords` has of so many records: their codes, by what all of them are known again, the largest target.
 
     **Guarantee.** The owner's list knows the same records again in whatever order, and the same inputs with other
     targets or as numbers of another type: a run that predicts something else of the same people counts with this one.
     """
-    whole, inputs_alone = [], []
+    whole, inputs_alone, largest = [], [], None
     for rows in np.array_split(np.arange(count), max(1, count // 256)):
         inputs, targets = read(rows)
         whole.append(_codes(owner_key, inputs, targets))
         inputs_alone.append(_codes(owner_key, each(lambda one: one if one.is_complex() else one.double(), inputs)))
+        if isinstance(targets, Tensor) and targets.dim() == 1 and targets.dtype == torch.int64:
+            largest = max(int(targets.max()), -1 if largest is None else largest)
     codes = np.concatenate(whole)
-    return codes, (_material(owner_key, codes), _material(owner_key, np.concatenate(inputs_alone)))
+    materials = _material(owner_key, codes), _material(owner_key, np.concatenate(inputs_alone))
+    return {"count": count, "read": read, "codes": codes, "materials": materials, "largest": largest}
 
 
 def _codes(owner_key: bytes, *trees: Tree) -> np.ndarray:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.experiment.settings import Performance
 from sfumato.gradients import ClippedGradient
+from sfumato.gradients.checks import losses
 from sfumato.gradients.examples import Tree, each
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
 from sfumato.privacy.ledger import WEIGHTS
@@ -63,6 +64,12 @@ class OwnStep:
 
     def __repr__(self) -> str:
         return f"step {self.number} of {self.steps}"
+
+    def __iter__(self) -> NoReturn:
+        raise SfumatoError(
+            "a step of private_steps holds no inputs and targets: it has moved the weights already",
+            "write `for step in run:`, and leave out forward pass, backward() and optimizer.step()",
+        )
 
 
 class PrivateSteps:
@@ -110,6 +117,7 @@ class PrivateSteps:
         with _devices.own_randomness(self._device):
             torch.manual_seed(0)
             shape, targets = _one(made_up[0]), made_up[1]
+            losses.refuse_beyond(model, loss, each(lambda one: one.to(self._device), made_up[0]), records.largest)
             self._gradient.self_check(shape, targets=targets)
             micro_batch = known_micro_batch(start, noise)
             micro_batch = micro_batch or size_micro_batch(self._gradient, shape, str(self._device), targets)
