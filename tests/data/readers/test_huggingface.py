@@ -155,3 +155,11 @@ def test_the_five_lines_of_the_docs_end_in_an_onnx_file(pictures, tmp_path, monk
     session = onnxruntime.InferenceSession("runs/digits/export-onnx/model.onnx")
     (probabilities,) = session.run(None, {"records": IMAGES[:5, :, :, None]})
     assert probabilities.shape == (5, 2)
+
+
+def test_a_folder_of_image_files_is_refused_with_what_reads_them(tmp_path):
+    from sfumato.data.readers import huggingface
+
+    (tmp_path / "metadata.csv").write_text("file_name,label\n")
+    with pytest.raises(SfumatoError, match=r"holds no Parquet; correct hf:.* read by folder:PATH, .*--path-column"):
+        huggingface.find(str(tmp_path))

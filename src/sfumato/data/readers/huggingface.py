@@ -52,6 +52,10 @@ def find(argument: str) -> None:
     """Refuse what is not there, and what no library reads."""
     path = expanded(argument)
     if path.exists() and not is_data_set(argument):
+        if path.is_dir() and not any(path.rglob("*.parquet")):
+            remedy = f"correct hf:{argument}; image files are read by folder:PATH, and those of a metadata.csv by "
+            remedy += "csv:PATH/metadata.csv --path-column file_name"
+            raise SfumatoError(f"folder {str(path)!r} is not of save_to_disk, and holds no Parquet", remedy)
         parquet.find(argument)
         return
     if not path.exists() and (_NAME.fullmatch(argument) is None or argument.startswith(".")):
