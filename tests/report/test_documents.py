@@ -17,7 +17,7 @@ PLAN = PrivacyPlan(
     delta=1e-5,
 )
 SAID = Statement(plan=PLAN, circumstances=Circumstances(kept=(40, 50))).to_dict()
-OWNER = {"heading": {}, "together": (), "persons": (), "kept_files": ("settings.json",), "signed": False}
+OWNER = {"heading": {}, "together": (), "kept_files": ("settings.json",), "signed": False}
 
 
 def facts(**parts) -> Documented:
@@ -85,7 +85,7 @@ def test_an_assessment_says_what_a_record_can_and_marks_what_it_cannot():
     filled = assessment(facts(), **OWNER | {"heading": {"purpose": "a trial", "owner": "Ward 3", "date": "2026-03-01"}})
     assert filled.count(BLANK) == 7
     assert "Ward 3" in filled
-    more = assessment(facts(), **OWNER | {"together": ["Two runs."], "persons": ["Of two."], "signed": True})
+    more = assessment(facts(persons=["Of two."]), **OWNER | {"together": ["Two runs."], "signed": True})
     for words in ("- Two runs.", "- Of two.", "`signature.json` says who vouches"):
         assert words in more
 

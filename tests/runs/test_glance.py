@@ -70,7 +70,7 @@ def test_two_runs_are_shown_beside_each_other(at, capsys):
     assert "for the owner" in page
     assert (at / "both.html").stat().st_mode & 0o077 == 0
     main(["compare", "runs/a", "runs/a"])
-    assert "nothing was set otherwise" in capsys.readouterr().out
+    assert "no setting differs" in capsys.readouterr().out
 
 
 def test_what_a_data_set_was_used_for(at, capsys):

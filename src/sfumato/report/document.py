@@ -110,8 +110,9 @@ def _scope(statement: Mapping[str, Any]) -> str:
     """Of what and at which delta epsilon speaks."""
     if statement["epsilon"] is None:
         return ""
-    unit = f"for each single {statement['unit']}, " if statement.get("unit") else ""
-    return f"{unit}at delta {significant(float(statement['delta']))}; smaller is safer"
+    unit = statement.get("unit")
+    who = f"for each single {'person' if unit == 'user' else unit}, " if unit else ""
+    return f"{who}at delta {significant(float(statement['delta']))}; smaller is safer"
 
 
 def _strength(statement: Mapping[str, Any]) -> str:

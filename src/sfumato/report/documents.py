@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 BLANK = "**TO BE FILLED IN**"
@@ -46,6 +46,8 @@ class Documented:
         library: what opens the model.
         use: how, in Markdown.
         check: how the promise is checked, likewise.
+        about: who answers for the data, how they are reached and so on, as published by the owner.
+        persons: what a promise for single records means for persons with several, a line each.
     """
 
     title: str
@@ -59,6 +61,8 @@ class Documented:
     library: str = "sfumato"
     use: str = _USE
     check: str = _CHECK
+    about: Mapping[str, str] = field(default_factory=dict)
+    persons: Sequence[str] = ()
 
 
 def model_card(facts: Documented) -> str:
@@ -96,8 +100,10 @@ def model_card(facts: Documented) -> str:
         "\n".join(front),
         f"# {_inline(facts.title)}",
         facts.statement["sentence"],
+        *([_listed(facts.persons)] if facts.persons else []),
         "## The model",
-        f"- Network: `{facts.model}`\n- Takes: {facts.inputs}\n{classes}- Trained on: {facts.data}",
+        f"- Network: `{facts.model}`\n- Takes: {facts.inputs}\n{classes}- Trained on: {facts.data}"
+        + "".join(f"\n- {name.replace('_', ' ').capitalize()}: {_inline(line)}" for name, line in facts.about.items()),
         "## How well it does",
         "\n".join(measured) or "Not published: figures of private data are the owner's alone.",
     ]
@@ -115,7 +121,6 @@ def assessment(
     *,
     heading: Mapping[str, str],
     together: Sequence[str],
-    persons: Sequence[str],
     kept_files: Sequence[str],
     signed: bool,
 ) -> str:
@@ -124,7 +129,6 @@ def assessment(
     Args:
         heading: who answers, when, and what for, where the owner has said so.
         together: what all runs on the same data come to.
-        persons: what is promised to persons with several records.
         kept_files: files of the run that hold or show private data.
         signed: whether somebody vouches for the run.
     """
@@ -151,7 +155,7 @@ def assessment(
         "## 3. Who is protected",
         f"One unit of the promise is one {'person' if plan['unit'] == 'user' else 'record'} ({said['adjacency']} "
         "adjacency).",
-        *([_listed(persons)] if persons else []),
+        *([_listed(facts.persons)] if facts.persons else []),
         "## 4. What is promised",
         said["sentence"],
         _listed([line for line in said["plain"] if not line.startswith(_WEAKER)]),

@@ -32,7 +32,7 @@ def page_of_two(found: Mapping[str, Any]) -> str:
         public=all(one["public"] for one in found["runs"]),
         tables=[
             (name, [(row["name"], _cell(row["first"]), _cell(row["second"])) for row in found[key]])
-            for name, key in (("What was set otherwise", "settings"), ("Figures", "figures"))
+            for name, key in (("Settings that differ", "settings"), ("Figures", "figures"))
         ],
         curves=[(name, Markup(_curve(name, both, (first, second)))) for name, both in found["curves"].items()],
     )

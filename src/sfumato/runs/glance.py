@@ -122,7 +122,7 @@ class Difference:
 
     Args:
         runs: both in a line.
-        settings: (name, first, second) of what was set otherwise; None where one of them has no such setting.
+        settings: (name, first, second) of what differs; None where one of them has no such setting.
         figures: (name, first, second) of all that was measured or promised.
         curves: by figure the points (step, value) of both.
     """

@@ -74,7 +74,7 @@ def test_what_is_given_with_public_is_published_as_it_was_then(call, table, quic
     public = text("run/report-public.html")
     for words in ("Hospital", "dpo@example.org", "X-rays of 2019", "about data"):
         assert words in public
-    for words in ("a secret trial", "Ward 3", "--examples", "→", "--unit user", "you can mend"):
+    for words in ("a secret trial", "Ward 3", "--examples", "→", "--unit user", "you can change"):
         assert words not in public
     assert "→ declare them" in text("run/report.html")
     assert "a secret trial" in text("run/report.html")
@@ -141,6 +141,12 @@ def test_a_model_card_has_no_figure_of_private_data_and_an_assessment_is_the_own
     assert "# Dots" in card
     assert "a trial" not in card
     assert "from noisy counts, epsilon 4" in card
+    assert "- A person with 5 records: epsilon " in card
+    call("report run --public --contact dpo@example.org")
+    call("report run --model-card")
+    assert "- Contact: dpo@example.org" in text("run/README.md"), "what was published stands on the card too"
+    assert "a trial" not in text("run/README.md")
+    assert "The promise has no end date" in text("run/report-public.html")
     measured = json.loads(Path("run/evaluation.json").read_text())
     Path("run/evaluation.json").write_text(json.dumps({**measured, "accuracy": 0.12345}))
     call("report run --model-card")

@@ -87,11 +87,11 @@ def test_facts_that_were_read_are_one_entry_with_the_options_that_declare_them()
 
 def test_what_can_be_mended_comes_first_and_says_how():
     (heading, entries), *_ = grouped(STATEMENTS[0].not_covered)
-    assert heading == "What you can mend"
+    assert heading == "What you can change"
     assert all(entry.remedy for entry in entries)
 
 
-@pytest.mark.parametrize(("machines", "heading"), [(1, "What is technical"), (2, "What you can mend")])
+@pytest.mark.parametrize(("machines", "heading"), [(1, "What is technical"), (2, "What you can change")])
 def test_processes_of_one_machine_are_not_told_to_compute_on_one(machines, heading):
     ((found, (entry,)),) = grouped([Computed(processes=8, machines=machines).not_covered])
     assert found == heading

@@ -10,9 +10,9 @@ from sfumato.privacy.statements.circumstances import FACT_NAMES
 
 MENDABLE, INHERENT, TECHNICAL, FURTHER = "mendable", "inherent", "technical", "further"
 HEADINGS = {
-    MENDABLE: "What you can mend",
+    MENDABLE: "What you can change",
     FURTHER: "Further",
-    INHERENT: "What lies in the matter",
+    INHERENT: "What cannot be avoided",
     TECHNICAL: "What is technical",
 }
 

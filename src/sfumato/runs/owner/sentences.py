@@ -46,7 +46,9 @@ def summary(earlier: Sequence[Use], coming: Use) -> str:
             f"{which}; together with this one, if all were planned in advance, they come to epsilon "
             f"{rounded_up(own.epsilon)} at delta {own.delta!r}, for {under} adjacency, which each of them holds for"
         )
-    return "; ".join([note, *map(of_other_unit, others), "a set that was changed and lies elsewhere counts apart"])
+    return "; ".join(
+        [note, *map(of_other_unit, others), "a copy of the data in another place that was also changed is not counted"]
+    )
 
 
 def of_all_uses(used: Sequence[Use], plan: PrivacyPlan) -> list[str]:
@@ -82,7 +84,8 @@ def of_all(runs: int, epsilon: float, delta: float, adjacency: str | None, *, us
     return (
         f"At least {runs} runs of yours have used these data; planned in advance, they are together "
         f"({rounded_up(epsilon)}, {delta!r})-differentially private under {adjacency} adjacency, which each of them "
-        f"holds for, for {one} is in all of them. A set that was changed and lies elsewhere counts apart."
+        f"holds for, for {one} is in all of them. A copy of the data in another place that was also changed is "
+        "not counted."
     )
 
 

@@ -64,17 +64,11 @@ def assessment_of(run: RunDirectory) -> str:
     if is_public(run):
         raise SfumatoError(f"{run.path} promises nothing about any private data", "leave out --dpia")
     record, plan = run.read_json(names.SETTINGS), PrivacyPlan.from_dict(run.read_json(names.PLAN))
-    facts, persons = _documented(run), []
-    if plan.unit.name == "example":
-        persons = [
-            f"A person with {count} records: epsilon {rounded_up(epsilon)} at the same delta."
-            for count, epsilon in persons_of(plan)
-        ]
+    facts = _documented(run)
     return assessment(
         facts,
         heading=Heading.read(run).private,
         together=[] if facts.statement["circumstances"]["data_public"] else together(record, plan),
-        persons=persons,
         kept_files=[name for name in _PRIVATE if (run / name).exists()],
         signed=(run / names.SIGNATURE).exists(),
     )
@@ -94,7 +88,22 @@ def _documented(run: RunDirectory) -> Documented:
         inputs=tokens or _images(data),
         statement=statement,
         figures=_figures(run, statement),
+        about=Heading.read(run).public,
+        persons=_persons(run, statement),
     )
+
+
+def _persons(run: RunDirectory, statement: Mapping[str, Any]) -> list[str]:
+    """What a private run of single examples promises persons with several, by its plan alone."""
+    if statement["epsilon"] is None or statement["circumstances"]["data_public"]:
+        return []
+    plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
+    if plan.unit.name != "example":
+        return []
+    return [
+        f"A person with {count} records: epsilon {rounded_up(epsilon)} at the same delta."
+        for count, epsilon in persons_of(plan)
+    ]
 
 
 def _task(*, texts: bool, embeds: bool) -> str:

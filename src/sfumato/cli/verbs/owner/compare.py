@@ -60,7 +60,7 @@ def show(found: Difference) -> None:
     if found.settings:
         console.table(("setting", first, second), [(name, *map(told, both)) for name, *both in found.settings], texts=2)
     else:
-        console.result("nothing was set otherwise")
+        console.result("no setting differs")
     console.result()
     console.table(("figure", first, second), [(name, *map(told, both)) for name, *both in found.figures], texts=2)
     for name, both in found.curves.items():
