@@ -177,7 +177,8 @@ CALLED = {
     "channels": "in_chans in_channels num_channels",
     "test_fraction": "val_split validation_split val_size test_size test_split validation_fraction",
     "views": "augmult k augmentation_multiplicity",
-    "user_from": "user_column users_from group_by groupby",
+    "user_from": "users_from group_by groupby",
+    "user_column": "patient_column subject_column person_column user_col",
     "label_column": "target_column label_col y_col",
     "path_column": "image_column path_col x_col",
 }

@@ -121,6 +121,14 @@ class Loading:
         remedy="leave it out, or give a table",
     )
     """Which column of a table holds the classes."""
+    user_column: str | None = fact(
+        "NAME",
+        "user",
+        of="images",
+        only="`user_column` is for csv:, parquet: and hf:",
+        remedy="leave it out, or give a table",
+    )
+    """Which column of a table says whose image each one is."""
     test_fraction: float | None = fact("SHARE", "0.2")
     """Share of the test part where a source has none of its own."""
     skip_unreadable: bool = fact(

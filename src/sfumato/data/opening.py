@@ -67,6 +67,7 @@ def open_source(
             it, after their own modality transformation; without one by each file's own window, where it has one.
         path_column: which column of a table holds the images' paths; None for "path".
         label_column: which column of a table, or of Parquet, holds the classes; None for "label".
+        user_column: which of them says whose image each one is; None for "user", where there is one.
         root: the folder of torchvision's data sets.
         download: whether a missing torchvision data set may be fetched.
         test_fraction: expected share of the test part where the keyed hash splits; None for a fifth.

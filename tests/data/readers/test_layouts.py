@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -70,6 +72,29 @@ def test_columns_of_other_names(tmp_path):
         opened(f"csv:{tmp_path}/t.csv", path_column="image_id", label_column="kind")
     with pytest.raises(SfumatoError, match="path_column is for csv:"):
         opened("digits", path_column="image_id")
+
+
+def test_a_column_of_another_name_says_whose_image_it_is(tmp_path):
+    pictures(tmp_path, 36)
+    lines = [f"{place}.png,{'ab'[place % 2]},p{place // 3}" for place in range(36)]
+    (tmp_path / "t.csv").write_text("\n".join(["path,label,Patient", *lines]))
+    rows = [(tmp_path / f"{place}.png").read_bytes() for place in range(36)]
+    columns = {"image": rows, "label": ["a", "b"] * 18, "user": ["one"] * 36}
+    columns["Patient"] = [f"p{place // 3}" for place in range(36)]
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet", row_group_size=10)
+    assert opened(f"csv:{tmp_path}/t.csv").users is None
+    for spec in (f"csv:{tmp_path}/t.csv", f"parquet:{tmp_path}/t.parquet"):
+        found = opened(spec, user_column="Patient", test_fraction=0.4)
+        assert found.users == len(found.train) / 3  # all of a person's images are in one part
+        assert len(found.test) % 3 == 0
+    with pytest.raises(SfumatoError, match="has no column 'who'; correct user_column"):
+        opened(f"parquet:{tmp_path}/t.parquet", user_column="who")
+    with pytest.raises(SfumatoError, match=r"has no column 'patient' in its first line, .*; correct user_column"):
+        opened(f"csv:{tmp_path}/t.csv", user_column="patient")
+    with pytest.raises(SfumatoError, match="label_column and user_column are both 'label'"):
+        opened(f"csv:{tmp_path}/t.csv", label_column="label", user_column="label")
+    with pytest.raises(SfumatoError, match=r"user_column is for csv:, parquet: and hf:"):
+        opened("digits", user_column="Patient")
 
 
 def test_labels_that_look_like_numbers(tmp_path):

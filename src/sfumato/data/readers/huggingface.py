@@ -20,7 +20,10 @@ from sfumato.data.readers.sharded.tables import TableRows
 from sfumato.data.readers.whose import BY_CLASS
 from sfumato.data.subsets.part_names import notes, part_named, test_part
 
-UNDERSTOOD = ("label_columns", "label_column", "skip_unreadable", f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}")
+UNDERSTOOD = (
+    *("label_columns", "label_column", "user_column", "skip_unreadable"),
+    *(f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}"),
+)
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 

@@ -15,7 +15,10 @@ from sfumato.data.readers.sharded.names import parts_of, shards_of
 from sfumato.data.readers.sharded.row_groups import Rows
 from sfumato.data.readers.whose import BY_CLASS
 
-UNDERSTOOD = ("label_columns", "label_column", "skip_unreadable", f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}")
+UNDERSTOOD = (
+    *("label_columns", "label_column", "user_column", "skip_unreadable"),
+    *(f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}"),
+)
 SUFFIX = ".parquet"
 
 

@@ -26,7 +26,10 @@ from sfumato.data.texts import reading
 _PATH = ("path",)
 SHOWN = 5
 """Lines that a refusal names besides the first."""
-UNDERSTOOD = ("label_columns", "label_column", "path_column", f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}")
+UNDERSTOOD = (
+    *("label_columns", "label_column", "path_column", "user_column"),
+    *(f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}"),
+)
 
 
 def load(path: str, order: Order) -> Parts:
@@ -115,9 +118,16 @@ def _load_images(table: Path, first: Sequence[str], lines_of: Lines, order: Orde
 
 
 def _renamed(table: Path, first: Sequence[str], lines_of: Lines, loading: Loading) -> tuple[Sequence[str], Lines]:
-    """The first line and all others with the columns that were declared called path and label, as they are read by."""
-    given = {"path": loading.path_column, "label": loading.label_column}
-    wanted = {own: name for name, own in given.items() if own is not None}
+    """The first line and all others with the declared columns called path, label and user, as they are read by."""
+    given = {"path": loading.path_column, "label": loading.label_column, "user": loading.user_column}
+    wanted: dict[str, str] = {}
+    for name, own in given.items():
+        if own in wanted:
+            raise SfumatoError(
+                f"`{wanted[own]}_column` and `{name}_column` are both {own!r}", "name a column of its own for each"
+            )
+        if own is not None:
+            wanted[own] = name
     for own, name in wanted.items():
         if own not in first:
             shown = repr(",".join(first)[:100])

@@ -45,9 +45,9 @@ def listing(stored: Rows, parts: Sequence[str | None], order: Order, where: str)
         names=names,
         written=written,
         test=None if parts[0] is None else part_of,
-        users=reader.texts["user"].numbers() if "user" in stored.schema.names else None,
+        users=reader.texts["user"].numbers() if "user" in reader.beside else None,
         people=tuple(reader.texts["user"].names),
-        groups=reader.texts["group"].array() if "group" in stored.schema.names else None,
+        groups=reader.texts["group"].array() if "group" in reader.beside else None,
         times=np.concatenate(reader.times) if reader.times else None,
         filtered=MARK in stored.schema.names,
     )
@@ -70,11 +70,17 @@ class _Reader:
             if name not in schema.names:
                 remedy = "correct `label_column`" if several is None else "name columns of 0 and 1 as `label_columns`"
                 raise SfumatoError(f"{where} has no column {name!r}", remedy)
-        self._beside = [name for name in _FACTS if name in schema.names]
-        if "group" in self._beside and "user" not in self._beside:
+        user = order.declared.loading.user_column
+        if user is not None and (user not in schema.names or user in self._labels):
+            remedy = "correct `user_column`, or give user_from=class where each class is a person"
+            what = "no column" if user not in schema.names else "the labels in the column"
+            raise SfumatoError(f"{where} has {what} {user!r}", remedy)
+        called = {"user": user or "user", "group": "group", "time": "time"}
+        self.beside = {fact: name for fact, name in called.items() if name in schema.names}
+        if "group" in self.beside and "user" not in self.beside:
             raise SfumatoError(f"{where} has a column 'group' and no column 'user'", "add it, or rename the column")
         rule = order.declared.people.user_from
-        if rule is not None and "user" in self._beside:
+        if rule is not None and "user" in self.beside:
             raise SfumatoError(f"{where} has the column user, and `user_from={rule}` is given", "leave one of them out")
         self._numbers: list[np.ndarray] = []
         self.texts = {name: Texts() for name in ("label", "user", "group")}
@@ -82,16 +88,17 @@ class _Reader:
 
     def add(self, group: int) -> None:
         """The rows of one more group."""
-        names = list(dict.fromkeys([*self._labels, *self._beside]))
+        names = list(dict.fromkeys([*self._labels, *self.beside.values()]))
+        facts = {name: fact for fact, name in self.beside.items()}
         table, first = self._stored.table(group, names), self._stored.starts[group]
         for name in names:
-            column = table[name].combine_chunks()
+            column, fact = table[name].combine_chunks(), facts.get(name)
             if column.null_count:
                 self._refuse(first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))), f"no {name}")
-            if name == "time":
+            if fact == "time":
                 self.times.append(self._times(column, first))
-            elif name in self._beside:
-                self._text(self.texts[name], column, name, first)
+            elif fact is not None:
+                self._text(self.texts[fact], column, fact, first)
         columns = [table[name].combine_chunks() for name in self._labels]
         if self._listed is not None:
             self._numbers.append(self._members(columns[0], first))
