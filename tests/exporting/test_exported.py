@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import sfumato
@@ -128,6 +129,28 @@ def test_onnx_opens_without_sfumato(tmp_path, pictures, by_card):
     assert str(Path(exported.__file__).parent).encode() not in (made.path / "model.onnx").read_bytes()
     before = (made.path / "model.onnx").read_bytes()
     assert (sfumato.export(path, output=tmp_path / "again").path / "model.onnx").read_bytes() == before
+
+
+def test_the_card_reads_scans_and_greys_of_16_bits_as_the_run_did(tmp_path, scan, monkeypatch, card_code):
+    """Values after slope and intercept, by the declared window, inverted where the lowest one is white."""
+    values = np.random.default_rng(0).integers(0, 3000, (20, 24)).astype(np.int16)
+    tags = {"RescaleSlope": 1, "RescaleIntercept": -1024}
+    paths = [scan(tmp_path / "plain.dcm", values, **tags)]
+    paths += [scan(tmp_path / "inverse.dcm", values, PhotometricInterpretation="MONOCHROME1", **tags)]
+    Image.fromarray((values // 4).astype(np.uint16)).save(tmp_path / "deep.png")
+    Image.fromarray((values // 12).astype(np.uint8)).save(tmp_path / "plain.png")
+    paths = [str(path) for path in (*paths, tmp_path / "deep.png", tmp_path / "plain.png")]
+    transform = Transform(size=8, channels=1, mean=(0.4,), std=(0.3,), window=(-160, 240))
+    module = drawn("linear", classes=3, channels=1, size=8)
+    path = stored(tmp_path / "model.safetensors", "linear", module, transform, CLASSES)
+    made = sfumato.export(path, to="torch-export")
+    place = {"paths": paths}
+    with monkeypatch.context() as patch:
+        patch.chdir(made.path)
+        exec(card_code(made.path), place)
+    torch.testing.assert_close(place["probabilities"], sfumato.load(path).predict(paths), atol=1e-5, rtol=0)
+    rules = json.loads((made.path / "preprocessing.json").read_text())["before"]
+    assert any("MONOCHROME1" in rule for rule in rules)
 
 
 class Branching(nn.Module):

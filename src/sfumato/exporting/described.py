@@ -60,13 +60,17 @@ def before(served: Served) -> list[str]:
     if isinstance(transform, Tokens):
         return _of_texts(transform)
     size = transform.size
-    levels = [
-        f"greys of 16 bits: round((min(max(value, {low}), {high}) - {low}) * 255 / ({high} - {low}))"
-        for low, high in ([transform.levels.ends] if transform.levels is not None else [])
-    ]
+    first, levels = "the first frame of the file, of 8 bits", []
+    if transform.levels is not None:
+        low, high = transform.levels.ends
+        first = "the first frame of the file; of DICOM, the values after slope and intercept (its modality LUT)"
+        levels = [
+            f"greys of DICOM and of 16 bits: round((min(max(value, {low}), {high}) - {low}) * 255 / ({high} - {low}))",
+            "greys of DICOM whose lowest value is white (MONOCHROME1): 255 - grey",
+        ]
     mode = "L, grey: (299 R + 587 G + 114 B) / 1000" if transform.channels == 1 else "RGB"
     return [
-        "the first frame of the file, of 8 bits",
+        first,
         "turned and mirrored as its EXIF tag Orientation says",
         *levels,
         "transparent parts are put on white",
@@ -94,13 +98,38 @@ def _of_texts(tokens: Tokens) -> list[str]:
     ]
 
 
+OF_LEVELS = """```python
+import numpy as np
+import pydicom  # 3 or later, for DICOM
+from PIL import Image, ImageOps
+
+
+def in_eight_bits(values):
+    inside = np.clip(values.astype(np.float32), {low}, {high}) - {low}
+    return np.rint(inside * 255 / ({high} - {low})).astype(np.uint8)
+
+
+def opened(path):
+    if not pydicom.misc.is_dicom(path):
+        image = Image.open(path)
+        deep = image.mode.startswith("I")
+        return Image.fromarray(in_eight_bits(np.asarray(ImageOps.exif_transpose(image)))) if deep else image
+    scan = pydicom.dcmread(path)
+    if not scan.PhotometricInterpretation.startswith("MONOCHROME"):
+        return Image.fromarray(scan.pixel_array)  # colours of 8 bits
+    greys = in_eight_bits(pydicom.pixels.apply_modality_lut(scan.pixel_array, scan))
+    return Image.fromarray(255 - greys if scan.PhotometricInterpretation == "MONOCHROME1" else greys)
+```
+
+"""
+"""Lines for files of more than eight bits, whose black and white were declared."""
 OF_IMAGES = """```python
 import numpy as np
 from PIL import Image, ImageOps
 
 
 def record(path):
-    image = Image.open(path)
+    image = {opened}(path)
     image.draft(None, ({twice}, {twice}))  # a large JPEG is unpacked at a fraction of its size
     image = ImageOps.exif_transpose(image)
     if image.has_transparency_data:
@@ -134,7 +163,11 @@ def use(served: Served, code: str, **filled: Any) -> str:
     if not isinstance(transform, (Tokens, AsStored)):
         size, channels = transform.size, transform.channels
         mode = "L" if channels == 1 else "RGB"
-        first = OF_IMAGES.format(size=size, twice=2 * size, mode=mode, channels=channels) + "\n\n"
+        opened = "Image.open" if transform.levels is None else "opened"
+        if transform.levels is not None:
+            low, high = transform.levels.ends
+            first = OF_LEVELS.format(low=low, high=high)
+        first += OF_IMAGES.format(opened=opened, size=size, twice=2 * size, mode=mode, channels=channels) + "\n\n"
     return (
         f"Before the model:\n\n{listing}\n\n{first}The model:\n\n{code}\n\n"
         f"Output: {_meaning(served)}. `{FILE}` says the same in a form for programs, with the classes in their order "
