@@ -155,7 +155,7 @@ class Predicted:
 
 def check(epsilon: float, *, candidate: bool = False, of_persons: bool, public: bool) -> None:
     """Refuse figures that no theorem covers, or that need none, whatever the data hold; see `planned`."""
-    given = f"report_epsilon is {epsilon!r}"
+    given = f"`report_epsilon` is {epsilon!r}"
     if candidate:
         raise SfumatoError(f"{given}, and the run is a candidate of a private selection", "leave it out of a search")
     if of_persons:
