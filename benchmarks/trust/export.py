@@ -68,12 +68,12 @@ MODELS: dict[str, tuple[int, int]] = {
     "timm:resnet10t": (1, 32),
     "timm:mobilenetv3_small_050": (3, 32),
     "timm:convnext_atto": (3, 32),
-    "timm:efficientnet_lite0": (3, 32),
+    "timm:efficientnet_lite0": (3, 64),
     "timm:regnetx_002": (3, 32),
     "timm:mixer_s32_224": (3, 64),
     "timm:deit_tiny_patch16_224": (3, 32),
     "timm:nf_regnet_b0": (3, 32),
-    "timm:ghostnetv2_100": (3, 32),
+    "timm:ghostnetv2_100": (3, 64),
 }
 """Names, with channels and size of the images."""
 BATCH = 100
@@ -116,9 +116,9 @@ def measured(name: str, *, trained: bool) -> dict[str, Any]:
         loaded = sfumato.load(path)
         transform = loaded.transform
         if isinstance(transform, Tokens):
-            records = Served(loaded).made_up(IMAGES).numpy()
-            texts: list[Any] = records.tolist()
-            own = loaded.predict(texts)
+            words = np.random.default_rng(0).integers(0, 300, (IMAGES, transform.length))
+            texts = [" ".join(f"w{word}" for word in row) for row in words]
+            records, own = transform(texts).numpy(), loaded.predict(texts)
         else:
             assert isinstance(transform, Transform)
             records = digits(transform.size, transform.channels)
