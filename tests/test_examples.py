@@ -76,7 +76,7 @@ def test_own_loop_together_gives_the_same_weights_with_two_processes(tmp_path: P
 def test_every_example_is_run():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {
         *("federated_data", "other_tasks", "own_loop", "own_loop_together"),
-        *("hf_trainer", "lightning_module", "lora"),
+        *("hf_trainer", "lightning_module", "lora", "tracked"),
     }
 
 

@@ -73,8 +73,10 @@ def serving(monkeypatch):
     from sfumato.serving.server import listening, serve, server
 
     @contextmanager
-    def served(loaded, *, key=None, grace=0.0, **limits):
-        monkeypatch.setattr("sfumato.serving.server.GRACE", grace)
+    def served(loaded, *, key=None, grace=None, **limits):
+        monkeypatch.setattr("sfumato.serving.server.GRACE", 0.0)
+        if grace is not None:
+            monkeypatch.setattr("sfumato.serving.server.grace", grace)
         service = Service(loaded, limits=Limits(**limits), key=key)
         ready, listener = server(service), listening("127.0.0.1", 0)
         place = listener.getsockname()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
@@ -352,21 +353,41 @@ def test_what_was_begun_is_answered_at_the_end(serving, loaded, png):
         CLIENT.get(f"{url(place)}/healthz")
 
 
+def whole(line):
+    """An answer of JSON, whose head and body may come one after the other."""
+    answer = b""
+    while not answer.endswith(b"}"):
+        answer += (piece := line.recv(4096))
+        assert piece, answer
+    return answer
+
+
 def test_what_was_sent_as_the_end_came_is_answered(serving, loaded, png):
+    ends, answered = threading.Event(), threading.Event()
+
+    async def grace():
+        ends.set()
+        while not answered.is_set():
+            await asyncio.sleep(0.01)
+
     with ExitStack() as stack:
-        with serving(loaded, grace=2.0) as (place, _):
+        with serving(loaded, grace=grace) as (place, _):
             unused, used = (stack.enter_context(socket.create_connection(place, timeout=10)) for _ in range(2))
             used.sendall(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n")
-            assert used.recv(4096).startswith(b"HTTP/1.1 200")
+            assert whole(used).startswith(b"HTTP/1.1 200")
 
             def late(line):
-                time.sleep(0.4)  # the server ends meanwhile
+                ends.wait()
                 line.sendall(HEAD % len(png(1)) + b"\r\n" + png(1))
-                return line.recv(4096)
+                return whole(line)
 
-            pool = stack.enter_context(ThreadPoolExecutor(2))
-            answers = [pool.submit(late, line) for line in (unused, used)]
-        assert all(one.result().startswith(b"HTTP/1.1 200") for one in answers)
+            def all_of(lines):
+                answers = [late(line) for line in lines]
+                answered.set()
+                return answers
+
+            answers = stack.enter_context(ThreadPoolExecutor(1)).submit(all_of, (unused, used))
+        assert all(one.startswith(b"HTTP/1.1 200") for one in answers.result())
 
 
 def test_a_key_is_asked_for(serving, loaded, png, tmp_path):

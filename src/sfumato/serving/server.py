@@ -55,7 +55,7 @@ def server(service: Service) -> uvicorn.Server:
 
     class Graceful(uvicorn.Server):
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            await asyncio.sleep(GRACE)
+            await grace()
             await super().shutdown(sockets)
 
     seconds = service.limits.seconds
@@ -73,6 +73,11 @@ def server(service: Service) -> uvicorn.Server:
         timeout_graceful_shutdown=int(seconds) + 1,
     )
     return Graceful(config)
+
+
+async def grace() -> None:
+    """While it lasts, what clients have sent already is still taken."""
+    await asyncio.sleep(GRACE)
 
 
 def serve(ready: uvicorn.Server, listener: socket.socket) -> None:
