@@ -136,9 +136,8 @@ def _private(
         return *own, *(value for part in parts for value in part.keyed.values() if value)
 
     whitens = clients.method == WHITEN
-    sizes = {"steps": plan.steps, "micro_batch": 1 if whitens else clients.local.batch_size}
-    kind = WHITENING if whitens else kinds.EMBEDDING
-    known = begun(source, settings, start, built, kind=kind, keyed_by=keyed_by, **sizes)
+    size, kind = (1, WHITENING) if whitens else (clients.local.batch_size, kinds.EMBEDDING)
+    known = begun(source, settings, start, built, kind=kind, steps=plan.steps, micro_batch=size, keyed_by=keyed_by)
     check_epsilon(plan)
     facts = circumstances(source, plan, settings, known["key"], start.context)
     known |= {"beginning": weights_kept(known["module"]), "clients": clients, "input_shape": source.shape}

@@ -28,6 +28,7 @@ WORDS = {
     "sfumato train digits --pretrained t": ["timm"],
     "sfumato train folder:pi": ["folder:pictures/"],
     "sfumato train 'folder:pictures/my c": ["folder:pictures/my cats/"],
+    "sfumato train torchvision:Food": ["torchvision:Food101"],
     "sfumato train recipe:digi": ["recipe:digits"],
     "sfumato train mi": ["mine.toml"],
     "sfumato train digits --drift-groups cat dog --flip T": ["True"],

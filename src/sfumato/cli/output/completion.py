@@ -204,9 +204,9 @@ def _sources(current: str) -> list[str]:
     if not colon:
         return [name if name == "digits" else f"{name}:" for name in KINDS]
     if kind == "torchvision":
-        from sfumato.data.readers.zoo import NAMES
+        from sfumato.data.published import names
 
-        return [f"{kind}:{name}" for name in NAMES]
+        return [f"{kind}:{name}" for name in names()]
     return [f"{kind}:{path}" for path in _paths(argument)] if kind in KINDS else []
 
 

@@ -128,7 +128,7 @@ def _of_source(source: Source, owner_key: bytes) -> OwnRecords:
         return images, labels[torch.from_numpy(rows)]
 
     return OwnRecords(
-        **_coded(owner_key, read, len(source.train)) | {"materials": source.materials},
+        **{**_coded(owner_key, read, len(source.train)), "materials": source.materials},
         places=source.places,
         examples=source.examples,
         facts=Circumstances(
