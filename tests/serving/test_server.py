@@ -377,14 +377,15 @@ def test_what_was_sent_as_the_end_came_is_answered(serving, loaded, png):
             assert whole(used).startswith(b"HTTP/1.1 200")
 
             def late(line):
-                ends.wait()
+                assert ends.wait(20), "the server ended without grace"
                 line.sendall(HEAD % len(png(1)) + b"\r\n" + png(1))
                 return whole(line)
 
             def all_of(lines):
-                answers = [late(line) for line in lines]
-                answered.set()
-                return answers
+                try:
+                    return [late(line) for line in lines]
+                finally:
+                    answered.set()
 
             answers = stack.enter_context(ThreadPoolExecutor(1)).submit(all_of, (unused, used))
         assert all(one.startswith(b"HTTP/1.1 200") for one in answers.result())
