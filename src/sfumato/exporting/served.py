@@ -42,7 +42,6 @@ class Served(nn.Module):
         loaded = self.loaded
         inputs = records if isinstance(loaded.transform, AsStored) else loaded.transform(records)
         outputs = self.module(inputs)
-        outputs = outputs if isinstance(outputs, Tensor) else outputs.logits
         return loaded.reading.scores(outputs) if loaded.embedding is None else functional.normalize(outputs, dim=1)
 
     def made_up(self, count: int) -> Tensor:
