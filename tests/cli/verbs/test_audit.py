@@ -27,7 +27,7 @@ def test_a_run_is_audited_and_its_page_shows_it(call, run):
 
 def test_an_audit_that_contradicts_the_promise_ends_with_1(call, run, monkeypatch, capsys):
     right = Noise.standard_deviation.fget
-    monkeypatch.setattr(Noise, "standard_deviation", property(lambda noise: right(noise) / 8))
+    monkeypatch.setattr(Noise, "standard_deviation", property(lambda noise: right(noise) / 40))
     call(f"audit {run} --observations 200", status=1)
     call(f"audit {run} --observations 200 --json", status=1)
     assert json.loads(Path(run, "audit-of-step.json").read_text())["refuted"]
