@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -76,6 +77,13 @@ def test_a_wrong_import_would_be_found(tmp_path: Path):
     wrong = tmp_path / "wrong.py"
     wrong.write_text("from sfumato import models\nimport sfumato.training.loop\nfrom sfumato.privacy import plan\n")
     assert imports(wrong) == {"models", "training", "privacy"}
+
+
+def test_contributing_names_every_room():
+    """In its table of rooms and floors, and no other ones."""
+    table = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("## Rooms and floors")[2].partition("## Style")[0]
+    rows = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ") and "`" in line.split("|")[2]]
+    assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(FLOOR)
 
 
 def exported(package: Path) -> dict[tuple[str, str], str]:
