@@ -57,9 +57,9 @@ def test_from_as_many_numbers_as_there_are_features_on_similarities_are_exact(tr
 
 
 def test_an_embedding_begins_with_about_the_features_own_similarity():
-    network = create_embedding("scattering", channels=3, size=32, dimension=512)
-    model = at_features(network, shape=(3, 32, 32), dimension=512, mapped=32)
-    images = torch.cat(list(synthetic_images(40, channels=3, size=(32, 32), seed=9)))
+    network = create_embedding("scattering", channels=1, size=32, dimension=512)
+    model = at_features(network, shape=(1, 32, 32), dimension=512, mapped=32)
+    images = torch.cat(list(synthetic_images(40, channels=1, size=(32, 32), seed=9)))
     with torch.no_grad():
         features, embeddings = network.features(images), model(images)
         exact, found = similarity(features[:20], features[20:]), similarity(embeddings[:20], embeddings[20:])

@@ -15,11 +15,6 @@ from sfumato.gradients import ClippedGradient
 from sfumato.gradients.replay import recording, replays
 
 
-@pytest.fixture(autouse=True)
-def recorded_at_once(monkeypatch):
-    monkeypatch.setattr(replays, "_WORTH_SECONDS", 0.0)
-
-
 def images(count: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(count, 3, 8, 8), torch.arange(count) % 4
 
@@ -155,7 +150,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", [*CHANGES, "a weight by .data, kept"])
-def test_what_a_model_depends_on_may_change_and_is_seen(change, monkeypatch):
+def test_what_a_model_depends_on_may_change_and_is_seen(change, monkeypatch, no_more):
     model = Net(standardised=change.endswith("kept"))
     if change.endswith("kept"):  # what was made of weights is kept for the next call, as it is where that is much
         monkeypatch.setattr(replays, "_MANY", 0)
@@ -164,6 +159,7 @@ def test_what_a_model_depends_on_may_change_and_is_seen(change, monkeypatch):
     for _ in range(2):
         before = gradient(inputs, targets)
     assert replaying(gradient), refusals(gradient)
+    no_more()
     with torch.no_grad():
         CHANGES[change.removesuffix(", kept")](model, monkeypatch)
     after = gradient(inputs, targets)
@@ -171,6 +167,17 @@ def test_what_a_model_depends_on_may_change_and_is_seen(change, monkeypatch):
     fresh = ClippedGradient(model, F.cross_entropy, max_norm=0.1, methods=gradient.methods)(inputs, targets)
     assert torch.equal(after.norms, fresh.norms)
     same_as_before(gradient, inputs, targets)
+
+
+def test_what_has_changed_is_recorded_anew():
+    model, (inputs, targets) = Net(), images()
+    gradient = ClippedGradient(model, F.cross_entropy, max_norm=0.1)
+    for factor in range(1, replays._MOST_TIMES + 2):
+        model.factor = float(factor)
+        gradient(inputs, targets)
+        assert replaying(gradient) == (factor <= replays._MOST_TIMES)
+        same_as_before(gradient, inputs, targets)
+    assert "keeps changing" in refusals(gradient)
 
 
 def test_a_loss_is_judged_as_the_model_is():

@@ -14,12 +14,6 @@ from torch import nn
 
 from sfumato.gradients import ClippedGradient
 from sfumato.gradients.checks import memory
-from sfumato.gradients.replay import replays
-
-
-@pytest.fixture(autouse=True)
-def recorded_at_once(monkeypatch):
-    monkeypatch.setattr(replays, "_WORTH_SECONDS", 0.0)
 
 
 def recordings(gradient: ClippedGradient) -> int:
@@ -153,13 +147,14 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_changes_is_seen(change, monkeypatch):
+def test_what_changes_is_seen(change, monkeypatch, no_more):
     make, move = CHANGES[change]
     model = make()
     gradient = ClippedGradient(model, F.cross_entropy, max_norm=0.1)
     inputs, targets = torch.randn(6, 3, 4, 4), torch.arange(6) % 4
     before = gradient(inputs, targets)
     assert recordings(gradient), gradient._batches._replays.refusals()
+    no_more()
     move(model, monkeypatch)
     after = gradient(inputs, targets)
     assert not torch.equal(after.norms, before.norms)

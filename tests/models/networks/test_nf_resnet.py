@@ -1,5 +1,7 @@
 """Normalizer-free networks as De et al. 2022 train them."""
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -30,17 +32,23 @@ def test_depth_and_gains(depth, blocks):
     assert len(gains) == blocks
 
 
+@functools.cache
+def made(name: str) -> nn.Module:
+    """To be read alone."""
+    return create(name, classes=4, channels=3, size=32)
+
+
 @pytest.mark.parametrize(
     ("name", "start"),
     [("nf-resnet-50", 0.0), ("nf-resnet-50,skipinit=1", 1.0), (SMALL, 0.0), (f"{SMALL},skipinit=0.5", 0.5)],
 )
 def test_skipinit_is_settable(name, start):
-    model = create(name, classes=4, channels=3, size=32)
+    model = made(name)
     gains = [value.item() for path, value in model.named_parameters() if path.endswith("skipinit_gain")]
     assert gains
     assert set(gains) == {start}
 
 
 def test_weights_start_from_a_gaussian_of_variance_one_over_fan_in():
-    stem = create("nf-resnet-50", classes=4, channels=3, size=32).stem.conv.weight
+    stem = made("nf-resnet-50").stem.conv.weight
     assert stem.std().item() == pytest.approx((3 * 49) ** -0.5, rel=0.05)

@@ -1,14 +1,15 @@
 import numpy as np
 
-from sfumato.models.priors.leaves import TOGETHER, grey, leaves
+from sfumato.models.priors.leaves import grey, leaves
 
 
 def drawn(count, **how):
     return leaves(count, processes=1, side=12, **how)
 
 
-def test_an_image_follows_from_seed_and_place_alone():
-    few, more = drawn(3), drawn(TOGETHER + 2)
+def test_an_image_follows_from_seed_and_place_alone(monkeypatch):
+    monkeypatch.setattr("sfumato.models.priors.leaves.TOGETHER", 4)
+    few, more = drawn(3), drawn(6)
     assert few.shape == (3, 12, 12, 3)
     assert few.dtype == np.uint8
     np.testing.assert_array_equal(few, more[:3])

@@ -70,6 +70,8 @@ def recorded(function: Callable[[], Any], given: Sequence[Tensor], batch: Sequen
     Raises:
         CannotReplay: the function does what a recording could not do again.
     """
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
     result: list[Any] = []
@@ -82,8 +84,11 @@ def recorded(function: Callable[[], Any], given: Sequence[Tensor], batch: Sequen
         result.append(found)
         return found, holds
 
+    # What make_fx notes of each operation's result: without it, it would look at the whole stack of calls for each.
+    notes = TracingContext(FakeTensorMode(allow_fallback_kernels=True))
     try:
-        graph = make_fx(traced)(*given, *batch)
+        with tracing(notes):
+            graph = make_fx(traced)(*given, *batch)
     except CannotReplay:
         raise
     except Exception as error:
