@@ -3,6 +3,9 @@ busy machine several threads wait for each other); an owner's directory for each
 
 from __future__ import annotations
 
+from tests import compiled  # noqa: F401, before whatever is worth to be compiled once
+
+# isort: split
 import functools
 import gc
 import itertools

@@ -51,10 +51,6 @@ def written(path: Path) -> list[str]:
     return shown + [text for text in inline if text.split()[1] in VERBS and len(text.split()) > 2]
 
 
-def documented_commands() -> list[Any]:
-    return [pytest.param(text, id=f"{path.stem}: {text}") for path in PAGES for text in dict.fromkeys(written(path))]
-
-
 def options_of(verb: type) -> set[str]:
     """The options of a verb, as they are typed."""
     hints = get_type_hints(verb, include_extras=True)
@@ -67,10 +63,11 @@ def section(verb: str) -> str:
     return re.split(r"^## ", REFERENCE.split(f"\n## sfumato {verb}\n")[1], maxsplit=1, flags=re.MULTILINE)[0]
 
 
-@pytest.mark.parametrize("text", documented_commands())
-def test_every_command_parses(text: str):
-    parsed = cli.parse(shlex.split(text)[1:])
-    assert parsed == 0 if "--help" in text else not isinstance(parsed, int), text
+@each_page
+def test_every_command_parses(path: Path, capsys: pytest.CaptureFixture[str]):
+    for text in dict.fromkeys(written(path)):
+        parsed = cli.parse(shlex.split(text)[1:])
+        assert parsed == 0 if "--help" in text else not isinstance(parsed, int), f"{text}: {capsys.readouterr().err}"
 
 
 def test_a_command_that_does_not_parse_would_be_found():

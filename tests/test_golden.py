@@ -257,9 +257,6 @@ def trained(names: Iterable[str] = RUNS) -> dict[str, Any]:
     patch = pytest.MonkeyPatch()
     patch.setattr(tuner, "_MEASURED", {})
     patch.setattr(tuner, "_fastest", lambda kernel, x, g: f"keep {kernel.methods()[0]}")
-    patch.setattr(
-        "sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "<svg></svg>" if rows else ""
-    )
     patch.setattr(RunKey, "from_seed", classmethod(whatever_is_rounded(RunKey.from_seed)))
     try:
         for name in names:
@@ -314,13 +311,16 @@ def in_short(value: torch.Tensor) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def workplace(place: Path) -> Iterator[None]:
-    """An empty directory to work in, with an owner's key in it."""
+    """An empty directory to work in, with an owner's key in it; runs draw no curves."""
     (place / "home").mkdir()
     (place / "home" / "owner.key").write_text(SECRET.hex() + "\n")
     (place / "home" / "owner.key").chmod(0o600)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SFUMATO_HOME", str(place / "home"))
         patch.chdir(place)
+        patch.setattr(
+            "sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "<svg></svg>" if rows else ""
+        )  # which takes longer than the runs
         yield
 
 

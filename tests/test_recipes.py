@@ -14,7 +14,6 @@ from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import dp_accounting
 import pytest
@@ -74,9 +73,8 @@ def options_of(row: Row) -> dict[str, Any]:
 @functools.cache
 def _options_of(name: str, label: float | None) -> dict[str, Any]:
     what = f"{recipe.SCHEME}{name}"
-    with mock.patch.object(recipe, "names", return_value=NAMES):  # which lists their folders
-        given = {recipe.label_of(what) or "": label}
-        return recipe.read(what, given, known(verb_of(name)), verb=verb_of(name))
+    given = {recipe.label_of(what) or "": label}
+    return recipe.read(what, given, known(verb_of(name)), verb=verb_of(name))
 
 
 def about(row: Row) -> dict[str, Any]:

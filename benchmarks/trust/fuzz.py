@@ -10,6 +10,7 @@ of memory. The outcome of each parser is added to benchmarks/results/fuzz.json.
 from __future__ import annotations
 
 import argparse
+import functools
 import gzip
 import io
 import json
@@ -234,15 +235,17 @@ def recipes(place: Path) -> list[str]:
     return [path.name for path in place.glob("*.toml")]
 
 
-TABLES = [recipe.table_of(f"recipe:{one}") for one in recipe.names()]
-KNOWN = sorted({name.replace("-", "_") for one in TABLES for table in (one, *one.get("row", [])) for name in table})
-"""The options that recipes have."""
+@functools.cache
+def known() -> list[str]:
+    """The options that recipes have."""
+    tables = [recipe.table_of(f"recipe:{one}") for one in recipe.names()]
+    return sorted({name.replace("-", "_") for one in tables for table in (one, *one.get("row", [])) for name in table})
 
 
 def read_recipe(place: Path) -> None:
     """Plan by the one that was changed."""
     changed = max(place.glob("*.toml"), key=lambda path: path.stat().st_mtime_ns)
-    recipe.read(str(changed), {}, KNOWN)
+    recipe.read(str(changed), {}, known())
     recipe.budget_of(str(changed))
     recipe.label_of(str(changed))
 

@@ -319,7 +319,7 @@ FORMULAS = [
             "by Renyi divergences": epsilon_by_renyi,
         },
         within=1e-3,
-        cases=2,
+        cases=1,
     ),
     Formula(
         where="section 2.2, delta of sampled steps",
@@ -334,7 +334,7 @@ FORMULAS = [
             "noise of 1% more": lambda case: deltas(case, sigma=1.01),
         },
         within=2e-3,
-        cases=2,
+        cases=1,
     ),
     Formula(
         where="section 3.1, the number of updates of a budget",

@@ -7,6 +7,7 @@ command line.
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping
@@ -63,7 +64,13 @@ def title(what: str) -> str:
 
 def names() -> list[str]:
     """The recipes that come with the program, as they stand after `recipe:`."""
-    return sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.toml"))
+    return list(_names_in(FOLDER))
+
+
+@functools.cache
+def _names_in(folder: Path) -> tuple[str, ...]:
+    """The program's own, which stay as they are while it runs."""
+    return tuple(sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.toml")))
 
 
 def read(what: str, given: Mapping[str, Any], known: Collection[str], verb: str | None = None) -> dict[str, Any]:
