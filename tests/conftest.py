@@ -13,9 +13,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+if os.environ.get("PYTHONDONTWRITEBYTECODE") == "1" and not Path(cache_from_source(find_spec("torch").origin)).exists():
+    # Nothing here is compiled nor will be, and each process that a test starts would compile all that it imports: three
+    # times as long as it takes. So what they compile is kept, out of the way.
+    del os.environ["PYTHONDONTWRITEBYTECODE"]
+    os.environ["PYTHONPYCACHEPREFIX"] = str(Path(__file__).parents[1] / ".pytest_cache" / "compiled")
+    sys.dont_write_bytecode, sys.pycache_prefix = False, os.environ["PYTHONPYCACHEPREFIX"]
 
 import hypothesis
 import numpy as np
