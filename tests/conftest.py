@@ -3,10 +3,6 @@ busy machine several threads wait for each other); an owner's directory for each
 
 from __future__ import annotations
 
-from tests import compiled  # noqa: F401, before whatever is worth to be compiled once
-
-# isort: split
-import functools
 import gc
 import itertools
 import os
@@ -18,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import hypothesis
 import numpy as np
@@ -26,7 +21,6 @@ import pytest
 import tyro
 
 from sfumato import EMA, PrivacyPlan, Run, Source, open_source, train
-from sfumato.data.readers import digits as reader_of_digits
 from sfumato.gradients.checks import selfcheck
 from sfumato.gradients.checks.discovery import undisturbed_random
 from sfumato.gradients.checks.randomless import WithoutRandomness
@@ -131,27 +125,6 @@ def no_wait_for_the_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)
         yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def digits_are_parsed_once() -> Iterator[None]:
-    """Out of the text file that scikit-learn has them in."""
-    load = reader_of_digits.load
-
-    def once(*given: Any) -> Any:
-        with mock.patch("sklearn.datasets.load_digits", _parsed):
-            return load(*given)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reader_of_digits, "load", once)
-        yield
-
-
-@functools.cache
-def _parsed(**asked: Any) -> Any:
-    from sklearn.datasets._base import load_digits
-
-    return load_digits(**asked)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -76,11 +76,13 @@ ABSENT = (
     "train digits --public-data npz:missing",
     "train digits --words missing",
 )
+UNKNOWN = "train cats"
 
 
 @pytest.fixture(scope="module")
 def refused(digits_run) -> dict[str, tuple[int, str, str, set[str]]]:
-    return dict(zip(ABSENT, told([given.replace("RUN", str(digits_run)).split() for given in ABSENT]), strict=True))
+    asked = (UNKNOWN, *ABSENT)
+    return dict(zip(asked, told([given.replace("RUN", str(digits_run)).split() for given in asked]), strict=True))
 
 
 @pytest.mark.parametrize("given", ABSENT)
@@ -88,6 +90,12 @@ def test_what_is_not_there_is_refused_before_torch_is_imported(given, refused):
     status, printed, errors, loaded = refused[given]
     assert (status, printed, "torch" in loaded) == (1, "", False)
     assert "does not exist" in errors
+
+
+def test_a_source_of_no_kind_is_refused_as_soon(refused):
+    status, _, errors, loaded = refused[UNKNOWN]
+    assert (status, {"torch", "torchvision"} & loaded) == (1, set())
+    assert "source 'cats' is of no known kind" in errors
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -101,13 +109,11 @@ def test_a_reader_that_goes_away_is_no_error():
     assert "Traceback" not in ended.stderr
 
 
-def test_train_and_verify_as_commands(workplace, quick):
+def test_train_as_a_command(workplace, quick, call):
     ended = command("train", "digits", *quick.split(), "--output", "a", "--json")
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["run"] == "a"
-    ended = command("verify", "a")
-    assert ended.returncode == 0
-    assert ended.stdout.startswith("The statement follows from the record.")
+    assert call("verify a").startswith("The statement follows from the record.")
     (workplace / "a" / "model.safetensors").write_bytes(b"")
     assert main(["verify", "a"]) == 1
 

@@ -6,7 +6,6 @@ everything imported and warm takes a fifth of a second, so a kill falls into the
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import signal
@@ -96,13 +95,6 @@ def describe_once() -> None:
     ParserSpecification.from_callable_or_type = staticmethod(once)
 
 
-def parse_once() -> None:
-    """The text file that scikit-learn has the digits in: each attempt has the numbers of the first."""
-    from sklearn import datasets
-
-    datasets.load_digits = functools.cache(datasets.load_digits)
-
-
 def check_once() -> None:
     """The model against the slow truth: each attempt has that of the first, which runs before any is killed."""
     from sfumato.gradients.checks import selfcheck
@@ -122,7 +114,6 @@ def check_once() -> None:
 def serve() -> None:
     """Answer requests, one JSON object a line: `warm` (no fork), `start` (gives a process id), `wait` (its status)."""
     describe_once()
-    parse_once()
     check_once()
     os.fsync = os.fstat  # what a killed process wrote is there without it; that it is called is counted all the same
     for line in sys.stdin:

@@ -11,8 +11,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from sfumato._checks import SfumatoError
+from sfumato.data import published
 from sfumato.data.classes import refuse_unwritable
-from sfumato.data.paths import expanded, is_data_set, of_hugging_face
+from sfumato.data.paths import expanded, is_cache, is_data_set, of_hugging_face
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -120,18 +121,14 @@ def parse(spec: str) -> tuple[str, str]:
     kind = KINDS.get(name)
     spellings = ", ".join(key if value.argument is None else f"{key}:{value.argument}" for key, value in KINDS.items())
     if kind is None:
-        from sfumato.data import published
-        from sfumato.data.caches.features import Cache
-
         remedy = f"write one of {spellings}"
         if near := difflib.get_close_matches(name, KINDS, n=1, cutoff=0.75):
             remedy = f"did you mean {near[0]}{colon}{argument}"
         elif not colon and os.sep in spec:
             remedy = f"no run is there either; {remedy}"
-        named = [known for known in published.names() if known.lower() == spec.lower()] if spec.isidentifier() else []
-        if named:
-            remedy = f"write torchvision:{named[0]}"
-        elif Cache(spec).exists:
+        if published_name := published.spelt(spec):
+            remedy = f"write torchvision:{published_name}"
+        elif is_cache(spec):
             remedy = f"write features:{spec} for this cache"
         elif is_data_set(spec):
             remedy = f"write hf:{spec} for this data set"

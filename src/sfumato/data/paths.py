@@ -51,6 +51,15 @@ def reading(name: str, absent: str, folder: str = "") -> Iterator[None]:
         raise SfumatoError(f"{name} cannot be read ({reason})", "check the file and its disk") from None
 
 
+FEATURES = "features.json"
+"""What says of a folder that it is a cache of features."""
+
+
+def is_cache(path: str | os.PathLike[str]) -> bool:
+    """Whether a cache of features stands here, complete or not."""
+    return os.path.isfile(expanded(path) / FEATURES)
+
+
 def is_data_set(path: str | os.PathLike[str]) -> bool:
     """Whether Hugging Face's `datasets` has written this folder (`save_to_disk`)."""
     return any(os.path.isfile(expanded(path) / name) for name in ("dataset_dict.json", "state.json"))

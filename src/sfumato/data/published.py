@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError
@@ -27,6 +29,17 @@ def names() -> dict[str, type]:
 
     found = {name: getattr(datasets, name) for name in datasets.__all__}
     return {name: kind for name, kind in found.items() if name not in _OTHERS and _has_classes(name, kind)}
+
+
+def spelt(name: str) -> str | None:
+    """The name as torchvision spells it, where it has such a data set with classes. Importing it takes seconds: its
+    listing is read first, as a text."""
+    found = find_spec("torchvision")
+    for folder in (found and found.submodule_search_locations) or ():
+        listing = Path(folder, "datasets", "__init__.py")
+        if name.isidentifier() and listing.is_file() and name.lower() in listing.read_text("utf-8").lower():
+            return next((one for one in names() if one.lower() == name.lower()), None)
+    return None
 
 
 def _has_classes(name: str, kind: Any) -> bool:

@@ -4,6 +4,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from sfumato.data import open_source
+from sfumato.data.readers import digits
 
 
 def test_the_split_is_the_same_for_every_owner_and_stratified(key):
@@ -25,6 +26,14 @@ def test_every_digit_is_there_once_from_black_to_white(key):
     assert (images.min(), images.max()) == (0, 255)
     for part in (source.train, source.test):
         assert np.array_equal(part.images[..., 0], expected[part.rows])
+
+
+def test_scikit_learn_is_asked_where_its_file_is_elsewhere(key, monkeypatch):
+    source = open_source("digits", owner_key=key)
+    digits._table.cache_clear()
+    monkeypatch.setattr(digits, "find_spec", lambda _: None)
+    assert open_source("digits", owner_key=key).fingerprint == source.fingerprint
+    digits._table.cache_clear()
 
 
 def test_nothing_is_read_and_declarations_are_obeyed(key):

@@ -70,7 +70,7 @@ def test_a_linear_layer_on_a_backbone_of_timm_becomes_its_classifier(tmp_path, p
 
 def test_a_head_that_does_more_is_no_classifier_of_timm_and_a_graph_holds_it(tmp_path):
     for head in ("head,hidden=4", "head,norm=12.5"):
-        path = headed(tmp_path, head)
+        path = headed(tmp_path, head, "timm:test_resnet")
         with pytest.raises(SfumatoError, match=f"'{head}' does more on its backbone's features.*--to onnx"):
             sfumato.export(path, to="timm")
     assert sfumato.export(path, to="torch-export").difference <= 1e-6
@@ -92,6 +92,7 @@ def test_other_models_are_refused(tmp_path):
 
 
 def test_an_ensemble_is_several_networks(tmp_path):
+    how = {"method": "opa", "steps": [1, 2]}
     members = [drawn("timm:test_vit", classes=3, channels=3, size=32, seed=seed) for seed in (0, 1)]
     path = stored(
         tmp_path / "several.safetensors",
@@ -99,10 +100,12 @@ def test_an_ensemble_is_several_networks(tmp_path):
         Ensemble(members, method="opa"),
         Transform(size=32, channels=3),
         CLASSES,
-        aggregate={"method": "opa", "steps": [1, 2]},
+        aggregate=how,
     )
     with pytest.raises(SfumatoError, match=r"an ensemble is several networks"):
         sfumato.export(path, to="timm")
+    members = [drawn("linear", classes=3, channels=3, size=8, seed=seed) for seed in (0, 1)]
+    stored(path, "linear", Ensemble(members, method="opa"), Transform(size=8, channels=3), CLASSES, aggregate=how)
     made = sfumato.export(path, to="torch-export")
     assert made.difference <= 1e-6
     assert made.path == tmp_path / "several-torch-export"

@@ -26,9 +26,8 @@ from sfumato._checks import SfumatoError, differing, one_of, parse_json, positiv
 from sfumato._files import ordinary, write
 from sfumato.data.caches.pieces import CachedRecords, Piece, write_piece
 from sfumato.data.declared import TEST_FRACTION, OnProgress
-from sfumato.data.paths import expanded
+from sfumato.data.paths import FEATURES, expanded, is_cache
 
-INDEX = "features.json"
 BACKBONE = "backbone.safetensors"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PARTS = ("train", "test")
@@ -147,13 +146,13 @@ class Cache:
     @property
     def exists(self) -> bool:
         """Whether a cache stands here, complete or not."""
-        return os.path.isfile(self.path / INDEX)
+        return is_cache(self.path)
 
     @functools.cached_property
     def contents(self) -> Contents:
         """What the cache holds, or is to hold."""
         try:
-            index = parse_json(ordinary(self.path / INDEX).read_text("utf-8"))
+            index = parse_json(ordinary(self.path / FEATURES).read_text("utf-8"))
             if index["format"] != _FORMAT:
                 raise SfumatoError(
                     f"cache {str(self.path)!r} was made by another version of sfumato", "compute it anew, elsewhere"
@@ -169,7 +168,8 @@ class Cache:
         except OSError as error:
             raise SfumatoError(f"cache {str(self.path)!r} cannot be read ({error.strerror})", "check it") from None
         except (ValueError, TypeError, KeyError):
-            raise SfumatoError(f"{self.path / INDEX} is damaged", "restore it from a copy, or compute anew") from None
+            place = self.path / FEATURES
+            raise SfumatoError(f"{place} is damaged", "restore it from a copy, or compute anew") from None
 
     def begin(self, contents: Contents) -> None:
         """Lay down a new cache, or refuse to go on with one that is something else, naming the difference."""
@@ -187,7 +187,7 @@ class Cache:
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise SfumatoError(f"{str(self.path)!r} exists and holds no features", "give a new `directory`")
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write(self.path / INDEX, json.dumps(contents.to_dict(), indent=2).encode() + b"\n", private=True)
+        write(self.path / FEATURES, json.dumps(contents.to_dict(), indent=2).encode() + b"\n", private=True)
 
     def missing(self, part: str) -> list[tuple[str, range]]:
         """The pieces of a part that are still to be written."""

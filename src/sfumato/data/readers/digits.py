@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 
@@ -23,11 +26,9 @@ def load(_: str, order: Order) -> Parts:
     The data is published, so its split need not protect anybody: it is the same for everyone, with a fifth of each
     class in the test part (1,438 training and 359 test images). Pixels 0..16 become 0..255.
     """
-    from sklearn.datasets import load_digits
-
-    pixels, targets = load_digits(return_X_y=True)
-    images = np.rint(np.asarray(pixels) * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
-    labels = np.asarray(targets).astype(np.int64)
+    table = _table()
+    images = np.rint(table[:, :-1] * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
+    labels = table[:, -1].astype(np.int64)
     names = tuple(str(number) for number in range(10))
     test = in_public_test(labels)
     sides = {
@@ -35,6 +36,23 @@ def load(_: str, order: Order) -> Parts:
         for name, chosen in (("train", ~test), ("test", test))
     }
     return parts_of(sides, order, names=names, where="digits")
+
+
+@functools.cache
+def _table() -> np.ndarray:
+    """Pixels 0..16 and the label of each image, float64 (N, 65), read only."""
+    # Out of scikit-learn's file; scikit-learn itself, whose import takes longer than a small run, where it isn't there.
+    found = find_spec("sklearn")
+    file = Path((found and found.origin) or "").parent / "datasets" / "data" / "digits.csv.gz"
+    if file.is_file():
+        table = np.loadtxt(file, delimiter=",")
+    else:
+        from sklearn.datasets import load_digits
+
+        pixels, targets = load_digits(return_X_y=True)
+        table = np.column_stack([np.asarray(pixels), np.asarray(targets)])
+    table.setflags(write=False)
+    return table
 
 
 def in_public_test(labels: np.ndarray) -> np.ndarray:
