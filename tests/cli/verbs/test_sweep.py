@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import Future
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -35,6 +36,14 @@ QUICK = "--model linear --steps 3 --noise-multiplier 8 --batch-size 64 --threads
 
 class StopError(BaseException):
     pass
+
+
+@pytest.fixture(autouse=True)
+def no_images(request, monkeypatch) -> None:
+    """Drawing takes longer than the small runs here; one test draws, and `tests/report` looks at what is drawn."""
+    if request.function is not test_a_grid_on_public_data:
+        monkeypatch.setattr("sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "<svg></svg>")
+        monkeypatch.setattr("sfumato.search.kept.swept", lambda rows, varied: f"<svg>{len(rows)} {varied}</svg>")
 
 
 @pytest.fixture
@@ -101,7 +110,7 @@ def test_draws_are_the_same_when_a_search_goes_on(call, monkeypatch):
 
 @pytest.fixture
 def served(monkeypatch) -> Iterator[None]:
-    """Processes of a search are forked by one that has imported everything once; two tests below start each anew."""
+    """Processes of a search are forked by one that has imported everything once; a slow test below starts each anew."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["sfumato.training.run", "torch._dynamo", "sklearn.datasets", "dp_accounting.pld"])
     monkeypatch.setattr(workers.multiprocessing, "get_context", lambda _: context)
@@ -267,16 +276,6 @@ def test_a_private_selection_releases_the_winner_alone(call, spots):
     assert "accuracy" in call(f"evaluate won {spots} --json")
     call(f"sweep {spots} {QUICK} {SELECTED}", status=1)
     assert len(uses.plans([json.loads(Path("won/settings.json").read_text())["data"]["material"]])) == 1
-
-
-def test_epsilon_is_that_of_the_whole_search(call, spots):
-    quick = QUICK.replace("--noise-multiplier 8", "--epsilon 4 --delta 1e-3")
-    many = SELECTED.replace("--candidates 3", "--candidates 20")
-    told = json.loads(call(f"sweep {spots} {quick} {many} --dry-run --json"))
-    assert told["epsilon"] <= 4
-    assert told["epsilon"] == pytest.approx(4, rel=1e-3)
-    assert told["epsilon_of_one_run"] < 4 < told["epsilon_of_as_many_released"]
-    assert files(".") == {"spots.npz"}
 
 
 @pytest.fixture
@@ -559,7 +558,7 @@ def test_equal_scores_go_to_the_earlier_candidate(call, spots, three, monkeypatc
     assert json.loads(call(f"sweep {spots} {QUICK} {SELECTED} --json"))["settings"] == {"learning_rate": 0.1}
 
 
-def test_all_candidates_are_trained_by_the_plan_of_the_selection(call, spots, three, monkeypatch):
+def test_epsilon_is_that_of_the_whole_search_and_its_plan_trains_all_candidates(call, spots, three, monkeypatch):
     plans = []
 
     def choose(place, *_):
@@ -568,9 +567,14 @@ def test_all_candidates_are_trained_by_the_plan_of_the_selection(call, spots, th
 
     monkeypatch.setattr(selecting, "_choose", choose)
     quick = QUICK.replace("--noise-multiplier 8", "--epsilon 4 --delta 1e-3")
-    told = json.loads(call(f"sweep {spots} {quick} {SELECTED} --dry-run --json"))
+    many = SELECTED.replace("--candidates 3", "--candidates 20")
+    told = json.loads(call(f"sweep {spots} {quick} {many} --dry-run --json"))
+    assert told["epsilon"] <= 4
+    assert told["epsilon"] == pytest.approx(4, rel=1e-3)
+    assert told["epsilon_of_one_run"] < 4 < told["epsilon_of_as_many_released"]
+    assert files(".") == {"spots.npz"}
     with pytest.raises(StopError):
-        main(shlex.split(f"sweep {spots} {quick} {SELECTED}"))
+        main(shlex.split(f"sweep {spots} {quick} {many}"))
     assert {plan["noise_multiplier"] for plan in plans} == {told["noise_multiplier"]}
     assert len(plans) == 3
 
@@ -630,7 +634,11 @@ def test_a_candidate_that_cannot_be_trained_counts_as_the_worst(call, spots, thr
 
 def test_the_winner_s_statement_names_what_stood_behind_all_candidates(call, spots, monkeypatch):
     for name, private in (("seen", True), ("shown", False)):
-        verb = f"train {spots} --epsilon 8 --batch-size 30" if private else f"pretrain {spots} --public --batch-size 30"
+        verb = (
+            f"train {spots} --noise-multiplier 8 --batch-size 30"
+            if private
+            else f"pretrain {spots} --public --batch-size 30"
+        )
         call(f"{verb} --model linear --steps 2 --seed 0 --threads 1 --device cpu --output {name}")
     np.savez(
         "others.npz", **{key: 255 - value if key[0] == "x" else value for key, value in np.load("spots.npz").items()}
@@ -729,8 +737,35 @@ def test_a_search_that_was_cut_in_its_last_moment_tells_its_result(call, spots, 
     call(command, status=1)
 
 
+class Here:
+    """A pool of one process: this one."""
+
+    def __init__(self, processes, *, mp_context, initializer, initargs):
+        initializer(*initargs)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.shutdown()
+
+    def submit(self, function, *arguments):
+        job = Future()
+        try:
+            job.set_result(function(*arguments))
+        except SfumatoError as error:
+            job.set_exception(error)
+        return job
+
+    def shutdown(self, **_): ...
+
+
 def test_changed_data_end_a_search(call, spots, three, monkeypatch):
     """Every process reads them anew."""
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", Here)
+    monkeypatch.setattr(workers, "_WORKER", None)
+    for name in ("_end_with_parent", "_devices.take_turn"):
+        monkeypatch.setattr(f"sfumato.search.workers.{name}", lambda *_: None)
     real, arrays = selecting.carried_out, dict(np.load("spots.npz"))
 
     def changed(*given, **named):
