@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future
+from functools import partial
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -38,14 +39,6 @@ class StopError(BaseException):
     pass
 
 
-@pytest.fixture(autouse=True)
-def no_images(request, monkeypatch) -> None:
-    """Drawing takes longer than the small runs here; one test draws, and `tests/report` looks at what is drawn."""
-    if request.function is not test_a_grid_on_public_data:
-        monkeypatch.setattr("sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "<svg></svg>")
-        monkeypatch.setattr("sfumato.search.kept.swept", lambda rows, varied: f"<svg>{len(rows)} {varied}</svg>")
-
-
 @pytest.fixture
 def spots(workplace) -> str:
     """A private archive of little images, four classes by where a bright spot is."""
@@ -67,7 +60,7 @@ def files(place: str) -> set[str]:
     return {str(path.relative_to(place)) for path in Path(place).rglob("*") if path.is_file()}
 
 
-def test_a_grid_on_public_data(call):
+def test_a_grid_on_public_data(call, images):
     clear = QUICK.replace("--steps 3 --noise-multiplier 8", "--steps 10 --noise-multiplier 1")
     command = f"sweep digits {clear} --vary learning-rate=0.0001,0.5 ema=0,0.9 --seed 3 --output s --json"
     found = json.loads(call(command))
@@ -82,6 +75,7 @@ def test_a_grid_on_public_data(call):
     assert json.loads(call(command)) == found, "finished runs are read, not trained again"
     call("sweep digits --vary learning-rate=0.1 --output s", status=1)
     assert f"learning-rate = {found['best']['learning_rate']}" in Path("s/best.toml").read_text()
+    assert Path("s/sweep.svg").read_text().startswith("<?xml")
     call("train s/best.toml --output best")
     best = PrivacyPlan.from_dict(json.loads(Path("best/plan.json").read_text()))
     assert best.population == 1438
@@ -118,11 +112,52 @@ def served(monkeypatch) -> Iterator[None]:
     forkserver._forkserver._stop()  # the next one has the environment of another test
 
 
-def test_runs_in_several_processes_are_the_same_runs(call, served):
+class Here:
+    """A pool of processes all of which are this one."""
+
+    def __init__(self, processes, *, mp_context, initializer, initargs):
+        self.begin = partial(initializer, *initargs)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_): ...
+
+    def submit(self, function, *arguments):
+        self.begin()  # as if each job had another process
+        job = Future()
+        try:
+            job.set_result(function(*arguments))
+        except SfumatoError as error:
+            job.set_exception(error)
+        return job
+
+    def shutdown(self, **_): ...
+
+
+@pytest.fixture
+def here(monkeypatch) -> None:
+    """Several processes are this one."""
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", Here)
+    monkeypatch.setattr(workers, "_WORKER", None)
+    for name in ("_end_with_parent", "_devices.take_turn"):
+        monkeypatch.setattr(f"sfumato.search.workers.{name}", lambda *_: None)
+
+
+def several(call) -> None:
     command = f"sweep digits {QUICK} --seed 1 --vary learning-rate=0.1,0.5 --json"
     one = json.loads(call(f"{command} --output one"))
     two = json.loads(call(f"{command} --output two --processes 2"))
     assert [row["accuracy"] for row in one["rows"]] == [row["accuracy"] for row in two["rows"]]
+
+
+def test_runs_in_several_processes_are_the_same_runs(call, here):
+    several(call)
+
+
+@pytest.mark.slow
+def test_runs_in_real_processes_are_the_same_runs(call, served):
+    several(call)
 
 
 def test_a_recipe_may_say_what_varies(call):
@@ -737,35 +772,8 @@ def test_a_search_that_was_cut_in_its_last_moment_tells_its_result(call, spots, 
     call(command, status=1)
 
 
-class Here:
-    """A pool of one process: this one."""
-
-    def __init__(self, processes, *, mp_context, initializer, initargs):
-        initializer(*initargs)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.shutdown()
-
-    def submit(self, function, *arguments):
-        job = Future()
-        try:
-            job.set_result(function(*arguments))
-        except SfumatoError as error:
-            job.set_exception(error)
-        return job
-
-    def shutdown(self, **_): ...
-
-
-def test_changed_data_end_a_search(call, spots, three, monkeypatch):
+def test_changed_data_end_a_search(call, spots, three, here, monkeypatch):
     """Every process reads them anew."""
-    monkeypatch.setattr(workers, "ProcessPoolExecutor", Here)
-    monkeypatch.setattr(workers, "_WORKER", None)
-    for name in ("_end_with_parent", "_devices.take_turn"):
-        monkeypatch.setattr(f"sfumato.search.workers.{name}", lambda *_: None)
     real, arrays = selecting.carried_out, dict(np.load("spots.npz"))
 
     def changed(*given, **named):
