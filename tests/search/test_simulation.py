@@ -14,7 +14,7 @@ from sfumato.experiment import Experiment
 from sfumato.privacy import FullBatch
 from sfumato.randomness import Choice
 from sfumato.search import workers
-from sfumato.search.simulation import LargerRuns
+from sfumato.search.simulation import LargerRuns, Simulation
 
 EXPERIMENT = Experiment(
     model="linear", noise_multiplier=16.0, batch_size=256, steps=20, delta=1e-5, ema=0.0, max_norm=1.0, seed=3
@@ -23,13 +23,27 @@ TRIAL = search.Trial(experiment=EXPERIMENT, source="digits", threads=1, device="
 RATES = {"learning_rate": Choice(values=(0.001, 0.1, 2.0))}
 
 
-@pytest.fixture(autouse=True)
-def fixed_records_and_no_images(home, monkeypatch) -> None:
+def fixed_records_and_no_images(home: Path, patch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than the small runs here."""
     (home / "owner.key").write_text("11" * 32)  # the same records are scored on each time
     (home / "owner.key").chmod(0o600)
-    monkeypatch.setattr("sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "<svg></svg>")
-    monkeypatch.setattr("sfumato.search.simulation.swept", lambda rows, varied: f"<svg>{len(rows)} {varied}</svg>")
+    patch.setattr("sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "<svg></svg>")
+    patch.setattr("sfumato.search.simulation.swept", lambda rows, varied: f"<svg>{len(rows)} {varied}</svg>")
+
+
+@pytest.fixture(autouse=True)
+def in_each_test(home, monkeypatch) -> None:
+    fixed_records_and_no_images(home, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory) -> tuple[Simulation, Path]:
+    """A search that is over, and where it is; to be read alone."""
+    home, place = (tmp_path_factory.mktemp(name) for name in ("home", "simulated"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SFUMATO_HOME", str(home))
+        fixed_records_and_no_images(home, patch)
+        return search.simulate(TRIAL, RATES, 8, directory=place / "s", confirm=3), place
 
 
 def plan_of(run: str | Path) -> PrivacyPlan:
@@ -40,14 +54,14 @@ def statement(run: str | Path) -> dict:
     return json.loads(Path(run, "statement.json").read_text())
 
 
-def test_every_run_has_its_own_plan_and_promise(tmp_path):
-    found = search.simulate(TRIAL, RATES, 8, directory=tmp_path / "s", confirm=3)
-    full = plan_of(tmp_path / "s/full-size/1")
+def test_every_run_has_its_own_plan_and_promise(simulated):
+    found, place = simulated
+    full = plan_of(place / "s/full-size/1")
     assert (full.expected_batch_size, full.noise_multiplier, full.steps) == (256, 16.0, 20)
     assert full == found.full_plan
     sizes = {"": (32, 2.0), "simulated-4": (64, 4.0), "full-size": (256, 16.0)}
     for folder, (batch, noise) in sizes.items():
-        runs = [path for path in (tmp_path / "s" / folder).iterdir() if path.name.isdigit()]
+        runs = [path for path in (place / "s" / folder).iterdir() if path.name.isdigit()]
         assert len(runs) == (2 if folder == "simulated-4" else 3)
         for run in runs:
             plan, said = plan_of(run), statement(run)
@@ -56,14 +70,14 @@ def test_every_run_has_its_own_plan_and_promise(tmp_path):
             assert said["plan"] == plan.to_dict()
             assert (said["epsilon"] > full.epsilon() + 0.001) == (folder != "full-size")
             assert verify(run).holds
-    settings = [json.loads((tmp_path / f"s/{place}/1/settings.json").read_text()) for place in (".", "full-size")]
+    settings = [json.loads((place / f"s/{folder}/1/settings.json").read_text()) for folder in (".", "full-size")]
     assert settings[0]["settings"] == settings[1]["settings"], "what is learnt by is that of the full size"
     assert settings[0]["request"]["simulates"] == 8
     assert "simulates" not in settings[1]["request"]
 
 
-def test_what_was_predicted_is_compared_with_what_was_found(tmp_path):
-    found = search.simulate(TRIAL, RATES, 8, directory=tmp_path / "s", confirm=3)
+def test_what_was_predicted_is_compared_with_what_was_found(simulated):
+    found, place = simulated
     predicted = {row["change"]["learning_rate"]: row["accuracy"] for row in found.rows}
     assert [row["accuracy"] for row in found.rows] == sorted(predicted.values(), reverse=True)
     twice, full = found.larger_runs
@@ -78,7 +92,7 @@ def test_what_was_predicted_is_compared_with_what_was_found(tmp_path):
     assert found.predicted == predicted[found.best["learning_rate"]]
     held = [abs(row["accuracy"] - row["predicted"]) for row in full.rows]
     assert full.largest_difference == pytest.approx(max(held))
-    kept = json.loads((tmp_path / "s/sweep.json").read_text())
+    kept = json.loads((place / "s/sweep.json").read_text())
     assert kept["larger_runs"] == json.loads(json.dumps([larger.to_dict() for larger in found.larger_runs]))
     assert kept["full_size"]["noise_multiplier"] == 16.0
     assert found.cost.runs == 8

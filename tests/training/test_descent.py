@@ -9,10 +9,13 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from torch import nn
 
 from benchmarks.speed import heads
-from sfumato import PrivacyPlan, Source, embed, open_source, train
+from sfumato import PrivacyPlan, SfumatoError, Source, embed, open_source, train
+from sfumato.experiment.settings import Settings
 from sfumato.training import loop
+from sfumato.training.descent import check_choices
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS, RATE, SLOWER = 5, 0.3, 0.1
@@ -76,6 +79,15 @@ def features(tmp_path) -> Source:
 
 def planned(examples: int) -> PrivacyPlan:
     return PrivacyPlan.calibrate(examples=examples, batch_size=examples, steps=STEPS, noise_multiplier=4.0, delta=1e-3)
+
+
+def test_no_optimizer_is_made_to_check_a_choice(monkeypatch):
+    """With its first one torch imports its compiler, which takes seconds."""
+    monkeypatch.setattr("sfumato.optim.create", None)
+    module, settings = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), Settings(model="linear", learning_rate=0.1)
+    check_choices(module, settings, steps=3)
+    with pytest.raises(SfumatoError, match="parameters must not be empty"):
+        check_choices(module.requires_grad_(False), settings, steps=3)
 
 
 def test_a_head_that_begins_at_zero_walks_by_lamb(walk, features, tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -47,6 +47,12 @@ def check(name: str, *, learning_rate: float, momentum: float = 0.9, weight_deca
         raise SfumatoError(f"momentum must be below 1, got {momentum!r}", "give a number in [0, 1), such as 0.9")
 
 
+def check_parameters(listed: Sequence[Any]) -> None:
+    """Refuse to train nothing."""
+    if not listed:
+        raise SfumatoError("parameters must not be empty", "pass a model with at least one trainable parameter")
+
+
 def create(
     name: str,
     parameters: Iterable[Tensor] | Iterable[dict[str, Any]],
@@ -74,8 +80,7 @@ def create(
     """
     check(name, learning_rate=learning_rate, momentum=momentum, weight_decay=weight_decay)
     listed: list[Any] = list(parameters)
-    if not listed:
-        raise SfumatoError("parameters must not be empty", "pass a model with at least one trainable parameter")
+    check_parameters(listed)
     shared: dict[str, Any] = {"lr": learning_rate, "weight_decay": weight_decay}
     if name in ("sgd", "momentum"):
         return torch.optim.SGD(listed, momentum=momentum if name == "momentum" else 0.0, **shared)

@@ -31,28 +31,33 @@ def optimizer_for(module: nn.Module, choice: Descent, own: Makes | None = None) 
     Args:
         own: makes one that is code of the caller's own.
     """
-    below = tuple(f"{name}." for name in models.classifier_names(module))
-    trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
     if own is not None:
+        trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
         return optimizers.made(own, trained, choice.learning_rate)
-    groups: list[Any] = list(trained.values())
-    if choice.pretrained_rate != 1:
-        last = [value for name, value in trained.items() if below and name.startswith(below)]
-        rest = [value for name, value in trained.items() if not (below and name.startswith(below))]
-        if not (last and rest):
-            raise SfumatoError(
-                f"pretrained_rate {choice.pretrained_rate} tells the classifier from the layers before it, and the "
-                f"model trains {'nothing else' if last else 'no classifier that is known'}",
-                "leave it out, or train both",
-            )
-        groups = [{"params": last, optim.FACTOR: 1.0}, {"params": rest, optim.FACTOR: choice.pretrained_rate}]
     return optim.create(
         choice.optimizer,
-        groups,
+        _groups(module, choice),
         learning_rate=choice.learning_rate,
         momentum=choice.momentum,
         weight_decay=choice.weight_decay,
     )
+
+
+def _groups(module: nn.Module, choice: Descent) -> list[Any]:
+    """The parameters that are trained; or where they differ in their rates, in torch's groups."""
+    below = tuple(f"{name}." for name in models.classifier_names(module))
+    trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
+    if choice.pretrained_rate == 1:
+        return list(trained.values())
+    last = [value for name, value in trained.items() if below and name.startswith(below)]
+    rest = [value for name, value in trained.items() if not (below and name.startswith(below))]
+    if not (last and rest):
+        raise SfumatoError(
+            f"pretrained_rate {choice.pretrained_rate} tells the classifier from the layers before it, and the "
+            f"model trains {'nothing else' if last else 'no classifier that is known'}",
+            "leave it out, or train both",
+        )
+    return [{"params": last, optim.FACTOR: 1.0}, {"params": rest, optim.FACTOR: choice.pretrained_rate}]
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
@@ -64,7 +69,11 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 def check_choices(module: nn.Module, settings: Settings, *, steps: int, own: Makes | None = None) -> None:
     """Refuse an optimizer, a schedule or an average that a run of so many steps could not have."""
     check_descent(settings, steps=steps)
-    optimizer_for(module, settings.descent, own)
+    if own is not None:
+        optimizer_for(module, settings.descent, own)  # which is looked at as it is made
+    else:
+        # None is made: with its first optimizer torch imports its compiler, which takes seconds.
+        optim.check_parameters(_groups(module, settings.descent))
 
 
 def check_descent(settings: Settings, *, steps: int | None) -> None:

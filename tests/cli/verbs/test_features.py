@@ -114,7 +114,7 @@ def test_it_goes_on_where_it_was_cut_and_only_as_what_it_was(call, spots_folder,
     assert "dtype was float32 and is float16" in call(f"{command} --dtype float16", status=1)
 
 
-def test_several_budgets_and_what_they_cost_together(call, cache):
+def test_several_budgets_and_what_they_cost_together(call, cache, images):
     Image.new("L", (12, 12), 99).save("a.png")
     quick = "--steps 2 --batch-size 1438 --threads 1 --device cpu"
     command = f"train features:cache {quick} --epsilon 4,1 --output b"

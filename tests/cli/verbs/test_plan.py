@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shlex
 from pathlib import Path
@@ -18,6 +19,25 @@ COMPARED = f"plan {NUMBERS} --epsilon 3 --compare"
 def answer(capsys, command: str) -> dict:
     assert main(shlex.split(command)) == 0
     return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def once(monkeypatch):
+    """Let a function of that path compute once what it is asked for several times: as JSON, and as a table."""
+
+    def once(path: str) -> None:
+        module, name = path.rsplit(".", 1)
+        real, found = getattr(importlib.import_module(module), name), {}
+
+        def remembered(*arguments, **named):
+            key = repr((arguments, {one: value for one, value in named.items() if not callable(value)}))
+            if key not in found:
+                found[key] = real(*arguments, **named)
+            return found[key]
+
+        monkeypatch.setattr(path, remembered)
+
+    return once
 
 
 @pytest.mark.parametrize(
@@ -51,8 +71,9 @@ def compared(tmp_path_factory):
     return shlex.split(f"{COMPARED} --plot {place}"), place
 
 
-def test_pairs_are_compared_and_drawn(compared, capsys):
+def test_pairs_are_compared_and_drawn(compared, capsys, once):
     command, place = compared
+    once("sfumato.privacy.planning.comparison.compare")
     assert main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     known = [pair for pair in found["pairs"] if "why_not" not in pair]
@@ -76,8 +97,9 @@ def test_pairs_are_compared_and_drawn(compared, capsys):
 
 
 @pytest.mark.parametrize("order", ["position", "time"])
-def test_pairs_are_compared_within_the_order_that_the_data_have(order, capsys):
+def test_pairs_are_compared_within_the_order_that_the_data_have(order, capsys, once):
     """What cannot be drawn at random is not told to draw, and the command that trains keeps the order."""
+    once("sfumato.privacy.planning.comparison.compare")
     command = f"plan {NUMBERS.replace('16', '4')} --epsilon 3 --compare --order {order}"
     found = answer(capsys, f"{command} --json")
     assert {pair["participation"] for pair in found["pairs"] if "why_not" not in pair} == {"fixed-order"}
@@ -129,7 +151,8 @@ def test_what_cannot_be_compared_or_planned_is_refused(options, words, capsys, t
 BOTH = "plan --unit user --users 340 --per-user 4 --batch-size 136 --steps 20 --epsilon 3"
 
 
-def test_both_ways_of_drawing_are_compared_for_users(call, capsys):
+def test_both_ways_of_drawing_are_compared_for_users(call, capsys, once):
+    once("sfumato.privacy.user_rule")
     from sfumato.privacy import user_rule
 
     found = json.loads(call(f"{BOTH} --json"))
@@ -159,7 +182,8 @@ def test_a_plan_for_users(call, options, population, users):
     assert told.get("examples", "340") == str(population)
 
 
-def test_a_budget_among_more_users(call, workplace):
+def test_a_budget_among_more_users(call, workplace, once):
+    once("sfumato.privacy.planning.extrapolation.extrapolate")
     run = "plan --unit user --users 300 --drawn clients --batch-size 60 --steps 20 --noise-multiplier 1"
     command = f"{run} --epsilon 1,4 --extrapolate 2e3 --plot plot.svg"
     found = json.loads(call(f"{command} --json"))
@@ -173,7 +197,8 @@ def test_a_budget_among_more_users(call, workplace):
     assert "accountant" in call(command)
 
 
-def test_what_rounds_of_a_size_come_to_among_more_users(call, workplace):
+def test_what_rounds_of_a_size_come_to_among_more_users(call, workplace, once):
+    once("sfumato.privacy.planning.extrapolation.spent_by")
     run = "plan --unit user --users 300 --drawn clients --batch-size 60 --steps 20 --noise-multiplier 1"
     command = f"{run} --extrapolate 2e3 --round-sizes 1,120,600 --plot plot.svg"
     found = json.loads(call(f"{command} --json"))["rows"]

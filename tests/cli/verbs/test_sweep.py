@@ -11,6 +11,8 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import Future
+from functools import partial
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -58,7 +60,7 @@ def files(place: str) -> set[str]:
     return {str(path.relative_to(place)) for path in Path(place).rglob("*") if path.is_file()}
 
 
-def test_a_grid_on_public_data(call):
+def test_a_grid_on_public_data(call, images):
     clear = QUICK.replace("--steps 3 --noise-multiplier 8", "--steps 10 --noise-multiplier 1")
     command = f"sweep digits {clear} --vary learning-rate=0.0001,0.5 ema=0,0.9 --seed 3 --output s --json"
     found = json.loads(call(command))
@@ -73,6 +75,7 @@ def test_a_grid_on_public_data(call):
     assert json.loads(call(command)) == found, "finished runs are read, not trained again"
     call("sweep digits --vary learning-rate=0.1 --output s", status=1)
     assert f"learning-rate = {found['best']['learning_rate']}" in Path("s/best.toml").read_text()
+    assert Path("s/sweep.svg").read_text().startswith("<?xml")
     call("train s/best.toml --output best")
     best = PrivacyPlan.from_dict(json.loads(Path("best/plan.json").read_text()))
     assert best.population == 1438
@@ -101,7 +104,7 @@ def test_draws_are_the_same_when_a_search_goes_on(call, monkeypatch):
 
 @pytest.fixture
 def served(monkeypatch) -> Iterator[None]:
-    """Processes of a search are forked by one that has imported everything once; two tests below start each anew."""
+    """Processes of a search are forked by one that has imported everything once; a slow test below starts each anew."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["sfumato.training.run", "torch._dynamo", "sklearn.datasets", "dp_accounting.pld"])
     monkeypatch.setattr(workers.multiprocessing, "get_context", lambda _: context)
@@ -109,11 +112,52 @@ def served(monkeypatch) -> Iterator[None]:
     forkserver._forkserver._stop()  # the next one has the environment of another test
 
 
-def test_runs_in_several_processes_are_the_same_runs(call, served):
+class Here:
+    """A pool of processes all of which are this one."""
+
+    def __init__(self, processes, *, mp_context, initializer, initargs):
+        self.begin = partial(initializer, *initargs)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_): ...
+
+    def submit(self, function, *arguments):
+        self.begin()  # as if each job had another process
+        job = Future()
+        try:
+            job.set_result(function(*arguments))
+        except SfumatoError as error:
+            job.set_exception(error)
+        return job
+
+    def shutdown(self, **_): ...
+
+
+@pytest.fixture
+def here(monkeypatch) -> None:
+    """Several processes are this one."""
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", Here)
+    monkeypatch.setattr(workers, "_WORKER", None)
+    for name in ("_end_with_parent", "_devices.take_turn"):
+        monkeypatch.setattr(f"sfumato.search.workers.{name}", lambda *_: None)
+
+
+def several(call) -> None:
     command = f"sweep digits {QUICK} --seed 1 --vary learning-rate=0.1,0.5 --json"
     one = json.loads(call(f"{command} --output one"))
     two = json.loads(call(f"{command} --output two --processes 2"))
     assert [row["accuracy"] for row in one["rows"]] == [row["accuracy"] for row in two["rows"]]
+
+
+def test_runs_in_several_processes_are_the_same_runs(call, here):
+    several(call)
+
+
+@pytest.mark.slow
+def test_runs_in_real_processes_are_the_same_runs(call, served):
+    several(call)
 
 
 def test_a_recipe_may_say_what_varies(call):
@@ -267,16 +311,6 @@ def test_a_private_selection_releases_the_winner_alone(call, spots):
     assert "accuracy" in call(f"evaluate won {spots} --json")
     call(f"sweep {spots} {QUICK} {SELECTED}", status=1)
     assert len(uses.plans([json.loads(Path("won/settings.json").read_text())["data"]["material"]])) == 1
-
-
-def test_epsilon_is_that_of_the_whole_search(call, spots):
-    quick = QUICK.replace("--noise-multiplier 8", "--epsilon 4 --delta 1e-3")
-    many = SELECTED.replace("--candidates 3", "--candidates 20")
-    told = json.loads(call(f"sweep {spots} {quick} {many} --dry-run --json"))
-    assert told["epsilon"] <= 4
-    assert told["epsilon"] == pytest.approx(4, rel=1e-3)
-    assert told["epsilon_of_one_run"] < 4 < told["epsilon_of_as_many_released"]
-    assert files(".") == {"spots.npz"}
 
 
 @pytest.fixture
@@ -559,7 +593,7 @@ def test_equal_scores_go_to_the_earlier_candidate(call, spots, three, monkeypatc
     assert json.loads(call(f"sweep {spots} {QUICK} {SELECTED} --json"))["settings"] == {"learning_rate": 0.1}
 
 
-def test_all_candidates_are_trained_by_the_plan_of_the_selection(call, spots, three, monkeypatch):
+def test_epsilon_is_that_of_the_whole_search_and_its_plan_trains_all_candidates(call, spots, three, monkeypatch):
     plans = []
 
     def choose(place, *_):
@@ -568,9 +602,14 @@ def test_all_candidates_are_trained_by_the_plan_of_the_selection(call, spots, th
 
     monkeypatch.setattr(selecting, "_choose", choose)
     quick = QUICK.replace("--noise-multiplier 8", "--epsilon 4 --delta 1e-3")
-    told = json.loads(call(f"sweep {spots} {quick} {SELECTED} --dry-run --json"))
+    many = SELECTED.replace("--candidates 3", "--candidates 20")
+    told = json.loads(call(f"sweep {spots} {quick} {many} --dry-run --json"))
+    assert told["epsilon"] <= 4
+    assert told["epsilon"] == pytest.approx(4, rel=1e-3)
+    assert told["epsilon_of_one_run"] < 4 < told["epsilon_of_as_many_released"]
+    assert files(".") == {"spots.npz"}
     with pytest.raises(StopError):
-        main(shlex.split(f"sweep {spots} {quick} {SELECTED}"))
+        main(shlex.split(f"sweep {spots} {quick} {many}"))
     assert {plan["noise_multiplier"] for plan in plans} == {told["noise_multiplier"]}
     assert len(plans) == 3
 
@@ -630,7 +669,11 @@ def test_a_candidate_that_cannot_be_trained_counts_as_the_worst(call, spots, thr
 
 def test_the_winner_s_statement_names_what_stood_behind_all_candidates(call, spots, monkeypatch):
     for name, private in (("seen", True), ("shown", False)):
-        verb = f"train {spots} --epsilon 8 --batch-size 30" if private else f"pretrain {spots} --public --batch-size 30"
+        verb = (
+            f"train {spots} --noise-multiplier 8 --batch-size 30"
+            if private
+            else f"pretrain {spots} --public --batch-size 30"
+        )
         call(f"{verb} --model linear --steps 2 --seed 0 --threads 1 --device cpu --output {name}")
     np.savez(
         "others.npz", **{key: 255 - value if key[0] == "x" else value for key, value in np.load("spots.npz").items()}
@@ -729,7 +772,7 @@ def test_a_search_that_was_cut_in_its_last_moment_tells_its_result(call, spots, 
     call(command, status=1)
 
 
-def test_changed_data_end_a_search(call, spots, three, monkeypatch):
+def test_changed_data_end_a_search(call, spots, three, here, monkeypatch):
     """Every process reads them anew."""
     real, arrays = selecting.carried_out, dict(np.load("spots.npz"))
 

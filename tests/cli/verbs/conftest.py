@@ -1,0 +1,20 @@
+"""Runs of these tests are small: to draw their pictures would take longer than they do."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def no_images(request, monkeypatch) -> None:
+    """Nothing is drawn but for a test that asks for `images`; `tests/report` looks at what is drawn."""
+    if "images" in request.fixturenames:
+        return
+    monkeypatch.setattr("sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "<svg></svg>")
+    for room in ("kept", "simulation"):
+        monkeypatch.setattr(f"sfumato.search.{room}.swept", lambda rows, varied: f"<svg>{len(rows)} {varied}</svg>")
+
+
+@pytest.fixture
+def images() -> None:
+    """Pictures are drawn."""
