@@ -21,6 +21,8 @@ from pathlib import Path
 
 MODULES = ("sfumato.cli", "sfumato.training.run", "sfumato.training.together", "matplotlib.figure", "timm")
 """What takes seconds to import; with timm come torchvision and torch's compiler."""
+HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}
+"""Of the environment: a process that has used CUDA cannot be forked."""
 LONGEST = 300.0
 """How long a process may take, in seconds, before it is killed."""
 
@@ -36,7 +38,10 @@ class Forks:
         `.1` behind that)."""
         self._count += 1
         printed = self._scratch / f"{self._count}"
-        known = {"environment": os.environ | environment, "printed": [f"{printed}.{stream}" for stream in range(2)]}
+        known = {
+            "environment": os.environ | environment | HIDDEN,
+            "printed": [f"{printed}.{stream}" for stream in range(2)],
+        }
         return self._ask(start={"script": script, "arguments": arguments, **known}), printed
 
     def join(self, process: int, printed: Path) -> subprocess.CompletedProcess[str]:
@@ -56,9 +61,8 @@ class Forks:
 @contextmanager
 def begun(scratch: Path) -> Iterator[Forks]:
     """A server of forks, whose processes print into files of this directory."""
-    hidden = {"CUDA_VISIBLE_DEVICES": ""}  # a process that has used CUDA cannot be forked
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, __file__], **pipes, text=True, env=os.environ | hidden) as server:
+    with subprocess.Popen([sys.executable, __file__], **pipes, text=True, env=os.environ | HIDDEN) as server:
         yield Forks(server, scratch)
 
 
