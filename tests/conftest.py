@@ -27,6 +27,7 @@ from sfumato.gradients.checks.randomless import WithoutRandomness
 from sfumato.gradients.examples import tensors
 from sfumato.privacy import Gaussian, Poisson, gaussian_detections
 from sfumato.training import loop
+from tests.forks import Forks, begun
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 gc.disable()  # while tests are imported: of what that makes, nothing is garbage
@@ -265,29 +266,24 @@ def killed_at(monkeypatch) -> Callable[[int], AbstractContextManager[pytest.Monk
 
 
 @pytest.fixture(scope="session")
-def ranks() -> Callable[..., list[subprocess.CompletedProcess[str]]]:
+def forks(tmp_path_factory) -> Iterator[Forks]:
+    """Starts scripts in processes of their own, without the seconds for which each would import torch."""
+    with begun(tmp_path_factory.mktemp("forks")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def ranks(forks) -> Callable[..., list[subprocess.CompletedProcess[str]]]:
     """Starts several processes of one command."""
 
     def start(count: int, command: list[str], **known: str) -> list[subprocess.CompletedProcess[str]]:
-        """So many processes of one command, as torchrun would start them."""
+        """So many processes of one script, as torchrun would start them."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
         known |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
-        begun = [
-            subprocess.Popen(
-                [sys.executable, *command],
-                env=os.environ | known | {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)},
-                text=True,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-            for rank in range(count)
-        ]
-        printed = [process.communicate(timeout=300) for process in begun]
-        return [
-            subprocess.CompletedProcess(command, process.returncode, *both)
-            for process, both in zip(begun, printed, strict=True)
-        ]
+        known |= {"LOCAL_WORLD_SIZE": str(count)}
+        begun = [forks.start(*command, **known, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(count)]
+        return [forks.join(*one) for one in begun]
 
     return start

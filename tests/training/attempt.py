@@ -1,7 +1,8 @@
 """Attempts at `sfumato` commands in processes of their own, which may kill themselves. A script for test_crash.py.
 
-It reads requests from standard input and forks a process for each attempt, after one run of its own: a process that has
-everything imported and warm takes a fifth of a second, so a kill falls into the run and not into Python's start.
+It reads requests from one pipe, answers through another, and forks a process for each attempt, after one run of its
+own: a process that has everything imported and warm takes a fifth of a second, so a kill falls into the run and not
+into Python's start.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def attempt(
         printed: the file for everything that it prints.
         checkpoint_seconds: how often checkpoints are written.
         kill_at: die by SIGKILL at this side effect, counted from 1; a write is cut in the middle.
-        count: the file for the number of side effects.
+        count: the file for the names of all side effects.
     """
     from sfumato.cli import main
     from sfumato.report.sections import calibrated, learning_curves
@@ -75,7 +76,7 @@ def attempt(
         status = main(arguments)
     if count is not None:
         with open(count, "w") as file:
-            file.write(str(len(seen)))
+            file.write(json.dumps(seen))
     return status
 
 
@@ -111,25 +112,27 @@ def check_once() -> None:
     selfcheck.check = once
 
 
-def serve() -> None:
+def serve(requests: str, answers: str) -> None:
     """Answer requests, one JSON object a line: `warm` (no fork), `start` (gives a process id), `wait` (its status)."""
     describe_once()
     check_once()
     os.fsync = os.fstat  # what a killed process wrote is there without it; that it is called is counted all the same
-    for line in sys.stdin:
-        request = json.loads(line)
-        answer: Any
-        if "warm" in request:
-            answer = attempt(**request["warm"])
-        elif "start" in request:
-            answer = os.fork()
-            if answer == 0:
-                os._exit(attempt(**request["start"]))
-        else:
-            process, status = os.waitpid(request["wait"], 0 if request["block"] else os.WNOHANG)
-            answer = os.waitstatus_to_exitcode(status) if process else None
-        print(json.dumps(answer), flush=True)
+    with open(requests) as asked, open(answers, "w") as answered:
+        for line in asked:
+            print(json.dumps(answer(json.loads(line))), file=answered, flush=True)
+
+
+def answer(request: dict[str, Any]) -> Any:
+    """What a request is answered."""
+    if "warm" in request:
+        return attempt(**request["warm"])
+    if "start" in request:
+        if process := os.fork():
+            return process
+        os._exit(attempt(**request["start"]))
+    process, status = os.waitpid(request["wait"], 0 if request["block"] else os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if process else None
 
 
 if __name__ == "__main__":
-    serve()
+    serve(*sys.argv[1:])

@@ -73,6 +73,11 @@ def test_a_killed_run_ends_with_the_same_bytes(name, trained, tmp_path, monkeypa
     resumed = trained(name, "killed")
     for file in ("model.safetensors", "plan.json"):
         assert (resumed.directory / file).read_bytes() == (whole.directory / file).read_bytes()
+    for run in (whole, resumed):  # what the noise remembers goes with the key
+        assert not {path.name for path in run.directory.iterdir()} & {"dice.key", "checkpoint.safetensors"}
+    assert set(load_file(resumed.directory / "model.safetensors")) == set(load(resumed.directory).module.state_dict())
+    verdict = verify(resumed.directory)
+    assert verdict.holds, verdict
 
 
 def test_a_killed_run_without_its_noise_is_not_resumed(trained, tmp_path, monkeypatch):
@@ -84,16 +89,6 @@ def test_a_killed_run_without_its_noise_is_not_resumed(trained, tmp_path, monkey
     place.write_bytes(to_bytes({key: value for key, value in tensors.items() if "noise." not in key}, metadata))
     with pytest.raises(SfumatoError, match="the noise's state does not hold what BufferedToeplitz remembers"):
         trained("blt", "killed")
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_what_the_noise_remembers_goes_with_the_key(name, trained):
-    run = trained(name, "run")
-    left = {path.name for path in run.directory.iterdir()}
-    assert not left & {"dice.key", "checkpoint.safetensors"}
-    assert set(load_file(run.directory / "model.safetensors")) == set(load(run.directory).module.state_dict())
-    verdict = verify(run.directory)
-    assert verdict.holds, verdict
 
 
 def test_the_statement_names_pair_and_adjacency(trained):

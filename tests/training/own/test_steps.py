@@ -205,7 +205,7 @@ def test_an_opened_source_is_data_too(tmp_path):
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     run = sfumato.private_steps(
-        model, optimizer, source, epsilon=3.0, batch_size=300, epochs=2, directory=tmp_path / "a", seed=0
+        model, optimizer, source, noise_multiplier=4.0, batch_size=300, epochs=2, directory=tmp_path / "a", seed=0
     )
     assert [step.last for step in run] == [False] * 9 + [True]
     assert len(run) == 10

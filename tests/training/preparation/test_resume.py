@@ -66,8 +66,10 @@ def stop_at(patch, place, step):
         patch.setattr(Checkpoint, "save", stopping(Checkpoint.save, lambda self, _: self.step - 1))
 
 
-@pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("rule", ["poisson", "full_batch"])
+@pytest.mark.parametrize(
+    ("rule", "name"),
+    [*(("poisson", name) for name in KINDS), ("full_batch", "adam, cosine"), ("full_batch", "small pieces")],
+)
 def test_interrupted_at_every_step_boundary(spots, options, request, rule, name, tmp_path, monkeypatch):
     """The run is stopped ahead of each step in turn; every attempt takes one step more."""
     plan, kind = request.getfixturevalue(rule), KINDS[name]

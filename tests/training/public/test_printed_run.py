@@ -97,7 +97,7 @@ def test_another_plan_does_not_go_on_with_it(digits, tmp_path, killed_at):
         patch.setattr(loop, "CHECKPOINT_SECONDS", 1e-9)
         trained(tmp_path / "run", digits)
     with pytest.raises(SfumatoError, match="plan"):
-        trained(tmp_path / "run", digits, epsilon=2.0)
+        trained(tmp_path / "run", digits, epsilon=None, noise_multiplier=9.0)
     assert not RunDirectory(tmp_path / "run").finished
 
 
@@ -129,5 +129,5 @@ def test_a_run_that_promises_something_refuses_it(digits, planned, tmp_path):
 
 
 def test_the_source_may_be_spelt(tmp_path):
-    done = printed_run.train("digits", replace(ASKED, steps=1), directory=tmp_path / "run", device="cpu", threads=1)
+    done = trained(tmp_path / "run", "digits")
     assert open_source("digits", owner_key=bytes(32), public=True).classes == load(done.directory).classes
