@@ -128,7 +128,9 @@ def parse(spec: str) -> tuple[str, str]:
             remedy = f"did you mean {near[0]}{colon}{argument}"
         elif not colon and os.sep in spec:
             remedy = f"no run is there either; {remedy}"
-        named = [known for known in published.names() if known.lower() == spec.lower()] if spec.isidentifier() else []
+        named = (
+            [known for known in published.spellings() if known.lower() == spec.lower()] if spec.isidentifier() else []
+        )
         if named:
             remedy = f"write torchvision:{named[0]}"
         elif Cache(spec).exists:
