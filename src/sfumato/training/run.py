@@ -28,7 +28,7 @@ from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
-from sfumato.runs.owner import composition, public_records, reserving, sentences, uses
+from sfumato.runs.owner import composition, overlap, public_records, reserving, sentences, uses
 from sfumato.runs.run import PRIVATE, Measured, Run, read
 from sfumato.training import together
 from sfumato.training.conclusion import finish
@@ -250,6 +250,7 @@ def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
     known = {"places": source.places, "users": source.assignment}
     if not source.public and (odd := uses.other_assignments(source.materials, **known)):
         yield f"note: {sentences.of_other_assignments(odd)}"
+    yield from overlap.notes(source, budget=job.further.get("budget", {}).get("name"))
     if (figures := job.circumstances.figures) is not None:
         for note in sentences.of_figures([*earlier_figures(job), figures.epsilon]):
             yield f"note: with this one, {note}"

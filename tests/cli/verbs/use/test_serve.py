@@ -42,7 +42,6 @@ def test_what_cannot_be_served_is_refused(call, run, options, words):
 
 @pytest.mark.parametrize(("options", "expected"), [("--threads 2", 2), ("--threads 1", 1), ("", 3)])
 def test_the_model_has_so_many_threads(call, run, monkeypatch, options, expected):
-    pytest.importorskip("uvicorn", reason="sfumato[serve] is not installed")
     from sfumato.serving import server
     from sfumato.training.preparation import prepare
 
@@ -53,6 +52,7 @@ def test_the_model_has_so_many_threads(call, run, monkeypatch, options, expected
             found.append(apart.submit(torch.get_num_threads).result())
         listener.close()
 
+    monkeypatch.setattr(server, "server", lambda service: None)  # uvicorn keeps the standard error that it finds
     monkeypatch.setattr(server, "serve", ended)
     monkeypatch.setattr(prepare, "default_threads", lambda: 3)
     with prepare.own_threads():
