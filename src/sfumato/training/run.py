@@ -215,7 +215,8 @@ def execute(
         if not all(value.isfinite().all() for value in outcome.weights.values()):
             progress.report("note: the weights are no longer finite numbers: it has diverged; give a smaller rate")
         if outcome.step < job.steps:
-            progress.report(f"an observer ended the run after {outcome.step} of {job.steps} steps")
+            promise = "; its statement gives the epsilon of the whole plan" * isinstance(job, PrivateJob)
+            progress.report(f"an observer ended the run after {outcome.step} of {job.steps} steps{promise}")
         progress.report("evaluating, and writing the model and its page")
         statement = finish.conclude(job, run, ledger, outcome, scorer=scorer)
     tell(observers, "concluded")
