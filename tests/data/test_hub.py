@@ -8,6 +8,9 @@ import pytest
 
 from sfumato.data import hub
 
+NOWHERE = "nowhere.invalid"
+"""No name ends like this (RFC 2606)."""
+
 
 @pytest.fixture
 def listening():
@@ -26,7 +29,7 @@ def test_a_server_answers_or_does_not(listening, closed, monkeypatch):
     monkeypatch.setattr("urllib.request.getproxies", dict)
     assert hub.answers(f"https://{listening}")
     assert not hub.answers(f"https://{closed}")
-    assert not hub.answers("https://nowhere.invalid")
+    assert not hub.answers(f"https://{NOWHERE}")
 
 
 @pytest.mark.parametrize("scheme", ["", "http://"])
@@ -34,7 +37,7 @@ def test_what_is_reached_by_a_proxy_is_asked_of_it(listening, closed, scheme, mo
     for name in ("HTTPS_PROXY", "NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("https_proxy", f"{scheme}{listening}")
-    assert hub.answers("https://nowhere.invalid")
+    assert hub.answers(f"https://{NOWHERE}")
     monkeypatch.setenv("https_proxy", f"{scheme}{closed}")
     assert not hub.answers(f"https://{listening}")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
