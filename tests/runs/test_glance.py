@@ -108,7 +108,7 @@ def test_data_that_no_run_is_known_to_have_used(at, tmp_path, capsys):
     main(["spent", f"npz:{tmp_path / 'others.npz'}"])
     shown = capsys.readouterr()
     assert "no run of yours is known to have used" in shown.out
-    assert "a set that was changed, be it by one image, and lies elsewhere" in shown.err
+    assert "a set that was changed, be it by one image, and lies elsewhere for another one" in shown.err
 
 
 def test_a_list_of_runs_fits_a_terminal(at, capsys):

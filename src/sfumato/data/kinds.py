@@ -126,8 +126,11 @@ def parse(spec: str) -> tuple[str, str]:
             remedy = f"did you mean {near[0]}{colon}{argument}"
         elif not colon and os.sep in spec:
             remedy = f"no run is there either; {remedy}"
-        if published_name := published.spelt(spec):
-            remedy = f"write torchvision:{published_name}"
+        named = (
+            [known for known in published.spellings() if known.lower() == spec.lower()] if spec.isidentifier() else []
+        )
+        if named:
+            remedy = f"write torchvision:{named[0]}"
         elif is_cache(spec):
             remedy = f"write features:{spec} for this cache"
         elif is_data_set(spec):

@@ -5,11 +5,9 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Mapping
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 from sfumato._checks import SfumatoError
+from sfumato.data import signatures
 
 CHOSEN = {"EMNIST": {"split": "balanced"}}
 """What must be given besides the root."""
@@ -28,27 +26,25 @@ def names() -> dict[str, type]:
     from torchvision import datasets
 
     found = {name: getattr(datasets, name) for name in datasets.__all__}
-    return {name: kind for name, kind in found.items() if name not in _OTHERS and _has_classes(name, kind)}
+    kinds = {name: kind for name, kind in found.items() if isinstance(kind, type)}
+    return {name: kind for name, kind in kinds.items() if _has_classes(name, _required(parameters(kind)))}
 
 
-def spelt(name: str) -> str | None:
-    """The name as torchvision spells it, where it has such a data set with classes. Importing it takes seconds: its
-    listing is read first, as a text."""
-    found = find_spec("torchvision")
-    for folder in (found and found.submodule_search_locations) or ():
-        listing = Path(folder, "datasets", "__init__.py")
-        if name.isidentifier() and listing.is_file() and name.lower() in listing.read_text("utf-8").lower():
-            return next((one for one in names() if one.lower() == name.lower()), None)
-    return None
+def spellings() -> list[str]:
+    """The same names without importing torchvision, for a shell that waits for them."""
+    return [name for name, known in signatures.read().items() if _has_classes(name, known)]
 
 
-def _has_classes(name: str, kind: Any) -> bool:
-    if not isinstance(kind, type):
-        return False
-    known = parameters(kind)
-    required = {one for one, parameter in known.items() if parameter.default is parameter.empty}
+def _has_classes(name: str, known: Mapping[str, bool]) -> bool:
+    """By what a class takes, and whether each must be given."""
+    required = {one for one, is_required in known.items() if is_required}
     joint = "transforms" in known and "target_types" not in known
-    return required - {*CHOSEN.get(name, ())} == {"root"} and "target_transform" in known and not joint
+    alone = required - {*CHOSEN.get(name, ())} == {"root"}
+    return name not in _OTHERS and alone and "target_transform" in known and not joint
+
+
+def _required(known: Mapping[str, inspect.Parameter]) -> dict[str, bool]:
+    return {name: parameter.default is parameter.empty for name, parameter in known.items()}
 
 
 def parameters(kind: type) -> Mapping[str, inspect.Parameter]:

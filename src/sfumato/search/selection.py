@@ -24,7 +24,7 @@ from sfumato.randomness import RunKey, Space
 from sfumato.runs import directory as names
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.owner import reserving, sentences, uses
+from sfumato.runs.owner import overlap, reserving, sentences, uses
 from sfumato.runs.owner.budgets import read_budget
 from sfumato.runs.run import Run, read
 from sfumato.search import shared as data
@@ -206,6 +206,8 @@ def _report_beforehand(
             progress.report(sentences.summary(earlier, selection))
         if others := uses.other_assignments(held.source.materials, **known):
             progress.report(f"note: {sentences.of_other_assignments(others)}")
+        for note in overlap.notes(held.source, budget=budget):
+            progress.report(note)
     expected = scoring.validation / (1 - scoring.validation) * held.source.examples
     if selection.score_noise is not None and selection.score_noise > MUCH_NOISE * expected:
         progress.report(
@@ -274,6 +276,7 @@ def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSe
                 "name": data.called(place),
                 "budget": record.get("budget"),
             }
+            overlap.remember(held.source)
             uses.record(held.source.materials, _identity(key), selection, **known)
         run.write_json(FILE, {**record, "key_check": key.check_value(_CHECK)}, private=True)
     return key

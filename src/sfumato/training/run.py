@@ -28,7 +28,7 @@ from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
-from sfumato.runs.owner import composition, public_records, reserving, sentences, uses
+from sfumato.runs.owner import composition, overlap, public_records, reserving, sentences, uses
 from sfumato.runs.run import PRIVATE, Measured, Run, read
 from sfumato.training import together
 from sfumato.training.conclusion import finish
@@ -215,7 +215,8 @@ def execute(
         if not all(value.isfinite().all() for value in outcome.weights.values()):
             progress.report("note: the weights are no longer finite numbers: it has diverged; give a smaller rate")
         if outcome.step < job.steps:
-            progress.report(f"an observer ended the run after {outcome.step} of {job.steps} steps")
+            promise = "; its statement gives the epsilon of the whole plan" * isinstance(job, PrivateJob)
+            progress.report(f"an observer ended the run after {outcome.step} of {job.steps} steps{promise}")
         progress.report("evaluating, and writing the model and its page")
         statement = finish.conclude(job, run, ledger, outcome, scorer=scorer)
     tell(observers, "concluded")
@@ -250,6 +251,7 @@ def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
     known = {"places": source.places, "users": source.assignment}
     if not source.public and (odd := uses.other_assignments(source.materials, **known)):
         yield f"note: {sentences.of_other_assignments(odd)}"
+    yield from overlap.notes(source, budget=job.further.get("budget", {}).get("name"))
     if (figures := job.circumstances.figures) is not None:
         for note in sentences.of_figures([*earlier_figures(job), figures.epsilon]):
             yield f"note: with this one, {note}"

@@ -70,11 +70,12 @@ def test_every_model_and_every_kind_of_source_is_offered(capsys):
     assert {"dictionary", "scattering", "linear", "wrn", "nf-resnet", "timm"} <= offered
 
 
-def test_completion_imports_nothing_heavy():
-    asked = "import sys; from sfumato.cli import main; main(['--complete', 'bash', 'sfumato train --mod', ':=']); "
-    asked += "print({'torch', 'numpy', 'tyro'} & set(sys.modules))"
+@pytest.mark.parametrize(("begun", "rest"), [("--mod", "--model"), ("torchvision:KMN", "KMNIST")])
+def test_completion_imports_nothing_heavy(begun, rest):
+    asked = f"import sys; from sfumato.cli import main; main(['--complete', 'bash', 'sfumato train {begun}', ':=']); "
+    asked += "print({'torch', 'torchvision', 'numpy', 'tyro'} & set(sys.modules))"
     ended = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
-    assert ended.stdout.split("\n")[:2] == ["--model", "set()"]
+    assert ended.stdout.split("\n")[:2] == [rest, "set()"]
 
 
 ASK = {

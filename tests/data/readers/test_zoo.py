@@ -1,6 +1,7 @@
 """torchvision's data sets, from files that the tests write as these data sets hold them."""
 
 import gzip
+import importlib.util
 import json
 import pickle
 import shutil
@@ -11,7 +12,7 @@ from PIL import Image
 from torchvision import datasets
 
 from sfumato._checks import SfumatoError
-from sfumato.data import open_source, published
+from sfumato.data import open_source, published, signatures
 from sfumato.data.readers import zoo
 
 GENERATOR = np.random.default_rng(0)
@@ -172,6 +173,16 @@ def test_any_data_set_with_classes_is_read_by_its_signature(name, tmp_path, key)
 def test_what_is_no_data_set_with_classes_or_is_not_there_is_refused_by_name(name, message, tmp_path, key):
     with pytest.raises(SfumatoError, match=message):
         open_source(f"torchvision:{name}", owner_key=key, root=str(tmp_path))
+
+
+def test_a_shell_is_offered_what_the_reader_takes(monkeypatch, tmp_path):
+    assert published.spellings() == [*published.names()]
+    spec = importlib.util.spec_from_file_location(
+        "torchvision", tmp_path / "__init__.py", submodule_search_locations=[str(tmp_path)]
+    )
+    for found in (None, spec):  # neither installed nor whole
+        monkeypatch.setattr(signatures, "find_spec", lambda name, found=found: found)
+        assert published.spellings() == []
 
 
 def test_most_data_sets_of_torchvision_are_known():

@@ -12,6 +12,7 @@ from torch import nn
 import sfumato
 from sfumato import PrivacyPlan, SfumatoError, Stop, finish, train, verify
 from sfumato.observers import Observer
+from sfumato.observers.progress import Silence
 from sfumato.privacy import ledger
 from sfumato.runs.directory import file_hash
 from sfumato.training import loop
@@ -137,10 +138,15 @@ def test_it_leaves_what_finish_leaves(arrays, tmp_path, monkeypatch, killed_at):
 def test_figures_of_a_run_that_was_ended_are_those_of_its_last_step(arrays, tmp_path, monkeypatch):
     """It was measured after the second step, and ends after the third."""
     monkeypatch.setattr(loop, "EVALUATIONS", 3)
-    run = trained(tmp_path / "run", arrays, observers=[Leaves("stepped")], averaging=None)
+    heard: list[str] = []
+    progress = Silence()
+    monkeypatch.setattr(progress, "report", heard.append)
+    run = trained(tmp_path / "run", arrays, observers=[Leaves("stepped")], averaging=None, progress=progress)
+    assert "an observer ended the run after 3 of 6 steps; its statement gives the epsilon of the whole plan" in heard
     written = json.loads((run.directory / "evaluation.json").read_text())
     rows = [json.loads(line) for line in (run.directory / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == [2]
+    assert [(row["step"], row["epsilon"]) for row in rows] == [(2, PLAN.epsilon(steps=2))]
+    assert rows[0]["epsilon"] < run.statement.epsilon == PLAN.epsilon()
     assert written["loss"] != pytest.approx(rows[0]["loss"], rel=1e-6)
 
 

@@ -198,15 +198,15 @@ def values(one: pages.Spelt, current: str) -> list[Candidate]:
 
 
 def _sources(current: str) -> list[str]:
-    from sfumato.data.kinds import KINDS  # which brings numpy, and the names of data sets torch
-
     kind, colon, argument = current.partition(":")
+    if kind == "torchvision" and colon:
+        from sfumato.data.published import spellings
+
+        return [f"{kind}:{name}" for name in spellings()]
+    from sfumato.data.kinds import KINDS  # which brings numpy
+
     if not colon:
         return [name if name == "digits" else f"{name}:" for name in KINDS]
-    if kind == "torchvision":
-        from sfumato.data.published import names
-
-        return [f"{kind}:{name}" for name in names()]
     return [f"{kind}:{path}" for path in _paths(argument)] if kind in KINDS else []
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sfumato._checks import SfumatoError
+from sfumato.data import hub
 from sfumato.data.declared import Order
 from sfumato.data.parts import Parts
 from sfumato.data.paths import expanded, is_data_set
@@ -24,7 +25,10 @@ UNDERSTOOD = (
     *("label_columns", "label_column", "user_column", "skip_unreadable"),
     *(f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}"),
 )
-_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_NAME = re.compile(r"(?!.*(--|\.\.))[A-Za-z0-9_][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?(?<![-.])", re.ASCII)
+"""A data set's on the hub: `name` or `owner/name`."""
+_FILES = (".parquet", ".arrow", ".csv", ".json", ".jsonl", ".tar", ".zip", ".git")
+"""With what no name ends that is meant for the hub."""
 
 
 def load(argument: str, order: Order) -> Parts:
@@ -38,16 +42,15 @@ def load(argument: str, order: Order) -> Parts:
     path, where = expanded(argument), f"hf:{argument}"
     if path.exists() and not is_data_set(argument):
         return parquet.load(argument, order)
-    import datasets  # pyright: ignore[reportMissingImports]
+    if not path.exists():
+        found = hub.load(argument, where)
+    else:
+        import datasets  # pyright: ignore[reportMissingImports]
 
-    try:
-        found = datasets.load_from_disk(str(path)) if path.exists() else datasets.load_dataset(argument)
-    except Exception as problem:  # of the file system, pyarrow, the network and the hub
-        reason = " ".join(str(problem).split())[:150] or type(problem).__name__
-        remedy = (
-            "write it again with save_to_disk" if path.exists() else "correct the name, or give a folder or Parquet"
-        )
-        raise SfumatoError(f"{where} cannot be read ({reason})", remedy) from None
+        try:
+            found = datasets.load_from_disk(str(path))
+        except Exception as problem:  # of the file system and pyarrow
+            raise hub.unread(where, problem, "write it again with save_to_disk") from None
     return of_sets(found if isinstance(found, dict) else {None: found}, order, where)
 
 
@@ -61,7 +64,7 @@ def find(argument: str) -> None:
             raise SfumatoError(f"folder {str(path)!r} is not of save_to_disk, and holds no Parquet", remedy)
         parquet.find(argument)
         return
-    if not path.exists() and (_NAME.fullmatch(argument) is None or argument.startswith(".")):
+    if not path.exists() and (_NAME.fullmatch(argument) is None or argument.lower().endswith(_FILES)):
         raise SfumatoError(f"data set {str(path)!r} does not exist", "correct the path after hf:")
     if importlib.util.find_spec("datasets") is None:
         remedy = "pip install 'sfumato[hf]'"

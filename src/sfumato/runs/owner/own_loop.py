@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from sfumato._checks import SfumatoError
 from sfumato.data import Source
 from sfumato.privacy import PrivacyPlan
-from sfumato.runs.owner import composition, reserving, sentences, uses
+from sfumato.runs.owner import composition, overlap, reserving, sentences, uses
 from sfumato.runs.owner.composition import Together
 
 OWN = "a loop of one's own"
@@ -64,12 +64,14 @@ def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None, bud
     known = {"places": source.places, "users": source.assignment}
     identity = run or secrets.token_hex(32)
     with nullcontext() if budget is None else reserving.reserving(budget, _coming(source, plan, identity)):
+        overlap.remember(source)
         uses.record(source.materials, identity, plan, **known, name=OWN, budget=budget)
     earlier = uses.plans(source.materials, **known)
     earlier.remove(plan)  # this one is among them
     notes = [sentences.summary(earlier, plan).removeprefix("note: ")] if earlier else []
     if others := uses.other_assignments(source.materials, **known):
         notes.append(sentences.of_other_assignments(others))
+    notes += [note.removeprefix("note: ") for note in overlap.notes(source, budget=budget)]
     return RecordedUse(
         run=identity,
         earlier=len(earlier),

@@ -24,9 +24,13 @@ CODE_BYTES = 32
 
 def remember(source: Source) -> None:
     """Keep the codes of the records that a public training is about to see."""
-    path = _path(source.stored_digest)
     # The material is that of both parts together: an earlier training may have seen a smaller part of them.
-    before, now = _codes(source.stored_digest), own_codes(source.train, owner_key())
+    extend(_path(source.stored_digest), own_codes(source.train, owner_key()))
+
+
+def extend(path: Path, now: np.ndarray) -> None:
+    """Add codes uint8 (N, 32) to a list of them, which begins with these where there is none."""
+    before = listed(path)
     known = now if before is None else np.unique(np.concatenate([before, now]), axis=0)
     if before is not None and len(known) == len(before):
         return
@@ -75,7 +79,11 @@ def unlisted(source: Source, materials: Collection[str]) -> Iterator[str]:
 
 def _codes(material: str) -> np.ndarray | None:
     """Codes uint8 (N, 32) of a public training's records; None where they are not listed."""
-    path = _path(material)
+    return listed(_path(material))
+
+
+def listed(path: Path) -> np.ndarray | None:
+    """The codes uint8 (N, 32) of a list; None where there is none."""
     try:
         with open(ordinary(path), "rb") as file:
             codes = np.load(file, allow_pickle=False)

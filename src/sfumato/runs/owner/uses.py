@@ -205,6 +205,11 @@ def under(budget: str, directory: Path | None = None) -> dict[str, tuple[dict[st
     }
 
 
+def trainings(directory: Path | None = None) -> list[dict[str, Any]]:
+    """The lines of all runs and private selections."""
+    return [entry for entry, use in _read(directory) if not isinstance(use, PrivateChoice)]
+
+
 def plan_of(run: str, directory: Path | None = None) -> Use | PrivateChoice | None:
     """What the list has of the run with this identity; None where it has nothing."""
     return next((use for entry, use in _read(directory) if entry["run"] == run), None)

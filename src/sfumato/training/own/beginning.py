@@ -13,7 +13,7 @@ from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.commitment import commitments
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.owner import reserving, sentences, uses
+from sfumato.runs.owner import overlap, reserving, sentences, uses
 from sfumato.training.own import pinned
 from sfumato.training.own.records import OwnRecords
 
@@ -47,6 +47,11 @@ def begin(
             if earlier := uses.plans(records.materials, places=records.places):
                 note = sentences.summary(earlier, plan)
             known_by = {"places": records.places, "name": run.called, "budget": record.get("budget", {}).get("name")}
+            for more in overlap.notes_of_codes(
+                records.materials, records.places, records.both, budget=known_by["budget"]
+            ):
+                note = f"{note}; {more.removeprefix('note: ')}" if note else more
+            overlap.remember_codes(records.materials, records.both)
             uses.record(records.materials, identity, plan, **known_by)
     return note
 

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import IterableDataset, default_collate
 
 from sfumato._checks import SfumatoError
-from sfumato.data import Source, Tokens, Transform, open_source
+from sfumato.data import Source, Tokens, Transform, open_source, own_codes
 from sfumato.data.objects.items import is_map_style
 from sfumato.gradients.examples import Tree, each, tensors
 from sfumato.privacy import Circumstances
@@ -39,6 +39,7 @@ class OwnRecords:
         count: how many there are.
         read: of row numbers int64 (b,), inputs and targets (b, ...).
         codes: uint8 (count, 16), under the owner's key, of what each record held when it was first read.
+        both: uint8 (count, 32), two codes of each, by which a record is known again in another data set.
         materials, places: by what the owner's list of runs knows the data again (`Source.materials`).
         examples: N of the plan: how many there are, or as many as were declared of a source.
         facts: what a statement must say of the data.
@@ -49,6 +50,7 @@ class OwnRecords:
     count: int
     read: Callable[[np.ndarray], tuple[Tree, Tree]] = field(repr=False)
     codes: np.ndarray = field(repr=False)
+    both: np.ndarray = field(repr=False)
     materials: tuple[str, ...] = field(repr=False)
     places: tuple[str, ...] = field(default=(), repr=False)
     examples: int
@@ -128,7 +130,8 @@ def _of_source(source: Source, owner_key: bytes) -> OwnRecords:
         return images, labels[torch.from_numpy(rows)]
 
     return OwnRecords(
-        **{**_coded(owner_key, read, len(source.train)), "materials": source.materials},
+        **_coded(owner_key, read, len(source.train))
+        | {"materials": source.materials, "both": own_codes(source.train, owner_key)},
         places=source.places,
         examples=source.examples,
         facts=Circumstances(
@@ -213,8 +216,9 @@ def _coded(owner_key: bytes, read: Callable[[np.ndarray], tuple[Tree, Tree]], co
         if isinstance(targets, Tensor) and targets.dim() == 1 and targets.dtype == torch.int64:
             largest = max(int(targets.max()), -1 if largest is None else largest)
     codes = np.concatenate(whole)
-    materials = _material(owner_key, codes), _material(owner_key, np.concatenate(inputs_alone))
-    return {"count": count, "read": read, "codes": codes, "materials": materials, "largest": largest}
+    alone = np.concatenate(inputs_alone)
+    materials, both = (_material(owner_key, codes), _material(owner_key, alone)), np.concatenate([codes, alone], axis=1)
+    return {"count": count, "read": read, "codes": codes, "both": both, "materials": materials, "largest": largest}
 
 
 def _codes(owner_key: bytes, *trees: Tree) -> np.ndarray:

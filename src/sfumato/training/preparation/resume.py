@@ -21,7 +21,7 @@ from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
-from sfumato.runs.owner import public_records, uses
+from sfumato.runs.owner import overlap, public_records, uses
 from sfumato.training.descent import beginning_of_average, optimizer_of
 from sfumato.training.job import PrivateJob, PublicJob, lengths
 from sfumato.training.parts.part import Decided
@@ -58,6 +58,7 @@ def begin(job: PrivateJob | PublicJob, run: RunDirectory) -> None:
                 public_records.remember(job.source)
         elif not (job.source.public or job.candidate):
             facts = job.circumstances.figures
+            overlap.remember(job.source)
             uses.record(
                 job.source.materials,
                 identity,

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from sfumato.runs.owner.history import Spent as History
 
 NOT_KNOWN = (
-    "note: the list cannot know of runs on a set that was changed, be it by one image, and lies elsewhere; of runs by "
-    "another user or on another machine; and of programs that do not record their use"
+    "note: the list takes a set that was changed, be it by one image, and lies elsewhere for another one, and cannot "
+    "know of runs by another user or on another machine, nor of programs that do not record their use"
 )
 
 
@@ -34,21 +34,25 @@ class Spent(PrintsJson, SourceChoices):
         from sfumato._checks import SfumatoError
         from sfumato.data import paths
         from sfumato.randomness import owner_key
-        from sfumato.runs.owner import history
+        from sfumato.runs.owner import history, overlap
 
         spec = source_spec(self, self.what)
         try:
             source = spec.open(owner_key())
             found = history.spent(source.materials, places=source.places)
+            apart = [*overlap.notes(source)]
         except SfumatoError as error:
             found = history.spent((), places=paths.places_of(self.what))
             if not found.uses:
                 raise
+            apart = []
             console.note(f"note: {error}; so these are the runs on what lay at this place, and no others")
         if self.json:
             console.as_json({"source": self.what, **found.to_dict()})
         else:
             show(self.what, found)
+        for note in apart:
+            console.note(note)
 
 
 def show(what: str, found: History) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sfumato._checks import positive_integer
 from sfumato.cli.options.choices import OfModel
-from sfumato.cli.options.spellings import Path
+from sfumato.cli.options.spellings import Path, Whole
 from sfumato.cli.output import console
 
 
@@ -33,6 +34,8 @@ class Serve(OfModel):
     """Milliseconds that a batch waits for more records."""
     queue: int = 512
     """Records that wait at most; further requests are told to come again."""
+    threads: Whole = None
+    """CPU threads of the model."""
 
     def run(self) -> None:
         """Serve, and say where."""
@@ -42,11 +45,17 @@ class Serve(OfModel):
         limits = Limits(
             megabytes=self.max_body, seconds=self.timeout, batch=self.batch, wait=self.wait / 1000, queue=self.queue
         )
+        if self.threads is not None:
+            positive_integer("threads", self.threads)
         key = None if self.api_key_file is None else ApiKey(self.api_key_file)
+        import torch
+
         from sfumato.runs import load
         from sfumato.serving.server import address, listening, serve, server
         from sfumato.serving.service import Service
+        from sfumato.training.preparation.prepare import default_threads
 
+        torch.set_num_threads(self.threads or default_threads())
         service = Service(load(self.run_directory, model=self.model), limits=limits, key=key)
         ready = server(service)
         listener = listening(self.host, self.port)

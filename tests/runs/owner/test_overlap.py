@@ -1,0 +1,109 @@
+"""Runs on data sets that have records in common, which the list of uses takes for different ones, are told of."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import sfumato
+from sfumato import PrivacyPlan, open_source, owner_key
+from sfumato.observers.progress import Progress
+from sfumato.runs.owner import overlap, uses
+
+PLAN = PrivacyPlan.calibrate(examples=40, batch_size=40, steps=2, epsilon=3.0, delta=1e-5)
+
+
+@pytest.fixture
+def images(tmp_path, monkeypatch):
+    monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "owner.key").write_text("00" * 32)
+    (tmp_path / "home" / "owner.key").chmod(0o600)
+    return np.random.default_rng(0).integers(0, 255, (60, 8, 8), dtype=np.uint8)
+
+
+def opened(path, images, **options):
+    np.savez(path, x=images, y=np.arange(len(images)) % 2)
+    return open_source(f"npz:{path}", owner_key=owner_key(), **options)
+
+
+def used(source, name, **options):
+    overlap.remember(source)
+    uses.record(source.materials, name, PLAN, places=source.places, name=f"runs/{name}", **options)
+
+
+def test_a_part_and_a_changed_copy_are_known_by_their_records(images, tmp_path):
+    whole = opened(tmp_path / "whole.npz", images)
+    assert [*overlap.notes(whole)] == []
+    used(whole, "first")
+    part = opened(tmp_path / "part.npz", images[:30])
+    (note,) = overlap.notes(part)
+    count = len(part.train)
+    assert f"{count} of these {count} training records (100%) were used by 1 run of yours on another data set" in note
+    assert "(runs/first)" in note
+    assert "\n" not in note
+    changed = images.copy()
+    changed[:40] = 255 - changed[:40]
+    copy = opened(tmp_path / "changed.npz", changed)
+    (note,) = overlap.notes(copy)
+    before = {image.tobytes() for image in whole.train.images}
+    common = sum(image.tobytes() in before for image in copy.train.images)
+    assert 0 < common < len(copy.train)
+    assert f"note: {common} of these {len(copy.train)} training records" in note
+    used(part, "second")
+    (note,) = overlap.notes(copy)
+    assert "used by 1 run of yours" in note  # the part holds none of what the copy kept
+    (note,) = overlap.notes(whole)
+    assert f"note: {count} of these {len(whole.train)} training records" in note
+
+
+def test_what_is_counted_already_and_what_is_public_is_not_told_of(images, tmp_path):
+    whole = opened(tmp_path / "whole.npz", images)
+    used(whole, "first")
+    used(whole, "again")
+    assert [*overlap.notes(whole)] == []  # the totals have these
+    colour = opened(tmp_path / "colour.npz", np.repeat(images[..., None], 3, -1))
+    assert whole.stored_digest != colour.stored_digest
+    assert [*overlap.notes(colour)] == []  # and these: the pixels are the same
+    assert [*overlap.notes(opened(tmp_path / "other.npz", 255 - images))] == []
+    assert [*overlap.notes(opened(tmp_path / "public.npz", images[:30], public=True))] == []
+
+
+def test_runs_within_the_same_budget_count_together(images, tmp_path):
+    used(opened(tmp_path / "whole.npz", images), "first", budget="faces")
+    part = opened(tmp_path / "part.npz", images[:30])
+    assert [*overlap.notes(part, budget="faces")] == []
+    assert len([*overlap.notes(part, budget="others")]) == len([*overlap.notes(part)]) == 1
+
+
+def test_a_loop_of_ones_own_says_it_of_its_tensors(images, tmp_path):
+    import torch
+
+    def run(count, name):
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        data = torch.from_numpy(images[:count] / 255).float(), torch.arange(count) % 2
+        plan = {"noise_multiplier": 2.0, "batch_size": 10, "steps": 1, "delta": 1e-5}
+        own = sfumato.private_steps(model, optimizer, data, directory=tmp_path / name, **plan)
+        assert len([*own]) == 1
+        return own.note
+
+    assert run(60, "whole") == ""
+    assert "20 of these 20 training records (100%) were used by 1 run of yours on another data set" in run(20, "part")
+
+
+def test_training_says_it_beforehand(images, tmp_path):
+    class Heard(Progress):
+        said = ""
+
+        def report(self, text: str) -> None:
+            self.said += f"{text}\n"
+
+    heard = Heard()
+    opened(tmp_path / "whole.npz", images)
+    opened(tmp_path / "part.npz", images[:40])
+    how = {"noise_multiplier": 4.0, "batch_size": 10, "steps": 1, "delta": 1e-5, "progress": heard}
+    sfumato.train("linear", f"npz:{tmp_path}/whole.npz", directory=tmp_path / "runs" / "a", **how)
+    assert "on another data set" not in heard.said
+    sfumato.train("linear", f"npz:{tmp_path}/part.npz", directory=tmp_path / "runs" / "b", **how)
+    assert "were used by 1 run of yours on another data set (runs/a)" in heard.said
