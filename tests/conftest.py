@@ -87,6 +87,10 @@ def home(new_directory, monkeypatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_curves(monkeypatch) -> None:
+    without_curves(monkeypatch)
+
+
+def without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page's plots, and what an attacker can detect, take longer than the small runs here; `tests/report` draws the
     ones, tests/training/conclusion/test_finish.py looks at the other."""
     monkeypatch.setattr(
@@ -245,6 +249,7 @@ def one_run(tmp_path_factory, spots, plan, options) -> Run:
     """A finished run; tests that change files copy it."""
     patch = pytest.MonkeyPatch()
     patch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
+    without_curves(patch)
     try:
         return train("cnn", spots, plan, directory=tmp_path_factory.mktemp("runs") / "spots", **options)
     finally:
