@@ -35,6 +35,15 @@ hypothesis.settings.register_profile("sfumato", deadline=None)  # on a busy mach
 hypothesis.settings.load_profile("sfumato")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Where Python is told to write no compiled files, the libraries may never have been compiled, and each process
+    that a test starts would compile them anew, for seconds. These write theirs into pytest's cache. (Where bugs are
+    planted there is no such cache: files change there within a second.)"""
+    if sys.dont_write_bytecode and not sys.pycache_prefix and (cache := getattr(config, "cache", None)):
+        os.environ["PYTHONPYCACHEPREFIX"] = str(cache.mkdir("bytecode"))
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
@@ -76,6 +85,10 @@ def home(new_directory, monkeypatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_curves(monkeypatch) -> None:
+    without_curves(monkeypatch)
+
+
+def without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page's plots, and what an attacker can detect, take longer than the small runs here; `tests/report` draws the
     ones, tests/training/conclusion/test_finish.py looks at the other."""
     monkeypatch.setattr(
@@ -213,6 +226,7 @@ def one_run(tmp_path_factory, spots, plan, options) -> Run:
     """A finished run; tests that change files copy it."""
     patch = pytest.MonkeyPatch()
     patch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
+    without_curves(patch)
     try:
         return train("cnn", spots, plan, directory=tmp_path_factory.mktemp("runs") / "spots", **options)
     finally:

@@ -106,7 +106,7 @@ class StopError(Exception):
 
 @pytest.mark.parametrize("further", [{}, {"quantile": 0.5}, {"mechanism": "blt", "quantile": 0.5}], ids=str)
 def test_a_killed_and_resumed_run_ends_with_the_same_bytes(source, tmp_path, monkeypatch, further):
-    asked = {"seed": 3, "steps": 6, **{k: v for k, v in ALONE.items() if k != "steps"}, **further}
+    asked = {"seed": 3, **ALONE, **further}
     chosen = EmbeddingExperiment(model="linear", dimension=8, **asked)
 
     def run(place):
@@ -115,15 +115,15 @@ def test_a_killed_and_resumed_run_ends_with_the_same_bytes(source, tmp_path, mon
     whole = run("whole")
     descend, taken = loop.descend, []
 
-    def stop_at_the_fourth(*given):
+    def stop_at_the_second(*given):
         taken.append(given)
-        if len(taken) == 4:
+        if len(taken) == 2:
             raise StopError
         descend(*given)
 
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "descend", stop_at_the_fourth)
+        patch.setattr(loop, "descend", stop_at_the_second)
         with pytest.raises(StopError):
             run("killed")
     resumed = run("killed")
@@ -199,9 +199,9 @@ def test_the_head_over_all_classes_is_summed_and_not_released(source, tmp_path):
 @pytest.mark.parametrize("method", ["fedavg", "dpsgd"])
 def test_a_head_over_classes_who_are_users_is_made_for_declared_ones(tmp_path, method):
     """Read from the data, one person more were a row more of the head, through which everybody's gradient goes."""
-    labels = np.repeat(np.arange(20), 4)
-    images = (10 * labels[:, None, None] + np.random.default_rng(0).integers(0, 50, (80, 8, 8))).astype(np.uint8)
-    np.savez(tmp_path / "people.npz", x=images, y=labels)
+    labels = np.repeat(np.arange(USERS), 4)
+    images = 8 * labels[:, None, None] + np.random.default_rng(0).integers(0, 50, (len(labels), 8, 8))
+    np.savez(tmp_path / "people.npz", x=images.astype(np.uint8), y=labels)
     known = {"owner_key": bytes(32), "user_from": "class", "open_set": True}
     few = {name: value for name, value in ALONE.items() if name != "clients"}
     asked = EmbeddingExperiment(model="linear", dimension=8, method=method, **few)
@@ -209,7 +209,7 @@ def test_a_head_over_classes_who_are_users_is_made_for_declared_ones(tmp_path, m
     with pytest.raises(SfumatoError, match="read from the data, would say who took part; declare the classes"):
         job_of(asked, source)
     job_of(replace(asked, method="fedemb"), source)
-    names = [f"p{number}" for number in range(20)]
+    names = [f"p{number}" for number in range(USERS)]
     job_of(asked, open_source(f"npz:{tmp_path}/people.npz", classes=names, **known))
 
 
@@ -367,7 +367,7 @@ def test_what_a_module_does_in_training_is_bound_to_the_key_and_to_the_run(sourc
 @pytest.mark.parametrize("method", ["fedemb", "fedavg", "dpsgd"])
 def test_clients_begin_at_the_aggregate_and_the_mean_is_released(source, tmp_path, monkeypatch, method):
     """An update is taken from where the module stands, which is the mean of the last weights; these are what moves."""
-    asked = {"seed": 3, "steps": 5, **{k: v for k, v in ALONE.items() if k != "steps"}, "method": method}
+    asked = {"seed": 3, **ALONE, "method": method}
     if method == "dpsgd":
         del asked["clients"]
     over = {"aggregate": "uta", "aggregate_last": 2, "aggregate_from": 1, "optimizer": "sgd"}
@@ -389,15 +389,15 @@ def test_clients_begin_at_the_aggregate_and_the_mean_is_released(source, tmp_pat
     monkeypatch.setattr(PrivateStep, "__call__", computing)
     monkeypatch.setattr(loop, "descend", descending)
     run = begin(chosen, source, RunDirectory(tmp_path / "run"), device="cpu", threads=1, progress=Silence())
-    assert len(starts) == len(thetas) == 5
-    for step in range(1, 5):
+    assert len(starts) == len(thetas) == QUICK["steps"]
+    for step in range(1, len(starts)):
         for name, value in starts[step].items():
             torch.testing.assert_close(value, (thetas[step - 1][name] + thetas[step][name]) / 2)
             assert not torch.equal(value, thetas[step][name])
     released = read_safetensors(run.directory / "model.safetensors")[0]
     for name, value in released.items():
         inside = name if method == "fedemb" else f"backbone.{name}"
-        torch.testing.assert_close(value, (thetas[4][inside] + last[inside]) / 2)
+        torch.testing.assert_close(value, (thetas[-1][inside] + last[inside]) / 2)
     assert verify(run.directory).holds
 
 

@@ -66,19 +66,31 @@ def best_of(loss: Loss, draws: CandidateCount, delta: float) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _best_of(loss: Loss, draws: CandidateCount, delta: float) -> float:
-    import dp_accounting
-    import numpy as np
     from dp_accounting import rdp
 
     with quiet_absl():
         if draws.shape >= 0:
-            run = event_of(loss.parts)
-            accountant = renyi_accountant((), SELECTION_ORDERS)
-            accountant.compose(dp_accounting.dp_event.RepeatAndSelectDpEvent(run, draws.mean, draws.shape))
-            return float(accountant.get_epsilon(delta))
+            return float(_accountant(loss, draws).get_epsilon(delta))
         # dp-accounting's own theorem 2 begins at shape 0.
-        selected = _theorem_2(np.asarray(SELECTION_ORDERS), loss.renyi(SELECTION_ORDERS), draws)
-        return float(rdp.compute_epsilon(SELECTION_ORDERS, selected, delta)[0])
+        return float(rdp.compute_epsilon(SELECTION_ORDERS, _curve(loss, draws), delta)[0])
+
+
+@functools.lru_cache(maxsize=8)
+def _accountant(loss: Loss, draws: CandidateCount) -> Any:
+    """Which a statement asks at one delta after the other; nobody composes anything further with it."""
+    import dp_accounting
+
+    accountant = renyi_accountant((), SELECTION_ORDERS)
+    accountant.compose(dp_accounting.dp_event.RepeatAndSelectDpEvent(event_of(loss.parts), draws.mean, draws.shape))
+    return accountant
+
+
+@functools.lru_cache(maxsize=8)
+def _curve(loss: Loss, draws: CandidateCount) -> Any:
+    """By theorem 2, for a shape below 0: an array of shape (orders,)."""
+    import numpy as np
+
+    return _theorem_2(np.asarray(SELECTION_ORDERS), loss.renyi(SELECTION_ORDERS), draws)
 
 
 def renyi_of_best(loss: Loss, draws: CandidateCount, order: float) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -176,7 +176,7 @@ class NoisyFigures:
         drawn = np.maximum(right + wrong, 0) * share * (1 - share)
         noise = good.sum((1, 2, 3)) * (1 - middle) ** 2 + bad.sum((1, 2, 3)) * middle**2
         deviations = np.sqrt(drawn + self.table.variance * noise)
-        added = np.abs(np.random.default_rng(0).normal(size=(DRAWS, len(middle))) * deviations).sum(1)
+        added = (_sizes_of_draws(len(middle)) * deviations).sum(1)
         plain, most = float(np.abs(missed).sum()) / total, float(np.quantile(added, CONFIDENCE)) / total
 
         def beyond(part: float) -> float:
@@ -244,6 +244,14 @@ class NoisyFigures:
             found - GRID * first * second,
             one @ by_own**2 + other @ by_others**2 + pairs,
         )
+
+
+@lru_cache(maxsize=4)
+def _sizes_of_draws(bins: int) -> np.ndarray:
+    """|x| of standard normal variables, always the same ones: (DRAWS, bins)."""
+    found = np.abs(np.random.default_rng(0).normal(size=(DRAWS, bins)))
+    found.flags.writeable = False  # every figure has this very array
+    return found
 
 
 def _inverted(value: float, statistic: np.ndarray, variance: np.ndarray) -> Estimate:
