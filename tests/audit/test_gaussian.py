@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -12,8 +13,8 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
 from sfumato import PrivacyPlan, SfumatoError
-from sfumato.audit import at_most, delta_of, epsilon_of, mu_of, white_box
-from sfumato.audit.gaussian import mu_shown, refuted
+from sfumato.audit import at_least, at_most, delta_of, epsilon_of, mu_of, white_box
+from sfumato.audit.gaussian import CELLS, mu_shown, refuted
 from sfumato.audit.mixture import epsilon_of_mixture
 
 
@@ -65,6 +66,33 @@ def test_no_true_mu_is_refuted_more_often_than_alpha_by_enumeration(mu, q, alarm
     total = binom.pmf(counts, 12, miss) @ np.array(found) @ binom.pmf(counts, 12, alarm)
     assert total <= alpha
     assert mu_shown(12, 0, (12, 12), alpha, q) == 0
+
+
+@pytest.mark.parametrize(
+    ("lost", "wrong", "sizes", "q"), [(9, 30, (60, 80), 1.0), (25, 3, (60, 40), 1.0), (35, 12, (80, 90), 0.6)]
+)
+def test_a_mu_is_refuted_where_every_probability_of_a_false_alarm_refutes_it(lost, wrong, sizes, q):
+    """Cell by cell, over all counts: which of them decides, no short cut may change."""
+    alpha, alarms = 0.1, np.arange(sizes[1] + 1)
+    ends = np.linspace(at_least(wrong, sizes[1], alpha / 200), at_most(wrong, sizes[1], alpha / 200), CELLS + 1)
+
+    def missed(alarm, mu):
+        return (1 - q) * (1 - alarm) + q * ndtr(ndtri(1 - alarm) - mu)
+
+    own = (wrong + 0.5) / (sizes[1] + 1)
+    estimate = ndtri(1 - own) - ndtri(((lost + 0.5) / (sizes[0] + 1) - (1 - q) * (1 - own)) / q)
+    few = np.floor((sizes[0] + 1) * missed((alarms + 0.5) / (sizes[1] + 1), estimate) - 0.5 + 1e-9)
+
+    def chance(mu: float) -> float:
+        cells = itertools.pairwise(ends)
+        return alpha / 100 + max(
+            binom.pmf(alarms, sizes[1], low) @ binom.cdf(few, sizes[0], missed(high, mu)) for low, high in cells
+        )
+
+    mu = mu_shown(lost, wrong, sizes, alpha, q)
+    assert mu > 0.1
+    for factor in (0.9, 1 - 1e-5, 1 + 1e-5, 1.1):
+        assert refuted(factor * mu, lost, wrong, sizes, alpha, q) == (chance(factor * mu) < alpha) == (factor < 1)
 
 
 def test_of_a_sampled_canary_the_mu_is_that_of_the_steps_that_it_takes_part_in():

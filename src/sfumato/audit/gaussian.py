@@ -117,7 +117,7 @@ def mu_shown(lost: int, wrong: int, sizes: tuple[int, int], alpha: float, q: flo
         alpha: the probability of refuting the true mu, at most.
         q: the probability with which the canary takes part.
     """
-    return last(lambda mu: refuted(mu, lost, wrong, sizes, alpha, q), limit=100, precision=1e-6)
+    return last(_Counts(lost, wrong, sizes, alpha, q).refute, limit=100, precision=1e-6)
 
 
 def refuted(mu: float, lost: int, wrong: int, sizes: tuple[int, int], alpha: float, q: float = 1.0) -> bool:
@@ -128,19 +128,47 @@ def refuted(mu: float, lost: int, wrong: int, sizes: tuple[int, int], alpha: flo
     interval of confidence 1 - alpha / 100 (Berger and Boos 1994), in cells: in each of them false alarms are counted as
     at its lower end and misses as at its upper end, which can only be too many.
     """
-    number_in, number_out = sizes
-    gamma = alpha / 100
-    ends = np.linspace(at_least(wrong, number_out, gamma / 2), at_most(wrong, number_out, gamma / 2), CELLS + 1)
-    first, last_one = int(binom.ppf(1e-15, number_out, ends[0])), int(binom.isf(1e-15, number_out, ends[-1]))
-    alarms = np.arange(max(0, first), min(last_one, number_out) + 1)
-    rate, own = (alarms + 0.5) / (number_out + 1), (wrong + 0.5) / (number_out + 1)
-    missed = ((lost + 0.5) / (number_in + 1) - (1 - q) * (1 - own)) / q
-    estimate = ndtri(1 - own) - ndtri(min(max(missed, 0.0), 1.0))
-    as_few = np.floor((number_in + 1) * _missed(rate, estimate, q) - 0.5 + 1e-9)
-    together = bdtr(np.clip(as_few, -1, number_in), number_in, _missed(ends[1:, None], mu, q))
-    together = np.where(as_few < 0, 0.0, together)
-    weight = binom.pmf(alarms, number_out, ends[:-1, None])
-    return float((weight * together).sum(1).max()) + gamma + 1e-14 < alpha
+    return _Counts(lost, wrong, sizes, alpha, q).refute(mu)
+
+
+class _Counts:
+    """Misses and false alarms, and what of their test is the same for every mu: see `refuted`."""
+
+    def __init__(self, lost: int, wrong: int, sizes: tuple[int, int], alpha: float, q: float):
+        number_in, number_out = sizes
+        self.number_in, self.alpha, self.q, self.gamma = number_in, alpha, q, alpha / 100
+        bounds = at_least(wrong, number_out, self.gamma / 2), at_most(wrong, number_out, self.gamma / 2)
+        self.ends = np.linspace(*bounds, CELLS + 1)
+        first, last_one = int(binom.ppf(1e-15, number_out, bounds[0])), int(binom.isf(1e-15, number_out, bounds[1]))
+        alarms = np.arange(max(0, first), min(last_one, number_out) + 1)
+        rate, own = (alarms + 0.5) / (number_out + 1), (wrong + 0.5) / (number_out + 1)
+        missed = ((lost + 0.5) / (number_in + 1) - (1 - q) * (1 - own)) / q
+        estimate = ndtri(1 - own) - ndtri(min(max(missed, 0.0), 1.0))
+        as_few = np.floor((number_in + 1) * _missed(rate, estimate, q) - 0.5 + 1e-9)
+        alarms, as_few = alarms[as_few >= 0], np.minimum(as_few[as_few >= 0], number_in)
+        weight = binom.pmf(alarms, number_out, self.ends[:-1, None])
+        self.cell, place = np.nonzero(weight > 1e-20)  # what is left out of a sum is far below the 1e-14 added to it
+        self.weight, self.as_few = weight[self.cell, place], as_few[place]
+        self.starts = np.searchsorted(self.cell, np.arange(CELLS + 1))
+        self.worst = CELLS // 2
+
+    def refute(self, mu: float) -> bool:
+        """Whether this mu is refuted: not, as soon as one cell allows it; first the one that allowed most before."""
+        if not self._too_rare(self._chances(mu, self.worst, self.worst + 1)):
+            return False
+        chances = self._chances(mu, 0, CELLS)
+        self.worst = int(chances.argmax())
+        return self._too_rare(chances)
+
+    def _chances(self, mu: float, first: int, end: int) -> np.ndarray:
+        """The probability of so few misses, in these cells."""
+        part = slice(self.starts[first], self.starts[end])
+        cell, missed = self.cell[part] - first, _missed(self.ends[first + 1 : end + 1], mu, self.q)
+        found = self.weight[part] * bdtr(self.as_few[part], self.number_in, missed[cell])
+        return np.bincount(cell, found, minlength=end - first)
+
+    def _too_rare(self, chances: np.ndarray) -> bool:
+        return float(chances.max()) + self.gamma + 1e-14 < self.alpha
 
 
 def _missed(alarm: Any, mu: float, q: float) -> Any:
