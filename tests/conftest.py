@@ -35,15 +35,6 @@ hypothesis.settings.register_profile("sfumato", deadline=None)  # on a busy mach
 hypothesis.settings.load_profile("sfumato")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Where Python is told to write no compiled files, the libraries may never have been compiled, and each process
-    that a test starts would compile them anew, for seconds. These write theirs into pytest's cache. (Where bugs are
-    planted there is no such cache: files change there within a second.)"""
-    if sys.dont_write_bytecode and not sys.pycache_prefix and (cache := getattr(config, "cache", None)):
-        os.environ["PYTHONPYCACHEPREFIX"] = str(cache.mkdir("bytecode"))
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-
-
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
