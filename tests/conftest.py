@@ -174,10 +174,12 @@ def scan() -> Callable[..., Path]:
 
     def write(path: Path | str, values: np.ndarray, **tags) -> Path:
         dataset = pydicom.Dataset()
+        # The same file each time: it decides on which side of a split the image is.
+        named = pydicom.uid.generate_uid(entropy_srcs=[*Path(path).parts[-2:], values.tobytes().hex()])
         dataset.file_meta = pydicom.dataset.FileMetaDataset()
         dataset.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
         dataset.file_meta.MediaStorageSOPClassUID = dataset.SOPClassUID = pydicom.uid.CTImageStorage
-        dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID = pydicom.uid.generate_uid()
+        dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID = named
         bits = 8 * values.dtype.itemsize
         dataset.Rows, dataset.Columns = values.shape[:2]
         dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME2"
