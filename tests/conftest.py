@@ -74,9 +74,12 @@ def home(new_directory, monkeypatch) -> Path:
     return path
 
 
-@pytest.fixture(autouse=True)
-def no_curves(monkeypatch) -> None:
-    without_curves(monkeypatch)
+@pytest.fixture(scope="module", autouse=True)
+def no_curves() -> Iterator[None]:
+    """Of a module, so that runs which several of its tests look at save it too."""
+    with pytest.MonkeyPatch.context() as patch:
+        without_curves(patch)
+        yield
 
 
 def without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,6 +93,21 @@ def without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sfumato.training.conclusion.run_page.detections", _any_plan)
 
 
+@pytest.fixture(scope="session")
+def savings(tmp_path_factory) -> Callable[[], AbstractContextManager[pytest.MonkeyPatch]]:
+    """Around a run for the whole session: an owner of its own, and what is saved in each module."""
+
+    @contextmanager
+    def saved() -> Iterator[pytest.MonkeyPatch]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
+            patch.setattr(selfcheck, "check", _check_once)
+            without_curves(patch)
+            yield patch
+
+    return saved
+
+
 def _any_plan(_: Any, rates: Any) -> list[float]:
     return gaussian_detections(1.0, 1e-5, rates)
 
@@ -98,11 +116,13 @@ def _undrawn(draw: Callable[..., None], *, alternative: str, **_) -> str:
     return f'<svg aria-label="{alternative}"></svg>'
 
 
-@pytest.fixture(autouse=True)
-def models_are_checked_once(monkeypatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def models_are_checked_once() -> Iterator[None]:
     """Against the slow truth, ahead of a run, which takes up to half of a small one. Models of a test's own are checked
     each time; tests/gradients looks at the check itself."""
-    monkeypatch.setattr(selfcheck, "check", _check_once)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selfcheck, "check", _check_once)
+        yield
 
 
 _CHECKED: set[Any] = set()
@@ -215,15 +235,10 @@ def options() -> dict:
 
 
 @pytest.fixture(scope="session")
-def one_run(tmp_path_factory, spots, plan, options) -> Run:
+def one_run(tmp_path_factory, savings, spots, plan, options) -> Run:
     """A finished run; tests that change files copy it."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
-    without_curves(patch)
-    try:
+    with savings():
         return train("cnn", spots, plan, directory=tmp_path_factory.mktemp("runs") / "spots", **options)
-    finally:
-        patch.undo()
 
 
 @pytest.fixture

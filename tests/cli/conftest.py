@@ -33,11 +33,10 @@ def workplace(new_directory, home, monkeypatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def digits_run(tmp_path_factory) -> Path:
+def digits_run(tmp_path_factory, savings) -> Path:
     """A finished run on digits."""
     path = tmp_path_factory.mktemp("digits") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
+    with savings():
         assert main([*shlex.split(f"train digits {QUICK} --seed 1"), "--output", str(path)]) == 0
     return path
 

@@ -89,7 +89,7 @@ class Loss:
             if len(exact) == len(epsilons):
                 return exact
         distribution = _distribution(self.parts, grid)
-        return [float(delta) for delta in distribution.get_delta_for_epsilon(list(epsilons))]
+        return deltas_of(distribution, epsilons).tolist()
 
     @property
     def accountants(self) -> tuple[str, ...]:
@@ -134,6 +134,34 @@ def _epsilon(parts: tuple[Part, ...], delta: float, accountant: str, grid: float
         return exact
     with np.errstate(over="ignore"):  # hardly any noise: an epsilon beyond all numbers is infinite
         return float(_distribution(parts, grid).get_epsilon_for_delta(delta))
+
+
+def deltas_of(losses: Any, epsilons: Sequence[float]) -> Any:
+    """Delta at each of these epsilons, which rise: to the bit what dp-accounting's `get_delta_for_epsilon` gives, which
+    takes a hundred times as long, for it adds up the losses above them one by one.
+
+    Args:
+        losses: a privacy loss distribution, or one direction of it.
+        epsilons: of shape (E,), as is what is given.
+    """
+    import numpy as np
+    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+
+    if isinstance(losses, privacy_loss_distribution.PrivacyLossDistribution):
+        ways = [losses._pmf_remove] if losses._symmetric else [losses._pmf_remove, losses._pmf_add]
+        return functools.reduce(np.maximum, [deltas_of(way, epsilons) for way in ways])
+    asked = np.asarray(epsilons, dtype=np.float64)
+    orderly = asked.size and np.isfinite(asked).all() and (np.diff(asked) >= 0).all()
+    if not (orderly and isinstance(losses, pld_pmf.DensePLDPmf)):
+        return np.asarray(losses.get_delta_for_epsilon(list(epsilons)))
+    values = (np.arange(losses.size) + losses._lower_loss) * losses._discretization
+    first = np.searchsorted(values, asked, side="right")  # of each, the first loss above it
+    above = values[first[0] :][::-1]
+    masses = losses._probs[first[0] :][::-1]
+    upper = np.cumsum(np.concatenate([[losses._infinity_mass], masses]))
+    lower = np.cumsum(np.concatenate([[0.0], masses * np.exp(-above)]))
+    counts = losses.size - first
+    return upper[counts] - np.exp(asked) * lower[counts]
 
 
 def _distribution(parts: Sequence[Part], grid: float) -> Any:

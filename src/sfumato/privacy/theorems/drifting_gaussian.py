@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy.loss import Part, event_of
+from sfumato.privacy.loss import Part, deltas_of, event_of
 from sfumato.privacy.mechanism import Gaussian
 from sfumato.privacy.participation import DriftingPoisson
 from sfumato.privacy.participation.drifting_poisson import Counts
@@ -143,7 +143,7 @@ def _upper(curves: Sequence[Any], width: float) -> Any:
         return curves[0]
     low = min(curve._lower_loss for curve in curves)
     high = max(curve._lower_loss + curve.size for curve in curves)
-    deltas = [curve.get_delta_for_epsilon(width * np.arange(low, high + 1)) for curve in curves]
+    deltas = [deltas_of(curve, width * np.arange(low, high + 1)) for curve in curves]
     return _dots(low, np.maximum(*deltas), width)
 
 

@@ -54,15 +54,9 @@ class SampledGaussians(Repeated):
 
     def of_one(self, width: float) -> Any:
         """The privacy loss distribution of one step."""
-        from dp_accounting.pld import privacy_loss_distribution
-        from dp_accounting.privacy_accountant import NeighboringRelation
+        from sfumato.privacy.theorems.sampled_losses import sampled_gaussian
 
-        return privacy_loss_distribution.from_gaussian_mechanism(
-            self.sigma,
-            sampling_prob=self.probability,
-            value_discretization_interval=width,
-            neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
-        )
+        return sampled_gaussian(self.sigma, self.probability, width)
 
     def event(self) -> Any:
         """dp-accounting's event of all steps."""
