@@ -137,8 +137,8 @@ def _epsilon(parts: tuple[Part, ...], delta: float, accountant: str, grid: float
 
 
 def deltas_of(losses: Any, epsilons: Sequence[float]) -> Any:
-    """Delta at each of these epsilons, which rise: to the bit what dp-accounting's `get_delta_for_epsilon` gives, which
-    takes a hundred times as long, for it adds up the losses above them one by one.
+    """Delta at each of these epsilons, which rise: what dp-accounting's `get_delta_for_epsilon` gives, up to rounding.
+    That takes a hundred times as long, since it adds up the losses above each of them one by one.
 
     Args:
         losses: a privacy loss distribution, or one direction of it.
