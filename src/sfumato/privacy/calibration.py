@@ -235,7 +235,8 @@ class Draft:
         found = least(
             lambda sigma, grid: plan.with_noise(sigma).epsilon(grid=grid),
             epsilon,
-            guess=_noise_like(plan, gaussian_mu(epsilon, self.delta)),
+            # Beyond these bounds dp-accounting finds no number, or warns.
+            guess=_noise_like(plan, gaussian_mu(min(max(epsilon, 1e-6), 1e6), self.delta)),
             what=f"noise multiplier below 1e7 reaches epsilon {epsilon:g} at delta {self.delta:g}",
             remedy="give a larger epsilon or delta, or fewer steps"
             + (", or more count_noise" if isinstance(self.clipping, Quantile) else ""),
