@@ -159,6 +159,22 @@ def test_embeddings_say_it_beforehand_and_write_it_nowhere(tmp_path, images):
         assert not any(b"on another data set" in content for content in written)
 
 
+def test_a_run_that_was_cut_before_its_line_is_not_told_of(images, tmp_path, monkeypatch):
+    """Its codes are there, and no total needs them."""
+
+    def cut(*given, **named):
+        raise KeyboardInterrupt
+
+    opened(tmp_path / "whole.npz", images)
+    how = {"noise_multiplier": 4.0, "batch_size": 10, "steps": 1, "delta": 1e-5}
+    monkeypatch.setattr(uses, "record", cut)
+    with pytest.raises(KeyboardInterrupt):
+        sfumato.train("linear", f"npz:{tmp_path}/whole.npz", directory=tmp_path / "run", **how)
+    assert [*(tmp_path / "home" / overlap.FOLDER).glob("*.npy")]
+    part = opened(tmp_path / "part.npz", images[:30])
+    assert [*overlap.notes(part)] == []
+
+
 def test_runs_within_the_same_budget_count_together(images, tmp_path):
     used(opened(tmp_path / "whole.npz", images), "first", budget="faces")
     part = opened(tmp_path / "part.npz", images[:30])
@@ -191,3 +207,5 @@ def test_training_says_it_beforehand(images, tmp_path):
     assert "on another data set" not in heard.said
     sfumato.train("linear", f"npz:{tmp_path}/part.npz", directory=tmp_path / "runs" / "b", **how)
     assert "were used by 1 run of yours on another data set (runs/a)" in heard.said
+    written = (path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file())
+    assert not any(b"on another data set" in content for content in written)
