@@ -30,6 +30,7 @@ def test_a_server_answers_or_does_not(listening, closed, monkeypatch):
     assert hub.answers(f"https://{listening}")
     assert not hub.answers(f"https://{closed}")
     assert not hub.answers(f"https://{NOWHERE}")
+    assert not hub.answers(f"https://{NOWHERE}:port")
 
 
 @pytest.mark.parametrize("scheme", ["", "http://"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from sfumato.privacy import (
     FixedOrder,
     Tree,
     TruncatedPoisson,
+    calibration,
     loss,
 )
 from sfumato.privacy.plan import default_delta
@@ -47,6 +49,29 @@ def test_the_least_noise_meets_the_budget_and_a_little_less_would_not(examples, 
     if plan.noise_multiplier > 0.05:
         less = replace(plan, mechanism=Gaussian(noise_multiplier=plan.noise_multiplier * 0.998 - 2e-4))
         assert less.epsilon() > epsilon * 0.999
+
+
+@pytest.mark.parametrize("epsilon", [1e8, 1e300])
+def test_the_least_noise_is_found_for_any_budget_that_can_be_written(epsilon):
+    """Where dp-accounting has no Gaussian of such a budget to begin the search with, too."""
+    plan = PrivacyPlan.calibrate(examples=100, batch_size=100, steps=1, delta=1e-5, epsilon=epsilon)
+    assert plan.noise_multiplier < 0.02
+    assert plan.epsilon() <= epsilon
+
+
+@pytest.mark.parametrize("guess", [1e-9, 0.02, 1.0, 7.0, 1e7])
+@pytest.mark.parametrize("high", [1e300, math.inf])
+def test_the_guess_does_not_decide_what_is_found(guess, high):
+    """Not even where the cost falls from one end of the numbers to the other."""
+
+    def spent(value: float, grid: float) -> float:
+        return high if value < 3.0 else 1e-300
+
+    assert calibration.least(spent, 1.0, what="value", remedy="", guess=guess) == pytest.approx(3.0, rel=2e-4)
+    powers = [
+        calibration.least(lambda v, _: 5 * v**-1.3, 0.7, what="value", remedy="", guess=one) for one in (guess, 1.0)
+    ]
+    assert powers[0] == powers[1]
 
 
 @given(batch=st.integers(40, 2000), sigma=st.floats(1.5, 5.0), epsilon=st.floats(0.5, 2.0))

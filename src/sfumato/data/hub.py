@@ -52,7 +52,10 @@ def answers(address: str) -> bool:
     proxies = urllib.request.getproxies()
     if asked.scheme in proxies and not urllib.request.proxy_bypass(asked.netloc):
         asked = urlsplit(proxies[asked.scheme] if "//" in proxies[asked.scheme] else f"//{proxies[asked.scheme]}")
-    place = asked.hostname, asked.port or {"http": 80, "": 80}.get(asked.scheme, 443)
+    try:
+        place = asked.hostname, asked.port or {"http": 80, "": 80}.get(asked.scheme, 443)
+    except ValueError:  # its port is no number
+        return False
     taken: list[bool] = []
 
     def ask() -> None:

@@ -90,9 +90,10 @@ class _Bracket:
             if not 0 < cost < math.inf or self.high <= self.low * (1 + 3 * _NARROW):
                 return
             if before is not None:
-                slope = min(max(math.log(cost / before[1]) / math.log(value / before[0]), -8.0), -0.25)
+                fall = math.log(cost) - math.log(before[1])  # whose quotient may be no number
+                slope = min(max(fall / math.log(value / before[0]), -8.0), -0.25)
             before = value, cost
-            step = math.log(self.target / cost) / slope
+            step = (math.log(self.target) - math.log(cost)) / slope
             step += _NARROW if cost > self.target else -_NARROW  # a little beyond, to where the other end should be
             value *= math.exp(min(max(step, -2.0), 2.0))
             if not max(self.low, lowest) < value < min(self.high, MOST_NOISE):
@@ -235,7 +236,8 @@ class Draft:
         found = least(
             lambda sigma, grid: plan.with_noise(sigma).epsilon(grid=grid),
             epsilon,
-            guess=_noise_like(plan, gaussian_mu(epsilon, self.delta)),
+            # Beyond these bounds dp-accounting finds no number, or warns.
+            guess=_noise_like(plan, gaussian_mu(min(max(epsilon, 1e-6), 1e6), self.delta)),
             what=f"noise multiplier below 1e7 reaches epsilon {epsilon:g} at delta {self.delta:g}",
             remedy="give a larger epsilon or delta, or fewer steps"
             + (", or more count_noise" if isinstance(self.clipping, Quantile) else ""),

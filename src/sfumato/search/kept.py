@@ -36,6 +36,7 @@ from sfumato.search.shared import (
     read,
     refuse_beyond_budget,
     refuse_each,
+    tell_of_overlaps,
     tried,
     try_each,
 )
@@ -160,6 +161,7 @@ def open(
     try_each(shared, held, space)
     plans = [decided(shared, held, change)[0] for change in changes]
     refuse_beyond_budget(shared, plans, place / FILE)
+    tell_of_overlaps(shared, held.source, progress)
     cost = cost_together(plans, held.source, trial)
     ranking = Ranking(
         changes=tuple(changes),
@@ -227,6 +229,7 @@ def one_at_a_time(
         check_trainable(own.source, plan, settings, shared.changed(change).clock)
         plans.append(plan)
     refuse_beyond_budget(shared, plans, place / FACTORS)
+    tell_of_overlaps(shared, held.source, progress)
     cost = cost_together(plans, held.source, trial) if search == "uncovered" else None
     comparison = Comparison(changes=tuple(changes), plans=tuple(plans), uncovered=cost, scored_on=len(held.validation))
     if dry_run:

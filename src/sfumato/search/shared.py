@@ -17,12 +17,14 @@ from sfumato.experiment import users
 from sfumato.experiment.drift import second_group
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Settings
+from sfumato.observers.notebook import shown
+from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan, PrivateSelection, Search
 from sfumato.privacy.plan import default_delta
 from sfumato.privacy.planning.simulation import simulated
 from sfumato.randomness import Choice, RunKey, Space, owner_key
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.owner import reserving
+from sfumato.runs.owner import overlap, reserving
 from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.search.trial import Trial
 from sfumato.training.descent import check_choices
@@ -240,6 +242,12 @@ def refuse_beyond_budget(shared: Shared, plans: Sequence[PrivacyPlan], record: P
     that has its record has begun, and what it has reserved is among what is used."""
     if (name := shared.trial.options.get("budget")) is not None and not record.exists():
         reserving.refuse_beyond(name, plans)
+
+
+def tell_of_overlaps(shared: Shared, source: Source, progress: Progress | None) -> None:
+    """Say before any run is paid for which of its records runs on other data sets have used."""
+    for note in overlap.notes(source, budget=shared.trial.options.get("budget")):
+        shown(progress).report(note)
 
 
 def paid(

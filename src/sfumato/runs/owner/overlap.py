@@ -21,12 +21,15 @@ _NAMED = 3
 
 
 def remember(source: Source) -> None:
-    """Keep the codes of the records that a run is about to use as private: before its line on the list of uses."""
-    remember_codes(source.materials, own_codes(source.train, owner_key()))
+    """Keep the codes of the records that a run is about to use as private: before its line on the list of uses.
+
+    Those held out to score on are among them: what a private selection says of its scores is in its promise.
+    """
+    remember_codes(source.materials, _codes(source))
 
 
 def remember_codes(materials: Sequence[str], codes: np.ndarray) -> None:
-    """The same, of codes uint8 (N, 32) of its training records; of a source without material nothing."""
+    """The same, of codes uint8 (N, 32) of its records; of a source without material nothing."""
     if materials:
         extend(keys.home() / FOLDER / f"{materials[0]}.npy", codes)
 
@@ -38,21 +41,28 @@ def notes(source: Source, *, budget: str | None = None) -> Iterator[str]:
         budget: that in which the coming run is reserved: what else is reserved there counts with it.
     """
     if not source.public:
-        codes = own_codes(source.train, owner_key()) if (keys.home() / FOLDER).is_dir() else None
-        yield from notes_of_codes(source.materials, source.places, codes, budget=budget)
+        codes = _codes(source) if (keys.home() / FOLDER).is_dir() else None
+        what = "training records" if source.held_out is None else "training and validation records"
+        yield from notes_of_codes(source.materials, source.places, codes, budget=budget, what=what)
 
 
 def notes_of_codes(
-    materials: Sequence[str], places: Sequence[str], codes: np.ndarray | None, *, budget: str | None = None
+    materials: Sequence[str],
+    places: Sequence[str],
+    codes: np.ndarray | None,
+    *,
+    budget: str | None = None,
+    what: str = "training records",
 ) -> Iterator[str]:
-    """The same, of codes uint8 (N, 32) of the training records; None where nothing has been remembered.
+    """The same, of codes uint8 (N, 32) of the records, called so; None where nothing has been remembered.
 
     **Guarantee.** A run that the list of uses has on a data set with one of these records, by either of its codes, is
     counted by `sfumato.runs.owner.uses.plans`, or is in the note, as long as its codes have been remembered.
     """
     if codes is None or not len(codes):
         return
-    counted = {entry["data"] for entry, _, _ in uses.lines(materials, None, places)} | {*materials}
+    # Run by run: of one data set some may be counted, for their place, and others not.
+    counted = {entry["run"] for entry, _, _ in uses.lines(materials, None, places)}
     common, runs = np.zeros(len(codes), bool), dict[str, str]()
     for material, found in _others(counted, budget).items():
         among = listed(keys.home() / FOLDER / f"{material}.npy")
@@ -60,22 +70,28 @@ def notes_of_codes(
             common |= again
             runs |= found
     if runs:
-        yield _words(int(common.sum()), len(codes), runs)
+        yield _words(int(common.sum()), len(codes), runs, what)
+
+
+def _codes(source: Source) -> np.ndarray:
+    """Codes uint8 (N, 32) of the records that are trained on, and of those that are held out to score on."""
+    parts = [part for part in (source.train, source.held_out) if part is not None]
+    return np.concatenate([own_codes(part, owner_key()) for part in parts])
 
 
 def _others(counted: set[str], budget: str | None) -> dict[str, dict[str, str]]:
-    """Of each data set that is not counted: its runs by their identities, and what each is called."""
+    """Of each data set: its runs that are not counted, by their identities, and what each is called."""
     found: dict[str, dict[str, str]] = {}
     for entry in uses.trainings():
-        if entry["data"] not in counted and (budget is None or entry.get(uses.BUDGET) != budget):
+        if entry["run"] not in counted and (budget is None or entry.get(uses.BUDGET) != budget):
             found.setdefault(entry["data"], {})[entry["run"]] = entry.get(uses.NAME, "")
     return found
 
 
-def _words(common: int, count: int, runs: dict[str, str]) -> str:
+def _words(common: int, count: int, runs: dict[str, str], what: str) -> str:
     """The note.
 
-    >>> _words(1, 1000, {"a": "runs/a"})[:104]
+    >>> _words(1, 1000, {"a": "runs/a"}, "training records")[:104]
     'note: 1 of these 1,000 training records (0.1%) was used by 1 run of yours on another data set (runs/a), '
     """
     named = [*dict.fromkeys(filter(None, runs.values()))]
@@ -83,7 +99,7 @@ def _words(common: int, count: int, runs: dict[str, str]) -> str:
     share = f"{max(0.1, 100 * common / count):.3g}%"
     many, more = ("was", "were")[common > 1], len(runs) > 1
     return (
-        f"note: {common:,} of these {count:,} training records ({share}) {many} used by {len(runs)} "
+        f"note: {common:,} of these {count:,} {what} ({share}) {many} used by {len(runs)} "
         f"run{'s' if more else ''} of yours on {'other data sets' if more else 'another data set'}{shown}, which no "
         "total counts with this one: the cost of all adds up for a record that is in all; leave these records out, or "
         "give all such runs one budget (sfumato budget)"

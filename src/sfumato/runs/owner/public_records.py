@@ -7,19 +7,22 @@ whoever lacks the key, and weights of another owner's training cannot be looked 
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from sfumato._checks import SfumatoError
-from sfumato._files import make_directory, ordinary, write, writing
+from sfumato._files import held_alone, make_directory, ordinary, write, writing
+from sfumato._systems import open_bytes
 from sfumato.data import Source, known_again, own_codes
 from sfumato.randomness import owner_key
 from sfumato.randomness.keys import home
 
 FOLDER = "trained-on"
 CODE_BYTES = 32
+LOCK = ".lock"
 
 
 def remember(source: Source) -> None:
@@ -29,16 +32,25 @@ def remember(source: Source) -> None:
 
 
 def extend(path: Path, now: np.ndarray) -> None:
-    """Add codes uint8 (N, 32) to a list of them, which begins with these where there is none."""
-    before = listed(path)
-    known = now if before is None else np.unique(np.concatenate([before, now]), axis=0)
-    if before is not None and len(known) == len(before):
-        return
-    stored = io.BytesIO()
-    np.save(stored, known)
+    """Add codes uint8 (N, 32) to a list of them, which begins with these where there is none.
+
+    **Guarantee.** After it all of them are on the list, whatever other processes add to it at the same time.
+    """
     with writing(path):
         make_directory(path.parent, private=True)
-    write(path, stored.getvalue(), private=True)
+        descriptor = open_bytes(path.parent / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    with open(descriptor, "r+b") as lock:
+        held_alone(lock.fileno(), f"the list of records {path}")
+        before = listed(path)
+        if before is not None and np.array_equal(before, now):
+            return
+        # A list may have a record twice, so that its length tells nothing of what is on it.
+        new = now if before is None else now[~np.isin(_whole(now), _whole(before))]
+        if before is not None and not len(new):
+            return
+        stored = io.BytesIO()
+        np.save(stored, new if before is None else np.concatenate([before, new]))
+        write(path, stored.getvalue(), private=True)
 
 
 def refuse_trained_on(source: Source, materials: Collection[str]) -> None:
@@ -96,6 +108,11 @@ def listed(path: Path) -> np.ndarray | None:
     except (OSError, ValueError, EOFError, AttributeError):
         raise SfumatoError(f"the list of records {path} is damaged", "restore it from a copy") from None
     return codes
+
+
+def _whole(codes: np.ndarray) -> np.ndarray:
+    """Each row as one value, (N,)."""
+    return np.ascontiguousarray(codes).view(f"V{CODE_BYTES}")[:, 0]
 
 
 def _path(material: str) -> Path:
