@@ -156,7 +156,7 @@ def by_theorem_6(curve: dict[float, float], mean: float) -> dict[float, float]:
     shape=st.sampled_from([-0.5, -0.2, 0.0, 0.5, 1.0, 3.0]),
     delta=st.sampled_from([1e-3, 1e-5, 1e-8]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_theorem_2_as_the_paper_has_it(sigma, mean, shape, delta):
     curve = {order: order / (2 * sigma**2) for order in SELECTION_ORDERS}
     expected = converted(by_theorem_2(curve, mean, shape), delta)
@@ -164,7 +164,7 @@ def test_theorem_2_as_the_paper_has_it(sigma, mean, shape, delta):
 
 
 @given(sigma=st.floats(1.0, 60.0), mean=st.floats(1.5, 60.0), delta=st.sampled_from([1e-3, 1e-5, 1e-8]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_theorem_6_as_the_paper_has_it(sigma, mean, delta):
     curve = {order: order / (2 * sigma**2) for order in SELECTION_ORDERS}
     expected = converted(by_theorem_6(curve, mean), delta)
@@ -255,7 +255,7 @@ def test_a_record_is_in_one_part_and_each_part_is_paid_for(part):
     mean=st.floats(1.5, 40.0),
     shape=st.sampled_from([-0.5, 0.0, 1.0, math.inf]),
 )
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_laws(sigma, mean, shape):
     plan = replace(SMALL, mechanism=Gaussian(noise_multiplier=sigma))
     here = public(plan, mean, shape).epsilon()

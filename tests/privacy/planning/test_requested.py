@@ -37,7 +37,7 @@ def test_what_is_left_out_follows_from_what_is_given():
     kinds = {
         name: (type(plan.participation), type(plan.mechanism), plan.adjacency)
         for name in PAIRS
-        for plan in [calibrated(name, "noise_multiplier")]
+        for plan in [calibrated(name, "epsilon")]
     }
     assert kinds["blt"] == (FixedOrder, BufferedToeplitz, "add-or-remove")
     assert kinds["tree"] == (FixedOrder, Tree, "add-or-remove")
@@ -45,8 +45,8 @@ def test_what_is_left_out_follows_from_what_is_given():
     assert kinds["cyclic"] == (CyclicPoisson, BandedToeplitz, "add-or-remove")
     assert kinds["truncated"] == (TruncatedPoisson, Gaussian, "zero-out")
     assert kinds["fixed order, independent"] == (FixedOrder, Gaussian, "add-or-remove")
-    assert calibrated("cyclic", "noise_multiplier").mechanism.bands == 4
-    tree = calibrated("tree", "noise_multiplier").mechanism
+    assert calibrated("cyclic", "epsilon").mechanism.bands == 4
+    tree = calibrated("tree", "epsilon").mechanism
     assert (tree.steps_per_tree, tree.completed) == (15, True)
     assert isinstance(requested(examples=10, participation="full-batch").participation, FullBatch)
 
@@ -63,6 +63,8 @@ def test_every_unknown_of_every_pair_keeps_the_budget_and_nearly_uses_it(name, u
             assert found == value
     if unknown == "noise_multiplier":
         assert plan.with_noise(plan.noise_multiplier * 0.995).epsilon() > NUMBERS["epsilon"]
+    if (name, unknown) == ("drifting", "steps"):
+        assert plan.epsilon(steps=plan.steps + plan.steps // 20 + 1) > NUMBERS["epsilon"]
 
 
 def test_coefficients_are_the_best_for_the_plan_s_own_steps_and_participations():
@@ -129,7 +131,7 @@ def test_the_schedule_counts():
 
 
 def test_a_cut_follows_from_the_batch():
-    plan = calibrated("truncated", "noise_multiplier")
+    plan = calibrated("truncated", "epsilon")
     assert plan.participation.largest == 148  # 100 + 5 sqrt(100 * 0.9), rounded up
     given = requested(examples=1000, participation="truncated", largest_batch=120)
     assert given.participation.with_batch_size(100).largest == 120

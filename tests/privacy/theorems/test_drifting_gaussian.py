@@ -96,8 +96,7 @@ def test_it_is_the_larger_of_both_groups_own_compositions(rule):
         assert ours >= true * (1 - 1e-4)
 
 
-@pytest.mark.parametrize("steps", [1, 3, 25])
-@pytest.mark.parametrize("sizes", [(300, 100), (100, 300), (200, 200)])
+@pytest.mark.parametrize(("steps", "sizes"), [(1, (100, 300)), (3, (300, 100)), (25, (100, 300)), (25, (200, 200))])
 def test_at_every_epsilon_it_is_the_larger_of_both_groups_by_themselves(steps, sizes):
     here = plan(steps, 1.0, sizes=sizes)
     (part,) = here.loss.parts
@@ -126,7 +125,7 @@ def test_where_the_groups_curves_cross_each_is_taken_where_it_is_the_larger():
 
 
 @given(q=st.floats(0.001, 1.0), sigma=st.floats(0.4, 20), steps=st.integers(1, 300))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_one_probability_in_all_steps_is_poisson_sampling(q, sigma, steps):
     drifting = DriftingGaussians(sigma=sigma, groups=(((q, steps),), ((q, steps),)))
     poisson = SampledGaussians(sigma=sigma, probability=q, steps=steps)
@@ -187,13 +186,13 @@ def test_of_many_probabilities_neighbours_count_as_the_largest(monkeypatch):
 
 
 def test_renyi_is_an_upper_bound_too_and_near():
-    for here in (plan(), plan(2), plan(sizes=(200, 200))):
+    for here in (plan(), plan(2, sizes=(200, 200))):
         assert here.epsilon(grid=GRID) < here.epsilon_rdp < 1.5 * here.epsilon(grid=GRID) + 0.5
     assert plan().loss.accountants == ("pld", "rdp")
 
 
 def test_more_steps_cost_more_and_other_releases_are_added():
-    spent = [plan(12).epsilon(steps=steps, grid=GRID) for steps in range(1, 13)]
+    spent = [plan(12).epsilon(steps=steps, grid=GRID) for steps in (1, 2, 4, 5, 8, 9, 12)]
     assert spent == sorted(spent)
     assert spent[-1] == plan(12).epsilon(grid=GRID)
     twice = plan(16).loss.with_(plan(16).loss)
@@ -203,7 +202,7 @@ def test_more_steps_cost_more_and_other_releases_are_added():
     assert with_poisson.epsilon(DELTA, grid=GRID) > plan(16).epsilon(grid=GRID)
 
 
-@pytest.mark.parametrize("unknown", ["noise_multiplier", "steps", "batch_size"])
+@pytest.mark.parametrize("unknown", ["noise_multiplier", "batch_size"])  # steps: planning/test_requested.py
 def test_every_unknown_keeps_the_budget_and_nearly_uses_it(unknown):
     numbers = {"batch_size": 40, "steps": 60, "noise_multiplier": 8.0} | {unknown: None}
     rule = DriftingPoisson(batch_size=1, period=6, shape="cosine", sizes=(3000, 1000))
