@@ -41,6 +41,13 @@ COMPARED = {
     "dp_accounting.privacy_accountant: NeighboringRelation": (
         "de2022.py: section 2.2, epsilon by privacy loss distributions"
     ),
+    **dict.fromkeys(
+        (
+            "dp_accounting.pld.privacy_loss_mechanism: AdjacencyType",
+            "dp_accounting.pld.privacy_loss_mechanism: GaussianPrivacyLoss",
+        ),
+        "de2022.py: section 2.2, epsilon by privacy loss distributions",
+    ),
     "dp_accounting.pld: privacy_loss_distribution": (
         "libraries.py: dp-accounting, privacy loss distributions on a coarse grid"
     ),

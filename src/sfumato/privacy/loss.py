@@ -136,6 +136,9 @@ def _epsilon(parts: tuple[Part, ...], delta: float, accountant: str, grid: float
         return float(_distribution(parts, grid).get_epsilon_for_delta(delta))
 
 
+_LARGEST = 709.0
+
+
 def deltas_of(losses: Any, epsilons: Sequence[float]) -> Any:
     """Delta at each of these epsilons, which rise: what dp-accounting's `get_delta_for_epsilon` gives, up to rounding.
     That takes a hundred times as long, since it adds up the losses above each of them one by one.
@@ -161,7 +164,9 @@ def deltas_of(losses: Any, epsilons: Sequence[float]) -> Any:
     upper = np.cumsum(np.concatenate([[losses._infinity_mass], masses]))
     lower = np.cumsum(np.concatenate([[0.0], masses * np.exp(-above)]))
     counts = losses.size - first
-    return upper[counts] - np.exp(asked) * lower[counts]
+    upper, lower = upper[counts], lower[counts]
+    some = (lower != 0) & (asked < _LARGEST)  # nothing is taken off where e^epsilon is beyond all numbers
+    return upper - np.where(some, np.exp(np.where(some, asked, 0)) * lower, 0)
 
 
 def _distribution(parts: Sequence[Part], grid: float) -> Any:

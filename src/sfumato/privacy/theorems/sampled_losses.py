@@ -43,7 +43,9 @@ class _AllAtOnce(GaussianPrivacyLoss):
         x = -0.5 * self.sensitivity - without * (self._standard_deviation**2) / self.sensitivity
         if not removed:
             x = self.sensitivity + x
-        deltas = -np.expm1(epsilons) if removed else np.zeros(len(epsilons))
+        deltas = np.zeros(len(epsilons))
+        if removed:
+            deltas[~within] = -np.expm1(epsilons[~within])
         deltas[within] = self.mu_upper_cdf(x) - np.exp(losses + self.mu_lower_log_cdf(x))
         return np.clip(deltas, 0, 1)
 
