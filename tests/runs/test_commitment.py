@@ -64,6 +64,14 @@ def test_a_field_that_was_taken_out_or_put_in_is_noticed(name):
     assert commitment.edited({**RECORD, "more": 1}, opening) == ["more"]
 
 
+def test_a_value_that_has_changed_places_with_one_of_the_same_name_is_noticed():
+    record = {**RECORD, "settings": {"rate": 0.5}, "performance": {"rate": 0.25}}
+    opening = commitment.commitments(record)
+    exchanged = {**record, "settings": {"rate": 0.25}, "performance": {"rate": 0.5}}
+    assert commitment.edited(record, opening) == []
+    assert sorted(commitment.edited(exchanged, opening)) == ["performance.rate", "settings.rate"]
+
+
 def test_the_order_and_the_spelling_of_the_file_do_not_matter():
     opening = commitment.commitments(RECORD)
     turned = {name: RECORD[name] for name in reversed(RECORD)}

@@ -125,6 +125,8 @@ def test_private_records_are_chosen_by_for_an_epsilon_of_their_own(run, digits, 
     told = load(made.path).statement.plain
     assert told[:-1] == load(run).statement.plain
     assert "(0.5, 0)-differentially private" in told[-1]
+    _, metadata = read_safetensors(made.path)
+    assert json.loads(metadata[METADATA])["statement"]["plain"][-1] == told[-1], "in the file itself"
     assert verify(run).holds
     right = load(run)
     best = aggregate(run, score_on=digits, output=run / "other.safetensors")
