@@ -137,6 +137,7 @@ def _epsilon(parts: tuple[Part, ...], delta: float, accountant: str, grid: float
 
 
 _LARGEST = 709.0
+"""An epsilon: of larger ones e^epsilon is beyond all numbers."""
 
 
 def deltas_of(losses: Any, epsilons: Sequence[float]) -> Any:

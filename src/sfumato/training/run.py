@@ -238,6 +238,11 @@ def executed(job: Callable[[], PrivateJob | PublicJob], run: RunDirectory, **how
         return read(run) if isinstance(own, PrivateJob) else finished(own, run, own.statement, outcome)
 
 
+def overlaps(job: PrivateJob) -> Iterator[str]:
+    """What to tell the owner of runs on other data sets that hold some of the records."""
+    return overlap.notes(job.source, budget=job.further.get("budget", {}).get("name"))
+
+
 def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
     """What to tell the owner before there is a run."""
     if (warning := sentences.called_public(job.source)) is not None:
@@ -251,7 +256,7 @@ def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
     known = {"places": source.places, "users": source.assignment}
     if not source.public and (odd := uses.other_assignments(source.materials, **known)):
         yield f"note: {sentences.of_other_assignments(odd)}"
-    yield from overlap.notes(source, budget=job.further.get("budget", {}).get("name"))
+    yield from overlaps(job)
     if (figures := job.circumstances.figures) is not None:
         for note in sentences.of_figures([*earlier_figures(job), figures.epsilon]):
             yield f"note: with this one, {note}"

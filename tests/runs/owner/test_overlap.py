@@ -16,15 +16,6 @@ from sfumato.runs.owner import overlap, uses
 PLAN = PrivacyPlan.calibrate(examples=40, batch_size=40, steps=2, epsilon=3.0, delta=1e-5)
 
 
-@pytest.fixture
-def images(tmp_path, monkeypatch):
-    monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "home"))
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "owner.key").write_text("00" * 32)
-    (tmp_path / "home" / "owner.key").chmod(0o600)
-    return np.random.default_rng(0).integers(0, 255, (60, 8, 8), dtype=np.uint8)
-
-
 class Heard(Progress):
     said = ""
 

@@ -16,13 +16,7 @@ LABELS = np.arange(60) % 3
 
 
 @pytest.fixture
-def images(tmp_path, monkeypatch):
-    monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "home"))
-    # One key: by some a part of so few records is left without a class.
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "owner.key").write_text("00" * 32)
-    (tmp_path / "home" / "owner.key").chmod(0o600)
-    images = np.random.default_rng(0).integers(0, 255, (60, 8, 8), dtype=np.uint8)
+def images(images, tmp_path):
     np.savez(tmp_path / "all.npz", x=images, y=LABELS)
     return images
 

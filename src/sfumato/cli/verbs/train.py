@@ -100,14 +100,14 @@ class Train(Observed, Together, PrivateChoices):
         """Say what training would be."""
         from sfumato.cli.output.outcome import show_dry_run
         from sfumato.experiment import reading
-        from sfumato.runs.owner import overlap, sentences
-        from sfumato.training.run import earlier_plans, refuse_finished
+        from sfumato.runs.owner import sentences
+        from sfumato.training.run import earlier_plans, overlaps, refuse_finished
 
         refuse_finished(run)
         earlier = earlier_plans(job)
         if earlier and not run.exists:
             progress.report(sentences.summary(earlier, job.plan))
-        for note in () if run.exists else overlap.notes(job.source, budget=job.further.get("budget", {}).get("name")):
+        for note in () if run.exists else overlaps(job):
             progress.report(note)
         for note in reading.notes(job.source):
             progress.report(f"note: {note}")
