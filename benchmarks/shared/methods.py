@@ -7,11 +7,9 @@ method can't do a problem it raises, and the tables show its reason.
 from __future__ import annotations
 
 import itertools
-import math
 import warnings
 from collections.abc import Callable
 from functools import partial
-from unittest import mock
 
 import psutil
 import torch
@@ -22,7 +20,6 @@ from torch.func import functional_call, grad, vmap
 import sfumato
 from benchmarks.shared.measuring import CannotError, Method, Sums
 from benchmarks.shared.problems import Problem
-from sfumato.gradients.replay import replays
 
 MAX_NORM = 1.0
 # Of the free memory that per-example gradients may take; as much again is needed for the work on them.
@@ -81,11 +78,10 @@ def error(sums: Sums, truth: Sums) -> float:
     return float(difference / sum(right.square().sum() for right in truth.values())) ** 0.5
 
 
-def with_sfumato(problem: Problem, *, replayed: bool = True, moving: bool = False) -> Method:
+def with_sfumato(problem: Problem, *, moving: bool = False) -> Method:
     """The clipped sum.
 
     Args:
-        replayed: recorded at once, as in a run that has taken half a minute; or never.
         moving: the weights change before each step, so that what is made of weights is made anew.
     """
     model = problem.copy()
@@ -96,8 +92,7 @@ def with_sfumato(problem: Problem, *, replayed: bool = True, moving: bool = Fals
         if moving:
             with torch.no_grad():
                 torch._foreach_mul_(list(model.parameters()), 1 + next(signs))
-        worth = 0.0 if replayed else math.inf
-        with problem.casting(), mock.patch.object(replays, "_WORTH_SECONDS", worth):
+        with problem.casting():
             return gradient(problem.inputs, problem.targets).gradients
 
     return Method(step=step, model=model)
@@ -192,7 +187,6 @@ def with_jax_privacy(problem: Problem) -> Method:
 METHODS: dict[str, Callable[[Problem], Method]] = {
     "sfumato": with_sfumato,
     "sfumato-moving": partial(with_sfumato, moving=True),
-    "sfumato-at-first": partial(with_sfumato, replayed=False),
     "opacus-hooks": _opacus("hooks"),
     "opacus-functorch": _opacus("functorch"),
     "opacus-ew": _opacus("ew"),

@@ -36,8 +36,7 @@ for case, given in (("plain", images[:2]), ("odd", images)):
     with counting_device():
         there = model.to(NAME)
         gradient = sfumato.ClippedGradient(there, cross_entropy, max_norm=0.5, methods=here.methods)
-        for _ in range(2):  # at the second call it is recorded
-            gradient(given.to(NAME), labels[: len(given)].to(NAME))
+        gradient(given.to(NAME), labels[: len(given)].to(NAME))  # the first finds out about the model
         with counted() as counts:
             sums = gradient(given.to(NAME), labels[: len(given)].to(NAME)).gradients
         found[case] = counts.to_dict() | {{
@@ -102,12 +101,10 @@ np.savez("people.npz", x_train=images(80), y_train=np.arange(80) % 20, x_test=im
 with counting_device():
     pass  # before the first backward pass
 from sfumato.cli import main
-from sfumato.gradients.replay import replays
 
 found = {{}}
 with counting_device():
     for command in {commands!r}:
-        replays._WORTH_CALLS = 10**9 if "wrn" in command else 2  # to record it here takes half a minute
         found[command] = main([*command.split(), "--device", "counting", "--seed", "1"])
     found["evaluate"] = main("evaluate network npz:spots.npz --device counting".split())
     found["verify"] = main(["verify", "network"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 
 import pytest
 import torch
@@ -12,14 +11,11 @@ import torch.nn.functional as F
 from sfumato.gradients import ClippedGradient
 from sfumato.gradients.checks import oracle
 from sfumato.gradients.examples import each
-from sfumato.gradients.replay import replays as replays_module
 
 # Relative to the norm of the whole clipped sum, by type.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 # Where the comparisons run: `SFUMATO_TEST_DEVICE=cuda pytest tests/gradients` takes them to a GPU.
 DEVICE = os.environ.get("SFUMATO_TEST_DEVICE", "cpu")
-# Whether each comparison is also recorded and replayed: `SFUMATO_TEST_REPLAY=1 pytest tests/gradients` (ten minutes).
-REPLAY = os.environ.get("SFUMATO_TEST_REPLAY") == "1"
 if DEVICE != "cpu":
     torch.backends.cudnn.allow_tf32 = False  # the tolerances are those of float32
 
@@ -45,34 +41,7 @@ def compare(model, inputs, targets, *, loss=F.cross_entropy, max_norm=0.1, views
     for name, value in expected.items():
         difference = (total.gradients[name].double() - value).norm()
         assert difference <= tolerance * (value.norm() + 1e-2 * added), name
-    if REPLAY:
-        replayed_is_the_same(gradient, inputs, targets)
     return gradient
-
-
-def replayed_is_the_same(gradient, inputs, targets) -> bool:
-    """Whether the call could be recorded; if so, it has the same bits when it is replayed, as do calls of more."""
-    replays = gradient._batches._replays
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replays_module, "_WORTH_SECONDS", 0.0)
-        gradient(inputs, targets)
-    recorded = [kind for kind in replays._kinds.values() if kind.recording is not None]
-    for scale in (1.0, 0.5):
-        other = each(partial(_scaled, scale), inputs)
-        counts = [kind.failures for kind in recorded]
-        total = gradient(other, targets)
-        if counts == [kind.failures for kind in recorded]:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(replays, "run", lambda *_: None)
-                expected = gradient(other, targets)
-            assert torch.equal(total.norms.nan_to_num(), expected.norms.nan_to_num())
-            for name, value in expected.gradients.items():
-                assert torch.equal(total.gradients[name], value), name
-    return bool(recorded)
-
-
-def _scaled(scale, tensor):
-    return tensor * scale if tensor.is_floating_point() else tensor
 
 
 @pytest.fixture(name="compare")

@@ -11,7 +11,6 @@ from sfumato.gradients.batches import Batches
 from sfumato.gradients.methods import sequential
 from sfumato.gradients.methods.contributions import OfRows
 from sfumato.gradients.methods.vectorised import Objective
-from sfumato.gradients.replay import replays
 from sfumato.gradients.sums import QueuedSum
 
 
@@ -214,26 +213,6 @@ class TestQueued(Waiting):
         gradient(x, y).gradients  # noqa: B018
         assert len(runs) == wholly
         assert exactly == [2]
-
-    @pytest.mark.parametrize("odd", [None, "huge", "not a number"])
-    def test_so_are_replayed_sums(self, odd, exactly, monkeypatch):
-        monkeypatch.setattr(replays, "_WORTH_SECONDS", 0.0)
-        torch.manual_seed(0)
-        model, (x, y) = MODELS["standardised"](), batch()
-        gradient = ClippedGradient(model, F.cross_entropy, max_norm=0.05)
-        gradient(x, y).gradients  # noqa: B018
-        assert any(kind.recording for kind in gradient._batches._replays._kinds.values())
-        monkeypatch.setattr(replays, "_WORTH_SECONDS", float("inf"))  # nothing else is recorded
-        exactly.clear()
-        if odd is not None:
-            ODD[odd](x[2])
-        found = gradient(x, y)
-        compare(model, x, y)
-        exactly.clear()
-        expected = ClippedGradient(model, F.cross_entropy, max_norm=0.05, methods=gradient.methods)(x, y)
-        for name, value in expected.gradients.items():
-            assert torch.equal(found.gradients[name], value), name
-        assert exactly == ([] if odd is None else [2, 2])
 
     def test_a_model_that_was_changed_meanwhile_is_refused(self):
         model, (x, y) = MODELS["linear"](), batch()

@@ -86,7 +86,7 @@ ANSWERS: dict[str, Answer] = {
         "has one promise for all candidates",
     ),
     "disable_dp": Answer(("epsilon",), "there is none; sfumato pretrain trains without privacy, on public data"),
-    "compile": Answer((), "there is none: steps are recorded and replayed where that pays"),
+    "compile": Answer((), "there is none: the clipped sum calls the fast kernels itself"),
 }
 
 _ALSO = {

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from itertools import pairwise, starmap
 from operator import itemgetter
 from typing import Any
@@ -21,13 +20,10 @@ from sfumato.gradients.conditions import DependsOnExample, Disagreement, agreein
 from sfumato.gradients.examples import each, signature, tensors
 from sfumato.gradients.methods import sequential
 from sfumato.gradients.methods.expanded import trainable_parameters
-from sfumato.gradients.methods.row_forms import Forms
-from sfumato.gradients.methods.vectorised import Objective, Run, RunPath, run
-from sfumato.gradients.recordable import CannotReplay
-from sfumato.gradients.replay.replays import Replays, state
+from sfumato.gradients.methods.vectorised import Objective, Run, RunPath
 from sfumato.gradients.sites.dropout import fresh_keys
 from sfumato.gradients.sums import ClippedSum, QueuedSum, exact_sum, first_sum
-from sfumato.gradients.tuner import Settled, Tuner
+from sfumato.gradients.tuner import Tuner
 from sfumato.gradients.use import slices
 
 
@@ -51,7 +47,6 @@ class Batches:
         self.paths: dict[tuple, RunPath] = {}
         self.latest: RunPath | None = None
         self._pieces: dict[tuple, int] = {}
-        self._replays = Replays(objective.model, objective.loss)
 
     def path(self, batch: Examples) -> tuple[tuple, RunPath]:
         """The kind of the batch, and the path for it."""
@@ -82,7 +77,6 @@ class Batches:
         examples = len(tensors(batch)[0])
         count = -(-examples // self._piece(batch, key))
         bounds = [round(index * examples / count) for index in range(count + 1)]
-        self._replays.begin()
         return reduce(
             ClippedSum.followed_by,
             (
@@ -101,45 +95,6 @@ class Batches:
         return self._pieces[key]
 
     def _piece_of(self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None) -> ClippedSum:
-        """A piece of the batch, replayed if it was recorded."""
-        path = self.paths[key]
-        if path.conditional or path.draws or keys is not None:
-            return self._fast(batch, key, keys, weights)
-        given, asking = [*tensors(batch), *([] if weights is None else [weights])], not self._runs_behind(batch)
-        kind = key, weights is None, state(given)
-        replayed = self._replays.run(kind, given)
-        if replayed is not None:
-            (gradients, norms, losses, others), holds = replayed
-            total = ClippedSum(gradients=gradients, norms=norms, losses=losses)
-            if not asking:
-                later = self._later(total, others, holds, batch, key, keys, weights)
-                return QueuedSum(total, others.any() | ~holds, later)
-            if bool(holds):
-                return total
-            self._replays.failed(kind)
-        began = time.perf_counter()
-        total = self._fast(batch, key, keys, weights)
-        once = partial(self._once, batch, key, weights, asking=asking)
-        self._replays.ran(kind, given, time.perf_counter() - began, once)
-        return total
-
-    def _once(
-        self, batch: Examples, key: tuple, weights: Tensor | None, *, asking: bool
-    ) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
-        """A piece's gradients, norms, losses, and which examples they lack, to be recorded: nothing is measured."""
-        known, path = self._objective, self.paths[key]
-        if path.conditional or path.draws:
-            raise CannotReplay("it asks about examples, or draws random numbers for them")
-        forms = Forms(without=known.forms.without, probes=known.forms.probes)
-        objective = replace(known, tuner=Settled(known.tuner.methods), forms=forms)
-        found = run(objective, *batch, path=path, weights=weights, asking=asking)
-        trainable = trainable_parameters(known.model)
-        total, others, some = first_sum(found, trainable, self._max_norm, weights, asking=asking)
-        if some is True:
-            raise CannotReplay("some of its examples are unusual")
-        return total.gradients, total.norms, total.losses, others
-
-    def _fast(self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None) -> ClippedSum:
         """A piece of the batch: at once, or in parts whose examples take the same branches of the model."""
         examples = len(tensors(batch)[0])
         if keys is None and self.paths[key].draws:
@@ -179,7 +134,7 @@ class Batches:
             return self.one_at_a_time(batch, weights)  # a branch that no made-up example took may not be for vmap
         total, others, some = first_sum(found, parameters, self._max_norm, weights, asking=asking)
         if isinstance(some, Tensor):
-            return QueuedSum(total, some, self._later(total, others, None, batch, key, keys, weights))
+            return QueuedSum(total, some, self._later(total, others, batch, key, keys, weights))
         if not some:
             return total
         del found
@@ -216,15 +171,14 @@ class Batches:
         self,
         total: ClippedSum,
         others: Tensor,
-        holds: Tensor | None,
         batch: Examples,
         key: tuple,
         *own: Tensor | None,
     ) -> Callable[[], ClippedSum]:
         """What to do about a sum of a device that turned out to lack some examples.
 
-        These are computed again by themselves; or all are, where most are missing (a function that is none of rows),
-        where one that is not finite has spoilt the sum, and where a replayed sum does not hold.
+        These are computed again by themselves; or all are, where most are missing (a function that is none of rows)
+        and where one that is not finite has spoilt the sum.
         """
         model = self._objective.model
         given = [*model.parameters(), *model.buffers(), *tensors(batch)]
@@ -237,7 +191,7 @@ class Batches:
                     "part must be computed again",
                     "read `gradients` before the optimizer's step, and before a batch's memory is used again",
                 )
-            few = 2 * int(others.sum()) <= len(others) and (holds is None or bool(holds))
+            few = 2 * int(others.sum()) <= len(others)
             with torch.enable_grad():
                 if few and all(bool(value.isfinite().all()) for value in total.gradients.values()):
                     return self._completed(total, others, batch, key, *own)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from sfumato.gradients import clipping
 from sfumato.gradients.methods.vectorised import Run
-from sfumato.gradients.recordable import holds
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,7 +113,7 @@ def first_sum(
         squares = found.squared_norms(asking=asking)
         factors = clipping.clip_factors(squares, found.losses, max_norm=max_norm, of=trainable.values())
         others = clipping.doubtful(factors, weights)
-        some = holds(others.any()) if asking else others.any()
+        some = bool(others.any()) if asking else others.any()
         factors = _times(factors, weights).masked_fill(others, 0.0)
         return _total(found, trainable, squares, factors, excluding=some is True), others, some
 

@@ -17,7 +17,6 @@ from torch import Tensor
 from sfumato._checks import SfumatoError
 from sfumato._devices import wait_for
 from sfumato._renamed import warn_renamed
-from sfumato.gradients.recordable import CannotReplay
 from sfumato.gradients.sites.forms import Held, Kept
 from sfumato.gradients.use import Kernel
 
@@ -77,15 +76,6 @@ class Tuner:
                 f"give one of {', '.join(allowed)}, or leave it out to have it measured",
             )
         return method
-
-
-class Settled(Tuner):
-    """Methods that are all known: nothing is measured."""
-
-    def method(self, site: str, kernel: Kernel, x: Tensor, g: Tensor) -> str:
-        if self.chosen(site, kernel, g) is None:
-            raise CannotReplay(f"no method is known for {site}")
-        return super().method(site, kernel, x, g)
 
 
 def _key(site: str, kernel: Kernel, g: Tensor) -> str:

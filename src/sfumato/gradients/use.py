@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from sfumato.gradients import clipping
-from sfumato.gradients.recordable import permanent
 
 # Numbers in one tile of per-example gradients: a few megabytes, which stay in a core's cache.
 TILE = 1 << 20
@@ -79,7 +78,7 @@ class Use(Protocol):
 @lru_cache(maxsize=256)
 def constants(values: tuple[float, ...], device: torch.device) -> Tensor:
     """These numbers in float64, copied to a device once."""
-    return permanent(torch.tensor(values, dtype=torch.float64, device=device))
+    return torch.tensor(values, dtype=torch.float64, device=device)
 
 
 def unit_roundoff(tensor: Tensor) -> float:

@@ -10,7 +10,6 @@ from torch import Tensor
 from sfumato.gradients import clipping
 from sfumato.gradients.methods.derived import Operand, Operands
 from sfumato.gradients.methods.row_forms import RowForm
-from sfumato.gradients.recordable import permanent
 from sfumato.gradients.sites.forms import Held, certified, together, with_hard_kept
 from sfumato.gradients.use import Exact, Instantiated, RowStatistics, Use, constants, slices, tolerance
 
@@ -213,7 +212,7 @@ def bounds(parts: list[OfRows], *, asking: bool = False) -> Tensor:
 @lru_cache(maxsize=64)
 def _members(sizes: tuple[int, ...], device: torch.device) -> Tensor:
     """(sum of sizes, S) float64: 1 where a row belongs to a function, or 0."""
-    return permanent(torch.block_diag(*(torch.ones(size, 1, dtype=torch.float64) for size in sizes)).to(device))
+    return torch.block_diag(*(torch.ones(size, 1, dtype=torch.float64) for size in sizes)).to(device)
 
 
 def contributions(

@@ -30,7 +30,6 @@ from torch import Tensor
 
 from sfumato._checks import SfumatoError
 from sfumato.gradients.methods.row_forms import PROOF, Candidate, Forms, KnownForm, RowForm, measured
-from sfumato.gradients.recordable import holds
 from sfumato.gradients.use import Instantiated, RowMap, Use
 
 # Backward steps of views that hold every entry once.
@@ -202,7 +201,7 @@ class Operands:
                 operand.found(*known)
         found = measured([candidate for *_, candidate in unknown], self._forms)
         for (operand, marks, _), own in zip(unknown, found, strict=True):
-            if own is None or (self._asking and not holds(own[1])):
+            if own is None or (self._asking and not bool(own[1])):
                 self._forms.without.add(operand.key)
                 operand.found(None, None)
             else:
@@ -218,7 +217,7 @@ class Operands:
         same = (known.marks == marks).all()  # without a question: but for writes that torch does not count
         if not self._asking:
             return known.form, same if known.proven is None else same & known.proven
-        return (known.form, None) if known.proven is None and holds(same) else None
+        return (known.form, None) if known.proven is None and bool(same) else None
 
     def _versions(self, names: tuple[str, ...]) -> tuple[int, ...]:
         return tuple(self._originals[name]._version for name in names if name in self._originals)

@@ -12,8 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sfumato.gradients.recordable import permanent
-
 # Not a seed that people give: weights drawn from the same numbers would be no test.
 _PROBE_SEED = 0x5F3759DF
 # Lengths of rows outside of this range have squares that float32 cannot hold.
@@ -147,7 +145,7 @@ class Forms:
         if key not in self.probes or self.probes[key].numel() < like.numel():
             # From NumPy: modes around the model may replace what torch's random functions return.
             drawn = np.random.default_rng([_PROBE_SEED, number]).standard_normal(like.numel())
-            self.probes[key] = permanent(torch.from_numpy(drawn).to(like))
+            self.probes[key] = torch.from_numpy(drawn).to(like)
         return self.probes[key][: like.numel()].reshape(like.shape)
 
 

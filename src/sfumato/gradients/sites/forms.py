@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 
 from sfumato.gradients import clipping
-from sfumato.gradients.recordable import holds
 from sfumato.gradients.use import (
     Instantiated,
     Kernel,
@@ -212,7 +211,7 @@ class Held:
         if y is not None and bias is not None:
             shares = bias.double().abs() / rows.values.flatten(1).double().norm(dim=1)
             # What the outputs lost when the bias was added, and the dots since; a device is not asked.
-            if y.device.type == "cpu" and holds((shares <= 1).all()):
+            if y.device.type == "cpu" and bool((shares <= 1).all()):
                 reach = reach + shares.max() * kernel.positions(self.g) ** 0.5 * pulled
             else:
                 y = None
@@ -261,7 +260,7 @@ def certified(uses: list[Held], *, asking: bool = False) -> Tensor:
 
 def with_hard_kept(found: Tensor, hard: Tensor, uses: Sequence[KeepsHard]) -> Tensor:
     """The squared norms (S, B) with those of hard examples in their places, as many as there are."""
-    for place, row in enumerate(hard.any(dim=1).tolist() if holds(hard.any()) else []):
+    for place, row in enumerate(hard.any(dim=1).tolist() if bool(hard.any()) else []):
         if row:
             rows = hard[place].nonzero()[:, 0]
             found[place, rows] = uses[place].keep_hard(rows)
