@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +23,9 @@ from sfumato.privacy.lease import Lease
 ORIGIN = "0" * 64
 LEASE = "ledger.lease"
 """Beside the ledger: whose it is to write."""
-WEIGHTS = "weights"
-"""In the body of a release, where code of the owner's own runs between the steps: the SHA-256 of the weights before."""
+RELEASE = "release"
+"""In the body of a release: the SHA-256 of what the step releases."""
+_SHA256 = re.compile("[0-9a-f]{64}")
 _FIELDS = {"index", "kind", "body", "previous", "hash"}
 _DAMAGED = "the ledger was changed by hand or damaged; restore it from a copy, or discard the run"
 
@@ -58,10 +60,11 @@ def _hash(index: int, kind: str, body: Mapping[str, Any], previous: str) -> str:
 
 
 def is_release(entry: Entry, step: int, plan: str) -> bool:
-    """Whether a line records this step of a plan with this fingerprint; it may say at which weights it was taken."""
+    """Whether a line commits to what this step of a plan with this fingerprint releases."""
     body = dict(entry.body)
-    weights = body.pop(WEIGHTS, "")
-    return (entry.kind, body, type(weights)) == ("release", {"step": step, "plan": plan}, str)
+    digest = body.pop(RELEASE, None)
+    committed = isinstance(digest, str) and _SHA256.fullmatch(digest) is not None
+    return committed and (entry.kind, body) == ("release", {"step": step, "plan": plan})
 
 
 def read(path: str | os.PathLike[str]) -> list[Entry]:

@@ -1,8 +1,9 @@
 """The only loop: whatever a run's steps are, private or not, they are taken here.
 
-The order of things is the guarantee's other half. A ledger line is written before its release is computed; a checkpoint
-is written only between steps, after the ledger is safe on disk; every draw is a function of (key, step), so a step that
-is taken again after a kill releases the same thing again, and is paid once.
+The order of things is the guarantee's other half. A step's line in the ledger commits to what the step releases, and is
+safe on disk before the release moves the weights or is seen by an observer; a checkpoint is written only between steps;
+every draw is a function of (key, step). So a step that is taken again after a kill releases the same thing again, or
+nothing, and is paid once.
 """
 
 from __future__ import annotations
@@ -23,17 +24,16 @@ from sfumato._files import writing
 from sfumato.averaging import Average
 from sfumato.observers.observer import Observer, Stop
 from sfumato.privacy import Ledger
-from sfumato.privacy.ledger import WEIGHTS
 from sfumato.randomness import NoiseState
 from sfumato.runs import directory as names
 from sfumato.runs import kept as kept_weights
-from sfumato.runs import pins
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
+from sfumato.training import releases
 from sfumato.training.descent import average_for, optimizer_of, set_rate, training_over
 from sfumato.training.job import Job
 from sfumato.training.kind import Measure, Steps
-from sfumato.training.preparation import exhausted, resume
+from sfumato.training.preparation import exhausted
 from sfumato.training.step import descend
 from sfumato.training.workers import ALONE, Workers
 
@@ -90,7 +90,6 @@ def take_steps(
     averaging, over = average_for(job.settings.averages), training_over(job.settings.averages)
     rate = optim.schedule(job.settings.descent.schedule, steps=max(1, job.steps), warmup=job.settings.descent.warmup)
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
-    paid = 0 if ledger is None else sum(entry.kind == "release" for entry in ledger.entries)
     due = evaluation_steps(job.steps)
 
     def take(step: int, noise: NoiseState) -> tuple[Mapping[str, Tensor | None], NoiseState]:
@@ -105,10 +104,9 @@ def take_steps(
     end = checkpoint.step if workers.agreed(tell(observers, "begin", checkpoint.step, job.steps)) else job.steps
     with _devices.own_randomness(job.device), _looked_on(observers):
         for step in range(checkpoint.step, end):
-            if ledger is not None:
-                _recorded(job, ledger, step, paid=step < paid)
             set_rate(optimizer, job.settings.descent.learning_rate * rate(step))
             gradient, state = taken(step, state)
+            _committed(ledger, workers, step, gradient, state)
             descend(optimizer, trained, gradient)
             average = average if averaging is None else averaging.update(average, trained, step)
             if step + 1 in kept:
@@ -134,16 +132,13 @@ def take_steps(
     return Outcome(step=end, weights=weights, seconds=time.monotonic() - began, outputs=outputs)
 
 
-def _recorded(job: Job, ledger: Ledger, step: int, *, paid: bool) -> None:
-    """Write down a release before it is computed. Where loss or optimizer are code of one's own, which may keep what no
-    checkpoint has, its line says at which weights, and it is taken again at these or not at all."""
-    own = bool(job.own.given & {"loss", "optimizer"})
-    weights = {WEIGHTS: pins.weights_digest(job.module.state_dict())} if own else {}
-    if not paid:
-        plan = ledger.entries[0].body["plan_fingerprint"]
-        ledger.append("release", {"step": step, "plan": plan} | weights)
-    elif own:
-        resume.refuse_other_weights(ledger, step, weights[WEIGHTS])
+def _committed(
+    ledger: Ledger | None, workers: Workers, step: int, gradient: Mapping[str, Tensor], state: NoiseState
+) -> None:
+    """The ledger commits to a step's release before any worker uses it."""
+    if ledger is not None:
+        releases.commit(ledger, step, gradient, state)
+    workers.agreed(True)
 
 
 def _restored(job: Job, run: RunDirectory, checkpoint: Checkpoint) -> tuple[torch.optim.Optimizer, dict[str, Tensor]]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +13,6 @@ from torch import nn
 from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.experiment.settings import Performance
-from sfumato.gradients.checks.wrapped import of_logits
-from sfumato.gradients.examples import Tree, call, each, loss_of_one, tensors
 from sfumato.models.weights.about import OWN_LOOP
 from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.randomness import RunKey
@@ -49,18 +45,13 @@ def stated(records: OwnRecords, *, declared: bool, public: bool, seeded: bool) -
 def record_of(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    examples: tuple[Tree, Tree],
-    loss: Any,
     records: OwnRecords,
     circumstances: Circumstances,
     performance: Performance,
     with_state: Sequence[Any],
 ) -> dict[str, Any]:
-    """What settings.json holds of a loop of one's own, but for its identity.
-
-    Args:
-        examples: made-up ones, on which what model and loss compute is known again.
-    """
+    """What settings.json holds of a loop of one's own, but for its identity."""
+    shapes = {name: [*value.shape] if value.requires_grad else "frozen" for name, value in model.named_parameters()}
     constants = [
         {name: repr(value) for name, value in group.items() if name not in MOVING} for group in optimizer.param_groups
     ]
@@ -69,56 +60,13 @@ def record_of(
         "data": {"fingerprint": records.fingerprint, "material": records.materials[0], "records": records.count},
         "request": {},
         "places": list(records.places),
-        "model": {"name": type(model).__qualname__, "function": _digest(model, loss, examples)},
+        "model": {"name": type(model).__qualname__, "parameters": shapes},
         "optimizer": {"name": type(optimizer).__qualname__, "groups": constants},
         "later": [type(one).__qualname__ for one in with_state],
         "circumstances": circumstances.to_dict(),
         "performance": performance.to_dict(),
         "environment": pins.environment(),
     }
-
-
-def _digest(model: nn.Module, loss: Any, examples: tuple[Tree, Tree]) -> str:
-    """SHA-256 of the losses of made-up examples under made-up parameters, with the parameters' names and shapes."""
-    copied = copy.deepcopy(model).cpu().eval()
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        digest = hashlib.sha256(pins.made_up_parameters(copied))
-        for row in range(len(tensors(examples)[0])):
-            inputs, targets = (_row(tree, row) for tree in examples)
-            value = loss_of_one(copied, of_logits(copied, loss), {}, inputs, targets, 1)
-            digest.update(value.double().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def made_up_losses(model: nn.Module, loss: Any, examples: tuple[Tree, Tree]) -> Callable[[], str]:
-    """What gives, whenever it is asked, what the loss makes of these made-up examples' outputs as they are now: a loss
-    with a state may be moved between steps, such as by its weight of a term."""
-    copied = copy.deepcopy(model).cpu().eval()
-    taken, rows = of_logits(model, loss), range(len(tensors(examples)[0]))
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        ones = [each(lambda one, row=row: one[row : row + 1].cpu(), examples) for row in rows]
-        known = [(call(copied, {}, inputs), targets) for inputs, targets in ones]
-
-    def losses() -> str:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            return str([taken(outputs, targets).double().tolist() for outputs, targets in known])
-
-    return losses
-
-
-def state_digest(model: nn.Module, losses: str) -> str:
-    """SHA-256 of all that a step's sum depends on and that is moved between steps: weights, modes, what is frozen, and
-    what the loss does (`made_up_losses`)."""
-    modes = [(name, module.training) for name, module in model.named_modules()]
-    frozen = [name for name, value in model.named_parameters() if not value.requires_grad]
-    return hashlib.sha256(f"{pins.weights_digest(model.state_dict())} {modes} {frozen} {losses}".encode()).hexdigest()
-
-
-def _row(tree: Tree, row: int) -> Tree:
-    return each(lambda one: one[row].cpu(), tree)
 
 
 def key_of(seed: int | None, record: Mapping[str, Any], plan: PrivacyPlan, model: nn.Module) -> RunKey:

@@ -24,11 +24,11 @@ from sfumato.gradients import ClippedGradient
 from sfumato.gradients.checks import losses
 from sfumato.gradients.examples import Tree, each
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
-from sfumato.privacy.ledger import WEIGHTS
 from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory, sweep
+from sfumato.training import releases
 from sfumato.training.inputs import dropout_keys
 from sfumato.training.loop import CHECKPOINT_SECONDS, pause_after
 from sfumato.training.own import beginning, ending, pinned
@@ -129,8 +129,7 @@ class PrivateSteps:
             ways=self._gradient.methods,
         )
         facts = with_noise(facts, noise, plan, self._gradient.zeros(), alone=micro_batch == 1)
-        known = pinned.record_of(model, optimizer, made_up, loss, records, facts, self.performance, with_state)
-        self._losses = pinned.made_up_losses(model, loss, made_up)
+        known = pinned.record_of(model, optimizer, records, facts, self.performance, with_state)
         if budget is not None:
             known["budget"] = {"name": budget}
         if run.exists:
@@ -211,19 +210,14 @@ class PrivateSteps:
         sampler = Sampler(plan, self._key, records=self._records.count)
         saved_at, pause = time.monotonic(), CHECKPOINT_SECONDS
         for step in range(checkpoint.step, plan.steps):
-            weights = pinned.state_digest(self._model, self._losses())
-            if step < paid:
-                resume.refuse_other_weights(ledger, step, weights)
-            else:
-                ledger.append("release", {"step": step, "plan": plan.fingerprint, WEIGHTS: weights})
             with _devices.own_randomness(self._device), self._computing():
                 gradient, state = private(step, self._micro_batches(step, sampler.draw(step)), state)
+            releases.commit(ledger, step, gradient, state)
             descend(self._optimizer, self._trained, gradient)
             with only_private(self._optimizer):
                 yield OwnStep(step + 1, plan.steps)
             refuse_refrozen(self._model, self._trained)
             if (now := time.monotonic()) - saved_at > pause or step + 1 == plan.steps:
-                ledger.sync()
                 reached = self._checkpoint(step + 1, checkpoint.run, ledger.after(step + 1).hash, noise=state)
                 reached.save(self._run / names.CHECKPOINT)
                 saved_at = time.monotonic()

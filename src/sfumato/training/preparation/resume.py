@@ -13,7 +13,7 @@ from sfumato._files import write
 from sfumato.experiment import as_recipe
 from sfumato.experiment.settings import Performance
 from sfumato.privacy import Ledger, PrivacyPlan
-from sfumato.privacy.ledger import WEIGHTS, is_release
+from sfumato.privacy.ledger import is_release
 from sfumato.privacy.statements import computed
 from sfumato.randomness import RunKey
 from sfumato.runs import commitment, pins
@@ -147,22 +147,6 @@ def recorded_steps(ledger: Ledger, beginning: Mapping[str, Any], plan: PrivacyPl
                 f"release {step} in the ledger {ledger.path} is {dict(entry.body)}, not step {step} of the plan", remedy
             )
     return len(releases)
-
-
-def refuse_other_weights(ledger: Ledger, step: int, weights: str) -> None:
-    """Refuse to take a step again at other weights than before, whose SHA-256 its line has.
-
-    **Guarantee.** A step that is taken again draws the same participants and the same noise. At other weights it would
-    be a second release with the noise of the first, and their difference would have none.
-    """
-    before = ledger.after(step + 1).body.get(WEIGHTS)
-    if before is not None and before != weights:
-        raise SfumatoError(
-            f"step {step} of the ledger {ledger.path} was taken at other weights, or in another mode (train, eval), "
-            "before the run was interrupted: taken again now it would be a second release with the noise of the first",
-            "let the code between the steps (the loop's body, schedulers, loss, optimizer) do what it did, with its "
-            "state in `with_state`; or end the run with what its checkpoint holds (`finish`)",
-        )
 
 
 def own_key(run: RunDirectory, ledger: Ledger | None) -> RunKey:

@@ -1,0 +1,63 @@
+"""What a step releases is committed to: its hash is in the ledger, safe on disk, before the release leaves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from sfumato._checks import SfumatoError
+from sfumato._files import writing
+from sfumato.privacy import Ledger
+from sfumato.privacy.ledger import RELEASE
+from sfumato.randomness import NoiseState
+
+
+class OtherReleaseError(SfumatoError):
+    """A step that was taken again gives another release than the one its line in the ledger commits to."""
+
+
+def digest_of(release: Mapping[str, Tensor], following: NoiseState) -> str:
+    """SHA-256 of a step's release: the noisy, divided gradient in float32 by parameter name, and the public figures of
+    the noise's next state, such as a clipping norm that follows a noisy count.
+
+    It is a function of what is released, so it needs no key and reveals nothing more.
+    """
+    figures = {name: value for name, value in following.tensors.items() if not value.dim()}
+    digest = hashlib.sha256()
+    for kind, tensors in (("gradient", release), ("figure", figures)):
+        for name, value in sorted(tensors.items()):
+            digest.update(json.dumps([kind, name, list(value.shape)]).encode())
+            dtype = torch.float32 if kind == "gradient" else value.dtype
+            digest.update(value.detach().to("cpu", dtype).contiguous().numpy())
+    return digest.hexdigest()
+
+
+def commit(ledger: Ledger, step: int, release: Mapping[str, Tensor], following: NoiseState) -> None:
+    """Commit to a step's release before it leaves to an optimizer, a loop's body or an observer.
+
+    **Guarantee.** Each step of a run's plan releases one value, whatever happens to the code, loss, model, data or
+    state between two processes that take it: the ledger's line holds the value's SHA-256 and is safe on disk before the
+    value is used. A step that is taken again draws the same participants and noise, so another value would be a second
+    release with the noise of the first, and their difference would have none: it is refused here, and nothing of it
+    leaves. That a step was refused may depend on one record; the refusal is for the owner alone.
+
+    Errors: `OtherReleaseError` where the step's line commits to another release.
+    """
+    digest = digest_of(release, following)
+    lines = [entry for entry in ledger.entries if entry.kind == "release"]
+    if step < len(lines):
+        if lines[step].body[RELEASE] != digest:
+            raise OtherReleaseError(
+                f"step {step} of the run in {ledger.path.parent}, taken again, gives another release than the one that "
+                "its ledger commits to: it would be a second release with the noise of the first",
+                "restore the code, the data, the machine and what is between the steps (loss, dropout, schedulers, "
+                "state in `with_state`); or end the run with what its checkpoint holds (`finish`)",
+            )
+        return
+    with writing(ledger.path):
+        ledger.append("release", {"step": step, "plan": ledger.entries[0].body["plan_fingerprint"], RELEASE: digest})
+        ledger.sync()
