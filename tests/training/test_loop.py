@@ -14,16 +14,15 @@ from torch import nn
 from sfumato import Noise, PrivacyPlan, RunKey, SfumatoError, open_source, train
 from sfumato.data import Clock
 from sfumato.privacy import Ledger, ledger
-from sfumato.randomness import Sampler
+from sfumato.randomness import NoiseState, Sampler
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
-from sfumato.training import loop
+from sfumato.training import loop, releases
 from sfumato.training.conclusion.early import finish_early
 from sfumato.training.conclusion.finish import conclude
 from sfumato.training.parts.clock import ByTime
 from sfumato.training.preparation import resume
 from sfumato.training.run import go_on
-from sfumato.training.step import PrivateStep
 
 PLAIN = {"learning_rate": 0.5, "averaging": None, "threads": 1, "seed": 3, "device": "cpu"}
 
@@ -167,16 +166,17 @@ def test_the_ledger_begins_with_all_that_the_sums_depend_on(stopped):
     assert differs_in(resume._opening(job, "0" * 64)) == ["data_commitment", "settings_commitment"], "not to be linked"
 
 
-def test_a_release_is_recorded_before_it_is_computed(spots, plan, tmp_path, monkeypatch):
-    compute, seen = PrivateStep.__call__, []
+def test_a_release_is_committed_to_before_it_is_used(spots, plan, tmp_path, monkeypatch):
+    move, seen = loop.descend, []
 
-    def computing(self, step, micro_batches, state):
-        seen.append((step, ledger.read(tmp_path / "run" / "ledger.jsonl")[-1].body.get("step")))
-        return compute(self, step, micro_batches, state)
+    def moving(optimizer, trained, gradient):
+        line = ledger.read(tmp_path / "run" / "ledger.jsonl")[-1].body
+        seen.append((line["step"], line["release"] == releases.digest_of(gradient, NoiseState(step=0))))
+        move(optimizer, trained, gradient)
 
-    monkeypatch.setattr(PrivateStep, "__call__", computing)
+    monkeypatch.setattr(loop, "descend", moving)
     train("linear", spots, plan, directory=tmp_path / "run", **PLAIN)
-    assert seen == [(step, step) for step in range(plan.steps)]
+    assert seen == [(step, True) for step in range(plan.steps)]
 
 
 def test_the_ledger_is_safe_on_disk_before_anything_that_rests_on_it(spots, plan, tmp_path, monkeypatch):
@@ -273,7 +273,7 @@ def test_a_ledger_with_more_than_the_plan_s_steps_is_refused(stopped, spots, pla
     run, _ = stopped()
     with Ledger(run / "ledger.jsonl") as written:
         for step in range(1, number + 1):
-            written.append(kind, {"step": step, "plan": plan.fingerprint})
+            written.append(kind, {"step": step, "plan": plan.fingerprint, "release": "0" * 64})
     with pytest.raises(SfumatoError, match=f"release {number} in the ledger .*, not step {number} of the plan"):
         train("linear", spots, plan, directory=run, **PLAIN)
 

@@ -316,7 +316,7 @@ def test_private_figures_of_single_examples_are_nowhere(one_run):
     assert [row["step"] for row in rows] == list(range(1, 13))
     assert np.all(np.diff([row["epsilon"] for row in rows]) > 0)
     for line in (one_run.directory / "ledger.jsonl").read_text().splitlines()[1:-1]:
-        assert set(json.loads(line)["body"]) == {"step", "plan"}
+        assert set(json.loads(line)["body"]) == {"step", "plan", "release"}
 
 
 def test_threads_are_given_back(spots, plan, options, tmp_path):

@@ -109,6 +109,10 @@ class EmbeddingSteps:
         """What the server descends along in this round, and the noise's next state."""
         return self._step(step, self._clients.micro_batches(step, self._sampler.draw(step), together.own()), state)
 
+    def passed(self, step: int, state: NoiseState) -> NoiseState:
+        """The noise's state after a step that is paid and lost."""
+        return self._step.passed(step, state)
+
     def figures(self, step: int) -> dict[str, Any]:
         """What so many rounds have spent, where the theorem says so of fewer than all; else None."""
         return spent(self._plan, step)

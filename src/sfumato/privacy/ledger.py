@@ -25,6 +25,8 @@ LEASE = "ledger.lease"
 """Beside the ledger: whose it is to write."""
 RELEASE = "release"
 """In the body of a release: the SHA-256 of what the step releases."""
+LOST = "lost"
+"""The kind of a line that says which steps, paid before, moved nothing."""
 _SHA256 = re.compile("[0-9a-f]{64}")
 _FIELDS = {"index", "kind", "body", "previous", "hash"}
 _DAMAGED = "the ledger was changed by hand or damaged; restore it from a copy, or discard the run"
@@ -65,6 +67,12 @@ def is_release(entry: Entry, step: int, plan: str) -> bool:
     digest = body.pop(RELEASE, None)
     committed = isinstance(digest, str) and _SHA256.fullmatch(digest) is not None
     return committed and (entry.kind, body) == ("release", {"step": step, "plan": plan})
+
+
+def lost_steps(entries: Sequence[Entry], taken: int) -> set[int]:
+    """Those of so many steps that are paid and moved nothing: their releases could not be taken again."""
+    ranges = (entry.body for entry in entries if entry.kind == LOST)
+    return {step for body in ranges for step in range(body["first"], min(body["last"] + 1, taken))}
 
 
 def read(path: str | os.PathLike[str]) -> list[Entry]:

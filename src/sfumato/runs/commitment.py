@@ -15,7 +15,7 @@ WHOLE, FIELDS = "record_commitment", "record_fields"
 """The entries of the ledger's first line: of the record as a whole, and a short one of each of its fields."""
 _APART = ("request", "places", "environment")
 """What of a record decides nothing: where the data lay, which may have moved, and on which machine a run began."""
-_AT_THE_END = ("steps_taken", "kept", "figures")
+_AT_THE_END = ("steps_taken", "steps_lost", "kept", "figures")
 """What of the circumstances a run only knows when it ends."""
 _SHORT = 8
 MICRO_BATCH_AT_FIRST = "micro_batch_at_first"

@@ -126,7 +126,8 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> bool:
         written = run.read_json(names.STATEMENT)
         early = last["steps_taken"] < plan.steps
         facts = Circumstances.from_dict(written["circumstances"])
-        facts = replace(facts, steps_taken=last["steps_taken"] if early else None)
+        lost = ledger.lost_steps(entries, last["steps_taken"])
+        facts = replace(facts, steps_taken=last["steps_taken"] if early else None, steps_lost=len(lost))
         selection = PrivateSelection.from_dict(written["selection"]) if "selection" in written else None
         _require(
             selection is None or selection.plan == plan,
@@ -228,7 +229,7 @@ def altered(run: RunDirectory) -> str | None:
 def _sequence(entries: list[Entry], plan: PrivacyPlan) -> None:
     _require(len(entries) >= 2, "it has fewer than two entries")
     first, *releases, last = entries
-    releases = [entry for entry in releases if entry.kind != computed.ENTRY]
+    releases = [entry for entry in releases if entry.kind not in (computed.ENTRY, ledger.LOST)]
     if releases and releases[-1].kind == published.ENTRY:
         releases = releases[:-1]
     _require(first.kind == "begin" and last.kind == "end", "it does not run from a beginning to an end")

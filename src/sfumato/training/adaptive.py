@@ -66,6 +66,16 @@ class AdaptiveStep(PrivateStep):
         """C_t of the step that the state is for: public, like all that was released before."""
         return float(state.tensors[NORM]) if NORM in state.tensors else self.plan.max_norm
 
+    def passed(self, step: int, state: NoiseState) -> NoiseState:
+        """As of `PrivateStep`; the norm stays, since it follows from releases alone and this one is lost."""
+        self._refuse_beyond(step)
+        norm, remembered = self.max_norm(state), {name: one for name, one in state.tensors.items() if name != NORM}
+        zeros = {**self.gradient.zeros(), COUNT: torch.zeros(1, dtype=torch.float64)}
+        before = NoiseState(step=state.step, tensors=remembered)
+        following = self.noise.ahead(zeros, step, before, share=self.workers.share).added_to(zeros)[1]
+        following.tensors[NORM] = torch.tensor(norm, dtype=torch.float64)
+        return following
+
     def __call__(  # type: ignore[override]
         self, step: int, micro_batches: Iterable[tuple[Any, ...]], state: NoiseState
     ) -> tuple[dict[str, Tensor], NoiseState]:

@@ -19,6 +19,10 @@ class Steps(Protocol):
         """The gradient to descend by, at what the trained parameters hold, and the noise's next state."""
         ...
 
+    def passed(self, step: int, state: NoiseState) -> NoiseState:
+        """The noise's state after a step that is paid and lost; asked of private steps alone."""
+        ...
+
     def figures(self, step: int) -> dict[str, Any]:
         """What is to be known of the run after so many steps, besides its scores."""
         ...

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -83,14 +83,36 @@ def take_steps(
         scorer: measures the weights to release on the test split; None where nobody may see that.
         observers: are told of released values only; one may end the run (`Stop`).
         workers: who take the steps together. Those that don't lead have neither ledger, scorer nor observers.
+
+    A step that is taken again and would release something else is lost with all that were paid after the checkpoint:
+    the steps begin again there, and go on behind what is paid (`releases`).
     """
+    began, known = time.monotonic(), {"ledger": ledger, "scorer": scorer, "observers": observers, "kept": kept}
+    while (outcome := _steps_from(checkpoint, job, run, steps, workers=workers, **known)) is None:
+        checkpoint = Checkpoint.load(run / names.CHECKPOINT)
+    return replace(outcome, seconds=time.monotonic() - began)
+
+
+def _steps_from(
+    checkpoint: Checkpoint,
+    job: Job,
+    run: RunDirectory,
+    steps: Steps,
+    *,
+    ledger: Ledger | None,
+    scorer: Measure | None,
+    observers: Sequence[Observer],
+    kept: Collection[int],
+    workers: Workers,
+) -> Outcome | None:
+    """The same from a checkpoint on; None where a step would release something else than before."""
     began = saved_at = time.monotonic()
     pause, module, state, outputs = CHECKPOINT_SECONDS, job.module, checkpoint.noise, None
     optimizer, average = _restored(job, run, checkpoint)
     averaging, over = average_for(job.settings.averages), training_over(job.settings.averages)
     rate = optim.schedule(job.settings.descent.schedule, steps=max(1, job.steps), warmup=job.settings.descent.warmup)
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
-    due = evaluation_steps(job.steps)
+    due, lost = evaluation_steps(job.steps), releases.lost_steps(ledger, workers, job.steps)
 
     def take(step: int, noise: NoiseState) -> tuple[Mapping[str, Tensor | None], NoiseState]:
         with nullcontext() if over is None else over.held(trained, average, step):
@@ -105,9 +127,13 @@ def take_steps(
     with _devices.own_randomness(job.device), _looked_on(observers):
         for step in range(checkpoint.step, end):
             set_rate(optimizer, job.settings.descent.learning_rate * rate(step))
-            gradient, state = taken(step, state)
-            _committed(ledger, workers, step, gradient, state)
-            descend(optimizer, trained, gradient)
+            if step in lost:
+                state = steps.passed(step, state)
+            else:
+                gradient, state = taken(step, state)
+                if not releases.committed(ledger, workers, run, step, gradient, state):
+                    return None
+                descend(optimizer, trained, gradient)
             average = average if averaging is None else averaging.update(average, trained, step)
             if step + 1 in kept:
                 _keep(run, trained, ledger, step + 1)
@@ -130,15 +156,6 @@ def take_steps(
     tell(observers, "ended")
     weights = weights_of(module, averaging, average)
     return Outcome(step=end, weights=weights, seconds=time.monotonic() - began, outputs=outputs)
-
-
-def _committed(
-    ledger: Ledger | None, workers: Workers, step: int, gradient: Mapping[str, Tensor], state: NoiseState
-) -> None:
-    """The ledger commits to a step's release before any worker uses it."""
-    if ledger is not None:
-        releases.commit(ledger, step, gradient, state)
-    workers.agreed(True)
 
 
 def _restored(job: Job, run: RunDirectory, checkpoint: Checkpoint) -> tuple[torch.optim.Optimizer, dict[str, Tensor]]:

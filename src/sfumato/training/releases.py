@@ -12,15 +12,20 @@ from torch import Tensor
 from sfumato._checks import SfumatoError
 from sfumato._files import writing
 from sfumato.privacy import Ledger
-from sfumato.privacy.ledger import RELEASE
+from sfumato.privacy.ledger import LOST, RELEASE
+from sfumato.privacy.ledger import lost_steps as lost_in
 from sfumato.randomness import NoiseState
+from sfumato.runs import directory as names
+from sfumato.runs.checkpoint import Checkpoint
+from sfumato.runs.directory import RunDirectory
+from sfumato.training.workers import Workers
 
 
 class OtherReleaseError(SfumatoError):
     """A step that was taken again gives another release than the one its line in the ledger commits to."""
 
 
-def digest_of(release: Mapping[str, Tensor], following: NoiseState) -> str:
+def digest_of(release: Mapping[str, Tensor | None], following: NoiseState) -> str:
     """SHA-256 of a step's release: the noisy, divided gradient in float32 by parameter name, and the public figures of
     the noise's next state, such as a clipping norm that follows a noisy count.
 
@@ -30,13 +35,15 @@ def digest_of(release: Mapping[str, Tensor], following: NoiseState) -> str:
     digest = hashlib.sha256()
     for kind, tensors in (("gradient", release), ("figure", figures)):
         for name, value in sorted(tensors.items()):
+            if value is None:
+                continue
             digest.update(json.dumps([kind, name, list(value.shape)]).encode())
             dtype = torch.float32 if kind == "gradient" else value.dtype
             digest.update(value.detach().to("cpu", dtype).contiguous().numpy())
     return digest.hexdigest()
 
 
-def commit(ledger: Ledger, step: int, release: Mapping[str, Tensor], following: NoiseState) -> None:
+def commit(ledger: Ledger, step: int, release: Mapping[str, Tensor | None], following: NoiseState) -> None:
     """Commit to a step's release before it leaves to an optimizer, a loop's body or an observer.
 
     **Guarantee.** Each step of a run's plan releases one value, whatever happens to the code, loss, model, data or
@@ -60,4 +67,45 @@ def commit(ledger: Ledger, step: int, release: Mapping[str, Tensor], following: 
         return
     with writing(ledger.path):
         ledger.append("release", {"step": step, "plan": ledger.entries[0].body["plan_fingerprint"], RELEASE: digest})
+        ledger.sync()
+
+
+def committed(
+    ledger: Ledger | None,
+    workers: Workers,
+    run: RunDirectory,
+    step: int,
+    release: Mapping[str, Tensor | None],
+    following: NoiseState,
+) -> bool:
+    """Whether the leader's ledger commits to a step's release, so that every worker may use it; where it commits to
+    another one, the steps paid since the checkpoint are written down as lost. Steps without a promise have no ledger.
+    """
+    same = True
+    if ledger is not None:
+        try:
+            commit(ledger, step, release, following)
+        except OtherReleaseError:
+            same = False
+            lose(ledger, Checkpoint.load(run / names.CHECKPOINT).step)
+    return workers.agreed(same)
+
+
+def lost_steps(ledger: Ledger | None, workers: Workers, steps: int) -> set[int]:
+    """Those of a run's steps that the leader's ledger says are lost."""
+    return set(workers.said({"lost": sorted(() if ledger is None else lost_in(ledger.entries, steps))})["lost"])
+
+
+def lose(ledger: Ledger, reached: int) -> None:
+    """Write down that all steps paid so far, from the one after the checkpoint on, are lost: they move nothing.
+
+    **Guarantee.** The run goes on from its checkpoint's weights at the first step that was never paid, which has
+    participants and noise of its own. The lost steps stay paid, and nothing is released under their noise again.
+
+    Args:
+        reached: how many steps the checkpoint has.
+    """
+    paid = sum(entry.kind == "release" for entry in ledger.entries)
+    with writing(ledger.path):
+        ledger.append(LOST, {"first": reached, "last": paid - 1})
         ledger.sync()

@@ -157,6 +157,14 @@ class PrivateStep:
         private = {name: value / divisor for name, value in self.workers.whole(noisy).items()}
         return private if state is None else (private, following)
 
+    def passed(self, step: int, state: NoiseState) -> NoiseState:
+        """The noise's state after a step that is paid and lost; nothing of the step is computed or leaves."""
+        self._refuse_beyond(step)
+        zeros = self.gradient.zeros()
+        if not (state.tensors or self.noise.mechanism.buffers(step + 1)):
+            return NoiseState(step=step + 1)
+        return self.noise.ahead(zeros, step, state, share=self.workers.share).added_to(zeros)[1]
+
     def _of_nobody(self, zeros: Mapping[str, Tensor], step: int, max_norm: float) -> GridSum:
         """The sum before anybody's vector: on the grid, and of several workers with the leader, what is `added`."""
         total = GridSum(zeros, max_norm=max_norm)

@@ -67,6 +67,10 @@ class PrivateSteps:
         """From now on micro-batches of half the size, where memory was not enough: that size; None for single ones."""
         return self._inputs.halved()
 
+    def passed(self, step: int, state: NoiseState) -> NoiseState:
+        """The noise's state after a step that is paid and lost."""
+        return self._step.passed(step, state)
+
     def figures(self, step: int) -> dict[str, Any]:
         """What so many steps have spent, where the theorem says so of fewer than all; else None."""
         return spent(self._plan, step)

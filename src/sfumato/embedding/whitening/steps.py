@@ -66,6 +66,10 @@ class WhiteningSteps:
         moved = {"map.weight": own.weight.detach().cpu() - matrix, "map.bias": own.bias.detach().cpu() - shift}
         return {name: value.to(self._job.device) for name, value in moved.items()}, following
 
+    def passed(self, step: int, state: NoiseState) -> NoiseState:
+        """The noise's state after a step that is paid and lost."""
+        return self._step.passed(step, state)
+
     def figures(self, step: int) -> dict[str, Any]:
         """What it has spent."""
         return spent(self._job.plan, step)

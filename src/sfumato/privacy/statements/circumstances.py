@@ -53,6 +53,7 @@ MAY_BE_ABSENT = (
         "audit_directions",
         "own_loop",
         "own_code",
+        "steps_lost",
     ),
 )
 """What circumstances leave out of their record where it is nothing."""
@@ -120,6 +121,7 @@ class Circumstances:
         audit: how many canaries there were, records of nobody's of which coins put about half among the examples.
         own_loop: the steps were taken within a training loop of the owner's own code.
         own_code: which of "loss" and "optimizer" were code of the owner's own.
+        steps_lost: how many of the steps that are paid moved nothing, since they could not be taken again.
         audit_directions: these were directions of the weights, and about half of them was added to the sums.
     """
 
@@ -148,6 +150,7 @@ class Circumstances:
     own_loop: bool = False
     own_code: tuple[str, ...] = ()
     audit_directions: bool = False
+    steps_lost: int = 0
 
     def __post_init__(self) -> None:
         unknown = set(self.read) - set(FACT_NAMES)

@@ -15,7 +15,8 @@ def released(plan: PrivacyPlan, facts: Circumstances) -> dict[str, Any]:
     the owner's own affair, so it stands on the owner's page.
     """
     taken = plan.steps if facts.steps_taken is None else facts.steps_taken
-    things = [f"the model after {taken} steps"]
+    counted = f", of which {taken - facts.steps_lost} moved it" if facts.steps_lost else ""
+    things = [f"the model after {taken} steps{counted}"]
     if facts.kept:
         things.append(f"its weights after steps {', '.join(map(str, facts.kept))}")
     if facts.figures is not None:

@@ -15,6 +15,7 @@ from sfumato._checks import SfumatoError
 from sfumato._files import write, writing
 from sfumato.observers.progress import Silence
 from sfumato.privacy import Ledger, NoPromise, PrivateSelection, Statement
+from sfumato.privacy.ledger import lost_steps
 from sfumato.privacy.statements.computed import Computed
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, backbone_of, to_bytes
@@ -102,7 +103,11 @@ def _ending(job: PrivateJob, run: RunDirectory, ledger: Ledger, trained: Trained
         run=run,
         ledger=ledger,
         key=resume.key_if_any(run, ledger),
-        circumstances=replace(job.circumstances, steps_taken=trained.step if early else None),
+        circumstances=replace(
+            job.circumstances,
+            steps_taken=trained.step if early else None,
+            steps_lost=len(lost_steps(ledger.entries, trained.step)),
+        ),
     )
     for part in job.parts:
         part.end(ending)

@@ -21,7 +21,7 @@ from sfumato.randomness import owner_key
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.own.pinned import stated
 from sfumato.training.own.records import LABELS, OwnRecords, own_records
-from sfumato.training.own.steps import Loss, PrivateSteps
+from sfumato.training.own.steps import REFUSE, SKIP, Loss, PrivateSteps
 from sfumato.training.parts import budgeted
 from sfumato.training.preparation.noise import refuse_noise
 from sfumato.training.preparation.prepare import check_epsilon
@@ -53,6 +53,7 @@ def private_steps(
     precision: str | None = None,
     threads: int | None = None,
     micro_batch: int | None = None,
+    if_changed: str = REFUSE,
     **unknown: Never,
 ) -> PrivateSteps:
     """The private steps of a training loop of one's own; the same call goes on with a run that was interrupted.
@@ -93,11 +94,14 @@ def private_steps(
         precision: "float32", or "bfloat16" for the matrix products and convolutions of a step.
         threads: CPU threads of torch.
         micro_batch: the most examples in memory at once.
+        if_changed: after an interruption, what is done where a step that is taken again would release something else,
+            as with another loss or on a device that rounds otherwise: "refuse", or "skip": the steps that were paid
+            since the checkpoint are lost, which the statement says, and the loop goes on with the first that was not.
 
     **Guarantee.** The weights after the last step, and all those before it together, have the plan's (epsilon, delta)
-    for each single example: each step is a `PrivateStep` of participants by the plan (`Sampler`), is in the ledger
-    before it is computed, and is drawn by (key, step), so that one that is taken again after an interruption is the
-    same release; at other weights than before, as after a body that does something else, it is refused. With secure
+    for each single example: each step is a `PrivateStep` of participants by the plan (`Sampler`), and the
+    ledger commits to what it releases before the weights move. One that is taken again after an interruption gives the
+    same release, or nothing of it leaves, whatever has changed. With secure
     noise this holds for the numbers that a machine computes (`NoiseGrid`). The optimizer, and what the loop's body does
     with weights, is post-processing as long as it looks at no private record.
 
@@ -112,6 +116,7 @@ def private_steps(
             "give one over the model's parameters, such as torch.optim.SGD(model.parameters(), lr=0.1)",
         )
     one_of("noise", noise, (STANDARD, SECURE))
+    one_of("if_changed", if_changed, (REFUSE, SKIP))
     asked = {"epsilon": epsilon, "batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier}
     plan = _planned(plan, examples or records.examples, asked, epochs, delta, max_norm)
     refuse_noise(noise, plan.mechanism, plan.clipping)
@@ -132,6 +137,7 @@ def private_steps(
         template=template,
         budget=budget,
         seed=seed,
+        if_changed=if_changed,
         start=start,
     )
 

@@ -7,7 +7,7 @@ What stays the caller's are the model, the loss, the optimizer and whatever is d
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +24,7 @@ from sfumato.gradients import ClippedGradient
 from sfumato.gradients.checks import losses
 from sfumato.gradients.examples import Tree, each
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
+from sfumato.privacy.ledger import lost_steps
 from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import Checkpoint
@@ -41,6 +42,8 @@ from sfumato.training.preparation.start import Start, known_micro_batch
 from sfumato.training.step import PrivateStep, descend
 
 Loss = Callable[[Any, Any], Tensor]
+REFUSE, SKIP = "refuse", "skip"
+"""What is done about a step that is taken again and would release something else."""
 LATER = "later"
 """Under which name a checkpoint's optimizer holds the states of what else is kept with it."""
 
@@ -96,11 +99,12 @@ class PrivateSteps:
         template: tuple[Tree, Tree] | None,
         budget: str | None,
         seed: int | None,
+        if_changed: str,
         start: Start,
     ):
         self.plan, self.directory, self.note = plan, run.path, ""
         self._run, self._model, self._optimizer, self._records = run, model, optimizer, records
-        self._with_state, self._noise = with_state, noise
+        self._with_state, self._noise, self._if_changed = with_state, noise, if_changed
         self._trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
         self._device = next(iter(model.parameters())).device
         refuse_foreign(optimizer, self._trained)
@@ -164,8 +168,8 @@ class PrivateSteps:
         if self._statement is not None:
             return
         with self._open() as ledger:
-            checkpoint, paid = self._begun(ledger)
-            yield from self._steps(ledger, checkpoint, paid)
+            while (yield from self._steps(ledger, self._begun(ledger))):
+                pass  # a step would have released something else: the steps go on from the checkpoint, without it
             self._conclude(ledger, self.plan.steps)
 
     def finish(self) -> Statement:
@@ -173,7 +177,7 @@ class PrivateSteps:
         if self._statement is None:
             self._run.require()
             with self._open() as ledger:
-                checkpoint, _ = self._begun(ledger)
+                checkpoint = self._begun(ledger)
                 self._conclude(ledger, checkpoint.step)
         return self.statement
 
@@ -190,8 +194,8 @@ class PrivateSteps:
     def _opening(self, identity: str) -> dict[str, Any]:
         return pinned.opening(self._known, self.plan, identity)
 
-    def _begun(self, ledger: Ledger) -> tuple[Checkpoint, int]:
-        """The state to go on from, put into model and optimizer; and how many steps are paid."""
+    def _begun(self, ledger: Ledger) -> Checkpoint:
+        """The state to go on from, put into model and optimizer."""
         run = self._run
         sweep(run.path)
         paid = resume.recorded_steps(ledger, self._opening(run.identity), self.plan)
@@ -203,25 +207,37 @@ class PrivateSteps:
         checkpoint.restore(self._model, self._optimizer, self._device)
         for one, state in zip(self._with_state, later, strict=True):
             one.load_state_dict(state)
-        return checkpoint, paid
+        return checkpoint
 
-    def _steps(self, ledger: Ledger, checkpoint: Checkpoint, paid: int) -> Iterator[OwnStep]:
+    def _steps(self, ledger: Ledger, checkpoint: Checkpoint) -> Generator[OwnStep, None, bool]:
+        """The steps from a checkpoint on; whether one was lost, so that they begin again there."""
         plan, state, private = self.plan, checkpoint.noise, self._private()
         sampler = Sampler(plan, self._key, records=self._records.count)
         saved_at, pause = time.monotonic(), CHECKPOINT_SECONDS
+        lost = lost_steps(ledger.entries, plan.steps)
         for step in range(checkpoint.step, plan.steps):
-            with _devices.own_randomness(self._device), self._computing():
-                gradient, state = private(step, self._micro_batches(step, sampler.draw(step)), state)
-            releases.commit(ledger, step, gradient, state)
-            descend(self._optimizer, self._trained, gradient)
-            with only_private(self._optimizer):
-                yield OwnStep(step + 1, plan.steps)
+            if step in lost:
+                state = private.passed(step, state)
+            else:
+                with _devices.own_randomness(self._device), self._computing():
+                    gradient, state = private(step, self._micro_batches(step, sampler.draw(step)), state)
+                try:
+                    releases.commit(ledger, step, gradient, state)
+                except releases.OtherReleaseError:
+                    if self._if_changed == REFUSE:
+                        raise
+                    releases.lose(ledger, Checkpoint.load(self._run / names.CHECKPOINT).step)
+                    return True
+                descend(self._optimizer, self._trained, gradient)
+                with only_private(self._optimizer):
+                    yield OwnStep(step + 1, plan.steps)
             refuse_refrozen(self._model, self._trained)
             if (now := time.monotonic()) - saved_at > pause or step + 1 == plan.steps:
                 reached = self._checkpoint(step + 1, checkpoint.run, ledger.after(step + 1).hash, noise=state)
                 reached.save(self._run / names.CHECKPOINT)
                 saved_at = time.monotonic()
                 pause = pause_after(saved_at - now)
+        return False
 
     def _private(self) -> PrivateStep:
         """A step's arithmetic, with the noise of the run's own key."""
@@ -252,7 +268,9 @@ class PrivateSteps:
 
     def _conclude(self, ledger: Ledger, steps: int) -> None:
         early = steps if steps < self.plan.steps else None
-        statement = Statement(plan=self.plan, circumstances=replace(self._facts, steps_taken=early))
+        lost = len(lost_steps(ledger.entries, steps))
+        facts = replace(self._facts, steps_taken=early, steps_lost=lost)
+        statement = Statement(plan=self.plan, circumstances=facts)
         ending.conclude(self._run, ledger, self._model, statement, steps)
         self._statement = statement
 

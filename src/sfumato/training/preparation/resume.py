@@ -13,7 +13,7 @@ from sfumato._files import write
 from sfumato.experiment import as_recipe
 from sfumato.experiment.settings import Performance
 from sfumato.privacy import Ledger, PrivacyPlan
-from sfumato.privacy.ledger import is_release
+from sfumato.privacy.ledger import LOST, is_release
 from sfumato.privacy.statements import computed
 from sfumato.randomness import RunKey
 from sfumato.runs import commitment, pins
@@ -140,7 +140,9 @@ def recorded_steps(ledger: Ledger, beginning: Mapping[str, Any], plan: PrivacyPl
     if odd:
         listing = ", ".join(name.replace("_", " ") for name in odd)
         raise SfumatoError(f"the ledger {ledger.path} began otherwise than this run, in: {listing}", remedy)
-    releases = [entry for entry in ledger.entries[1:] if entry.kind not in ("end", published.ENTRY, computed.ENTRY)]
+    releases = [
+        entry for entry in ledger.entries[1:] if entry.kind not in ("end", published.ENTRY, computed.ENTRY, LOST)
+    ]
     for step, entry in enumerate(releases):
         if not is_release(entry, step, plan.fingerprint) or step >= plan.steps:
             raise SfumatoError(

@@ -1,0 +1,171 @@
+"""A step releases one value: taken again it gives the same release, or nothing of it leaves, whatever has changed."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import sfumato
+from sfumato import SfumatoError
+from sfumato.privacy import ledger
+from sfumato.randomness import NoiseState
+from sfumato.training import releases
+
+STEPS, RECORDS = 6, 60
+
+
+def data(scale=1.0):
+    generator = torch.Generator().manual_seed(1)
+    return scale * torch.randn(RECORDS, 4, generator=generator), torch.arange(RECORDS) % 3
+
+
+class Seen(nn.Module):
+    """A model whose branches, mode and loss can be changed without a change of what it computes."""
+
+    def __init__(self, *, detached=False, dropout=0.0):
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.second, self.dropout, self.detached = nn.Linear(4, 3), nn.Linear(4, 3), dropout, detached
+
+    def forward(self, inputs):
+        branch = self.second(inputs)
+        return self.first(F.dropout(inputs, self.dropout)) + (branch.detach() if self.detached else branch)
+
+
+@dataclass
+class Taken:
+    """What a process saw: the weights after each step, by its number."""
+
+    weights: dict[int, torch.Tensor] = field(default_factory=dict)
+    refused: str = ""
+    run: object = None
+
+
+def flat(model):
+    return torch.cat([value.detach().flatten() for value in model.parameters()]).clone()
+
+
+def take(place, *, until=None, loss=F.cross_entropy, model=None, scale=1.0, if_changed="refuse", body=None, **options):
+    model, found = model or Seen(), Taken()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    asked = {"steps": STEPS, "batch_size": 30, "noise_multiplier": 4.0, "delta": 1e-3, **options}
+    try:
+        found.run = sfumato.private_steps(
+            model, optimizer, data(scale), loss, directory=place, public=True, if_changed=if_changed, threads=1, **asked
+        )
+        for step in found.run:
+            found.weights[step.number] = flat(model)
+            if body is not None:
+                body(step, model)
+            if step.number == until:
+                break
+    except SfumatoError as error:
+        found.refused = str(error)
+    return found
+
+
+def killed(place, until, **options):
+    """A process that is killed after so many steps: all that it leaves is on disk, no checkpoint since the first."""
+    if (child := os.fork()) == 0:
+        try:
+            model = options.pop("model", None) or Seen()
+            asked = {"steps": STEPS, "batch_size": 30, "noise_multiplier": 4.0, "delta": 1e-3, **options}
+            run = sfumato.private_steps(
+                model,
+                torch.optim.SGD(model.parameters(), lr=0.1),
+                data(),
+                F.cross_entropy,
+                directory=place,
+                public=True,
+                threads=1,
+                **asked,
+            )
+            for step in run:
+                torch.save(flat(model), f"{place}-{step.number}.pt")
+                if step.number == until:
+                    break
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    return {number: torch.load(f"{place}-{number}.pt") for number in range(1, until + 1)}
+
+
+def lines(place, kind="release"):
+    return [entry.body for entry in ledger.read(place / "ledger.jsonl") if entry.kind == kind]
+
+
+CHANGES = {
+    "loss": lambda: {"loss": lambda o, t: F.cross_entropy(o, t) * torch.tensor([1.0, 1.0, 0.1])[t].mean()},
+    "dropout": lambda: {"model": Seen(dropout=0.5)},
+    "backward": lambda: {"model": Seen(detached=True)},
+    "body": lambda: {"body": lambda step, model: model.first.weight.data.mul_(1.01)},
+    "nothing": dict,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_step_that_is_taken_again_gives_the_same_release_or_none(tmp_path, change):
+    place = tmp_path / "run"
+    first, before = killed(place, 3), (place / "ledger.jsonl").read_bytes()
+    found = take(place, **CHANGES[change]())
+    for number in found.weights.keys() & first.keys():
+        if not (change == "body" and number == 1):
+            assert torch.equal(found.weights[number], first[number]), number
+    if change == "nothing":
+        assert len(found.weights) == STEPS
+        assert sfumato.verify(place).holds
+    else:
+        assert "another release than the one that its ledger commits to" in found.refused
+        assert (place / "ledger.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("change", ["loss", "dropout", "backward"])
+def test_or_it_is_lost_and_the_run_goes_on_behind_what_is_paid(tmp_path, change):
+    place = tmp_path / "run"
+    first = killed(place, 3)
+    found = take(place, if_changed="skip", **CHANGES[change]())
+    assert not found.refused
+    assert sorted(found.weights) == [4, 5, 6]
+    assert lines(place, "lost") == [{"first": 0, "last": 2}]
+    assert [body["step"] for body in lines(place)] == list(range(STEPS)), "each is paid once"
+    for moved in found.weights.values():  # nothing of the lost steps was released a second time
+        assert not any(torch.allclose(moved, earlier, atol=1e-3) for earlier in first.values())
+    statement = found.run.statement
+    assert statement.circumstances.steps_lost == 3
+    assert "the model after 6 steps, of which 3 moved it" in json.dumps(statement.to_dict())
+    assert sfumato.verify(place).holds
+
+
+def test_a_lost_step_stays_lost_when_the_run_is_interrupted_again(tmp_path):
+    place = tmp_path / "run"
+    killed(place, 3)
+    once = take(place, if_changed="skip", until=5, **CHANGES["loss"]())
+    assert sorted(once.weights) == [4, 5]
+    again = take(place, **CHANGES["loss"]())
+    assert not again.refused
+    assert set(again.weights) <= {4, 5, 6}
+    for number in again.weights.keys() & once.weights.keys():
+        assert torch.equal(again.weights[number], once.weights[number])
+    assert sfumato.verify(place).holds
+
+
+def test_a_hash_sees_names_shapes_numbers_and_public_figures():
+    one = {"a": torch.ones(2, 3), "b": torch.zeros(2)}
+    states = NoiseState(step=1), NoiseState(step=1, tensors={"norm": torch.tensor(0.5, dtype=torch.float64)})
+    others = [
+        {"a": torch.ones(3, 2), "b": torch.zeros(2)},
+        {"a": torch.ones(2, 3), "c": torch.zeros(2)},
+        {"a": torch.ones(2, 3), "b": torch.tensor([0.0, -0.0])},
+        {"a": torch.ones(2, 3) * (1 + 2**-23), "b": torch.zeros(2)},
+    ]
+    found = {releases.digest_of(release, state) for release in (one, *others) for state in states}
+    assert len(found) == 2 * (1 + len(others))
+    assert releases.digest_of(dict(reversed(one.items())), states[0]) == releases.digest_of(one, states[0])
+    secret = NoiseState(step=1, tensors={"a": torch.randn(2, 2, 3)})
+    assert releases.digest_of(one, secret) == releases.digest_of(one, states[0]), "noise's memory is no release"
