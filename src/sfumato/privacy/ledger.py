@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ LEASE = "ledger.lease"
 """Beside the ledger: whose it is to write."""
 RELEASE = "release"
 """In the body of a release: the SHA-256 of what the step releases."""
+OPENING = "opening"
+"""The kind of a line that an unseeded run gets when it begins or goes on: a fresh salt for the steps not yet paid."""
 LOST = "lost"
 """The kind of a line that says which steps, paid before, moved nothing."""
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -67,6 +70,30 @@ def is_release(entry: Entry, step: int, plan: str) -> bool:
     digest = body.pop(RELEASE, None)
     committed = isinstance(digest, str) and _SHA256.fullmatch(digest) is not None
     return committed and (entry.kind, body) == ("release", {"step": step, "plan": plan})
+
+
+def open_with_salt(ledger: Ledger) -> None:
+    """Write down a fresh salt of 128 bits for all steps that are not paid yet, safe on disk before any is taken.
+
+    **Guarantee.** Copies of an unfinished run, restored backups among them, go on under salts of their own, so that
+    they share no noise and no participants beyond the steps that were paid before they parted (`RunKey.at`).
+    """
+    paid = sum(entry.kind == "release" for entry in ledger.entries)
+    ledger.append(OPENING, {"step": paid, "salt": secrets.token_hex(16)})
+    ledger.sync()
+
+
+def openings(entries: Sequence[Entry]) -> list[tuple[int, str]]:
+    """The first step and the salt of each opening; refused where a line is not where it says."""
+    found, paid = [], 0
+    for entry in entries:
+        paid += entry.kind == "release"
+        if entry.kind == OPENING:
+            salt = entry.body.get("salt")
+            if entry.body != {"step": paid, "salt": salt} or not re.fullmatch("[0-9a-f]{32}", str(salt)):
+                raise SfumatoError(f"line {entry.index + 1} of the ledger is no opening after {paid} steps", _DAMAGED)
+            found.append((paid, salt))
+    return found
 
 
 def lost_steps(entries: Sequence[Entry], taken: int) -> set[int]:

@@ -7,6 +7,7 @@ import hmac
 import os
 import secrets
 import struct
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,6 +41,25 @@ class RunKey:
                 "use RunKey.fresh() or RunKey.from_seed(seed)",
             )
         self._secret = secret
+        self._openings: tuple[tuple[int, str], ...] = ()
+
+    def opened(self, openings: Sequence[tuple[int, str]]) -> RunKey:
+        """The same key, for steps that were opened with these salts: of each the first step, and 128 bits in hex."""
+        key = RunKey(self._secret)
+        key._openings = tuple(openings)
+        return key
+
+    def at(self, step: int) -> RunKey:
+        """The key by which a step draws its noise and its participants' coins.
+
+        **Guarantee.** It depends on the salt of the latest opening at or before the step, and each opening of an
+        unseeded run has a salt of its own. So where two copies of an unfinished run go on, the steps that neither had
+        paid have noise and coins of their own in each; a step that is taken again has those that it had.
+        """
+        salts = [salt for first, salt in self._openings if first <= step]
+        if not salts:
+            return self
+        return RunKey(hmac.new(self._secret, b"opening" + bytes.fromhex(salts[-1]), hashlib.sha256).digest())
 
     @classmethod
     def fresh(cls) -> RunKey:

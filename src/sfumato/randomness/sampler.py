@@ -34,7 +34,7 @@ class _Records(NamedTuple):
 
 def _coins(key: RunKey, step: int, records: _Records) -> np.ndarray:
     """Of each record, uniform in [0, 1)."""
-    return key.generator("sampling", step).random(records.number)
+    return key.at(step).generator("sampling", step).random(records.number)
 
 
 def _poisson(rule: Poisson, plan: PrivacyPlan, key: RunKey, records: _Records) -> Draw:
@@ -58,7 +58,7 @@ def _truncated_poisson(rule: TruncatedPoisson, plan: PrivacyPlan, key: RunKey, r
         drawn = whole(step)
         if len(drawn) <= rule.largest:
             return drawn
-        generator = key.generator("truncation", step)
+        generator = key.at(step).generator("truncation", step)
         return np.sort(generator.choice(drawn, rule.largest, replace=False, shuffle=False))
 
     return draw
@@ -70,7 +70,7 @@ def _cyclic_poisson(rule: CyclicPoisson, plan: PrivacyPlan, key: RunKey, records
 
     def draw(step: int) -> np.ndarray:
         group = members(step % rule.groups)
-        return group[key.generator("sampling", step).random(len(group)) < probability]
+        return group[key.at(step).generator("sampling", step).random(len(group)) < probability]
 
     return draw
 

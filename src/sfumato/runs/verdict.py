@@ -228,8 +228,9 @@ def altered(run: RunDirectory) -> str | None:
 
 def _sequence(entries: list[Entry], plan: PrivacyPlan) -> None:
     _require(len(entries) >= 2, "it has fewer than two entries")
+    ledger.openings(entries)
     first, *releases, last = entries
-    releases = [entry for entry in releases if entry.kind not in (computed.ENTRY, ledger.LOST)]
+    releases = [entry for entry in releases if entry.kind not in (computed.ENTRY, ledger.LOST, ledger.OPENING)]
     if releases and releases[-1].kind == published.ENTRY:
         releases = releases[:-1]
     _require(first.kind == "begin" and last.kind == "end", "it does not run from a beginning to an end")

@@ -70,7 +70,7 @@ def draw(
     The bits that a key draws are the same everywhere. The numbers are too, but for those beyond 3.65 standard
     deviations, one of 3,900: these are logarithms of the C library, whose last bit in float64 is its own.
     """
-    sizes = {name: shape.numel() for name, shape in shapes.items()}
+    sizes, key = {name: shape.numel() for name, shape in shapes.items()}, key.at(step)
 
     def work(place: tuple[str, slice]) -> None:
         name, columns = place

@@ -116,6 +116,7 @@ def draw(
 
     **Guarantee.** Each block of a parameter in a step has a stream of its own, whoever draws it.
     """
+    key = key.at(step)
 
     def work(place: tuple[str, slice]) -> None:
         name, columns = place

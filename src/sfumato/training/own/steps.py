@@ -211,6 +211,7 @@ class PrivateSteps:
 
     def _steps(self, ledger: Ledger, checkpoint: Checkpoint) -> Generator[OwnStep, None, bool]:
         """The steps from a checkpoint on; whether one was lost, so that they begin again there."""
+        self._key = resume.opened(self._key, ledger, seeded=self._facts.seeded)
         plan, state, private = self.plan, checkpoint.noise, self._private()
         sampler = Sampler(plan, self._key, records=self._records.count)
         saved_at, pause = time.monotonic(), CHECKPOINT_SECONDS

@@ -13,7 +13,7 @@ from sfumato._files import write
 from sfumato.experiment import as_recipe
 from sfumato.experiment.settings import Performance
 from sfumato.privacy import Ledger, PrivacyPlan
-from sfumato.privacy.ledger import LOST, is_release
+from sfumato.privacy.ledger import LOST, OPENING, is_release, open_with_salt, openings
 from sfumato.privacy.statements import computed
 from sfumato.randomness import RunKey
 from sfumato.runs import commitment, pins
@@ -25,6 +25,7 @@ from sfumato.runs.owner import overlap, public_records, uses
 from sfumato.training.descent import beginning_of_average, optimizer_of
 from sfumato.training.job import PrivateJob, PublicJob, lengths
 from sfumato.training.parts.part import Decided
+from sfumato.training.workers import ALONE, Workers
 
 PINNED = {
     "data": "give the data that the run began with, unchanged, or another `directory`",
@@ -140,9 +141,9 @@ def recorded_steps(ledger: Ledger, beginning: Mapping[str, Any], plan: PrivacyPl
     if odd:
         listing = ", ".join(name.replace("_", " ") for name in odd)
         raise SfumatoError(f"the ledger {ledger.path} began otherwise than this run, in: {listing}", remedy)
-    releases = [
-        entry for entry in ledger.entries[1:] if entry.kind not in ("end", published.ENTRY, computed.ENTRY, LOST)
-    ]
+    openings(ledger.entries)  # refuses one that is not where it says
+    beside = ("end", published.ENTRY, computed.ENTRY, LOST, OPENING)
+    releases = [entry for entry in ledger.entries[1:] if entry.kind not in beside]
     for step, entry in enumerate(releases):
         if not is_release(entry, step, plan.fingerprint) or step >= plan.steps:
             raise SfumatoError(
@@ -168,6 +169,15 @@ def own_key(run: RunDirectory, ledger: Ledger | None) -> RunKey:
             "restore the run's own key from a copy, end the run with what it has (sfumato finish), or start another",
         )
     return key
+
+
+def opened(key: RunKey, ledger: Ledger | None, *, seeded: bool, workers: Workers = ALONE) -> RunKey:
+    """The run's key for steps that are about to be taken: salted by this opening of an unseeded run, of which all
+    workers know by the leader's ledger. Steps without a promise have none."""
+    if ledger is not None and not seeded:
+        open_with_salt(ledger)
+    salts = [] if ledger is None else openings(ledger.entries)
+    return key.opened([(step, salt) for step, salt in workers.said({"openings": salts})["openings"]])
 
 
 def key_if_any(run: RunDirectory, ledger: Ledger) -> RunKey | None:
