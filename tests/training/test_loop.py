@@ -15,9 +15,10 @@ from sfumato import Noise, PrivacyPlan, RunKey, SfumatoError, open_source, train
 from sfumato.data import Clock
 from sfumato.privacy import Ledger, ledger
 from sfumato.randomness import NoiseState, Sampler
+from sfumato.runs import releases
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
-from sfumato.training import loop, releases
+from sfumato.training import loop
 from sfumato.training.conclusion.early import finish_early
 from sfumato.training.conclusion.finish import conclude
 from sfumato.training.parts.clock import ByTime

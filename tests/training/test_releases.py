@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import dataclass, field
 
 import pytest
@@ -12,10 +13,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import sfumato
-from sfumato import SfumatoError
-from sfumato.privacy import ledger
+from sfumato import Noise, PrivacyPlan, RunKey, SfumatoError
+from sfumato.privacy import FixedOrder, ledger
+from sfumato.privacy.mechanism import Tree
 from sfumato.randomness import NoiseState
-from sfumato.training import releases
+from sfumato.runs import releases
+from sfumato.training.step import PrivateStep
 
 STEPS, RECORDS = 6, 60
 
@@ -112,7 +115,8 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_step_that_is_taken_again_gives_the_same_release_or_none(tmp_path, change):
     place = tmp_path / "run"
-    first, before = killed(place, 3), (place / "ledger.jsonl").read_bytes()
+    first = killed(place, 3)
+    before = lines(place)
     found = take(place, **CHANGES[change]())
     for number in found.weights.keys() & first.keys():
         if not (change == "body" and number == 1):
@@ -122,7 +126,7 @@ def test_a_step_that_is_taken_again_gives_the_same_release_or_none(tmp_path, cha
         assert sfumato.verify(place).holds
     else:
         assert "another release than the one that its ledger commits to" in found.refused
-        assert (place / "ledger.jsonl").read_bytes() == before
+        assert lines(place) == before
 
 
 @pytest.mark.parametrize("change", ["loss", "dropout", "backward"])
@@ -169,3 +173,67 @@ def test_a_hash_sees_names_shapes_numbers_and_public_figures():
     assert releases.digest_of(dict(reversed(one.items())), states[0]) == releases.digest_of(one, states[0])
     secret = NoiseState(step=1, tensors={"a": torch.randn(2, 2, 3)})
     assert releases.digest_of(one, secret) == releases.digest_of(one, states[0]), "noise's memory is no release"
+
+
+def test_two_copies_of_an_unfinished_run_share_only_what_was_paid(tmp_path):
+    """Whatever their bodies do: steps that neither had paid have noise and participants of their own in each."""
+    killed(tmp_path / "one", 2)
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    one, two = (take(tmp_path / name) for name in ("one", "two"))
+    assert all(torch.equal(one.weights[number], two.weights[number]) for number in (1, 2))
+    assert not torch.allclose(one.weights[3], two.weights[3], atol=1e-3)
+    found = [[body["release"] for body in lines(tmp_path / name)] for name in ("one", "two")]
+    assert found[0][:2] == found[1][:2]
+    assert not set(found[0][2:]) & set(found[1][2:])
+    salts = [body["salt"] for name in ("one", "two") for body in lines(tmp_path / name, "opening")]
+    assert len(set(salts)) == 3, "one opening before the copy, and one of each"
+
+
+def test_a_ledger_that_lost_its_last_lines_goes_on_with_new_noise(tmp_path):
+    """Lines that were rolled back are forgotten; what they paid is not released a second time under their noise."""
+    first = killed(tmp_path / "run", 3)
+    kept = (tmp_path / "run" / "ledger.jsonl").read_bytes().splitlines(keepends=True)[:-2]
+    (tmp_path / "run" / "ledger.jsonl").write_bytes(b"".join(kept))
+    found = take(tmp_path / "run")
+    assert torch.equal(found.weights[1], first[1])
+    assert not torch.allclose(found.weights[2], first[2], atol=1e-3)
+
+
+def test_a_seeded_run_has_no_openings_and_the_same_bytes(tmp_path):
+    runs = [take(tmp_path / name, seed=3) for name in ("one", "two")]
+    assert torch.equal(runs[0].weights[STEPS], runs[1].weights[STEPS])
+    assert lines(tmp_path / "one", "opening") == []
+
+
+@pytest.mark.parametrize("noise_multiplier", [4.0, 5.0])
+def test_another_plan_is_refused(tmp_path, noise_multiplier):
+    killed(tmp_path / "run", 2)
+    found = take(tmp_path / "run", noise_multiplier=noise_multiplier)
+    assert ("differs in its plan" in found.refused) == (noise_multiplier != 4.0)
+
+
+PLANS = {
+    "independent": PrivacyPlan.calibrate(examples=60, batch_size=20, steps=6, noise_multiplier=8.0, delta=1e-3),
+    "tree": PrivacyPlan(
+        population=60,
+        participation=FixedOrder(batch_size=20),
+        mechanism=Tree(noise_multiplier=8.0),
+        steps=6,
+        delta=1e-3,
+        adjacency="zero-out",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", PLANS)
+def test_the_noise_behind_a_lost_step_is_that_behind_a_taken_one(kind):
+    plan, key = PLANS[kind], RunKey.from_seed(0)
+    gradient = sfumato.ClippedGradient(nn.Linear(4, 3), F.cross_entropy, max_norm=plan.max_norm)
+    step = PrivateStep(plan=plan, gradient=gradient, noise=Noise(plan.mechanism, max_norm=plan.max_norm, key=key))
+    taken, lost = NoiseState(step=0), NoiseState(step=0)
+    for number in range(5):
+        taken, lost = step(number, [], taken)[1], step.passed(number, lost)
+        assert taken.step == lost.step == number + 1
+        assert taken.tensors.keys() == lost.tensors.keys()
+        assert all(torch.equal(taken.tensors[name], lost.tensors[name]) for name in taken.tensors)
+    assert bool(taken.tensors) == (kind != "independent")

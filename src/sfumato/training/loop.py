@@ -24,12 +24,13 @@ from sfumato._files import writing
 from sfumato.averaging import Average
 from sfumato.observers.observer import Observer, Stop
 from sfumato.privacy import Ledger
+from sfumato.privacy.ledger import lost_steps
 from sfumato.randomness import NoiseState
 from sfumato.runs import directory as names
 from sfumato.runs import kept as kept_weights
+from sfumato.runs import releases
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
-from sfumato.training import releases
 from sfumato.training.descent import average_for, optimizer_of, set_rate, training_over
 from sfumato.training.job import Job
 from sfumato.training.kind import Measure, Steps
@@ -106,13 +107,13 @@ def _steps_from(
     workers: Workers,
 ) -> Outcome | None:
     """The same from a checkpoint on; None where a step would release something else than before."""
-    began = saved_at = time.monotonic()
-    pause, module, state, outputs = CHECKPOINT_SECONDS, job.module, checkpoint.noise, None
+    saved_at, pause = time.monotonic(), CHECKPOINT_SECONDS
+    module, state, outputs = job.module, checkpoint.noise, None
     optimizer, average = _restored(job, run, checkpoint)
     averaging, over = average_for(job.settings.averages), training_over(job.settings.averages)
     rate = optim.schedule(job.settings.descent.schedule, steps=max(1, job.steps), warmup=job.settings.descent.warmup)
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
-    due, lost = evaluation_steps(job.steps), releases.lost_steps(ledger, workers, job.steps)
+    due, lost = evaluation_steps(job.steps), _lost_steps(ledger, workers, job.steps)
 
     def take(step: int, noise: NoiseState) -> tuple[Mapping[str, Tensor | None], NoiseState]:
         with nullcontext() if over is None else over.held(trained, average, step):
@@ -131,7 +132,7 @@ def _steps_from(
                 state = steps.passed(step, state)
             else:
                 gradient, state = taken(step, state)
-                if not releases.committed(ledger, workers, run, step, gradient, state):
+                if not _committed(ledger, workers, run, step, gradient, state):
                     return None
                 descend(optimizer, trained, gradient)
             average = average if averaging is None else averaging.update(average, trained, step)
@@ -140,10 +141,9 @@ def _steps_from(
             outputs, stop = None, False
             if scorer is not None and step + 1 in due:
                 outputs = scorer.outputs(weights_of(module, averaging, average))
-                row = {"step": step + 1, "learning_rate": optimizer.param_groups[0]["lr"], **steps.figures(step + 1)}
                 twice = ledger is not None and averaging is not None and step + 1 == job.steps
-                row |= _of_last_weights(scorer, module) if twice else {}
-                stop = tell(observers, "scored", row | scorer.score(outputs))
+                row = steps.figures(step + 1) | (_of_last_weights(scorer, module) if twice else {})
+                stop = tell(observers, "scored", _row(step + 1, optimizer) | row | scorer.score(outputs))
             stop, now = tell(observers, "stepped", step + 1) or stop, time.monotonic()
             said = workers.said({"stop": stop, "save": now - saved_at > pause})
             end = step + 1 if said["stop"] else end
@@ -154,8 +154,33 @@ def _steps_from(
             if step + 1 == end:
                 break
     tell(observers, "ended")
-    weights = weights_of(module, averaging, average)
-    return Outcome(step=end, weights=weights, seconds=time.monotonic() - began, outputs=outputs)
+    return Outcome(step=end, weights=weights_of(module, averaging, average), seconds=0.0, outputs=outputs)
+
+
+def _committed(
+    ledger: Ledger | None,
+    workers: Workers,
+    run: RunDirectory,
+    step: int,
+    release: Mapping[str, Tensor | None],
+    following: NoiseState,
+) -> bool:
+    """Whether the leader's ledger commits to a step's release, so that every worker may use it; where it commits to
+    another one, the steps paid since the checkpoint are written down as lost. Steps without a promise have no ledger.
+    """
+    same = True
+    if ledger is not None:
+        try:
+            releases.commit(ledger, step, release, following)
+        except releases.OtherReleaseError:
+            same = False
+            releases.lose(ledger, Checkpoint.load(run / names.CHECKPOINT).step)
+    return workers.agreed(same)
+
+
+def _lost_steps(ledger: Ledger | None, workers: Workers, steps: int) -> set[int]:
+    """Those of a run's steps that the leader's ledger says are lost."""
+    return set(workers.said({"lost": sorted(() if ledger is None else lost_steps(ledger.entries, steps))})["lost"])
 
 
 def _restored(job: Job, run: RunDirectory, checkpoint: Checkpoint) -> tuple[torch.optim.Optimizer, dict[str, Tensor]]:
@@ -217,6 +242,10 @@ def tell(observers: Sequence[Observer], what: str, *known: Any) -> bool:
         except Stop:
             stop = True
     return stop
+
+
+def _row(step: int, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    return {"step": step, "learning_rate": optimizer.param_groups[0]["lr"]}
 
 
 def _of_last_weights(scorer: Measure, module: nn.Module) -> dict[str, Any]:

@@ -301,9 +301,8 @@ def go_on(
         workers.write_down(ledger)
     if isinstance(job, PrivateJob) and (idle := idle_words(job, workers.count)) is not None:
         progress.report(f"note: {idle}")
-    if checkpoint.step < job.steps or workers.count > 1:
-        seeded = isinstance(job, PrivateJob) and job.circumstances.seeded
-        key = resume.opened(key, ledger, seeded=seeded, workers=workers)
+    salted = isinstance(job, PrivateJob) and not job.circumstances.seeded and checkpoint.step < job.steps
+    key = resume.opened(key, ledger, salted=salted, workers=workers)
     steps = job.kind.steps(job, key, progress)
     scorer = job.kind.scorer(job, progress) if job.scored else None
     looking_on = (Rows(run), Shown(progress, "training without privacy" if ledger is None else "training"), *observers)

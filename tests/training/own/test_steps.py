@@ -308,10 +308,10 @@ def test_a_step_is_not_taken_again_as_another_one(data, tmp_path, change):
         return run
 
     looped(until=5)
-    before = (tmp_path / "a" / names.LEDGER).read_bytes()
+    before = (tmp_path / "a" / names.LEDGER).read_text().count('"kind":"release"')
     with pytest.raises(SfumatoError, match=r"step 2 .* another release than the one that its ledger commits to"):
         looped(changed=True)
-    assert (tmp_path / "a" / names.LEDGER).read_bytes() == before
+    assert (tmp_path / "a" / names.LEDGER).read_text().count('"kind":"release"') == before
     assert looped().statement.epsilon > 0  # as it began, it goes on
     assert sfumato.verify(tmp_path / "a").holds
 

@@ -110,11 +110,7 @@ def private_steps(
     _refuse(unknown)
     run, key, model = RunDirectory(directory), owner_key(), unwrapped(model)
     records = own_records(data, key)
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise SfumatoError(
-            f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}",
-            "give one over the model's parameters, such as torch.optim.SGD(model.parameters(), lr=0.1)",
-        )
+    _refuse_no_optimizer(optimizer)
     one_of("noise", noise, (STANDARD, SECURE))
     one_of("if_changed", if_changed, (REFUSE, SKIP))
     asked = {"epsilon": epsilon, "batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier}
@@ -140,6 +136,14 @@ def private_steps(
         if_changed=if_changed,
         start=start,
     )
+
+
+def _refuse_no_optimizer(optimizer: Any) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise SfumatoError(
+            f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}",
+            "give one over the model's parameters, such as torch.optim.SGD(model.parameters(), lr=0.1)",
+        )
 
 
 def _loss_by_rule(records: OwnRecords) -> Loss:

@@ -27,9 +27,9 @@ from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
 from sfumato.privacy.ledger import lost_steps
 from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.runs import directory as names
+from sfumato.runs import releases
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory, sweep
-from sfumato.training import releases
 from sfumato.training.inputs import dropout_keys
 from sfumato.training.loop import CHECKPOINT_SECONDS, pause_after
 from sfumato.training.own import beginning, ending, pinned
@@ -211,7 +211,7 @@ class PrivateSteps:
 
     def _steps(self, ledger: Ledger, checkpoint: Checkpoint) -> Generator[OwnStep, None, bool]:
         """The steps from a checkpoint on; whether one was lost, so that they begin again there."""
-        self._key = resume.opened(self._key, ledger, seeded=self._facts.seeded)
+        self._key = resume.opened(self._key, ledger, salted=not self._facts.seeded)
         plan, state, private = self.plan, checkpoint.noise, self._private()
         sampler = Sampler(plan, self._key, records=self._records.count)
         saved_at, pause = time.monotonic(), CHECKPOINT_SECONDS

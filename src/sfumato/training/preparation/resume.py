@@ -171,10 +171,10 @@ def own_key(run: RunDirectory, ledger: Ledger | None) -> RunKey:
     return key
 
 
-def opened(key: RunKey, ledger: Ledger | None, *, seeded: bool, workers: Workers = ALONE) -> RunKey:
+def opened(key: RunKey, ledger: Ledger | None, *, salted: bool, workers: Workers = ALONE) -> RunKey:
     """The run's key for steps that are about to be taken: salted by this opening of an unseeded run, of which all
     workers know by the leader's ledger. Steps without a promise have none."""
-    if ledger is not None and not seeded:
+    if ledger is not None and salted:
         open_with_salt(ledger)
     salts = [] if ledger is None else openings(ledger.entries)
     return key.opened([(step, salt) for step, salt in workers.said({"openings": salts})["openings"]])

@@ -13,12 +13,7 @@ from sfumato._checks import SfumatoError
 from sfumato._files import writing
 from sfumato.privacy import Ledger
 from sfumato.privacy.ledger import LOST, RELEASE
-from sfumato.privacy.ledger import lost_steps as lost_in
 from sfumato.randomness import NoiseState
-from sfumato.runs import directory as names
-from sfumato.runs.checkpoint import Checkpoint
-from sfumato.runs.directory import RunDirectory
-from sfumato.training.workers import Workers
 
 
 class OtherReleaseError(SfumatoError):
@@ -68,32 +63,6 @@ def commit(ledger: Ledger, step: int, release: Mapping[str, Tensor | None], foll
     with writing(ledger.path):
         ledger.append("release", {"step": step, "plan": ledger.entries[0].body["plan_fingerprint"], RELEASE: digest})
         ledger.sync()
-
-
-def committed(
-    ledger: Ledger | None,
-    workers: Workers,
-    run: RunDirectory,
-    step: int,
-    release: Mapping[str, Tensor | None],
-    following: NoiseState,
-) -> bool:
-    """Whether the leader's ledger commits to a step's release, so that every worker may use it; where it commits to
-    another one, the steps paid since the checkpoint are written down as lost. Steps without a promise have no ledger.
-    """
-    same = True
-    if ledger is not None:
-        try:
-            commit(ledger, step, release, following)
-        except OtherReleaseError:
-            same = False
-            lose(ledger, Checkpoint.load(run / names.CHECKPOINT).step)
-    return workers.agreed(same)
-
-
-def lost_steps(ledger: Ledger | None, workers: Workers, steps: int) -> set[int]:
-    """Those of a run's steps that the leader's ledger says are lost."""
-    return set(workers.said({"lost": sorted(() if ledger is None else lost_in(ledger.entries, steps))})["lost"])
 
 
 def lose(ledger: Ledger, reached: int) -> None:
