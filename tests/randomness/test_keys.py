@@ -10,10 +10,13 @@ import stat
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfumato import RunKey, SfumatoError, owner_key
+from sfumato import Noise, PrivacyPlan, RunKey, SfumatoError, owner_key
+from sfumato.randomness import Sampler
+from sfumato.randomness.noise import secure
 
 
 def words(key: RunKey, stream: str = "noise", step: int = 0, name: str = "") -> list[int]:
@@ -58,6 +61,42 @@ def test_a_check_value_is_its_run_s_and_holds_nothing_of_the_key():
         assert value == hmac.digest(secret, message, hashlib.sha512)[:32].hex()
         assert not any(secret[place : place + 4] in bytes.fromhex(value) for place in range(29))
     assert len(set(values.values())) == len(values)
+
+
+PLAN = PrivacyPlan.calibrate(examples=400, batch_size=100, steps=9, noise_multiplier=1.0, delta=1e-5)
+
+
+def _noise(key, step):
+    return Noise(PLAN.mechanism, max_norm=1.0, key=key).add({"weight": torch.zeros(5)}, step)["weight"].tolist()
+
+
+def _secure(key, step):
+    drawn = []
+    secure.draw({"weight": torch.Size([5])}, step, key, 1000.0, (0, 1), lambda *given: drawn.append(given[2].tolist()))
+    return drawn
+
+
+def _participants(key, step):
+    return Sampler(PLAN, key, records=400).draw(step).tolist()
+
+
+@pytest.mark.parametrize("draw", [_noise, _secure, _participants])
+def test_an_opening_salts_noise_and_coins_of_the_steps_behind_it_alone(draw):
+    key, salts = RunKey.from_seed(0), ["00" * 16, "11" * 16, "22" * 16]
+    begun = key.opened([(0, salts[0])])
+    copies = [key.opened([(0, salts[0]), (4, salt)]) for salt in salts[1:]]
+    for step in range(9):
+        once, *twice = (draw(one, step) for one in (begun, *copies))
+        assert draw(key, step) != once, "a salt of its own from the beginning"
+        assert (twice == [once, once]) == (step < 4)
+        assert (twice[0] != twice[1]) == (step >= 4)
+
+
+def test_partitions_and_check_value_keep_the_run_s_key():
+    key = RunKey.from_seed(0)
+    opened = key.opened([(0, "00" * 16)])
+    assert opened.check_value("run") == key.check_value("run")
+    assert opened.words("bins", 0).tolist() == key.words("bins", 0).tolist()
 
 
 def test_fresh_keys_differ_and_hide():

@@ -190,6 +190,7 @@ def test_the_ledger_is_safe_on_disk_before_anything_that_rests_on_it(spots, plan
 
     watched(Ledger, "append", "append")
     watched(Checkpoint, "save", "checkpoint")
+    watched(loop, "descend", "moved")
     real = os.fsync
 
     def fsync(descriptor):
@@ -201,10 +202,11 @@ def test_the_ledger_is_safe_on_disk_before_anything_that_rests_on_it(spots, plan
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
     train("linear", spots, plan, directory=tmp_path / "run", **PLAIN)
     assert events.count("checkpoint") == 1 + plan.steps
+    assert events.count("moved") == plan.steps
     for place, event in enumerate(events):
-        if event == "checkpoint":
-            before = events[:place]
-            assert before[-1] == "sync", f"{before[-3:]} before checkpoint {place}"
+        if event in ("checkpoint", "moved"):
+            before = [one for one in events[:place] if one in ("append", "sync")]
+            assert before[-1] == "sync", f"{before[-3:]} before {event} at {place}"
     assert events[-2:] == ["append", "sync"], "the end"
 
 
