@@ -92,7 +92,6 @@ CHANGES = {
     "loss": lambda: {"loss": lambda o, t: F.cross_entropy(o, t) * torch.tensor([1.0, 1.0, 0.1])[t].mean()},
     "dropout": lambda: {"model": Seen(dropout=0.5)},
     "backward": lambda: {"model": Seen(detached=True)},
-    "body": lambda: {"body": lambda step, model: model.first.weight.data.mul_(1.01)},
     "nothing": dict,
 }
 
@@ -104,8 +103,7 @@ def test_a_step_that_is_taken_again_gives_the_same_release_or_none(tmp_path, cha
     before = lines(place)
     found = take(place, **CHANGES[change]())
     for number in found.weights.keys() & first.keys():
-        if not (change == "body" and number == 1):
-            assert torch.equal(found.weights[number], first[number]), number
+        assert torch.equal(found.weights[number], first[number]), number
     if change == "nothing":
         assert len(found.weights) == STEPS
         assert sfumato.verify(place).holds

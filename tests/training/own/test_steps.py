@@ -129,7 +129,7 @@ def test_a_loop_is_ended_early_with_the_whole_plans_epsilon(data, tmp_path, monk
     run, *_ = taken(data, tmp_path / "a", until=4)
     statement = run.finish()
     assert statement.epsilon == run.plan.epsilon()
-    assert statement.circumstances.steps_taken == 3
+    assert statement.circumstances.steps_taken == 4
     assert sfumato.verify(tmp_path / "a").holds
 
 
@@ -283,39 +283,6 @@ def test_verbs_send_to_the_loop_what_only_it_can_do(data, tmp_path, capsys, verb
     assert "training loop of one's own (private_steps)" in capsys.readouterr().err
 
 
-class Annealed(nn.Module):
-    weight = 1.0
-
-    def forward(self, outputs, targets):
-        return self.weight * functional.cross_entropy(outputs, targets)
-
-
-@pytest.mark.parametrize("change", ["weights", "loss"])
-def test_a_step_is_not_taken_again_as_another_one(data, tmp_path, change):
-    """Else both would be released with the same noise, and their difference would have none."""
-
-    def looped(until=None, changed=False):
-        loss = Annealed()
-        run, model, scheduler = begun(data, tmp_path / "a", seed=None, loss=loss)
-        for step in run:
-            scheduler.step()
-            if changed and step.number == 2 and change == "weights":
-                model[0].weight.data.mul_(2)
-            if changed and step.number == 2 and change == "loss":
-                loss.weight = 0.5
-            if step.number == until:
-                break
-        return run
-
-    looped(until=5)
-    before = (tmp_path / "a" / names.LEDGER).read_text().count('"kind":"release"')
-    with pytest.raises(SfumatoError, match=r"step 2 .* another release than the one that its ledger commits to"):
-        looped(changed=True)
-    assert (tmp_path / "a" / names.LEDGER).read_text().count('"kind":"release"') == before
-    assert looped().statement.epsilon > 0  # as it began, it goes on
-    assert sfumato.verify(tmp_path / "a").holds
-
-
 def test_a_body_that_still_steps_along_its_own_gradient_is_refused(data, tmp_path):
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -325,9 +292,14 @@ def test_a_body_that_still_steps_along_its_own_gradient_is_refused(data, tmp_pat
     next(steps := iter(run))
     before = digest(model)
     optimizer.step()  # trainers call it with no gradient there, which moves nothing
-    functional.cross_entropy(model(data[0]), data[1]).backward()
-    with pytest.raises(SfumatoError, match=r"without noise.*take backward"):
+    with pytest.raises(SfumatoError, match=r"backward\(\) was called in the body .* neither clipping nor noise"):
+        functional.cross_entropy(model(data[0]), data[1]).backward()
+    with pytest.raises(SfumatoError, match=r"optimizer.step\(closure\) was called in the body"):
+        optimizer.step(lambda: 0.0)
+    model[0].bias.grad = torch.ones(8)
+    with pytest.raises(SfumatoError, match=r"optimizer.step\(\) was called in the body"):
         optimizer.step()
+    model[0].bias.grad = None
     assert digest(model) == before
     steps.close()
     optimizer.step()  # after the loop it is the caller's again
@@ -366,7 +338,7 @@ def test_targets_beyond_the_outputs_are_refused_before_there_is_a_run(data, tmp_
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     beyond = targets.clone()
     beyond[-1] = beyond_outputs = model(inputs[:1]).shape[1]
-    with pytest.raises(SfumatoError, match=f"largest target is {beyond_outputs}, and the model has {beyond_outputs} "):
+    with pytest.raises(SfumatoError, match=f"between 0 and {beyond_outputs}, and the model has {beyond_outputs} "):
         sfumato.private_steps(
             *(model, optimizer, (inputs, beyond), loss),
             noise_multiplier=1.0,
@@ -382,3 +354,127 @@ def test_a_step_is_no_batch(data, tmp_path):
     with pytest.raises(SfumatoError, match=r"holds no inputs and targets.*for step in run"):
         for _, _ in run:
             pass
+
+
+BODIES = {
+    "manual descent": lambda model: model[0].weight.data.sub_(0.1),
+    "moved buffers": lambda model: model.train()(torch.randn(4, 6)),
+    "another layer": lambda model: model.__setitem__(0, nn.Linear(6, 8)),
+}
+
+
+@pytest.mark.parametrize("what", BODIES)
+def test_a_body_that_changes_the_model_is_refused(data, tmp_path, what):
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8, affine=False), nn.Linear(8, 3)).eval()
+    run, *_ = begun(data, tmp_path / "run", model=model)
+    words = {"another layer": r"put other parameters in the place of 2, such as 0\.", "moved buffers": r"such as 1\."}
+    next(steps := iter(run))
+    BODIES[what](model)
+    with pytest.raises(SfumatoError, match=words.get(what, r"has moved 1 parameters or buffers .*0\.weight")):
+        next(steps)
+
+
+def test_what_a_break_leaves_has_all_steps_that_were_taken(data, tmp_path):
+    run, model = taken(data, tmp_path / "a", until=4)
+    seen = digest(model)
+    assert run.finish().circumstances.steps_taken == 4
+    assert digest(model) == seen
+    run, model, _ = begun(data, tmp_path / "b")
+    with pytest.raises(ZeroDivisionError):
+        for step in run:
+            1 / (3 - step.number)
+    seen = digest(model)
+    assert run.finish().circumstances.steps_taken == 3
+    assert digest(model) == seen
+
+
+def test_data_that_change_in_memory_are_refused_when_the_loop_goes_on(data, tmp_path):
+    run, *_ = taken(data, tmp_path / "a", until=2)
+    data[0].sub_(data[0].mean(0))
+    with pytest.raises(SfumatoError, match="the data have changed in memory since private_steps was called"):
+        next(iter(run))
+
+
+class Odd(torch.optim.SGD):
+    def step(self, closure=None):
+        super().step()
+        for one in self.param_groups[0]["params"]:
+            self.state[one]["history"] = {1.0}
+
+
+def _moved(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    functional.cross_entropy(model(torch.randn(4, 6)), torch.arange(4) % 3).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return optimizer
+
+
+OPTIMIZERS = {
+    "a state that no checkpoint holds": (lambda model: Odd(model.parameters(), lr=0.1), "holds a set"),
+    "a closure": (lambda model: torch.optim.LBFGS(model.parameters()), r"LBFGS\.step needs closure"),
+    "momentum of plain gradients": (_moved, "has a state already, such as momentum of plain gradients"),
+}
+
+
+@pytest.mark.parametrize("what", OPTIMIZERS)
+def test_an_optimizer_that_a_run_cannot_keep_is_refused_before_there_is_one(data, tmp_path, what):
+    model, (make, words) = network(), OPTIMIZERS[what]
+    optimizer = make(model)
+    before = digest(model)
+    with pytest.raises(SfumatoError, match=words):
+        sfumato.private_steps(
+            model, optimizer, data, noise_multiplier=1.0, batch_size=20, steps=3, directory=tmp_path / "run"
+        )
+    assert not (tmp_path / "run").exists()
+    assert digest(model) == before
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adagrad, torch.optim.Adam, torch.optim.RMSprop])
+def test_an_optimizer_is_tried_on_a_copy(data, tmp_path, make):
+    model = network()
+    optimizer, before = make(model.parameters(), lr=0.1), digest(model)
+    run = sfumato.private_steps(
+        model, optimizer, data, noise_multiplier=1.0, batch_size=20, steps=2, directory=tmp_path / "run"
+    )
+    assert digest(model) == before
+    assert len(list(run)) == 2
+
+
+def _nan(data):
+    inputs, targets = data
+    inputs = inputs.clone()
+    inputs[7, 0], inputs[9, 1] = torch.nan, torch.inf
+    return inputs, targets
+
+
+BAD = {
+    "float64": (lambda data: (data[0].double(), data[1]), r"the inputs are float64.*give inputs\.float\(\)"),
+    "not finite": (_nan, "2 of 60 records hold numbers that are not finite, the first of them record 7"),
+    "a negative target": (lambda data: (data[0], data[1] - 1), "the targets lie between -1 and 1"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_data_that_would_be_trained_on_in_vain_are_refused(data, tmp_path, what):
+    with pytest.raises(SfumatoError, match=BAD[what][1]):
+        begun(BAD[what][0](data), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_delta_is_that_of_train(data, tmp_path):
+    inputs, targets = (torch.cat([one] * 400) for one in data)
+    assert begun((inputs, targets), tmp_path / "run")[0].plan.delta == 1e-6
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda data: {"data": (data[0] + 1, data[1])}, "had other data"),
+        (lambda data: {"model": nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3))}, "other names or shapes"),
+    ],
+)
+def test_a_finished_run_is_not_that_of_other_data_or_another_model(data, tmp_path, given, words):
+    taken(data, tmp_path / "a")
+    with pytest.raises(SfumatoError, match=words):
+        begun(**{"data": data, "directory": tmp_path / "a", **given(data)})

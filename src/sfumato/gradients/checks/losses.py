@@ -57,24 +57,24 @@ class _Weights(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def refuse_beyond(model: nn.Module, loss: Any, inputs: Tree, largest: int | None) -> None:
+def refuse_beyond(model: nn.Module, loss: Any, inputs: Tree, smallest: int | None, largest: int | None) -> None:
     """Refuse targets that are no class of the outputs (1, C), where the loss is a cross-entropy of torch's.
 
     Args:
         inputs: made-up ones (E, ...), on the model's device.
-        largest: the largest target; None where targets are no whole numbers.
+        smallest, largest: the smallest and largest target; None where targets are no whole numbers.
     """
     kind = loss.func if isinstance(loss, partial) else loss
-    if largest is None or not (isinstance(kind, _WEIGHTED) or kind in _WEIGHTED_FUNCTIONS):
+    if smallest is None or largest is None or not (isinstance(kind, _WEIGHTED) or kind in _WEIGHTED_FUNCTIONS):
         return
     state = {name: value.detach() for name, value in (*model.named_parameters(), *model.named_buffers())}
     with torch.no_grad():
         outputs = call(model, state, each(lambda one: one[:1], inputs))
     outputs = getattr(outputs, "logits", outputs)
-    if isinstance(outputs, Tensor) and outputs.dim() == 2 and largest >= outputs.shape[1]:
+    if isinstance(outputs, Tensor) and outputs.dim() == 2 and not 0 <= smallest <= largest < outputs.shape[1]:
         raise SfumatoError(
-            f"the largest target is {largest}, and the model has {outputs.shape[1]} outputs, for targets from 0 to "
-            f"{outputs.shape[1] - 1}",
+            f"the targets lie between {smallest} and {largest}, and the model has {outputs.shape[1]} outputs, for "
+            f"targets from 0 to {outputs.shape[1] - 1}",
             "let its last layer give one number per class, or count the classes from 0",
         )
 

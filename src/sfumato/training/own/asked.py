@@ -17,6 +17,7 @@ from sfumato.experiment.elsewhere import answer
 from sfumato.gradients.checks.wrapped import loss_of_model, unwrapped
 from sfumato.gradients.examples import Tree
 from sfumato.privacy import PrivacyPlan
+from sfumato.privacy.plan import default_delta
 from sfumato.randomness import owner_key
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.own.pinned import stated
@@ -81,7 +82,8 @@ def private_steps(
         plan: everything that decides epsilon; in place of the arguments that follow.
         epsilon, delta, batch_size, epochs or steps, noise_multiplier, max_norm: as for `PrivacyPlan.calibrate`: of
             epsilon, batch size, steps and noise multiplier three are given, and the fourth follows. Steps are epochs
-            times N over the batch size, rounded up. Delta is 1e-5, or 1 / N where that is smaller, C is 1.
+            times N over the batch size, rounded up. Delta is by default the largest power of ten of at most 1e-5 and
+            1/(10 N), as in `train`; C is 1.
         examples: N, where it is declared (here or of the source); else it is counted, and the statement says so.
         with_state: whatever else must go on where it was after an interruption, such as a learning rate scheduler:
             objects with `state_dict` and `load_state_dict`.
@@ -193,7 +195,7 @@ def _calibrated(
                 "give epochs and batch_size, or steps",
             )
         asked = asked | {"steps": -int(-epochs * examples // asked["batch_size"])}
-    return PrivacyPlan.calibrate(examples=examples, delta=delta or min(1e-5, 1 / examples), max_norm=max_norm, **asked)
+    return PrivacyPlan.calibrate(examples=examples, delta=delta or default_delta(examples), max_norm=max_norm, **asked)
 
 
 _OPTIMIZERS = "give it to the optimizer, which is yours"

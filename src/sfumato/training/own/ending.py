@@ -17,6 +17,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.training.conclusion import run_page
 from sfumato.training.conclusion.finish import close
 from sfumato.training.own.pinned import KIND
+from sfumato.training.own.records import OwnRecords
 
 
 def conclude(run: RunDirectory, ledger: Ledger, model: nn.Module, statement: Statement, steps: int) -> None:
@@ -30,7 +31,7 @@ def conclude(run: RunDirectory, ledger: Ledger, model: nn.Module, statement: Sta
     run.clean()
 
 
-def finished(run: RunDirectory, model: nn.Module, plan: PrivacyPlan) -> Statement:
+def finished(run: RunDirectory, model: nn.Module, plan: PrivacyPlan, records: OwnRecords) -> Statement:
     """The statement of a run that was concluded, whose weights go into the model: the same call gives the same again.
 
     Errors: `SfumatoError` for a run of another plan, whose cost would add up to this one's.
@@ -41,8 +42,19 @@ def finished(run: RunDirectory, model: nn.Module, plan: PrivacyPlan) -> Statemen
             f"the run in {run.path} is finished, and had another plan",
             "give another `directory` to train anew; privacy costs of both add up",
         )
+    recorded = run.read_json(names.SETTINGS)
+    if (recorded.get("data") or {}).get("fingerprint") not in (None, records.fingerprint):
+        raise SfumatoError(
+            f"the run in {run.path} is finished, and had other data", "give its data, or another `directory`"
+        )
     weights, metadata = read_safetensors(run / names.MODEL)
     if parse_json(metadata[METADATA]).get("kind") != KIND:
         raise SfumatoError(f"the run in {run.path} was no loop of one's own", "give another `directory`")
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
+    if shapes != {name: value.shape for name, value in weights.items()}:
+        raise SfumatoError(
+            f"the run in {run.path} is finished, and had a model of other names or shapes",
+            "give its model, or another `directory`",
+        )
     model.load_state_dict(weights)
     return Statement(plan=plan, circumstances=Circumstances.from_dict(written["circumstances"]))

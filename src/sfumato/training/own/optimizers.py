@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -57,16 +57,47 @@ def made(make: Makes, parameters: Mapping[str, Tensor], rate: float) -> torch.op
     """
     found = _called(partial(make, lr=rate) if isinstance(make, type) else make, list(parameters.values()))
     refuse_foreign(found, parameters)
-    needed = [one.name for one in inspect.signature(found.step).parameters.values() if one.default is one.empty]
-    if needed:
-        raise SfumatoError(
-            f"{type(found).__name__}.step needs {', '.join(needed)}: it would compute losses anew within a step, which "
-            "nothing clips and nothing hides by noise",
-            "give an optimizer that goes by the gradient alone, such as torch.optim.AdamW",
-        )
+    _refuse_closure(found)
     for group, own in zip(found.param_groups, _rates(found), strict=True):
         group[FACTOR] = own / rate
     return found
+
+
+def _refuse_closure(optimizer: torch.optim.Optimizer) -> None:
+    _, *given = inspect.signature(type(optimizer).step).parameters.values()  # of the class: a scheduler wraps its own
+    needed = [one.name for one in given if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
+    if needed:
+        raise SfumatoError(
+            f"{type(optimizer).__name__}.step needs {', '.join(needed)}: it would compute losses anew within a step, "
+            "which nothing clips and nothing hides by noise",
+            "give an optimizer that goes by the gradient alone, such as torch.optim.AdamW",
+        )
+
+
+def refuse_unfit(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse an optimizer that a new run cannot keep: it has a state already, wants more than gradients, or has a state
+    that no checkpoint holds. It is tried on a copy over small made-up parameters, and stays as it is.
+
+    **Guarantee.** What moves the weights beside the private gradients begins at nothing: momentum of earlier gradients,
+    such as those of a loop over the same records without noise, would be released with the model.
+    """
+    _refuse_closure(optimizer)
+    if any(float(one.get("step", 1)) for one in optimizer.state.values() if one):
+        raise SfumatoError(
+            f"the optimizer {type(optimizer).__name__} has a state already, such as momentum of plain gradients",
+            "build another one over the model's parameters for this run",
+        )
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    most = None if optimizer.state else 2  # a state that is there already has the parameters' shapes
+    small = {id(one): nn.Parameter(torch.ones([min(most or n, n) for n in one.shape])) for one in parameters}
+    trial = copy.deepcopy(optimizer, dict(small))  # over the small ones, by their names in the memory of deepcopy
+    for one in small.values():
+        one.grad = torch.ones_like(one)
+    try:
+        type(trial).step(trial)
+    except Exception as error:
+        raise _fails(trial, error) from error
+    as_stored(trial.state_dict())
 
 
 def tried(make: Makes, shapes: Mapping[str, torch.Size], rate: float) -> str:
@@ -123,42 +154,16 @@ def _moved(
             try:
                 descend(optimizer, parameters, gradient)
             except Exception as error:
-                raise SfumatoError(
-                    f"{type(optimizer).__name__} fails on a step by the gradient alone: {type(error).__name__}: "
-                    f"{' '.join(str(error).split())}",
-                    "give an optimizer that needs nothing else, such as torch.optim.AdamW",
-                ) from error
+                raise _fails(optimizer, error) from error
     return {name: value.detach() for name, value in parameters.items()}, optimizer.state_dict()
 
 
-@contextmanager
-def only_private(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Within it the optimizer refuses to step along a gradient: one of the caller's has neither clipping nor noise."""
-
-    def refuse(*_: Any) -> None:
-        if any(one.grad is not None for group in optimizer.param_groups for one in group["params"]):
-            raise SfumatoError(
-                "optimizer.step() was called in the body of the loop over private_steps, along a gradient without "
-                "noise; the optimizer has taken its private step before the body runs",
-                "take backward() and optimizer.step() out of the body",
-            )
-
-    hook = optimizer.register_step_pre_hook(refuse)
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
-def refuse_refrozen(model: nn.Module, trained: Mapping[str, Tensor]) -> None:
-    """Refuse a loop whose body has frozen or thawed parameters: noise and clipping are for those of the beginning."""
-    now = {name for name, value in model.named_parameters() if value.requires_grad}
-    if changed := sorted(now ^ trained.keys()):
-        raise SfumatoError(
-            f"the body of the loop over private_steps has changed requires_grad of {len(changed)} parameters, "
-            f"such as {changed[0]}",
-            "freeze before private_steps is called, and give another call, with a budget of its own, what comes later",
-        )
+def _fails(optimizer: torch.optim.Optimizer, error: Exception) -> SfumatoError:
+    return SfumatoError(
+        f"{type(optimizer).__name__} fails on a step by the gradient alone: {type(error).__name__}: "
+        f"{' '.join(str(error).split())}",
+        "give an optimizer that needs nothing else, such as torch.optim.AdamW",
+    )
 
 
 def refuse_foreign(optimizer: torch.optim.Optimizer, trained: Mapping[str, Tensor]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import IterableDataset, default_collate
 
@@ -44,7 +44,7 @@ class OwnRecords:
         examples: N of the plan: how many there are, or as many as were declared of a source.
         facts: what a statement must say of the data.
         held: whether they are in memory, where nothing changes them between two reads.
-        largest: the largest target, where targets are one whole number each.
+        smallest, largest: the smallest and largest target, where targets are one whole number each.
     """
 
     count: int
@@ -56,6 +56,7 @@ class OwnRecords:
     examples: int
     facts: Circumstances = field(default_factory=partial(Circumstances, read=("examples",)))
     held: bool = True
+    smallest: int | None = None
     largest: int | None = None
     key: bytes = field(repr=False)
 
@@ -78,6 +79,23 @@ class OwnRecords:
                     "give a data set that gives the same record each time, without random transforms",
                 )
         return inputs, targets
+
+    def refuse_double(self, model: nn.Module) -> None:
+        """Refuse float64 inputs for a model that has no parameter of that type."""
+        double = any(one.dtype == torch.float64 for one in tensors(self.like[0]))
+        if double and all(one.dtype != torch.float64 for one in model.parameters()):
+            raise SfumatoError(
+                f"the inputs are float64, and the model's parameters are {next(model.parameters()).dtype}",
+                "give inputs.float(), or model.double()",
+            )
+
+    def refuse_changed(self) -> None:
+        """Refuse records in memory that are not what they were, such as inputs that were normalised in place."""
+        if self.held and (_coded(self.key, self.read, self.count)["codes"] != self.codes).any():
+            raise SfumatoError(
+                "the data have changed in memory since private_steps was called",
+                "give it a copy (inputs.clone()), and prepare the inputs before the call",
+            )
 
     @property
     def like(self) -> tuple[Tree, Tree]:
@@ -208,17 +226,34 @@ def _coded(owner_key: bytes, read: Callable[[np.ndarray], tuple[Tree, Tree]], co
     **Guarantee.** The owner's list knows the same records again in whatever order, and the same inputs with other
     targets or as numbers of another type: a run that predicts something else of the same people counts with this one.
     """
-    whole, inputs_alone, largest = [], [], None
+    whole, inputs_alone, ends, odd = [], [], [], []
     for rows in np.array_split(np.arange(count), max(1, count // 256)):
         inputs, targets = read(rows)
         whole.append(_codes(owner_key, inputs, targets))
         inputs_alone.append(_codes(owner_key, each(lambda one: one if one.is_complex() else one.double(), inputs)))
         if isinstance(targets, Tensor) and targets.dim() == 1 and targets.dtype == torch.int64:
-            largest = max(int(targets.max()), -1 if largest is None else largest)
+            ends += [int(targets.min()), int(targets.max())]
+        odd += rows[~_finite(len(rows), inputs, targets)].tolist()
+    if odd:
+        raise SfumatoError(
+            f"{len(odd)} of {count} records hold numbers that are not finite, the first of them record {odd[0]}: their "
+            "gradients would be left out, and the noise be trained on",
+            "mend these records or leave them out",
+        )
     codes = np.concatenate(whole)
     alone = np.concatenate(inputs_alone)
     materials, both = (_material(owner_key, codes), _material(owner_key, alone)), np.concatenate([codes, alone], axis=1)
-    return {"count": count, "read": read, "codes": codes, "both": both, "materials": materials, "largest": largest}
+    return {"count": count, "read": read, "codes": codes, "both": both, "materials": materials, **_ends(ends)}
+
+
+def _ends(targets: list[int]) -> dict[str, int]:
+    return {"smallest": min(targets), "largest": max(targets)} if targets else {}
+
+
+def _finite(count: int, *trees: Tree) -> np.ndarray:
+    """bool (count,): of which records all numbers are finite."""
+    parts = [one.reshape(count, -1).isfinite().all(1) for tree in trees for one in tensors(tree)]
+    return torch.stack(parts).all(0).numpy()
 
 
 def _codes(owner_key: bytes, *trees: Tree) -> np.ndarray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
@@ -32,8 +32,8 @@ from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.training.inputs import dropout_keys
 from sfumato.training.loop import CHECKPOINT_SECONDS, pause_after
-from sfumato.training.own import beginning, ending, pinned
-from sfumato.training.own.optimizers import only_private, refuse_foreign, refuse_refrozen
+from sfumato.training.own import beginning, body, ending, pinned
+from sfumato.training.own.optimizers import refuse_foreign, refuse_unfit
 from sfumato.training.own.records import OwnRecords
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.noise import noise_named, with_noise
@@ -109,7 +109,7 @@ class PrivateSteps:
         self._device = next(iter(model.parameters())).device
         refuse_foreign(optimizer, self._trained)
         if run.complete() or run.finished:
-            self._statement: Statement | None = ending.finished(run, model, plan)
+            self._statement: Statement | None = ending.finished(run, model, plan, records)
             return
         self._statement = None
         recorded = start.unfinished.recorded
@@ -117,14 +117,7 @@ class PrivateSteps:
         self._gradient = ClippedGradient(
             model, loss, max_norm=plan.max_norm, template=template, methods=recorded.ways if recorded else None
         )
-        made_up = template or _synthetic(records)
-        with _devices.own_randomness(self._device):
-            torch.manual_seed(0)
-            shape, targets = _one(made_up[0]), made_up[1]
-            losses.refuse_beyond(model, loss, each(lambda one: one.to(self._device), made_up[0]), records.largest)
-            self._gradient.self_check(shape, targets=targets)
-            micro_batch = known_micro_batch(start, noise)
-            micro_batch = micro_batch or size_micro_batch(self._gradient, shape, str(self._device), targets)
+        micro_batch = self._checked(loss, template or _synthetic(records), start)
         self.performance = Performance(
             device=str(self._device),
             threads=threads,
@@ -141,9 +134,23 @@ class PrivateSteps:
             pinned.refuse_other(run, known, plan)
         else:
             run.require_free()
+            refuse_unfit(optimizer)
             self._key = pinned.key_of(seed, known, plan, model)
         self._known, self._facts = known, facts
         self._private()  # refuses here what its first step would refuse
+
+    def _checked(self, loss: Loss, made_up: tuple[Tree, Tree], start: Start) -> int:
+        """The most examples in memory at once, after model and loss were tried on made-up examples."""
+        model, records = self._model, self._records
+        records.refuse_double(model)
+        with _devices.own_randomness(self._device):
+            torch.manual_seed(0)
+            shape, targets = _one(made_up[0]), made_up[1]
+            on_device = each(lambda one: one.to(self._device), made_up[0])
+            losses.refuse_beyond(model, loss, on_device, records.smallest, records.largest)
+            self._gradient.self_check(shape, targets=targets)
+            known = known_micro_batch(start, self._noise)
+            return known or size_micro_batch(self._gradient, shape, str(self._device), targets)
 
     def __len__(self) -> int:
         """How many steps the plan has."""
@@ -198,6 +205,7 @@ class PrivateSteps:
         """The state to go on from, put into model and optimizer."""
         run = self._run
         sweep(run.path)
+        self._records.refuse_changed()
         paid = resume.recorded_steps(ledger, self._opening(run.identity), self.plan)
         self._key = resume.own_key(run, ledger)
         resume.refuse_ended(run, ledger, self.plan)
@@ -216,6 +224,11 @@ class PrivateSteps:
         sampler = Sampler(plan, self._key, records=self._records.count)
         saved_at, pause = time.monotonic(), CHECKPOINT_SECONDS
         lost = lost_steps(ledger.entries, plan.steps)
+
+        def save(reached: int, noise: NoiseState) -> None:
+            head = ledger.after(reached).hash
+            self._checkpoint(reached, checkpoint.run, head, noise=noise).save(self._run / names.CHECKPOINT)
+
         for step in range(checkpoint.step, plan.steps):
             if step in lost:
                 state = private.passed(step, state)
@@ -230,12 +243,20 @@ class PrivateSteps:
                     releases.lose(ledger, Checkpoint.load(self._run / names.CHECKPOINT).step)
                     return True
                 descend(self._optimizer, self._trained, gradient)
-                with only_private(self._optimizer):
-                    yield OwnStep(step + 1, plan.steps)
-            refuse_refrozen(self._model, self._trained)
+                left = body.seen(self._model)
+                try:
+                    with body.only_private(self._optimizer, self._trained):
+                        yield OwnStep(step + 1, plan.steps)
+                except GeneratorExit:  # a `break`, or an error in the body
+                    with suppress(
+                        SfumatoError
+                    ):  # a model that the body has changed stays as the last checkpoint has it
+                        body.refuse_changed(self._model, self._trained, left)
+                        save(step + 1, state)
+                    raise
+                body.refuse_changed(self._model, self._trained, left)
             if (now := time.monotonic()) - saved_at > pause or step + 1 == plan.steps:
-                reached = self._checkpoint(step + 1, checkpoint.run, ledger.after(step + 1).hash, noise=state)
-                reached.save(self._run / names.CHECKPOINT)
+                save(step + 1, state)
                 saved_at = time.monotonic()
                 pause = pause_after(saved_at - now)
         return False
