@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import held_alone, make_directory, ordinary, sync_directory, whole_lines
+from sfumato._files import held_alone, ordinary, sync_directory, whole_lines
 from sfumato._systems import durable, open_bytes
 from sfumato.privacy import PrivacyPlan, PrivateChoice, PrivateSelection
 from sfumato.privacy.unit import Example
 from sfumato.randomness import keys
+from sfumato.runs.owner import standing
 from sfumato.runs.owner.composition import Use, unit_of
 
 FILE = "uses.jsonl"
@@ -85,19 +86,19 @@ def _append(entry: Mapping[str, Any], materials: Sequence[str], places: Sequence
     data = dict(zip(("data", "pixels"), materials, strict=False))
     where = {"place": places[0] if places else None, **({"origins": list(places[1:])} if places[1:] else {})}
     try:
-        make_directory(path.parent, private=True)
+        standing.begin(path.parent)
         descriptor = open_bytes(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         with open(descriptor, "r+b") as file:
             held_alone(file.fileno(), f"the list of runs {path}")
-            lines = reversed(file.read().split(b"\n"))
-            before = next((line for line in lines if line and not torn(line)), b"")
+            earlier = _whole(file.read())
             date = datetime.now(UTC).isoformat(timespec="seconds")
-            line = json.dumps({DATE: date, **data, **where, **entry, AFTER: _code(before)})
+            line = json.dumps({DATE: date, **data, **where, **entry, AFTER: _code(earlier[-1] if earlier else b"")})
             # The line break comes first as well: a line that was cut short must not swallow this one.
             file.write(f"\n{line}\n".encode())
             file.flush()
             durable(file.fileno())
-        sync_directory(path.parent)  # where the list may be new
+            sync_directory(path.parent)  # where the list may be new
+            standing.moved(path.parent, FILE, before=len(earlier), after=len(earlier) + 1, last=_code(line.encode()))
     except OSError as error:
         raise SfumatoError(
             f"the list of runs {path} cannot be extended ({error.strerror})", "free some space or mend its permissions"
@@ -221,7 +222,7 @@ def _read(directory: Path | None) -> list[tuple[dict[str, Any], Use | PrivateCho
     all_runs: dict[str, Use | PrivateChoice] = {}
     lines = []
     before = b""
-    for number, line in enumerate(ordinary(path).read_bytes().split(b"\n") if path.exists() else (), start=1):
+    for number, line in enumerate(_content(path).split(b"\n"), start=1):
         if not line or torn(line):
             continue
         try:
@@ -241,6 +242,20 @@ def _read(directory: Path | None) -> list[tuple[dict[str, Any], Use | PrivateCho
             ) from None
         lines.append((entry, use))
     return lines
+
+
+def codes(directory: Path) -> list[str]:
+    """Of each line, by which its count knows it (`standing`)."""
+    return [_code(line) for line in _whole(_content(directory / FILE))]
+
+
+def _content(path: Path) -> bytes:
+    return ordinary(path).read_bytes() if path.exists() else b""
+
+
+def _whole(content: bytes) -> list[bytes]:
+    """The lines whose runs had begun."""
+    return [line for line in content.split(b"\n") if line and not torn(line)]
 
 
 def _use_of(entry: dict[str, Any]) -> Use | PrivateChoice:

@@ -34,7 +34,7 @@ class Spent(PrintsJson, SourceChoices):
         from sfumato._checks import SfumatoError
         from sfumato.data import paths
         from sfumato.randomness import owner_key
-        from sfumato.runs.owner import history, overlap
+        from sfumato.runs.owner import compared, history, overlap
 
         spec = source_spec(self, self.what)
         try:
@@ -45,13 +45,13 @@ class Spent(PrintsJson, SourceChoices):
             found = history.spent((), places=paths.places_of(self.what))
             if not found.uses:
                 raise
-            apart = []
+            apart = [*compared.notes()]
             console.note(f"note: {error}; so these are the runs on what lay at this place, and no others")
         if self.json:
             console.as_json({"source": self.what, **found.to_dict()})
         else:
             show(self.what, found)
-        for note in apart:
+        for note in apart if self.json else (*apart, NOT_KNOWN):
             console.note(note)
 
 
@@ -62,7 +62,6 @@ def show(what: str, found: History) -> None:
 
     if not found.uses:
         console.result(f"no run of yours is known to have used {what} as private data")
-        console.note(NOT_KNOWN)
         return
     rows = [
         (
@@ -89,4 +88,3 @@ def show(what: str, found: History) -> None:
         )
     for name in dict.fromkeys(name for one in found.uses for name in one.budgets):
         console.note(f"sfumato budget {name} shows what is left of it")
-    console.note(NOT_KNOWN)
