@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import held_alone, ordinary, sync_directory, whole_lines
+from sfumato._files import held_alone, ordinary, whole_lines
 from sfumato._systems import durable, open_bytes
 from sfumato.privacy import PrivacyPlan, PrivateChoice, PrivateSelection
 from sfumato.privacy.unit import Example
 from sfumato.randomness import keys
-from sfumato.runs.owner import standing
+from sfumato.runs.owner import called, standing
 from sfumato.runs.owner.composition import Use, unit_of
 
 FILE = "uses.jsonl"
@@ -96,8 +96,7 @@ def _append(entry: Mapping[str, Any], materials: Sequence[str], places: Sequence
             # The line break comes first as well: a line that was cut short must not swallow this one.
             file.write(f"\n{line}\n".encode())
             file.flush()
-            durable(file.fileno())
-            sync_directory(path.parent)  # where the list may be new
+            durable(file.fileno())  # its name, where the list may be new, with that of its count
             standing.moved(path.parent, FILE, before=len(earlier), after=len(earlier) + 1, last=_code(line.encode()))
     except OSError as error:
         raise SfumatoError(
@@ -191,10 +190,12 @@ def lines(
 ) -> Iterator[tuple[dict[str, Any], Use | PrivateChoice, bool]]:
     """The lines about these data, or about what was then at one of these places; what each is about; and whether it is
     the data themselves that are known again."""
-    for entry, use in _read(directory):
-        known = {entry["data"], entry.get("pixels")} & set(materials)
-        if known or ({entry.get("place"), *entry.get("origins", ())} - {None}) & set(places):
-            yield entry, use, bool(known)
+    read = _read(directory)
+    same, where = called.together((entry for entry, _ in read), materials, places)
+    for entry, use in read:
+        own = called.materials_of(entry)
+        if own & same or called.places_of(entry) & where:
+            yield entry, use, bool(own & set(materials))
 
 
 def under(budget: str, directory: Path | None = None) -> dict[str, tuple[dict[str, Any], Use]]:

@@ -23,7 +23,8 @@ class Spent(PrintsJson, SourceChoices):
     """Show what a data set was used for: date, run, unit and epsilon of each.
 
     For instance: sfumato spent folder:pictures. The data are read, so that they are known again wherever they were
-    read from, or at another size; where they are no longer there, or have changed, by the place alone.
+    read from, or at another size; where they are no longer there, or have changed, by the place alone. What a loop of
+    one's own gave a name is name:NAME.
     """
 
     what: SourceName
@@ -34,8 +35,12 @@ class Spent(PrintsJson, SourceChoices):
         from sfumato._checks import SfumatoError
         from sfumato.data import paths
         from sfumato.randomness import owner_key
-        from sfumato.runs.owner import compared, history, overlap
+        from sfumato.runs.owner import called, compared, history, overlap
 
+        if self.what.startswith(called.NAMED):
+            place = called.place(self.what.removeprefix(called.NAMED))
+            self._show(history.spent((), places=(place,)), [*compared.notes()])
+            return
         spec = source_spec(self, self.what)
         try:
             source = spec.open(owner_key())
@@ -47,6 +52,14 @@ class Spent(PrintsJson, SourceChoices):
                 raise
             apart = [*compared.notes()]
             console.note(f"note: {error}; so these are the runs on what lay at this place, and no others")
+        self._show(found, apart)
+
+    def _show(self, found: History, apart: list[str]) -> None:
+        from sfumato.runs.owner.account import runs
+        from sfumato.runs.owner.called import BY_NUMBERS
+
+        if found.by_numbers:
+            apart.append(f"note: {runs(found.by_numbers)} of yours used tensors or arrays that are {BY_NUMBERS}")
         if self.json:
             console.as_json({"source": self.what, **found.to_dict()})
         else:
