@@ -60,3 +60,14 @@ def test_searches_say_it_and_write_it_nowhere(used, capsys, workplace, how):
     assert TOLD in told.err
     for path in (path for path in (workplace / "s").rglob("*") if path.is_file()):
         assert b"another data set" not in path.read_bytes()
+
+
+def test_a_list_that_was_emptied_is_named_beside_the_smaller_total(used, capsys, home):
+    (home / "uses.jsonl").write_text("")
+    told = said(capsys, "spent npz:whole.npz")
+    assert "no run of yours is known" in told.out
+    assert "note: your lists disagree: uses.jsonl lacks 1 of 1 entries; what was lost is in no total" in told.err
+    told = said(capsys, "spent npz:whole.npz --json")
+    assert json.loads(told.out)["disagreements"] == ["uses.jsonl lacks 1 of 1 entries"]
+    told = said(capsys, f"train npz:part.npz {SIZES} --output a --dry-run")
+    assert "note: your lists disagree: uses.jsonl lacks 1 of 1 entries" in told.err + told.out

@@ -139,10 +139,28 @@ def home() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "sfumato"
 
 
+OWNER_KEY = "owner.key"
+LISTS = ("lists.json", "uses.jsonl", "budgets/*.jsonl", "used-records/*.npy", "trained-on/*.npy")
+"""What is kept beside the owner's key, and is of no use with another one."""
+
+
+def lists_in(directory: Path) -> list[Path]:
+    """Those that lie in an owner's directory."""
+    return [path for pattern in LISTS for path in sorted(directory.glob(pattern)) if path.stat().st_size]
+
+
 def owner_key(directory: Path | None = None) -> bytes:
     """The owner's 256-bit key, made at first use. It keys fingerprints and splits, and stays out of run directories."""
-    path = (directory or home()) / "owner.key"
+    path = (directory or home()) / OWNER_KEY
+    lists = lists_in(path.parent)  # looked for first: they come after their key
     if not path.exists():
+        if lists:
+            names = [one.relative_to(path.parent).parts[0] for one in lists]
+            raise SfumatoError(
+                f"the owner's key {path} is missing, and lists under it lie there ({', '.join(dict.fromkeys(names))})",
+                "restore it from a copy; with another one the split changes, former test records are trained on, and "
+                "no total has the runs so far: sfumato doctor --new-key lays the lists aside and makes one",
+            )
         try:
             make_directory(path.parent, private=True)
             _write_secret(path, secrets.token_bytes(KEY_BYTES))

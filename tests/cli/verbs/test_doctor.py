@@ -82,3 +82,30 @@ def test_a_library_that_is_missing_is_wrong(capsys, monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     assert looked_at(capsys, 1)["timm"]["remedy"] == "install it: pip install timm"
+
+
+def test_a_key_that_is_lost_is_said_and_made_again_by_name_alone(capsys):
+    from sfumato.runs.owner import standing
+
+    standing.begin(home())
+    assert looked_at(capsys, 0)["owner's lists"]["found"] == "they agree"
+    (home() / "owner.key").unlink()
+    found = looked_at(capsys, 1)["owner's key"]
+    assert "is missing, and lists under it lie there" in found["found"]
+    assert "restore it from a copy" in found["remedy"]
+    assert not (home() / "owner.key").exists()
+    assert main(["doctor", "--new-key"]) == 1, "what lies aside is in no total"
+    told = capsys.readouterr()
+    assert "another owner's key is made; the lists of the lost one lie in" in told.err
+    assert "those of a lost key lie in lost-key-" in told.out
+    assert main(["doctor", "--new-key"]) == 1
+    assert "there are no lists of a lost owner's key" in capsys.readouterr().err
+
+
+def test_lists_that_disagree_are_wrong(capsys):
+    (home() / "uses.jsonl").write_text("{}\n{}\n")
+    assert "line 1 of the list of runs" in looked_at(capsys, 1)["owner's lists"]["found"]
+    (home() / "uses.jsonl").unlink()
+    (home() / "trained-on").mkdir()
+    (home() / "trained-on" / "a.npy").write_bytes(b"something")
+    assert "their count (lists.json) is missing" in looked_at(capsys, 1)["owner's lists"]["found"]

@@ -482,3 +482,33 @@ def test_a_finished_run_is_not_that_of_other_data_or_another_model(data, tmp_pat
     taken(data, tmp_path / "a")
     with pytest.raises(SfumatoError, match=words):
         begun(**{"data": data, "directory": tmp_path / "a", **given(data)})
+
+
+def test_records_of_one_name_are_counted_together_in_whatever_normalisation(data, tmp_path, capsys):
+    inputs, targets = data
+    first, _ = taken(data, tmp_path / "a", seed=None, steps=1)
+    assert first.note.startswith("note: these records are known by their numbers alone: ")
+    named, _ = taken((inputs * 2, targets), tmp_path / "b", seed=None, steps=1, name="faces")
+    assert named.note == "", "no number in common with the first, and a name"
+    again, _ = taken((inputs * 3, targets), tmp_path / "c", seed=None, steps=1, name="faces")
+    assert "1 earlier run of yours used these data" in again.note
+    unnamed, _ = taken((inputs * 3, targets), tmp_path / "d", seed=None, steps=1)
+    assert "2 earlier runs of yours used these data" in unnamed.note, "by way of the one with these numbers"
+    assert main(["spent", "name:faces"]) == 0
+    told = capsys.readouterr()
+    assert "for each single example: 3 runs" in told.out
+    assert "note: 2 runs of yours used tensors or arrays that are known by their numbers alone" in told.err
+    assert main(["spent", "name:others"]) == 0
+    assert "no run of yours is known to have used name:others" in capsys.readouterr().out
+
+
+def test_a_run_goes_on_under_the_name_that_it_began_with(data, tmp_path):
+    taken(data, tmp_path / "a", seed=None, name="faces", until=2)
+    for other in (None, "others"):
+        with pytest.raises(SfumatoError, match=rf"name is {other!r}, and the run in .* began with 'faces'"):
+            begun(data, tmp_path / "a", seed=None, name=other)
+    taken(data, tmp_path / "a", seed=None, name="faces")
+    with pytest.raises(SfumatoError, match=r"name must be a name of letters.*got 'a b'"):
+        begun(data, tmp_path / "b", name="a b")
+    with pytest.raises(SfumatoError, match="name is faces, and the data are public"):
+        begun(data, tmp_path / "b", name="faces", public=True)

@@ -38,11 +38,19 @@ class Finding(NamedTuple):
 class Doctor(PrintsJson):
     """Look at versions, device, memory, disk and the owner's key, and say what is wrong.
 
-    Exit status 0 if nothing is wrong, 1 if something is. It changes nothing, and makes no key.
+    Exit status 0 if nothing is wrong, 1 if something is. It changes nothing, and makes no key, but by --new-key.
     """
+
+    new_key: bool = False
+    """Where the owner's key is lost: make another, and lay what is of the lost one aside. The split into train and test
+    changes, and no total has the runs so far."""
 
     def run(self) -> int:
         """Look and print."""
+        if self.new_key:
+            from sfumato.runs.owner.standing import new_key
+
+            console.note(f"another owner's key is made; the lists of the lost one lie in {new_key()}")
         findings = [*_versions(), *_machine(), *_places()]
         wrong = [one for one in findings if one.remedy is not None]
         if self.json:
@@ -91,6 +99,8 @@ def _places() -> Iterator[Finding]:
     here, own = Path.cwd(), home()
     yield _space("disk for runs", here)
     yield _writable("SFUMATO_HOME" if "SFUMATO_HOME" in os.environ else "owner's folder", own)
+    if os.path.lexists(own / "owner.key"):
+        yield _lists()
     yield _key(own / "owner.key")
 
 
@@ -112,12 +122,25 @@ def _writable(what: str, place: Path) -> Finding:
 def _key(path: Path) -> Finding:
     """Whether the owner's key is there, whole, and nobody else's to read."""
     from sfumato.randomness import owner_key
+    from sfumato.randomness.keys import lists_in
 
     what = "owner's key"
-    if not os.path.lexists(path):
+    if not os.path.lexists(path) and not lists_in(path.parent):
         return Finding(what, "none yet: it is made at first use")
     try:
         owner_key()
     except SfumatoError as error:
         return Finding(what, error.problem, remedy=error.remedy)
     return Finding(what, f"{path}, the owner's alone")
+
+
+def _lists() -> Finding:
+    """Whether the owner's lists are those of the key, and agree."""
+    from sfumato.runs.owner.compared import disagreements
+
+    what = "owner's lists"
+    try:
+        found = [*disagreements()]
+    except SfumatoError as error:
+        return Finding(what, error.problem, remedy=error.remedy)
+    return Finding(what, "; ".join(found) or "they agree", remedy="restore them from a copy" if found else None)

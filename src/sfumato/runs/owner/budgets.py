@@ -5,7 +5,6 @@ They lie beside the owner's key, outside the run directories: a run directory th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,11 +17,11 @@ from sfumato.privacy.statements.rounding import rounded_up
 from sfumato.randomness import keys
 from sfumato.runs.owner import uses
 from sfumato.runs.owner.account import Account, Reservation, Total, runs
+from sfumato.runs.owner.called import checked
 from sfumato.runs.owner.chained import Chained, held, read
 
 FOLDER = "budgets"
 WHAT = "the budget"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 def names() -> list[str]:
@@ -164,11 +163,7 @@ def restored(account: Account, file: Chained) -> Account:
 
 def path_of(name: str) -> Path:
     """The file of a budget."""
-    if not _NAME.fullmatch(name):
-        raise SfumatoError(
-            f"budget must be a name of letters, digits, '_', '-' and '.', got {name!r}", "give one such as faces"
-        )
-    return keys.home() / FOLDER / f"{name}.jsonl"
+    return keys.home() / FOLDER / f"{checked('budget', name)}.jsonl"
 
 
 def now() -> str:

@@ -15,6 +15,8 @@ from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import held_alone, ordinary, sync_directory
 from sfumato._systems import durable, open_bytes
 from sfumato.randomness import owner_key
+from sfumato.randomness.keys import home
+from sfumato.runs.owner import standing
 from sfumato.runs.owner.uses import torn
 
 SEAL = "seal"
@@ -30,9 +32,10 @@ class Chained:
     """
 
     def __init__(self, path: Path, what: str, content: bytes):
-        self._path, self._what, self._seal = path, what, ""
+        self._path, self._what, self._key = path, what, owner_key()
         self._file: BinaryIO | None = None
         self.entries: list[dict[str, Any]] = []
+        self.seals: list[str] = []
         for number, line in enumerate(content.split(b"\n"), start=1):
             if not line or torn(line):  # cut short, so that what it was written for had not begun
                 continue
@@ -47,7 +50,7 @@ class Chained:
                     "restore the file, and the owner's key beside it, from a copy",
                 ) from None
             self.entries.append(entry)
-            self._seal = seal
+            self.seals.append(seal)
 
     def append(self, entry: Mapping[str, Any]) -> None:
         """Another line, safely on disk."""
@@ -61,12 +64,14 @@ class Chained:
         except OSError as error:
             raise _refused(self._path, self._what, error) from None
         self.entries.append(dict(entry))
-        self._seal = seal
+        self.seals.append(seal)
+        name, count = f"{self._path.parent.name}/{self._path.name}", len(self.seals)
+        standing.moved(home(), name, before=count - 1, after=count, last=seal)
 
     def _sealed(self, entry: Mapping[str, Any]) -> str:
         """The code of this entry after those before it."""
-        text = json.dumps([self._seal, entry], sort_keys=True)
-        return hmac.new(owner_key(), text.encode(), hashlib.sha256).hexdigest()
+        text = json.dumps([self.seals[-1] if self.seals else "", entry], sort_keys=True)
+        return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
 
 
 def read(path: Path, what: str) -> Chained:
@@ -82,6 +87,7 @@ def held(path: Path, what: str) -> Iterator[Chained]:
     count without each other.
     """
     try:
+        standing.begin(home())
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         made = not path.exists()
         file = open(open_bytes(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b")  # noqa: SIM115 - closed below

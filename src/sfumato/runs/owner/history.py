@@ -10,7 +10,7 @@ from typing import Any
 from sfumato.privacy import PrivacyPlan, PrivateChoice, PrivateSelection
 from sfumato.privacy.statements.rounding import ceiling
 from sfumato.privacy.unit import Example
-from sfumato.runs.owner import budgets, composition, uses
+from sfumato.runs.owner import budgets, called, compared, composition, uses
 from sfumato.runs.owner.composition import Together, Use
 
 
@@ -49,16 +49,21 @@ class Spent:
     Args:
         uses: in the order in which they began.
         together: what they come to, for each unit by itself; persons whom two runs told apart otherwise are apart too.
+        by_numbers: how many runs on the list, of whatever data, are known by the numbers of these alone.
+        disagreements: what is wrong with the owner's lists, so that the sums are too small (`compared`).
     """
 
     uses: tuple[Used, ...]
     together: tuple[Together, ...]
+    by_numbers: int = 0
+    disagreements: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; epsilons rounded up to six decimals."""
         listed = [asdict(one) | {"epsilon": ceiling(one.epsilon, 6), "budgets": list(one.budgets)} for one in self.uses]
         sums = [one._asdict() | {"epsilon": ceiling(one.epsilon, 6)} for one in self.together]
-        return {"uses": listed, "together": sums}
+        lists = {"by_numbers": self.by_numbers, "disagreements": list(self.disagreements)}
+        return {"uses": listed, "together": sums, **lists}
 
 
 def spent(materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = ()) -> Spent:
@@ -85,7 +90,12 @@ def spent(materials: Sequence[str], directory: Path | None = None, *, places: Se
         for own in groups
         for one in composition.side_by_side([use for whose, use in plans.values() if whose == own])
     ]
-    return Spent(uses=tuple(found.values()), together=tuple(sums))
+    return Spent(
+        uses=tuple(found.values()),
+        together=tuple(sums),
+        by_numbers=len({entry["run"] for entry in uses.trainings() if not called.places_of(entry)}),
+        disagreements=tuple(compared.disagreements()),
+    )
 
 
 def _used(entry: dict[str, Any], use: Use | PrivateChoice, reserved: tuple[str, ...]) -> Used:

@@ -12,10 +12,10 @@ import numpy as np
 
 from sfumato.data import Source, known_again, own_codes
 from sfumato.randomness import keys, owner_key
-from sfumato.runs.owner import uses
+from sfumato.runs.owner import compared, uses
+from sfumato.runs.owner.compared import USED_RECORDS as FOLDER
 from sfumato.runs.owner.public_records import extend, listed
 
-FOLDER = "used-records"
 _NAMED = 3
 """How many runs a note names at most."""
 
@@ -59,6 +59,7 @@ def notes_of_codes(
     **Guarantee.** A run that the list of uses has on a data set with one of these records, by either of its codes, is
     counted by `sfumato.runs.owner.uses.plans`, or is in the note, as long as its codes have been remembered.
     """
+    yield from compared.notes()
     if codes is None or not len(codes):
         return
     # Run by run: of one data set some may be counted, for their place, and others not.

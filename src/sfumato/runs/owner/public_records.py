@@ -19,6 +19,7 @@ from sfumato._systems import open_bytes
 from sfumato.data import Source, known_again, own_codes
 from sfumato.randomness import owner_key
 from sfumato.randomness.keys import home
+from sfumato.runs.owner import standing
 
 FOLDER = "trained-on"
 CODE_BYTES = 32
@@ -37,6 +38,7 @@ def extend(path: Path, now: np.ndarray) -> None:
     **Guarantee.** After it all of them are on the list, whatever other processes add to it at the same time.
     """
     with writing(path):
+        standing.begin(path.parents[1])
         make_directory(path.parent, private=True)
         descriptor = open_bytes(path.parent / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     with open(descriptor, "r+b") as lock:
@@ -51,6 +53,9 @@ def extend(path: Path, now: np.ndarray) -> None:
         stored = io.BytesIO()
         np.save(stored, new if before is None else np.concatenate([before, new]))
         write(path, stored.getvalue(), private=True)
+        known = 0 if before is None else len(before)
+        name = f"{path.parent.name}/{path.name}"
+        standing.moved(path.parents[1], name, before=known, after=known + len(new))
 
 
 def refuse_trained_on(source: Source, materials: Collection[str]) -> None:

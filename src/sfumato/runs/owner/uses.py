@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import held_alone, make_directory, ordinary, sync_directory, whole_lines
+from sfumato._files import held_alone, ordinary, whole_lines
 from sfumato._systems import durable, open_bytes
 from sfumato.privacy import PrivacyPlan, PrivateChoice, PrivateSelection
 from sfumato.privacy.unit import Example
 from sfumato.randomness import keys
+from sfumato.runs.owner import called, standing
 from sfumato.runs.owner.composition import Use, unit_of
 
 FILE = "uses.jsonl"
@@ -85,19 +86,18 @@ def _append(entry: Mapping[str, Any], materials: Sequence[str], places: Sequence
     data = dict(zip(("data", "pixels"), materials, strict=False))
     where = {"place": places[0] if places else None, **({"origins": list(places[1:])} if places[1:] else {})}
     try:
-        make_directory(path.parent, private=True)
+        standing.begin(path.parent)
         descriptor = open_bytes(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         with open(descriptor, "r+b") as file:
             held_alone(file.fileno(), f"the list of runs {path}")
-            lines = reversed(file.read().split(b"\n"))
-            before = next((line for line in lines if line and not torn(line)), b"")
+            earlier = _whole(file.read())
             date = datetime.now(UTC).isoformat(timespec="seconds")
-            line = json.dumps({DATE: date, **data, **where, **entry, AFTER: _code(before)})
+            line = json.dumps({DATE: date, **data, **where, **entry, AFTER: _code(earlier[-1] if earlier else b"")})
             # The line break comes first as well: a line that was cut short must not swallow this one.
             file.write(f"\n{line}\n".encode())
             file.flush()
-            durable(file.fileno())
-        sync_directory(path.parent)  # where the list may be new
+            durable(file.fileno())  # its name, where the list may be new, with that of its count
+            standing.moved(path.parent, FILE, before=len(earlier), after=len(earlier) + 1, last=_code(line.encode()))
     except OSError as error:
         raise SfumatoError(
             f"the list of runs {path} cannot be extended ({error.strerror})", "free some space or mend its permissions"
@@ -190,10 +190,12 @@ def lines(
 ) -> Iterator[tuple[dict[str, Any], Use | PrivateChoice, bool]]:
     """The lines about these data, or about what was then at one of these places; what each is about; and whether it is
     the data themselves that are known again."""
-    for entry, use in _read(directory):
-        known = {entry["data"], entry.get("pixels")} & set(materials)
-        if known or ({entry.get("place"), *entry.get("origins", ())} - {None}) & set(places):
-            yield entry, use, bool(known)
+    read = _read(directory)
+    same, where = called.together((entry for entry, _ in read), materials, places)
+    for entry, use in read:
+        own = called.materials_of(entry)
+        if own & same or called.places_of(entry) & where:
+            yield entry, use, bool(own & set(materials))
 
 
 def under(budget: str, directory: Path | None = None) -> dict[str, tuple[dict[str, Any], Use]]:
@@ -221,7 +223,7 @@ def _read(directory: Path | None) -> list[tuple[dict[str, Any], Use | PrivateCho
     all_runs: dict[str, Use | PrivateChoice] = {}
     lines = []
     before = b""
-    for number, line in enumerate(ordinary(path).read_bytes().split(b"\n") if path.exists() else (), start=1):
+    for number, line in enumerate(_content(path).split(b"\n"), start=1):
         if not line or torn(line):
             continue
         try:
@@ -241,6 +243,20 @@ def _read(directory: Path | None) -> list[tuple[dict[str, Any], Use | PrivateCho
             ) from None
         lines.append((entry, use))
     return lines
+
+
+def codes(directory: Path) -> list[str]:
+    """Of each line, by which its count knows it (`standing`)."""
+    return [_code(line) for line in _whole(_content(directory / FILE))]
+
+
+def _content(path: Path) -> bytes:
+    return ordinary(path).read_bytes() if path.exists() else b""
+
+
+def _whole(content: bytes) -> list[bytes]:
+    """The lines whose runs had begun."""
+    return [line for line in content.split(b"\n") if line and not torn(line)]
 
 
 def _use_of(entry: dict[str, Any]) -> Use | PrivateChoice:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Never
 
 import torch
@@ -19,7 +20,8 @@ from sfumato.gradients.examples import Tree
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.plan import default_delta
 from sfumato.randomness import owner_key
-from sfumato.runs.directory import RunDirectory
+from sfumato.runs.directory import SETTINGS, RunDirectory
+from sfumato.runs.owner import called
 from sfumato.training.own.pinned import stated
 from sfumato.training.own.records import LABELS, OwnRecords, own_records
 from sfumato.training.own.steps import REFUSE, SKIP, Loss, PrivateSteps
@@ -48,6 +50,7 @@ def private_steps(
     with_state: Sequence[Any] = (),
     template: tuple[Tree, Tree] | None = None,
     public: bool = False,
+    name: str | None = None,
     budget: str | None = None,
     seed: int | None = None,
     noise: str = STANDARD,
@@ -90,6 +93,8 @@ def private_steps(
         template: made-up or public (inputs, targets), for a model that does not run on random numbers, or on whole
             numbers that are all 0 or all 1 (`ClippedGradient`).
         public: the data are public: the use is not put on the owner's list.
+        name: what the owner calls these records, such as "faces": the owner's list knows tensors by their numbers
+            alone, and counts together what bears one name, in whatever normalisation (`sfumato spent name:faces`).
         budget: the name of a budget (`set_budget`) that the whole plan is reserved in, or the run does not begin.
         seed: for experiments: the randomness follows from it, and the promise is void to whoever knows it.
         noise: "standard", or "secure": drawn exactly and rounded to a public grid, one example at a time by default.
@@ -111,7 +116,7 @@ def private_steps(
     """
     _refuse(unknown)
     run, key, model = RunDirectory(directory), owner_key(), unwrapped(model)
-    records = own_records(data, key)
+    records = _named(own_records(data, key), name, run, public)
     _refuse_no_optimizer(optimizer)
     one_of("noise", noise, (STANDARD, SECURE))
     one_of("if_changed", if_changed, (REFUSE, SKIP))
@@ -146,6 +151,21 @@ def _refuse_no_optimizer(optimizer: Any) -> None:
             f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}",
             "give one over the model's parameters, such as torch.optim.SGD(model.parameters(), lr=0.1)",
         )
+
+
+def _named(records: OwnRecords, name: str | None, run: RunDirectory, public: bool) -> OwnRecords:
+    """The records with the name by which they are counted; a run that goes on has that which it began with."""
+    own = () if name is None else (called.place(name),)
+    if own and (public or records.facts.data_public):
+        raise SfumatoError(f"name is {name}, and the data are public, of which there is no list", "leave it out")
+    if run.exists:
+        recorded = [one for one in run.read_json(SETTINGS).get("places", ()) if one.startswith(called.NAMED)]
+        if recorded != [*own]:
+            began = recorded[0].removeprefix(called.NAMED) if recorded else None
+            raise SfumatoError(
+                f"name is {name!r}, and the run in {run.path} began with {began!r}", "give that, or another directory"
+            )
+    return replace(records, places=(*records.places, *own))
 
 
 def _loss_by_rule(records: OwnRecords) -> Loss:

@@ -14,6 +14,7 @@ from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.commitment import commitments
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import overlap, reserving, sentences, uses
+from sfumato.runs.owner.called import BY_NUMBERS
 from sfumato.training.own import pinned
 from sfumato.training.own.records import OwnRecords
 
@@ -32,7 +33,7 @@ def begin(
         known: what settings.json says, but for the run's identity.
         checkpoint: that before the first step, by the run's identity and the hash of the ledger's first line.
     """
-    identity, note = secrets.token_hex(32), ""
+    identity, told = secrets.token_hex(32), list[str]()
     record = {"run": identity, **known}
     with reserved(run, record, plan, records), run.creating() as fresh:
         fresh.write_json(names.SETTINGS, record, private=True)
@@ -45,15 +46,14 @@ def begin(
         checkpoint(identity, opening.hash).save(fresh / names.CHECKPOINT)
         if not known["circumstances"]["data_public"]:
             if earlier := uses.plans(records.materials, places=records.places):
-                note = sentences.summary(earlier, plan)
+                told.append(sentences.summary(earlier, plan))
+            if not records.places:
+                told.append(f"these records are {BY_NUMBERS}")
             known_by = {"places": records.places, "name": run.called, "budget": record.get("budget", {}).get("name")}
-            for more in overlap.notes_of_codes(
-                records.materials, records.places, records.both, budget=known_by["budget"]
-            ):
-                note = f"{note}; {more.removeprefix('note: ')}" if note else more
+            told += overlap.notes_of_codes(records.materials, records.places, records.both, budget=known_by["budget"])
             overlap.remember_codes(records.materials, records.both)
             uses.record(records.materials, identity, plan, **known_by)
-    return note
+    return f"note: {'; '.join(one.removeprefix('note: ') for one in told)}" if told else ""
 
 
 def reserved(

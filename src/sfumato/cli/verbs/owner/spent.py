@@ -23,7 +23,8 @@ class Spent(PrintsJson, SourceChoices):
     """Show what a data set was used for: date, run, unit and epsilon of each.
 
     For instance: sfumato spent folder:pictures. The data are read, so that they are known again wherever they were
-    read from, or at another size; where they are no longer there, or have changed, by the place alone.
+    read from, or at another size; where they are no longer there, or have changed, by the place alone. What a loop of
+    one's own gave a name is name:NAME.
     """
 
     what: SourceName
@@ -34,8 +35,12 @@ class Spent(PrintsJson, SourceChoices):
         from sfumato._checks import SfumatoError
         from sfumato.data import paths
         from sfumato.randomness import owner_key
-        from sfumato.runs.owner import history, overlap
+        from sfumato.runs.owner import called, compared, history, overlap
 
+        if self.what.startswith(called.NAMED):
+            place = called.place(self.what.removeprefix(called.NAMED))
+            self._show(history.spent((), places=(place,)), [*compared.notes()])
+            return
         spec = source_spec(self, self.what)
         try:
             source = spec.open(owner_key())
@@ -45,13 +50,21 @@ class Spent(PrintsJson, SourceChoices):
             found = history.spent((), places=paths.places_of(self.what))
             if not found.uses:
                 raise
-            apart = []
+            apart = [*compared.notes()]
             console.note(f"note: {error}; so these are the runs on what lay at this place, and no others")
+        self._show(found, apart)
+
+    def _show(self, found: History, apart: list[str]) -> None:
+        from sfumato.runs.owner.account import runs
+        from sfumato.runs.owner.called import BY_NUMBERS
+
+        if found.by_numbers:
+            apart.append(f"note: {runs(found.by_numbers)} of yours used tensors or arrays that are {BY_NUMBERS}")
         if self.json:
             console.as_json({"source": self.what, **found.to_dict()})
         else:
             show(self.what, found)
-        for note in apart:
+        for note in apart if self.json else (*apart, NOT_KNOWN):
             console.note(note)
 
 
@@ -62,7 +75,6 @@ def show(what: str, found: History) -> None:
 
     if not found.uses:
         console.result(f"no run of yours is known to have used {what} as private data")
-        console.note(NOT_KNOWN)
         return
     rows = [
         (
@@ -89,4 +101,3 @@ def show(what: str, found: History) -> None:
         )
     for name in dict.fromkeys(name for one in found.uses for name in one.budgets):
         console.note(f"sfumato budget {name} shows what is left of it")
-    console.note(NOT_KNOWN)
