@@ -118,18 +118,18 @@ def test_budgets_and_records_that_lose_something_are_named(three, tmp_path):
 
 
 def test_a_run_that_is_killed_between_its_line_and_the_count_is_no_loss(three, monkeypatch):
-    monkeypatch.setattr(standing, "moved", lambda *_, **__: None)
-    use("u", "b")
-    monkeypatch.undo()
+    with monkeypatch.context() as killed:
+        killed.setattr(standing, "moved", lambda *_, **__: None)
+        use("u", "b")
     assert [*compared.disagreements()] == []
     use("w")
     assert [*compared.disagreements()] == []
 
 
 def test_the_first_list_is_killed_before_it_is_counted_and_the_count_is_not_begun_anew(home, monkeypatch):
-    monkeypatch.setattr(standing, "moved", lambda *_, **__: None)
-    use("u")
-    monkeypatch.undo()
+    with monkeypatch.context() as killed:
+        killed.setattr(standing, "moved", lambda *_, **__: None)
+        use("u")
     use("w")
     assert [*compared.disagreements()] == []
 
@@ -171,3 +171,23 @@ def test_lists_of_another_key_are_laid_aside_and_the_key_that_is_there_stays(thr
     standing.new_key()
     assert (three / "owner.key").read_text() == "22" * 32
     assert uses.plans(["a"]) == []
+
+
+def test_a_run_that_begins_while_the_lists_are_read_is_no_loss(three, monkeypatch):
+    trainings = uses.trainings
+
+    def meanwhile():
+        monkeypatch.setattr(uses, "trainings", trainings)
+        with reserving("faces", Coming(run="w", place="runs/w", use=PLAN, materials=["b"])):
+            use("w", "b", budget="faces")
+        return trainings()
+
+    monkeypatch.setattr(uses, "trainings", meanwhile)
+    assert [*compared.disagreements()] == []
+
+
+def test_codes_that_were_cut_are_damage(three):
+    records = three / "used-records" / "a.npy"
+    records.write_bytes(records.read_bytes()[:-7])
+    with pytest.raises(SfumatoError, match=r"the list of records .* is damaged"):
+        [*compared.disagreements()]

@@ -30,9 +30,10 @@ def disagreements() -> Iterator[str]:
     Errors: `SfumatoError` where one of them cannot be read.
     """
     home = keys.home()
+    records = {path.stem for path in (home / USED_RECORDS).glob("*.npy")}
     known = standing.read(home)
     yield from _against_count(home, known)
-    yield from _against_each_other(home, {} if known is None else known.counts)
+    yield from _against_each_other(home, records, {} if known is None else known.counts)
     for folder in sorted(home.glob(f"{standing.LOST}*")):
         yield f"those of a lost key lie in {folder.name}"
 
@@ -52,7 +53,7 @@ def _against_count(home: Path, known: standing.Standing | None) -> Iterator[str]
 def _lost(path: Path, count: Count) -> int:
     """How many entries of a list are no more: those after the last one that was counted are of a kill, and none."""
     if path.suffix == ".npy":
-        codes = public_records.listed(path)
+        codes = public_records.listed(path, whole=False)
         return max(0, count.entries - (0 if codes is None else len(codes)))
     codes = uses.codes(path.parent) if path.name == uses.FILE else chained.read(path, budgets.WHAT).seals
     if count.last in codes:
@@ -60,15 +61,16 @@ def _lost(path: Path, count: Count) -> int:
     return max(1, count.entries - len(codes))  # the last one that was counted is gone or was changed
 
 
-def _against_each_other(home: Path, counts: Mapping[str, Count]) -> Iterator[str]:
+def _against_each_other(home: Path, records: set[str], counts: Mapping[str, Count]) -> Iterator[str]:
+    """Those that are written later are read first, so that a run that begins meanwhile is no loss."""
+    reserved = {name: {one.run for one in budgets.read_budget(name).reservations} for name in budgets.names()}
     trainings = uses.trainings()
     runs, data = {entry["run"] for entry in trainings}, {entry["data"] for entry in trainings}
-    for name in budgets.names():
-        if apart := sum(one.run not in runs for one in budgets.read_budget(name).reservations):
-            yield f"{uses.FILE} lacks {apart} of the runs in {budgets.FOLDER}/{name}.jsonl"
-    records = {path.stem for path in (home / USED_RECORDS).glob("*.npy")}
+    for name, own in reserved.items():
+        if lacking := len(own - runs):
+            yield f"{uses.FILE} lacks {lacking} of the runs in {budgets.FOLDER}/{name}.jsonl"
     # What the count has, and the list has not, is of a run that was cut before its line.
     if lacking := sum(f"{USED_RECORDS}/{one}.npy" not in counts for one in records - data):
         yield f"{uses.FILE} has no run on {lacking} of the data sets in {USED_RECORDS}"
-    if lacking := len(data - records):
+    if lacking := sum(not (home / USED_RECORDS / f"{one}.npy").exists() for one in data):
         yield f"{USED_RECORDS} lacks {lacking} of the data sets in {uses.FILE}"

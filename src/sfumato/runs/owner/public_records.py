@@ -99,11 +99,10 @@ def _codes(material: str) -> np.ndarray | None:
     return listed(_path(material))
 
 
-def listed(path: Path) -> np.ndarray | None:
-    """The codes uint8 (N, 32) of a list; None where there is none."""
+def listed(path: Path, *, whole: bool = True) -> np.ndarray | None:
+    """The codes uint8 (N, 32) of a list, in memory or else mapped; None where there is none."""
     try:
-        with open(ordinary(path), "rb") as file:
-            codes = np.load(file, allow_pickle=False)
+        codes = np.load(ordinary(path), mmap_mode=None if whole else "r", allow_pickle=False)
         if codes.dtype != np.uint8 or codes.ndim != 2 or codes.shape[1] != CODE_BYTES:
             raise ValueError
     except FileNotFoundError:
