@@ -63,6 +63,7 @@ EVERYTHING = Circumstances(
     noise_grid=NoiseGrid(exponent=-20, elements=1000, alone=True),
     audit=100,
     audit_directions=True,
+    steps_lost=2,
     own_loop=True,
     own_code=("loss", "optimizer"),
 )

@@ -43,6 +43,7 @@ EVERYTHING = Circumstances(
     training_prevalence=(("normal", 0.9), ("odd", 0.1)),
     audit=100,
     audit_directions=True,
+    steps_lost=2,
     own_loop=True,
     own_code=("loss", "optimizer"),
     noise_grid=NoiseGrid(exponent=-30, elements=100, alone=False),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sfumato import Noise, PrivacyPlan, RunKey, Sampler, SfumatoError, load, open_source, train, verify
-from sfumato.privacy import FixedOrder, Gaussian, Poisson, TruncatedPoisson, User
+from sfumato.privacy import FixedOrder, Gaussian, Poisson, TruncatedPoisson, User, ledger
 from sfumato.randomness import owner_key
 from sfumato.runs import audited
 from sfumato.runs import directory as names
@@ -84,6 +84,7 @@ def test_canaries_that_are_in_are_drawn_like_all_others_and_move_none_of_these(
     train("linear", spots, small_plan, directory=tmp_path / "run", audit=CANARIES, learning_rate=0.1)
     key, canaries = found[-1], made_up(CANARIES, spots)
     coins = canaries.coins(key)
+    key = key.opened(ledger.openings(ledger.read(tmp_path / "run" / "ledger.jsonl")))
     labels = np.concatenate([spots.train.labels, canaries.records.labels[coins]])
     sampler, alone = (Sampler(small_plan, key, records=count) for count in (len(labels), 200))
     taken = 0
