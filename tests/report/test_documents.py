@@ -90,7 +90,10 @@ def test_an_assessment_says_what_a_record_can_and_marks_what_it_cannot():
         assert words in more
 
 
-def test_an_older_statement_has_both_documents_too():
-    older = Statement(plan=PLAN, circumstances=Circumstances(), format=1).to_dict()
-    assert "attacker" not in model_card(facts(statement=json.loads(json.dumps(older))))
-    assert older["sentence"] in assessment(facts(statement=older), **OWNER)
+def test_a_run_by_a_seed_has_no_figures_of_an_attacker_and_no_tag():
+    seeded = json.loads(json.dumps(Statement(plan=PLAN, circumstances=Circumstances(seeded=True)).to_dict()))
+    card = model_card(facts(statement=seeded))
+    assert "no privacy promise to anybody" in card
+    assert "attacker" not in card
+    assert "- differential-privacy" not in card
+    assert seeded["sentence"] in assessment(facts(statement=seeded), **OWNER)

@@ -230,10 +230,10 @@ def test_hostile_names_stay_text(facts):
 
 
 def test_a_seeded_run_is_warned_of_before_anything_is_promised(facts):
-    statement = {**facts().statement, "circumstances": {"seeded": True}}
+    statement = {**facts().statement, "promises": False, "circumstances": {"seeded": True}}
     text = page(facts(statement=statement))
     assert text.index("Warning: made from a seed") < text.index("81.2%") < text.index("What is promised")
-    assert "promises nothing" in text
+    assert "no privacy promise to anybody" in text
     assert '<p class="lead">' not in text
     assert "detections against false alarms" not in text
     assert facts().attack.words in section(text, "promise")

@@ -139,13 +139,13 @@ DAMAGE = {
 }
 
 
-def older_format(copy):
-    """The statement as before there was a curve, in a run that has one, with a ledger and a model to match."""
+def promising(copy):
+    """The statement of a run by a seed, rewritten as one that promises."""
     written = json.loads((copy / "statement.json").read_text())
-    conclude_with(copy, replace(Statement.from_dict(written), format=1).to_dict())
+    conclude_with(copy, written | {"promises": not written["promises"]})
 
 
-DAMAGE["a statement without its curve"] = (older_format, "its format is 1, not 2")
+DAMAGE["a promise of a run that has none, or none of one that has"] = (promising, "give in promises")
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

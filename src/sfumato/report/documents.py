@@ -71,7 +71,7 @@ def model_card(facts: Documented) -> str:
     **Guarantee.** It is made of what `Documented` holds: figures that may be published, the statement, what the model
     file says of itself anyway. Nothing else of a run comes into it.
     """
-    promised = facts.statement["epsilon"] is not None
+    promised = facts.statement["promises"]
     tags = ["sfumato", *(["differential-privacy"] if promised else [])]
     front = [
         "---",
@@ -177,8 +177,8 @@ def assessment(
 
 
 def _promised(statement: Mapping[str, Any], first: int | None = None) -> list[str]:
-    """What is released, and what an attacker can do at most, for statements that say it."""
-    if statement.get("format", 1) < 2:
+    """What is released, and what an attacker can do at most, for statements that promise something."""
+    if not statement["promises"]:
         return []
     number = ("", "") if first is None else (f"{first}. ", f"{first + 1}. ")
     rates = [f"| {float(false):.1%} | at most {true:.2%} |" for false, true in statement["true_positives"].items()]

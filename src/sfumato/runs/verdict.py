@@ -15,7 +15,6 @@ from sfumato.privacy import Circumstances, Entry, PrivacyPlan, PrivateSelection,
 from sfumato.privacy.second.agreement import agreement
 from sfumato.privacy.statements import computed
 from sfumato.privacy.statements.computed import Computed
-from sfumato.privacy.statements.statement import FORMAT
 from sfumato.runs import aggregated, audited, commitment, kept, signature
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, read_safetensors
@@ -133,9 +132,8 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> bool:
             selection is None or selection.plan == plan,
             f"its selection was made among runs of another plan than {names.PLAN}",
         )
-        workers, form = Computed.of(entries), written.get("format", 1)
-        _require(form == FORMAT or commitment.WHOLE not in entries[0].body, f"its format is {form}, not {FORMAT}")
-        promised = Statement(plan=plan, circumstances=facts, selection=selection, computed=workers, format=form)
+        workers = Computed.of(entries)
+        promised = Statement(plan=plan, circumstances=facts, selection=selection, computed=workers)
         derived = json.loads(json.dumps(promised.to_dict()))
         differing = [name for name in derived if written.get(name) != derived[name]]
         differing += sorted(set(written) - set(derived))

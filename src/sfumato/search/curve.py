@@ -47,7 +47,8 @@ class Curve:
         epsilon_of_all_uses: with all others of the owner's on these data that are known.
         adjacency, adjacency_of_all_uses: what these figures hold for.
         public: whether the data are.
-        seeded: whether the runs' randomness follows from a number that somebody knows.
+        seeded: whether the runs' randomness follows from a seed: then they promise nothing, and these are their
+            plans' figures.
     """
 
     budgets: tuple[float, ...]
@@ -68,7 +69,10 @@ class Curve:
 
     def to_dict(self) -> dict[str, Any]:
         """What its file holds."""
-        return {name: value for name, value in asdict(self).items() if name != "seeded"}
+        return {
+            **{name: value for name, value in asdict(self).items() if name != "seeded"},
+            "promises": not self.seeded,
+        }
 
 
 @of_trials

@@ -277,7 +277,7 @@ def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSe
                 "budget": record.get("budget"),
             }
             overlap.remember(held.source)
-            uses.record(held.source.materials, _identity(key), selection, **known)
+            uses.record(held.source.materials, _identity(key), selection, **known, seeded=seed is not None)
         run.write_json(FILE, {**record, "key_check": key.check_value(_CHECK)}, private=True)
     return key
 

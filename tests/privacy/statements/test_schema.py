@@ -104,7 +104,7 @@ PLANS = {
 STATEMENTS = {
     **{name: Statement(plan=one, circumstances=Circumstances()) for name, one in PLANS.items()},
     "all there is to say": Statement(plan=plan(), circumstances=EVERYTHING, computed=Computed(processes=2, machines=1)),
-    "an older one": Statement(plan=plan(), circumstances=Circumstances(), format=1),
+    "by a seed": Statement(plan=plan(), circumstances=Circumstances(seeded=True)),
     "a search": Statement(
         plan=plan(),
         circumstances=Circumstances(),
@@ -130,7 +130,6 @@ def test_every_statement_keeps_to_the_schema_and_none_with_a_field_more_or_less(
     assert not STATEMENT.is_valid({**data, "more": 1})
     for field in data.keys() - {"computed", "figures"}:
         rest = {one: value for one, value in data.items() if one != field}
-        # A statement without its format is one of before there was any, unless it has a curve.
         assert not STATEMENT.is_valid(rest) or (name in NO_PROMISES and field in ("method", "read")), field
 
 
@@ -202,7 +201,7 @@ def test_the_sentence_follows_from_the_fields_of_any_plan(population, share, ste
 
 def test_a_statement_of_a_later_format_or_without_a_plan_is_refused():
     data = plain(STATEMENTS["Poisson"])
-    with pytest.raises(SfumatoError, match="format of a statement must be from 1 to 2, got 3"):
+    with pytest.raises(SfumatoError, match="format of a statement must be 1, got 3"):
         Statement.from_dict({**data, "format": 3})
     with pytest.raises(SfumatoError, match="lacks its plan"):
         Statement.from_dict({"sentence": data["sentence"]})

@@ -163,9 +163,19 @@ def test_zero_out_says_what_it_is_and_that_its_figures_are_no_others():
 
 
 def test_a_seed_voids_the_promise_in_plain_sight():
-    assert "To whoever knows the seed of this run it promises nothing" in statement(seeded=True).sentence
-    assert "seed" in statement(seeded=True).plain[0]
+    seeded = statement(seeded=True)
+    assert seeded.sentence.startswith(
+        "This run is an experiment: its randomness follows from a seed, so its weights carry no privacy promise to "
+        "anybody. Its plan, run under a secret key, would be (1.653, 1e-05)-differentially private for each single "
+        "training example under add-or-remove adjacency: "
+    )
+    assert not seeded.promises
+    assert seeded.to_dict()["promises"] is False
+    assert "no privacy promise to anybody" in seeded.plain[0]
+    assert seeded.short.startswith("no promise, an experiment by a seed; its plan would be (1.653, 1e-05)-")
+    assert statement().to_dict()["promises"] is True
     assert "seed" not in statement().sentence
+    assert "This model is" not in seeded.sentence
 
 
 @pytest.mark.parametrize(
@@ -317,7 +327,9 @@ def test_the_search_that_is_covered_is_not_called_uncovered():
 
 
 def test_a_seed_voids_the_promise_of_a_selection_too():
-    assert selected(seeded=True).sentence.endswith("To whoever knows the seed of this run it promises nothing.")
+    found = selected(seeded=True)
+    assert "no privacy promise to anybody. Its plan, run under a secret key, would be (" in found.sentence
+    assert not found.promises
 
 
 def test_figures_of_a_selected_model_or_of_persons_are_refused():

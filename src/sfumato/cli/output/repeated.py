@@ -11,6 +11,7 @@ from sfumato.privacy.statements.rounding import rounded_up
 if TYPE_CHECKING:
     from sfumato.search import Curve, Foreseen, Repeated
 
+SEEDED = " They had a seed, so they promise nothing to anybody: these are the figures of their plans."
 UNCOVERED = "Which of them is best was measured without noise: that choice is not covered."
 
 
@@ -31,7 +32,7 @@ def show_budgets(found: Curve, base: Path, *, json: bool) -> None:
     console.result(
         f"These are {len(found.rows)} releases of one data set: whoever sees all of them is promised that they are "
         f"together {_promise(found)} under {found.adjacency} adjacency, had they been planned in advance."
-        + (" To whoever knows their seed they promise nothing." if found.seeded else "")
+        + (SEEDED if found.seeded else "")
     )
     _show_other_runs(found, found.epsilon_of_all)
     if not found.public:
@@ -107,7 +108,7 @@ def show_seeds(found: Repeated, *, json: bool) -> None:
     console.result()
     console.paragraph(f"One run: {statement.sentence}")
     one = "a person who" if statement.plan.users else "an example that"
-    void = " To whoever knows their seeds they promise nothing." if statement.circumstances.seeded else ""
+    void = "" if statement.promises else SEEDED
     console.result(
         f"All {found.standing} runs on these data that stand there, planned in advance, are together "
         f"({rounded_up(found.epsilon)}, {found.delta!r})-differentially private under {found.adjacency} adjacency for "

@@ -98,7 +98,7 @@ class Circumstances:
         read: which of "examples", "users", "classes", "size", "channels" were read from the data instead of declared.
         data_public: the owner declared the training data public.
         test_public: the test split's data are public, so figures measured on it reveal nothing private.
-        seeded: the run key was derived from a seed that somebody knows.
+        seeded: the run's randomness follows from a seed, so it promises nothing.
         key_bits: the width of the secret from which every draw was made.
         noise_sampler: how the noise was made.
         origins: what stands anywhere behind the initial weights, or behind the features: some of `ORIGINS`.

@@ -59,6 +59,7 @@ class NoPromise(Presented):
                 "and perhaps what it shows."
             ],
             "not_covered": lines,
+            "promises": False,
             "epsilon": None,
             "delta": None,
             "published": self.published,

@@ -22,8 +22,13 @@ from sfumato.privacy.statements.wording import Wording, wording
 from sfumato.privacy.theorems.selection import Selection
 from sfumato.privacy.theorems.theorem import Theorem
 
-FORMAT = 2
-"""Which fields a statement has: 1 are those of before there was a curve."""
+FORMAT = 1
+"""Which fields a statement has."""
+
+
+EXPERIMENT = (
+    "This run is an experiment: its randomness follows from a seed, so its weights carry no privacy promise to anybody."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,24 +43,20 @@ class Statement(Presented):
             statement without it, since the model is the same whoever computed it.
         further: what the file of an aggregate says besides, where private records decided on it.
 
-    **Guarantee.** The epsilon is the whole plan's, also for a run that ended early, or the whole selection's where
-    there is one, rounded up. The statement names the plan and its steps, and never a time, a path, a ledger's head or
-    anything else that depends on the private data.
+    **Guarantee.** A run by a seed promises nothing to anybody (`promises`): runs that share their noise show in their
+    difference what no noise hides, and no key can be bound to all that two runs may differ in. Its statement gives the
+    plan's figures as the plan's. Else the epsilon is the whole plan's, also for a run that ended early, or the whole
+    selection's where there is one, rounded up. The statement names the plan and its steps, and never a time, a path,
+    a ledger's head or anything else that depends on the private data.
     """
 
     plan: PrivacyPlan
     circumstances: Circumstances
     selection: PrivateSelection | None = None
     computed: Computed | None = None
-    format: int = FORMAT
     further: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if type(self.format) is not int or not 1 <= self.format <= FORMAT:
-            raise SfumatoError(
-                f"format of a statement must be from 1 to {FORMAT}, got {self.format!r}",
-                "read it with the version of sfumato that wrote it, or a later one",
-            )
         if self.selection is not None and self.selection.plan != self.plan:
             raise SfumatoError(
                 f"selection was made among runs of plan {self.selection.plan.fingerprint[:16]}, "
@@ -67,6 +68,11 @@ class Statement(Presented):
                 "figures are published of a model that was chosen by a search, or that promises for persons",
                 "leave them out: no theorem here covers them",
             )
+
+    @property
+    def promises(self) -> bool:
+        """Whether anything is promised: not by a run whose randomness follows from a seed."""
+        return not self.circumstances.seeded
 
     @property
     def epsilon(self) -> float:
@@ -92,11 +98,10 @@ class Statement(Presented):
         if self.selection is not None:
             steps, included = _best_of(self.selection, steps), ", its selection included"
             fingerprint += f", selection {self.selection.fingerprint[:16]}"
-        exception = " To whoever knows the seed of this run it promises nothing." if self.circumstances.seeded else ""
-        if plan.delta > 1 / plan.units:
-            exception = f" {words.published}{exception}"
+        exception = f" {words.published}" if plan.delta > 1 / plan.units else ""
+        whose = "This model is" if self.promises else f"{EXPERIMENT} Its plan, run under a secret key, would be"
         return (
-            f"This model is ({rounded_up(self.epsilon)}, {plan.delta!r})-differentially private for each single "
+            f"{whose} ({rounded_up(self.epsilon)}, {plan.delta!r})-differentially private for each single "
             f"{self.covered} under {plan.adjacency} adjacency{included}: {steps}, accounted by {self.theorem.tight} "
             f"with N = {words.count}; {fingerprint}.{exception}{self._of_figures}"
         )
@@ -117,9 +122,9 @@ class Statement(Presented):
     @property
     def short(self) -> str:
         """What is promised to whom, without the steps that it follows from."""
-        seeded = ", to whoever does not know its seed" if self.circumstances.seeded else ""
-        whom = f"each {self.covered.rstrip(',')}{seeded}"
-        return f"({rounded_up(self.epsilon)}, {self.plan.delta!r})-differentially private for {whom}"
+        whom = f"each {self.covered.rstrip(',')}"
+        figures = f"({rounded_up(self.epsilon)}, {self.plan.delta!r})-differentially private for {whom}"
+        return figures if self.promises else f"no promise, an experiment by a seed; its plan would be {figures}"
 
     def __repr__(self) -> str:
         return f"Statement({self.short}, {self.plan.adjacency}; plan {self.plan.fingerprint[:16]})"
@@ -150,9 +155,9 @@ class Statement(Presented):
             *self.remarks,
             *self.further,
         ]
-        if self.circumstances.seeded:
-            lines.insert(0, "This run's randomness came from a seed: to whoever knows the seed it promises nothing.")
-        return lines
+        return (
+            lines if self.promises else [EXPERIMENT, "What follows would hold for its plan under a secret key.", *lines]
+        )
 
     @property
     def remarks(self) -> list[str]:
@@ -209,6 +214,8 @@ class Statement(Presented):
         plan, facts, selection = self.plan, self.circumstances, self.selection
         by_rdp = plan.epsilon_rdp if selection is None else self.epsilon
         data = {
+            "format": FORMAT,
+            "promises": self.promises,
             "sentence": self.sentence,
             "plain": self.plain,
             "not_covered": self.not_covered,
@@ -225,6 +232,8 @@ class Statement(Presented):
             "plan": plan.to_dict(),
             "plan_fingerprint": plan.fingerprint,
             "circumstances": facts.to_dict(),
+            **beyond_one_point(selection or plan),
+            **released(plan, facts),
         }
         if self.computed is not None:
             data["computed"] = self.computed.to_dict()
@@ -237,8 +246,6 @@ class Statement(Presented):
             }
         if selection is not None:
             data |= {"selection": selection.to_dict(), "selection_fingerprint": selection.fingerprint}
-        if self.format > 1:
-            data |= {"format": self.format, **beyond_one_point(selection or plan), **released(plan, facts)}
         return data
 
     @classmethod
@@ -252,12 +259,16 @@ class Statement(Presented):
         True
         """
         try:
+            if data["format"] != FORMAT:
+                raise SfumatoError(
+                    f"format of a statement must be {FORMAT}, got {data['format']!r}",
+                    "read it with the version of sfumato that wrote it, or a later one",
+                )
             return cls(
                 plan=PrivacyPlan.from_dict(data["plan"]),
                 circumstances=Circumstances.from_dict(data["circumstances"]),
                 selection=PrivateSelection.from_dict(data["selection"]) if "selection" in data else None,
                 computed=Computed.from_dict(data["computed"]) if "computed" in data else None,
-                format=data.get("format", 1),
             )
         except (AttributeError, KeyError, TypeError):
             raise SfumatoError("a statement lacks its plan or its circumstances", "restore it from a copy") from None

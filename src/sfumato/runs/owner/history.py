@@ -28,6 +28,7 @@ class Used:
         epsilon, delta: of it by itself; of a choice for each test image.
         figures: epsilon of what it publishes of test images; None where it publishes nothing.
         budgets: names of the budgets that it was reserved in.
+        promises: whether it promises anything: a run by a seed does not, and the figures are its plan's.
     """
 
     date: str | None
@@ -40,6 +41,7 @@ class Used:
     delta: float
     figures: float | None
     budgets: tuple[str, ...]
+    promises: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,7 @@ def spent(materials: Sequence[str], directory: Path | None = None, *, places: Se
 
 def _used(entry: dict[str, Any], use: Use | PrivateChoice, reserved: tuple[str, ...]) -> Used:
     known = {"date": entry.get(uses.DATE), "run": entry["run"], "name": entry.get(uses.NAME, ""), "budgets": reserved}
+    known["promises"] = not entry.get(uses.SEEDED, False)
     if isinstance(use, PrivateChoice):
         released = {"kind": "choice", "unit": Example.name, "adjacency": "add-or-remove", "figures": None}
         return Used(**known, **released, epsilon=use.epsilon, delta=0.0)

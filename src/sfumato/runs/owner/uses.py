@@ -33,6 +33,8 @@ CHOICE = "choice"
 AFTER = "after"
 """The field with the code of the line before: one that is lost or was cut is missed."""
 USERS = "users"
+SEEDED = "seeded"
+"""Of a run by a seed, which promises nothing: its plan counts all the same."""
 BUDGET = "budget"
 """The field with the budget that a run is reserved in: a line that its file has lost is found here."""
 DATE, NAME = "date", "name"
@@ -50,6 +52,7 @@ def record(
     figures: float | None = None,
     name: str = "",
     budget: str | None = None,
+    seeded: bool = False,
 ) -> None:
     """Note that a run, or a private selection, on these data is about to take its first step.
 
@@ -60,12 +63,14 @@ def record(
         figures: epsilon of the figures that the run is to publish of its test part; None where it publishes none.
         name: what the owner reads of it: its directory, by the last two names of the path.
         budget: the name of the budget that it is reserved in; None for none.
+        seeded: whether its randomness follows from a seed.
     """
     whose = {} if unit_of(use) == Example.name else {USERS: users}
     published = {} if figures is None else {FIGURES: figures}
     kind = "plan" if isinstance(use, PrivacyPlan) else "selection"
     called = {NAME: name} if name else {}
     called |= {} if budget is None else {BUDGET: budget}
+    called |= {SEEDED: True} if seeded else {}
     _append({"run": run, **called, **whose, **published, kind: use.to_dict()}, materials, places, directory)
 
 

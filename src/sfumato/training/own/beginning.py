@@ -52,7 +52,7 @@ def begin(
             known_by = {"places": records.places, "name": run.called, "budget": record.get("budget", {}).get("name")}
             told += overlap.notes_of_codes(records.materials, records.places, records.both, budget=known_by["budget"])
             overlap.remember_codes(records.materials, records.both)
-            uses.record(records.materials, identity, plan, **known_by)
+            uses.record(records.materials, identity, plan, **known_by, seeded=known["circumstances"]["seeded"])
     return f"note: {'; '.join(one.removeprefix('note: ') for one in told)}" if told else ""
 
 

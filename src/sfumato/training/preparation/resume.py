@@ -69,6 +69,7 @@ def begin(job: PrivateJob | PublicJob, run: RunDirectory) -> None:
                 figures=None if facts is None else facts.epsilon,
                 name=run.called,
                 budget=record.get("budget", {}).get("name"),
+                seeded=job.circumstances.seeded,
             )
 
 

@@ -88,6 +88,7 @@ def show(what: str, found: History) -> None:
                 [
                     *([] if one.figures is None else [f"figures of test images at {one.figures:g}"]),
                     *(f"budget {name}" for name in one.budgets),
+                    *([] if one.promises else ["by a seed: promises nothing"]),
                 ]
             ),
         )
@@ -99,5 +100,7 @@ def show(what: str, found: History) -> None:
             f"for each single {one.unit}: {runs(one.runs)}, together epsilon {rounded_up(one.epsilon)} at delta "
             f"{one.delta!r}, if all were planned in advance"
         )
+    if seeded := sum(not one.promises for one in found.uses):
+        console.result(f"{runs(seeded)} of these had a seed and promise nothing: their plans are in the total")
     for name in dict.fromkeys(name for one in found.uses for name in one.budgets):
         console.note(f"sfumato budget {name} shows what is left of it")
