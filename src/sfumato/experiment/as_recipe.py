@@ -26,7 +26,7 @@ HEAD = """\
 # anew, and the epsilons of both add up. Whatever is not here followed the rules.
 """
 SEEDED = """\
-# Leave the seed out before you give this file away: to whoever knows it, the run promises nothing.
+# With a seed a run promises nothing to anybody: leave it out where the promise counts.
 """
 
 

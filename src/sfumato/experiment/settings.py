@@ -35,7 +35,7 @@ class Settings(OfParts):
         averages: averages of the weights over the steps.
         norms: what stands in the place of the model's normalisation layers.
         noise: "standard", or "secure": rounded correctly to a public grid, and drawn by a cryptographic generator.
-        seed: None for a secret run key; a number for experiments, which voids the promise to whoever knows it.
+        seed: None for a secret run key; a number for experiments, which promise nothing.
     """
 
     network: Network
