@@ -7,7 +7,8 @@ linear head on fixed wavelet features, 100 steps of batches of 512. The form of 
 with 4 groups on images halved to 16 x 16 pixels, 100 steps of batches of 128. A learning rate,
 and what a change has of its own, is chosen on 5,000 other training images by a seed of its own (0) where several are
 given; then seeds 1 to 5 are scored on the 10,000 test images. Both runs of a pair have the same seed, hence the same
-participants, first weights and numbers that the noise is made of. The sign is that of a paired t-test at 0.05.
+participants, numbers that the noise is made of and, but for the two networks, first weights. The sign is that of a
+paired t-test at 0.05.
 
 - `form`: the Wide-ResNet that De et al. 2022 released, `form=de2022`, in place of the one that they print.
 - `mixed`: of K views the second half are a x_i + (1 - a) x_j of two of the first half, a from a beta distribution,
