@@ -469,7 +469,10 @@ def test_the_ablation_of_de_et_al_adds_one_thing_after_another():
     assert [change - {"steps", "learning_rate"} for change in changes] == added
     assert "norm=none" in table("de2022/table2-baseline")["model"]
     unnormalised = table("de2022/table2-baseline")["model"], table("de2022/table2-group-norm")["model"]
-    assert unnormalised == ("wrn-40-4,norm=none,standardise=False", "wrn-40-4,standardise=False")
+    assert unnormalised == (
+        "wrn-40-4,form=de2022,norm=none,standardise=False",
+        "wrn-40-4,form=de2022,standardise=False",
+    )
     assert options_of(("de2022/table2-averaging", None))["ema"] == 0.9999
 
 
@@ -478,7 +481,7 @@ def test_the_figures_of_de_et_al_differ_in_what_they_are_about():
     assert labels("de2022/figure2") == labels("de2022/figure11") == [2**power for power in range(8, 15)]
     assert labels("de2022/figure3") == [1, 2, 4, 8, 16, 32]
     for name, model in (("figure2", "wrn-16-4"), ("figure11", "wrn-40-4"), ("figure6", "wrn-16-4")):
-        assert table(f"de2022/{name}")["model"] == model
+        assert table(f"de2022/{name}")["model"] == f"{model},form=de2022"
     sixth = options_of(("de2022/figure6", None))
     for name, label in (("figure2", 4096), ("figure3", 16)):
         other = options_of((f"de2022/{name}", label))
@@ -521,6 +524,17 @@ def test_fine_tuning_starts_from_the_weights_that_the_paper_starts_from(name: st
         assert chosen == "last"  # Shejwalkar et al. 2022, section 1, say so of this paper
     if name.startswith("shejwalkar2022"):
         assert (chosen, released) == ("ema", "ema")
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("de2022/", "shejwalkar2022/"))])
+def test_the_networks_of_de_et_al_are_those_that_they_released(name: str):
+    """Wide-ResNets in the released form, with which weights of pre-training fit; others begin their classifier so."""
+    models_ = [table(name).get("model", "linear"), *table(name).get("sweep", {}).get("model", [])]
+    for model in models_:
+        if model.startswith("wrn-"):
+            assert ",form=de2022" in model
+        elif model.startswith(("nf-resnet-", "timm:dm_nfnet")):
+            assert table(name)["head-deviation"] == 0.01
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if re.match(r"de2022/table(10|1[6-9]|20)", name)])

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.shared.measuring import CannotError, Growth, Method, Sums
 from benchmarks.shared.problems import Problem
-from sfumato.models.networks.standardise import _SMALLEST_VARIANCE
+from sfumato.models.networks.standardise import _SMALLEST
 from sfumato.models.networks.wide_resnet import GROUPS, WideResNet
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -27,7 +27,7 @@ _LAYOUT = ("NHWC", "HWIO", "NHWC")
 
 def method(problem: Problem, *, max_norm: float) -> Method:
     """Both steps compiled; JAX decides on its own threads."""
-    if not isinstance(problem.model, WideResNet):
+    if not isinstance(problem.model, WideResNet) or problem.model.layers.released:
         raise CannotError("no translation of this model to JAX here")
     if problem.precision != "fp32":
         raise CannotError("translated in float32 only")
@@ -76,7 +76,7 @@ def _forward(model: WideResNet) -> Callable:
         weight = weights[f"{name}.weight"]
         variance = jnp.var(weight, axis=(0, 1, 2))
         fan_in = weight[..., 0].size
-        scale = jax.lax.rsqrt(jnp.maximum(variance, _SMALLEST_VARIANCE) * fan_in)
+        scale = jax.lax.rsqrt(jnp.maximum(variance * fan_in, _SMALLEST))
         padding = [(weight.shape[0] // 2,) * 2] * 2
         standardised = (weight - weight.mean(axis=(0, 1, 2))) * scale
         x = jax.lax.conv_general_dilated(x, standardised, (stride, stride), padding, dimension_numbers=_LAYOUT)

@@ -36,7 +36,7 @@ def test_an_option_given_twice_is_refused():
     ("name", "words"),
     [
         ("cnn,norm=none", "model 'cnn' has no option norm; it takes none"),
-        ("wrn-16-1,bias=8", "has no option bias; it takes norm, standardise, groups"),
+        ("wrn-16-1,bias=8", "has no option bias; it takes form, norm, standardise, groups"),
         ("wrn-16-1,groups=3", "groups must divide 16, got 3"),
         ("wrn-16-1,norm=batch", "norm must be one of group, none; got 'batch'"),
         ("wrn-16-1,standardise=0", "standardise must be True or False, got 0"),

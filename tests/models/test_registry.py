@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients import ClippedGradient
 from sfumato.models import NAMES, create
 
 FITTING = [
@@ -22,7 +21,8 @@ FITTING = [
     ("scattering", 1, (130, 100)),
     ("wrn-10-1", 3, 16),
     ("wrn-16-2", 1, (28, 20)),
-    ("wrn-10-2,order=activation-first", 1, (28, 20)),
+    ("wrn-10-2,form=de2022", 1, (28, 21)),
+    ("wrn-10-1,form=de2022,norm=none,standardise=False", 3, 16),
     ("lenet-300-100", 1, 28),
     ("lenet-300-100,norm=instance,norm_last=1", 3, (9, 5)),
     ("lenet5,norm=batch,norm_last=1,activation=relu", 1, 28),
@@ -44,7 +44,7 @@ def test_images_in_logits_out(name, channels, size):
     assert model(torch.randn(2, channels, height, width)).shape == (2, 7)
 
 
-@pytest.mark.parametrize("name", ["scattering", "lenet5", "cnn", "linear", "wrn-10-1"])
+@pytest.mark.parametrize("name", ["scattering", "lenet5", "cnn", "linear", "wrn-10-1", "wrn-10-1,form=de2022"])
 def test_one_example_does_not_move_another(name):
     torch.manual_seed(0)
     model = create(name, classes=3, channels=1, size=16)
@@ -61,7 +61,7 @@ def test_lenet5_has_the_size_of_lenet5():
     assert sum(parameter.numel() for parameter in model.parameters()) == 61_706
 
 
-def test_wide_resnet_is_the_one_of_de_et_al():
+def test_wide_resnet_is_the_one_that_de_et_al_print():
     model = create("wrn-16-4", classes=10, channels=3, size=32)
     norms = [module for module in model.modules() if isinstance(module, nn.GroupNorm)]
     convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
@@ -87,28 +87,24 @@ def test_impossible_wide_resnets_are_refused(name):
         create(name, classes=10, channels=3, size=32)
 
 
-def test_another_order_of_a_wide_resnet_has_the_same_first_weights():
-    """Names, shapes and numbers; and another function."""
-    networks = []
-    for name in ("wrn-10-2", "wrn-10-2,order=activation-first"):
-        torch.manual_seed(5)
-        networks.append(create(name, classes=3, channels=1, size=8))
-    first, other = (network.state_dict() for network in networks)
-    assert list(first) == list(other)
-    assert all(torch.equal(first[name], other[name]) for name in first)
-    images = torch.randn(2, 1, 8, 8)
-    assert not torch.allclose(networks[0](images), networks[1](images), atol=1e-2)
+def test_wide_resnet_of_form_de2022_is_the_one_that_they_released():
+    model = create("wrn-16-4,form=de2022", classes=10, channels=3, size=32)
+    convolutions = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d)}
+    norms = [layer for layer in model.modules() if isinstance(layer, nn.GroupNorm)]
+    assert {type(convolution).__name__ for convolution in convolutions.values()} == {"GainedWSConv2d"}
+    # As printed, and a norm of each of the three projections, which even a first group of equal width has.
+    assert (len(convolutions), len(norms)) == (16, 16)
+    narrow = create("wrn-16-1,form=de2022", classes=10, channels=3, size=32)
+    projections = [name for name, _ in narrow.named_modules() if name.endswith("projection")]
+    assert projections == [f"blocks.{index}.projection" for index in (0, 2, 4)]
+    for convolution in convolutions.values():
+        assert torch.equal(convolution.gain, torch.ones(convolution.out_channels))
+        assert convolution.bias.abs().max() == 0
 
 
-def test_clipped_sums_are_right_where_a_norm_has_two_places():
-    """Before its own activation around a block, and behind another one on the branch."""
-    model = create("wrn-10-2,order=activation-first", classes=3, channels=1, size=8)
-    ClippedGradient(model, nn.functional.cross_entropy, max_norm=0.1).self_check((1, 8, 8))
-
-
-@pytest.mark.parametrize("options", ["order=3", "order=norm-last", "norm=none,order=activation-first"])
-def test_an_order_that_says_nothing_is_refused(options):
-    with pytest.raises(SfumatoError, match="order"):
+@pytest.mark.parametrize("options", ["form=de2021", "form=1", "order=activation-first"])
+def test_a_form_of_a_wide_resnet_that_is_unknown_is_refused(options):
+    with pytest.raises(SfumatoError, match="form"):
         create(f"wrn-10-1,{options}", classes=3, channels=1, size=8)
 
 

@@ -820,7 +820,8 @@ NOT_RUN = {
     "table 9, |D| = 60K": "thousands of models of 60,000 records take days on a processor; |D| = 100 runs",
     "appendix C.1, weight standardisation in NF-ResNets and NFNets without eps": (
         "timm adds 1e-5 to the variance, as the row above has it: where it begins, at 1 / fan-in, that makes weights "
-        "shorter by 0.03% (fan-in 64) to 2.2% (fan-in 4,608)"
+        "shorter by 0.03% (fan-in 64) to 2.2% (fan-in 4,608); the authors' code takes 1e-4 for fan-in times variance "
+        "where that is less"
     ),
     "Brock et al. 2021a, shortcuts of NF-ResNets by a convolution with stride": (
         "timm's have the mean over 2 x 2 squares before the 1 x 1 convolution, as NFNets have"

@@ -117,20 +117,29 @@ def wide_resnet(case, **changed):
     return printed.wide_resnet(case["images"], arrays(case["module"]), depth=case["depth"], **changed)
 
 
-def a_reordered_wide_resnet(rng):
+def a_released_wide_resnet(rng):
+    """Of images whose sides are halved to even and to odd lengths; one filter is so short that its length counts."""
     depth = int(rng.choice([10, 16]))
-    network = WideResNet(depth=depth, width=2, classes=3, channels=2, order="activation-first")
-    return {"depth": depth, "module": perturbed(network, rng), "images": rng.normal(size=(2, 2, 8, 8))}
+    module = perturbed(WideResNet(depth=depth, width=2, classes=3, channels=2, form="de2022"), rng)
+    with torch.no_grad():
+        module.blocks[0].conv1.weight[int(rng.integers(32))] *= 1e-4
+    return {"depth": depth, "module": module, "images": rng.normal(size=(2, 2, 8, int(rng.integers(6, 9))))}
 
 
-def reordered(case, **changed):
-    return printed.reordered_wide_resnet(case["images"], arrays(case["module"]), depth=case["depth"], **changed)
+def released(case, **changed):
+    return printed.released_wide_resnet(case["images"], arrays(case["module"]), depth=case["depth"], **changed)
+
+
+def without_gains(case):
+    state = {name: np.ones_like(v) if name.endswith("gain") else v for name, v in arrays(case["module"]).items()}
+    return printed.released_wide_resnet(case["images"], state, depth=case["depth"])
 
 
 def a_wide_resnet(rng):
     pairs = [(10, 1), (16, 4), (16, 1), (22, 2), (28, 10), (40, 4), (10, 3)]
     depth, width = pairs[int(rng.integers(len(pairs)))]
-    return {"depth": depth, "width": width, "classes": int(rng.choice([10, 100])), "channels": int(rng.choice([1, 3]))}
+    facts = {"depth": depth, "width": width, "form": str(rng.choice(["c1", "de2022"]))}
+    return facts | {"classes": int(rng.choice([10, 100])), "channels": int(rng.choice([1, 3]))}
 
 
 def parameters_built(case):
@@ -139,8 +148,8 @@ def parameters_built(case):
 
 
 def parameters(case, less=0, depth=0):
-    found = printed.wide_resnet_parameters(case["depth"] + depth, case["width"], case["classes"], case["channels"])
-    return found - less
+    facts = case["depth"] + depth, case["width"], case["classes"], case["channels"]
+    return printed.wide_resnet_parameters(*facts, released=case["form"] == "de2022") - less
 
 
 def a_convolution(rng):
@@ -353,7 +362,7 @@ FORMULAS = [
         },
     ),
     Formula(
-        where="section 3.1 and appendix C.1, the Wide-ResNet",
+        where="section 3.1 and appendix C.1, the Wide-ResNet as printed",
         says="x + conv(act(norm(conv(act(norm(x)))))), weights standardised, 16 groups; logits of a whole network",
         code="models/networks/wide_resnet.py: WideResNet, Block",
         draw=a_small_wide_resnet,
@@ -370,25 +379,30 @@ FORMULAS = [
         cases=4,
     ),
     Formula(
-        where="Sander et al. 2023 (arXiv 2210.03403), order 3 of their code",
-        says="x + conv(norm(act(conv(norm(act(x)))))), around it conv(act(norm(x))); logits of a whole network",
+        where="the authors' release of 2022 (jax_privacy, models/cifar.py and models/common.py), the Wide-ResNet",
+        says="x + conv(norm(act(conv(norm(act(x)))))), conv(norm(act(x))) with a norm of its own around each group's "
+        "first block; conv by gain (W - mean) / sqrt(max(fan-in variance, 1e-4)); logits of a whole network",
         code="models/networks/wide_resnet.py: WideResNet, Block",
-        draw=a_reordered_wide_resnet,
+        draw=a_released_wide_resnet,
         runs=logits,
-        formula=reordered,
+        formula=released,
         mistakes={
-            "the order of De et al.": lambda case: reordered(
-                case, inside="act(norm(x))", last="act(norm(x))", around="act(norm(x))"
-            ),
-            "around it the branch's order": lambda case: reordered(case, around="norm(act(x))"),
-            "around it no norm": lambda case: reordered(case, around="act(x)"),
-            "act(norm(x)) before the classifier": lambda case: reordered(case, last="act(norm(x))"),
+            "the order that appendix C.1 prints": lambda case: released(case, order="act(norm(x))"),
+            "printed order around it": lambda case: released(case, around="act(norm(x))"),
+            "around it no norm": lambda case: released(case, around="act(x)"),
+            "around it the branch's norm": lambda case: released(case, own="norm1"),
+            "act(norm(x)) before the classifier": lambda case: released(case, last="act(norm(x))"),
+            "without gains": without_gains,
+            "without the least squared sum": lambda case: released(case, eps=0.0),
+            "zeros on both sides where there is a stride": lambda case: released(case, padded=1),
         },
+        within=1e-9,
         cases=4,
     ),
     Formula(
         where="section 3.1, WRN-depth-width",
-        says="6n + 4 layers, 16k, 32k and 64k channels: the number of parameters, gains and biases among them",
+        says="6n + 4 layers, 16k, 32k and 64k channels: the number of parameters of both forms, gains and biases among "
+        "them",
         code="models/networks/wide_resnet.py: WideResNet",
         draw=a_wide_resnet,
         runs=parameters_built,
@@ -400,6 +414,7 @@ FORMULAS = [
             "no 1 x 1 convolution in the first group": lambda case: parameters(
                 case, less=17 * 16 * case["width"] if case["width"] > 1 else 0
             ),
+            "the same in both forms": lambda case: parameters(case | {"form": "c1"}),
         },
         within=1e-9,
         cases=8,

@@ -11,9 +11,10 @@ from pathlib import Path
 
 HEAD = """# The papers, formula by formula
 
-What a paper prints is what runs. Each row is a numbered equation, an algorithm or a formula of an appendix that the
-package runs. A test computes it a second time in NumPy and float64, from the paper, importing nothing of the package,
-on random inputs, and fails on each of the planted mistakes that it lists. The test of a row is
+What a paper prints is what runs, and what its authors released where that differs and a row says so. Each row is a
+numbered equation, an algorithm or a formula of an appendix that the package runs. A test computes it a second time in
+NumPy and float64, from the paper, importing nothing of the package, on random inputs, and fails on each of the planted
+mistakes that it lists. The test of a row is
 `tests/papers/test_formulas.py::test_the_package_computes_what_is_printed[PAPER: PLACE]`, with the paper's file and the
 first column, and `pytest tests/papers` runs them all. What a paper prints and the package does not run is listed after
 its rows, with the reason.

@@ -235,7 +235,7 @@ def public_rules(
     """
     rules = (
         {
-            "model": Rule("wrn-16-4", "the smallest network of De et al. 2022"),
+            "model": Rule("wrn-16-4,form=de2022", "the smallest network of De et al. 2022"),
             "steps": Rule(PUBLIC_EPOCHS * -(-examples // batch_size), f"{PUBLIC_EPOCHS} epochs"),
             "optimizer": Rule("momentum", "SGD with momentum 0.9"),
             "learning_rate": Rule(0.1 * batch_size / 128, "0.1 for 128 examples, in proportion"),

@@ -16,6 +16,7 @@ from sfumato.gradients.methods import contributions, derived
 from sfumato.gradients.methods.contributions import OfRows
 from sfumato.gradients.methods.derived import Forms, Operands
 from sfumato.gradients.use import Instantiated
+from sfumato.models import create
 
 
 def standardised(weight, gain=None, epsilon=1e-5):
@@ -225,6 +226,24 @@ def test_timm_s_standardised_convolutions_have_a_form(compare, monkeypatch, name
     layer = getattr(timm.layers, name)(3, 8, 3, padding=1)
     model = nn.Sequential(layer, nn.Tanh(), nn.Flatten(), nn.Linear(8 * 36, 3)).double()
     compare(model, torch.randn(3, 3, 6, 6).double(), torch.arange(3))
+
+
+@pytest.mark.parametrize("views", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_network_that_de_et_al_released_is_exact_by_the_closed_form(compare, monkeypatch, views, dtype):
+    """Learned gains, filters below the least squared sum, projections with norms of their own, uneven padding."""
+    monkeypatch.setattr(Operands, "pull_back", None)
+    model = create("wrn-10-2,form=de2022", classes=3, channels=3, size=(8, 7)).to(dtype)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+        model.blocks[0].conv1.weight[3] *= 1e-4
+    x = torch.randn(4, *([views] if views > 1 else []), 3, 8, 7, dtype=dtype)
+    tolerance = 1e-8 if dtype == torch.float64 else 1e-4
+    gradient = compare(model, x, torch.arange(4) % 3, views=views, tolerance=tolerance)
+    assert {name for name in gradient.zeros() if name.endswith(".gain")} == {
+        f"{name}.gain" for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d)
+    }
 
 
 def test_torch_s_parametrizations_are_exact(compare, monkeypatch):

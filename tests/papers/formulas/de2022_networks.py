@@ -85,16 +85,36 @@ def wide_resnet(
     return features @ state["head.weight"].T + state["head.bias"]
 
 
-def reordered_wide_resnet(images, state, *, depth, around="act(norm(x))", inside="norm(act(x))", last="norm(act(x))"):
-    """Order 3 in the code of Sander et al. 2023: x + conv(norm(act(conv(norm(act(x)))))), the classifier on
-    norm(act(x)); where the shape changes, the shortcut is a 1 x 1 convolution of act(norm(x)).
+def same_padding(x, kernel, pace):
+    """The "same" padding of the authors' library: as few zeros as give ceil(n / pace) places, an odd one at the end."""
+    sides = []
+    for length in x.shape[2:]:
+        zeros = max((-(-length // pace) - 1) * pace + kernel - length, 0)
+        sides.append((zeros // 2, zeros - zeros // 2))
+    return np.pad(x, ((0, 0), (0, 0), *sides))
+
+
+def gained_standardisation(weight, gain, eps=1e-4):
+    """gain (W - mean) / sqrt(max(fan-in variance, eps)) over each output unit's fan-in."""
+    rows = weight.reshape(len(weight), -1)
+    squares = np.maximum(rows.shape[1] * rows.var(axis=1, keepdims=True), eps)
+    return (gain.reshape(-1, 1) * (rows - rows.mean(axis=1, keepdims=True)) / np.sqrt(squares)).reshape(weight.shape)
+
+
+def released_wide_resnet(
+    images, state, *, depth, order="norm(act(x))", around=None, last=None, own="norm_around", eps=1e-4, padded=None
+):
+    """The network of De et al. as they released it: x + conv(norm(act(conv(norm(act(x)))))), norm(act(x)) before the
+    classifier; around the first block of each group a 1 x 1 convolution of norm(act(x)), with a norm of its own.
+
+    Everything after `depth` is for planted mistakes.
     """
 
     def conv(name, x, pace=1):
-        weight = state[f"{name}.weight"]
-        return convolution(
-            x, weight_standardisation(weight), state[f"{name}.bias"], stride=pace, padding=weight.shape[2] // 2
-        )
+        weight = gained_standardisation(state[f"{name}.weight"], state[f"{name}.gain"], eps)
+        if padded is not None:
+            return convolution(x, weight, state[f"{name}.bias"], stride=pace, padding=weight.shape[2] // 2)
+        return convolution(same_padding(x, weight.shape[2], pace), weight, state[f"{name}.bias"], stride=pace)
 
     def both(name, x, order):
         gain, shift = state[f"{name}.weight"], state[f"{name}.bias"]
@@ -105,23 +125,28 @@ def reordered_wide_resnet(images, state, *, depth, around="act(norm(x))", inside
     x, each = conv("stem", images), (depth - 4) // 6
     for index in range(3 * each):
         name, pace = f"blocks.{index}", 2 if index in (each, 2 * each) else 1
-        branch = conv(f"{name}.conv1", both(f"{name}.norm1", x, inside), pace)
-        branch = conv(f"{name}.conv2", both(f"{name}.norm2", branch, inside))
-        if f"{name}.projection.weight" in state:
-            x = conv(f"{name}.projection", both(f"{name}.norm1", x, around), pace)
+        branch = conv(f"{name}.conv1", both(f"{name}.norm1", x, order), pace)
+        branch = conv(f"{name}.conv2", both(f"{name}.norm2", branch, order))
+        if index % each == 0:
+            x = conv(f"{name}.projection", both(f"{name}.{own}", x, around or order), pace)
         x = x + branch
-    return both("norm", x, last).mean(axis=(2, 3)) @ state["head.weight"].T + state["head.bias"]
+    return both("norm", x, last or order).mean(axis=(2, 3)) @ state["head.weight"].T + state["head.bias"]
 
 
-def wide_resnet_parameters(depth, width, classes, channels=3):
-    """How many parameters WRN-depth-width has: 6n + 4 layers of which each group has n blocks of two 3 x 3's."""
+def wide_resnet_parameters(depth, width, classes, channels=3, released=False):
+    """How many parameters WRN-depth-width has: 6n + 4 layers of which each group has n blocks of two 3 x 3's.
+
+    The released one has a 1 x 1 convolution in each group's first block, with a norm before it, and a gain of each
+    output of a convolution.
+    """
     blocks = (depth - 4) // 6
-    total, current = (9 * channels + 1) * 16, 16
+    gain = int(released)
+    total, current = (9 * channels + 1 + gain) * 16, 16
     for out in (16 * width, 32 * width, 64 * width):
         for index in range(blocks):
-            total += 2 * current + (9 * current + 1) * out + 2 * out + (9 * out + 1) * out
-            if index == 0 and current != out:
-                total += (current + 1) * out
+            total += 2 * current + (9 * current + 1 + gain) * out + 2 * out + (9 * out + 1 + gain) * out
+            if index == 0 and (released or current != out):
+                total += (current + 1 + gain) * out + released * 2 * current
             current = out
     return total + 2 * current + (current + 1) * classes
 

@@ -1,20 +1,23 @@
-"""Convolution with weight standardisation (Qiao et al. 2019, in the form of De et al. 2022, appendix C.1)."""
+"""Convolution with weight standardisation (Qiao et al. 2019, in the forms of De et al. 2022)."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-# Keeps a filter of equal weights (or of a single weight) finite; far below the variance of any trained filter.
-_SMALLEST_VARIANCE = 1e-12
+# Keeps a filter of equal weights (or of a single weight) finite; far below the squared sum of any trained filter.
+_SMALLEST = 1e-12
+RELEASED_SMALLEST = 1e-4
+"""The least squared sum in the code that De et al. released."""
 
 
-def standardise(weight: Tensor) -> Tensor:
+def standardise(weight: Tensor, smallest: float = _SMALLEST) -> Tensor:
     """Each output unit's weights with mean 0 and squared sum 1: (W - mean) / (std * sqrt(fan_in)).
 
     Args:
         weight: (out, in, *kernel), a convolution's weight; mean and (population) standard deviation are taken over
             everything but the first dimension, whose extent is the fan-in.
+        smallest: what is taken for fan_in times the variance where that is less.
 
     Returns:
         A tensor of the same shape, differentiable in `weight`.
@@ -25,7 +28,7 @@ def standardise(weight: Tensor) -> Tensor:
     """
     rows = weight.flatten(1)
     variance, mean = torch.var_mean(rows, dim=1, correction=0, keepdim=True)
-    scale = torch.rsqrt(variance.clamp_min(_SMALLEST_VARIANCE) * rows.shape[1])
+    scale = torch.rsqrt((variance * rows.shape[1]).clamp_min(smallest))
     return ((rows - mean) * scale).reshape(weight.shape)
 
 
@@ -48,3 +51,17 @@ class WSConv2d(FanInConv2d):
     def forward(self, input: Tensor) -> Tensor:
         """Convolve (N, C, H, W) with the standardised weight."""
         return self._conv_forward(input, standardise(self.weight), self.bias)
+
+
+class GainedWSConv2d(FanInConv2d):
+    """The same with a learned gain of each output unit, which begins at 1: the form that De et al. released."""
+
+    def reset_parameters(self) -> None:
+        """As above, with gains of 1."""
+        super().reset_parameters()
+        self.gain = nn.Parameter(torch.ones_like(self.weight[:, 0, 0, 0]))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Convolve (N, C, H, W) with the standardised weight times the gain."""
+        weight = standardise(self.weight, RELEASED_SMALLEST) * self.gain.reshape(-1, 1, 1, 1)
+        return self._conv_forward(input, weight, self.bias)

@@ -1,9 +1,10 @@
-"""Wide-ResNet for training from random initialization under differential privacy (De et al. 2022, appendix C.1).
+"""The Wide-ResNets of De et al. 2022 for training from random initialization under differential privacy.
 
-Pre-activation structure of Zagoruyko and Komodakis 2016 (arXiv 1605.07146): three groups of (depth - 4) / 6 blocks with
-16k, 32k and 64k channels. Batch norm is replaced by group norm of 16 groups on the residual branch; every convolution
-has its weight standardised; no dropout. Both can be left out, as in the paper's ablation (table 2). The norm can follow
-the activation in place of going before it, as Sander et al. 2023 (arXiv 2210.03403) found to do better.
+There are two: the one that appendix C.1 prints, and the one whose code they released (google-deepmind/jax_privacy,
+2022, `image_classification/models/cifar.py`), which their accuracies are of. Both have the pre-activation structure of
+Zagoruyko and Komodakis 2016 (arXiv 1605.07146): three groups of (depth - 4) / 6 blocks with 16k, 32k and 64k channels,
+group norm of 16 groups in place of batch norm, every convolution with standardised weights, no dropout. Norm and
+standardisation can be left out, as in the paper's ablation (table 2).
 """
 
 from __future__ import annotations
@@ -14,63 +15,78 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
-from sfumato.models.networks.standardise import FanInConv2d, WSConv2d
+from sfumato.models.networks.standardise import FanInConv2d, GainedWSConv2d, WSConv2d
 
 GROUPS = 16
 NORMS = ("group", "none")
-ORDERS = ("norm-first", "activation-first")
+FORMS = ("c1", "de2022")
+"""That of appendix C.1 and the released one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layers:
     """What a network is built from: convolutions with weight standardisation or without, group norm or none, and which
-    comes first before a convolution, norm or activation.
+    of the two forms.
     """
 
     norm: str = "group"
     standardise: bool = True
     groups: int = GROUPS
-    order: str = "norm-first"
+    released: bool = False
 
     def convolution(self, channels: int, width: int, kernel: int, *, stride: int = 1) -> nn.Conv2d:
-        """A convolution that keeps the size, but for the stride."""
-        kind = WSConv2d if self.standardise else FanInConv2d
-        return kind(channels, width, kernel, stride=stride, padding=kernel // 2)
+        """A convolution that keeps the size, but for the stride. A released one of stride 2 leaves the padding of its
+        inputs to `padded`.
+        """
+        standardised = GainedWSConv2d if self.released else WSConv2d
+        padding = 0 if self.released and stride > 1 else kernel // 2
+        return (standardised if self.standardise else FanInConv2d)(
+            channels, width, kernel, stride=stride, padding=padding
+        )
 
     def normalisation(self, channels: int) -> nn.Module:
         """Group norm, or nothing."""
         return nn.GroupNorm(self.groups, channels) if self.norm == "group" else nn.Identity()
 
     def activated(self, norm: nn.Module, x: Tensor) -> Tensor:
-        """act(norm(x)), or norm(act(x)): of the shape of x."""
-        return F.relu(norm(x)) if self.order == "norm-first" else norm(F.relu(x))
+        """act(norm(x)), in the released form norm(act(x)): of the shape of x."""
+        return norm(F.relu(x)) if self.released else F.relu(norm(x))
+
+    def padded(self, x: Tensor, stride: int) -> Tensor:
+        """What a 3 x 3 convolution is given: with stride 2 the "same" padding of the authors' library, which leaves out
+        the near side of an even length.
+        """
+        if not self.released or stride == 1:
+            return x
+        return F.pad(x, (x.shape[3] % 2, 1, x.shape[2] % 2, 1))
 
 
 class Block(nn.Module):
     """x + conv(act(norm(conv(act(norm(x)))))), with a 1 x 1 projection of act(norm(x)) where the shape changes.
 
-    Activation first it is x + conv(norm(act(conv(norm(act(x)))))), and the projection still one of act(norm(x)).
-
-    Input (N, C, H, W), output (N, D, H / stride, W / stride).
+    In the released form every act(norm(x)) is norm(act(x)), and the first block of each group has a projection always,
+    which has a norm of its own. Input (N, C, H, W), output (N, D, H / stride, W / stride).
     """
 
-    def __init__(self, channels: int, width: int, stride: int, layers: Layers):
+    def __init__(self, channels: int, width: int, stride: int, layers: Layers, *, first: bool):
         super().__init__()
-        self.layers = layers
+        self.layers, self.stride = layers, stride
         self.norm1 = layers.normalisation(channels)
         self.conv1 = layers.convolution(channels, width, 3, stride=stride)
         self.norm2 = layers.normalisation(width)
         self.conv2 = layers.convolution(width, width, 3)
-        changes = stride != 1 or channels != width
-        self.projection = layers.convolution(channels, width, 1, stride=stride) if changes else None
+        projects = first if layers.released else stride != 1 or channels != width
+        self.projection = layers.convolution(channels, width, 1, stride=stride) if projects else None
+        self.norm_around = layers.normalisation(channels) if projects and layers.released else None
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) to (N, D, H / stride, W / stride)."""
         layers, inner = self.layers, self.layers.activated(self.norm1, x)
         around = x
         if self.projection is not None:
-            around = self.projection(inner if layers.order == "norm-first" else F.relu(self.norm1(x)))
-        return around + self.conv2(layers.activated(self.norm2, self.conv1(inner)))
+            around = self.projection(inner if self.norm_around is None else layers.activated(self.norm_around, x))
+        branch = self.conv1(layers.padded(inner, self.stride))
+        return around + self.conv2(layers.activated(self.norm2, branch))
 
 
 class WideResNet(nn.Module):
@@ -81,17 +97,17 @@ class WideResNet(nn.Module):
         width: factor k on the channels 16, 32, 64.
         classes: number of classes.
         channels: colour channels C of the images.
+        form: "c1" for the network that appendix C.1 of De et al. 2022 prints, "de2022" for the one that they released:
+            the norm behind the activation, a norm and an activation of its own before each projection, a projection
+            in the first block of every group, a learned gain for each output channel of a standardised convolution.
         norm: "group" for group norm on the residual branch, "none" for no normalisation layers.
         standardise: whether convolutions standardise their weights.
         groups: of group norm, a divisor of 16. With width 1 and the paper's 16, the first layers normalise each channel
             by itself; 4 keeps as many channels in a group as 16 do with width 4.
-        order: "norm-first", or "activation-first" for the norm behind the activation on the residual branches and
-            before the classifier, not on the projections (order 3 in the code of Sander et al. 2023). Parameters and
-            their names are the same.
 
     Raises:
-        SfumatoError: a depth that is not 6n + 4, a count below 1, an unknown norm or order, another order where there
-            is no norm, or groups that do not divide 16.
+        SfumatoError: a depth that is not 6n + 4, a count below 1, an unknown form or norm, or groups that do not
+            divide 16.
     """
 
     def __init__(
@@ -101,20 +117,19 @@ class WideResNet(nn.Module):
         width: int,
         classes: int,
         channels: int,
+        form: str = "c1",
         norm: str = "group",
         standardise: bool = True,
         groups: int = GROUPS,
-        order: str = "norm-first",
     ):
         super().__init__()
+        released = one_of("form", form, FORMS) == "de2022"
         one_of("norm", norm, NORMS)
-        if one_of("order", order, ORDERS) != "norm-first" and norm == "none":
-            raise SfumatoError(f"order={order} with norm=none, where there is no norm to order", "leave one out")
         if not isinstance(standardise, bool):
             raise SfumatoError(f"standardise must be True or False, got {standardise!r}", "give one of the two")
         if GROUPS % positive_integer("groups", groups):
             raise SfumatoError(f"groups must divide {GROUPS}, got {groups}", "give 1, 2, 4, 8 or 16")
-        self.layers = layers = Layers(norm=norm, standardise=standardise, groups=groups, order=order)
+        self.layers = layers = Layers(norm=norm, standardise=standardise, groups=groups, released=released)
         positive_integer("depth", depth)
         positive_integer("width", width)
         if depth < 10 or (depth - 4) % 6:
@@ -126,7 +141,8 @@ class WideResNet(nn.Module):
         blocks, current = [], 16
         for group, base in enumerate((16, 32, 64)):
             for index in range((depth - 4) // 6):
-                blocks.append(Block(current, base * width, 2 if group > 0 and index == 0 else 1, layers))
+                stride = 2 if group > 0 and index == 0 else 1
+                blocks.append(Block(current, base * width, stride, layers, first=index == 0))
                 current = base * width
         self.blocks = nn.Sequential(*blocks)
         self.norm = layers.normalisation(current)
