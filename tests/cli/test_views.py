@@ -11,8 +11,7 @@ import pytest
 
 MODELS = {
     "wrn-16-4": 32,
-    "nf-resnet-26": 32,
-    "resnet-18": 32,
+    "nf-resnet-50": 32,
     "timm:vit_tiny_patch16_224": 32,
     "timm:convnext_atto": 32,
     "cnn": 16,
