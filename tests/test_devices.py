@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -101,6 +102,30 @@ def test_steps_on_a_device_repeat_themselves_where_it_can(before):
         assert torch.is_deterministic_algorithms_warn_only_enabled() == before[1]
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_what_a_device_cannot_repeat_is_named_once():
+    with warnings.catch_warnings(record=True) as others:
+        warnings.simplefilter("always")
+        with _devices.repeatable("cuda:0") as found:
+            assert torch.backends.cudnn.deterministic
+            assert os.environ["CUBLAS_WORKSPACE_CONFIG"]
+            for name in ("upsample_bilinear2d_backward_out_cuda", "scatter_add_cuda_kernel"):
+                for _ in range(2):
+                    warnings.warn(f"{name} does not have a deterministic implementation, but you set", stacklevel=1)
+            warnings.warn("of something else", stacklevel=1)
+    assert found == {"upsample_bilinear2d_backward_out_cuda", "scatter_add_cuda_kernel"}
+    assert [str(one.message) for one in others] == ["of something else"]
+
+
+def test_more_processes_than_devices_are_refused_before_they_start(seen):
+    seen("cuda", float64=True)
+    _devices.refuse_crowd(None, 2)
+    with pytest.raises(SfumatoError, match=r"--processes is 3, and each needs a device .* give --processes 2, or"):
+        _devices.refuse_crowd(None, 3)
+    with pytest.raises(SfumatoError, match="of which there is 1"):
+        _devices.refuse_crowd("cuda:1", 2)
+    _devices.refuse_crowd("cpu", 64)
 
 
 def test_on_the_cpu_they_do_anyway():

@@ -6,6 +6,7 @@ Torch is imported within the functions, so that files which only name a device d
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -66,6 +67,20 @@ def chosen(name: str | None) -> str:
             f"device {name} computes nothing in float64, in which norms, sums and noise are formed", _ON_CPU
         )
     return name
+
+
+def refuse_crowd(name: str | None, processes: int) -> None:
+    """Refuse more processes than there are accelerators of the chosen kind, since each needs one of its own."""
+    import torch
+
+    if chosen(name).partition(":")[0] == "cpu":
+        return
+    count = 1 if name is not None and ":" in name else torch.accelerator.device_count()
+    if processes > count:
+        raise SfumatoError(
+            f"--processes is {processes}, and each needs a device of its own, of which there is {count}",
+            f"give --processes {count}, or --device cpu",
+        )
 
 
 def take_turn(number: int) -> None:
@@ -175,32 +190,43 @@ def computing(name: str, precision: str) -> Iterator[None]:
     """
     import torch
 
-    kind = torch.device(name).type
-    with torch.autocast(kind, torch.bfloat16, enabled=precision == "bfloat16"):
-        if kind == "cpu":
-            yield
-        else:
-            with _repeatable():
-                yield
+    with torch.autocast(torch.device(name).type, torch.bfloat16, enabled=precision == "bfloat16"), repeatable(name):
+        yield
 
 
 @contextmanager
-def _repeatable() -> Iterator[None]:
+def repeatable(name: torch.device | str) -> Iterator[set[str]]:
+    """Within, what this device computes twice is the same bit by bit where torch can; after it the names of the
+    functions that cannot."""
     import torch
 
+    found: set[str] = set()
+    if torch.device(name).type == "cpu":
+        yield found
+        return
     settings: Any = torch.utils.deterministic
     was = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    filled, tried = settings.fill_uninitialized_memory, torch.backends.cudnn.benchmark
+    filled, cudnn = settings.fill_uninitialized_memory, torch.backends.cudnn
+    tried, fixed = cudnn.benchmark, cudnn.deterministic
     try:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or products of matrices differ by stream
         torch.use_deterministic_algorithms(True, warn_only=True)
-        settings.fill_uninitialized_memory = torch.backends.cudnn.benchmark = False
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation.*")
-            yield
+        settings.fill_uninitialized_memory = cudnn.benchmark = False
+        cudnn.deterministic = True
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.filterwarnings("always", message=_NOT_REPEATABLE.pattern)
+            yield found
     finally:
         torch.use_deterministic_algorithms(was[0], warn_only=was[1])
-        settings.fill_uninitialized_memory, torch.backends.cudnn.benchmark = filled, tried
+        settings.fill_uninitialized_memory, cudnn.benchmark, cudnn.deterministic = filled, tried, fixed
+    for one in caught:
+        if (told := _NOT_REPEATABLE.match(str(one.message))) is not None:
+            found.add(told[1])
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+
+
+_NOT_REPEATABLE = re.compile(r"(\S+) does not have a deterministic implementation")
 
 
 def sent(values: np.ndarray, device: torch.device | str) -> torch.Tensor:

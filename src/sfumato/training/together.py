@@ -17,13 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import distributed
 
+from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.training.processes.alive import AGAIN, Signs
 from sfumato.training.processes.meeting import MEET, TOGETHER, met
-from sfumato.training.started import STORE, one_of_several
+from sfumato.training.started import STORE, last_line, one_of_several
 from sfumato.training.workers import ALONE, Workers
 
 AT_WORK = timedelta(days=7)
@@ -58,8 +58,7 @@ def joined(lost: Callable[[], SfumatoError | None] = lambda: None) -> Iterator[W
     """
     global _own
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if torch.accelerator.is_available():
-        torch.accelerator.set_device_index(int(os.environ.get("LOCAL_RANK", "0")))
+    _devices.take_turn(int(os.environ.get("LOCAL_RANK", "0")))
     try:
         place = met(rank, count, lost)
         signs, words = Signs(place.store, rank, place.names), place.store.clone()
@@ -122,12 +121,16 @@ def joining() -> Iterator[Workers]:
 
 
 @contextmanager
-def launched(processes: int, command: Sequence[str]) -> Iterator[Workers]:
+def launched(processes: int, command: Sequence[str], device: str | None = None) -> Iterator[Workers]:
     """Within, this process leads so many workers on this machine, the others of which run `command`.
 
     Args:
         command: arguments of Python, such as ["-m", "sfumato", "train", "digits"].
+        device: what they compute on; None for the accelerator, where there is one.
+
+    Errors: `SfumatoError` for more processes than there are accelerators.
     """
+    _devices.refuse_crowd(device, processes)
     place = tempfile.mkdtemp(prefix="sfumato-")  # for this user alone
     known = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes), STORE: str(Path(place) / "store")}
     loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
@@ -143,10 +146,10 @@ def launched(processes: int, command: Sequence[str]) -> Iterator[Workers]:
     ]
     os.environ.update(known | {"RANK": "0", "LOCAL_RANK": "0"})
     try:
-        with joined(partial(_lost, others)) as workers:
+        with joined(partial(_lost, others, place)) as workers:
             yield workers
     except LostError as error:
-        raise _lost_soon(others) or error from None
+        raise _lost_soon(others, place) or error from None
     finally:
         _end(others)
         shutil.rmtree(place, ignore_errors=True)
@@ -156,8 +159,8 @@ def launched(processes: int, command: Sequence[str]) -> Iterator[Workers]:
                 os.environ[name] = value
 
 
-def _lost(others: Sequence[subprocess.Popen]) -> SfumatoError | None:
-    """Which of the workers has failed, and of what signal, if one has."""
+def _lost(others: Sequence[subprocess.Popen], place: str) -> SfumatoError | None:
+    """Which of the workers has failed, of what signal, and what it said last, if one has."""
     for rank, other in enumerate(others, start=1):
         if other.poll():
             how = (
@@ -165,14 +168,15 @@ def _lost(others: Sequence[subprocess.Popen]) -> SfumatoError | None:
                 if other.returncode < 0
                 else f"ended with status {other.returncode}"
             )
-            return SfumatoError(f"worker {rank} (process {other.pid}) {how}", AGAIN)
+            said = last_line(place, rank)
+            return SfumatoError(f"worker {rank} (process {other.pid}) {how}{said and f', saying: {said}'}", AGAIN)
     return None
 
 
-def _lost_soon(others: Sequence[subprocess.Popen]) -> SfumatoError | None:
+def _lost_soon(others: Sequence[subprocess.Popen], place: str) -> SfumatoError | None:
     """The same, of one whose connection is gone already and who may take a moment to end."""
     deadline = time.monotonic() + LAST_WORDS
-    while (lost := _lost(others)) is None and time.monotonic() < deadline:
+    while (lost := _lost(others, place)) is None and time.monotonic() < deadline:
         time.sleep(0.05)
     return lost
 

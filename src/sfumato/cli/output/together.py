@@ -10,16 +10,16 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.cli.registry import name_of
-from sfumato.training.started import STORE, one_of_several, silent
+from sfumato.training.started import STORE, log, one_of_several, silent
 
 
 @contextlib.contextmanager
 def one_voice() -> Iterator[None]:
-    """Within, a process that does not lead others prints nothing: what it fails of, the leader says."""
+    """Within, a process that does not lead others prints nothing but to its log: what it fails of, the leader says."""
     if not silent():
         yield
         return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    nowhere = os.open(log() or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for descriptor in (1, 2):  # torch's own words in C++ too
         os.dup2(nowhere, descriptor)
     yield
@@ -49,7 +49,7 @@ def run(verb: Any, arguments: Sequence[str]) -> int:
     with (
         together.joined()
         if one_of_several()
-        else together.launched(processes, ["-m", "sfumato", *arguments]) as workers
+        else together.launched(processes, ["-m", "sfumato", *arguments], getattr(verb, "device", None)) as workers
     ):
         if hasattr(verb, "of_record"):
             return together.led(workers, lambda: verb.run() or 0, partial(follow, read=verb.of_record))

@@ -143,7 +143,7 @@ class PrivateSteps:
         """The most examples in memory at once, after model and loss were tried on made-up examples."""
         model, records = self._model, self._records
         records.refuse_double(model)
-        with _devices.own_randomness(self._device):
+        with _devices.own_randomness(self._device), _devices.repeatable(self._device):
             torch.manual_seed(0)
             shape, targets = _one(made_up[0]), made_up[1]
             on_device = each(lambda one: one.to(self._device), made_up[0])
