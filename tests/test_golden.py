@@ -277,14 +277,14 @@ def trained(names: Iterable[str] = RUNS) -> dict[str, Any]:
 
 
 def whatever_is_rounded(from_seed: Callable[[int, str], RunKey]) -> Callable[[type, int, str], RunKey]:
-    """The key of a seed that leaves digests of what a model computes, and of its weights, out of its context.
+    """The key of a seed that leaves the digest of a model's weights out of its context.
 
     With them a machine that rounds otherwise draws otherwise, so that two releases never differ by rounding alone.
     """
 
     def keyed(_: type, seed: int, context: str = "") -> RunKey:
         if context.startswith("["):
-            plan, _, _, _, _, settings, candidate, *_ = json.loads(context)
+            plan, _, _, _, settings, candidate, *_ = json.loads(context)
             context = json.dumps([plan, settings, candidate])
         return from_seed(seed, context)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -131,8 +131,8 @@ def _private(
     counted, canaries = budgeted.planned(budget, source, plan), canary_users.planned(audit, plan, clients)
     parts: tuple[Part, ...] = tuple(part for part in (canaries, counted) if part is not None)
 
-    def keyed_by(functions: Mapping[str, str], weights: str) -> tuple[Any, ...]:
-        own = plan.fingerprint, source.fingerprint, dict(functions), weights, settings.to_dict(), clients.to_dict()
+    def keyed_by(weights: str) -> tuple[Any, ...]:
+        own = plan.fingerprint, source.fingerprint, weights, settings.to_dict(), clients.to_dict()
         return *own, *(value for part in parts for value in part.keyed.values() if value)
 
     whitens = clients.method == WHITEN

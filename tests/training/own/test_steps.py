@@ -263,7 +263,7 @@ def test_the_key_of_another_run_is_refused(data, tmp_path):
 
 def test_a_budget_is_kept_to(data, tmp_path):
     sfumato.set_budget("own", epsilon=3.0, delta=1e-5)
-    choices = {"budget": "own", "noise_multiplier": None, "epsilon": 2.0, "delta": 1e-5}
+    choices = {"budget": "own", "noise_multiplier": None, "epsilon": 2.0, "delta": 1e-5, "seed": None}
     taken(data, tmp_path / "a", until=2, **choices)
     taken(data, tmp_path / "a", **choices)
     assert len(sfumato.read_budget("own").reservations) == 1
@@ -274,6 +274,8 @@ def test_a_budget_is_kept_to(data, tmp_path):
         begun(data, tmp_path / "c", **choices | {"budget": "other"})
     with pytest.raises(SfumatoError, match="which cost nothing"):
         begun(data, tmp_path / "c", public=True, **choices)
+    with pytest.raises(SfumatoError, match="has a seed, so it promises nothing that a budget could count"):
+        begun(data, tmp_path / "c", **choices | {"seed": 1})
 
 
 @pytest.mark.parametrize("verb", ["train", "finish", "report", "verify", "audit"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -81,12 +81,10 @@ def prepare(
     def built(key: RunKey) -> nn.Module:
         return build(own.model, source, settings, key, examples=examples)
 
-    def keyed_by(functions: Mapping[str, str], weights: str) -> tuple[Any, ...]:
+    def keyed_by(weights: str) -> tuple[Any, ...]:
         return (
-            *(plan.fingerprint, source.fingerprint, source.features, functions["function"], weights),
-            *(settings.to_dict(), candidate, functions["in training"]),
+            *(plan.fingerprint, source.fingerprint, source.features, weights, settings.to_dict(), candidate),
             *([] if precision == _devices.PRECISIONS[0] else [precision]),
-            *(functions[name] for name in own.names),
             *(value for part in parts for value in part.keyed.values() if value),
         )
 
@@ -126,19 +124,19 @@ def begun(
     kind: Kind,
     steps: int,
     micro_batch: int = 1,
-    keyed_by: Callable[[Mapping[str, str], str], Sequence[Any]] | None = None,
+    keyed_by: Callable[[str], Sequence[Any]] | None = None,
 ) -> dict[str, Any]:
     """What every job has, whatever it makes and promises: the fields of `Job`.
 
     Args:
         built: the model with its initial weights, by the key.
         own, kind, steps, micro_batch: the job's.
-        keyed_by: of a run with a promise all that its sums depend on, for digests of what its model computes and of its
-            weights; None where nothing is promised.
+        keyed_by: of a run by a plan its plan, data, settings and the digest of its initial weights; None where there
+            is no plan.
 
-    **Guarantee.** Runs that promise something and differ in anything that their sums depend on have keys of their own,
-    under one seed too: noise that two releases share is gone from their difference, and their epsilons would not add
-    up. What the model computes is known by trying it, in evaluation and in training.
+    **Guarantee.** A run without a seed has a key of its own. With a seed runs of other plans, data or settings have
+    other keys, so that one that is trained anew does not show by its noise who left; but nothing is promised, since
+    code that no key is bound to may differ too.
     """
     device, threads = settled_on(start)
     what = PUBLIC if keyed_by is None else "initial weights"
@@ -149,7 +147,7 @@ def begun(
     if keyed_by is not None:
         functions["in training"] = pins.model_digest(module, synthetic, training=True)
         if start.unfinished.key is None and settings.seed is not None:
-            decided = keyed_by(functions, pins.weights_digest(module.state_dict()))
+            decided = keyed_by(pins.weights_digest(module.state_dict()))
             key = RunKey.from_seed(settings.seed, json.dumps(decided, sort_keys=True))
     module.to(device)
     check_choices(module, settings, steps=max(1, steps), own=own.optimizer)  # where nothing is trained there is none
