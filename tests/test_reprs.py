@@ -69,8 +69,8 @@ def test_a_plan_a_statement_a_model_a_source_and_a_verdict(one_run: Run, spots, 
     )
     epsilon = rounded_up(plan.epsilon())
     assert said(one_run.statement) == (
-        f"Statement(({epsilon}, 0.001)-differentially private for each training example, to whoever does not know its "
-        f"seed, add-or-remove; plan {plan.fingerprint[:16]})"
+        f"Statement(no promise, an experiment by a seed; its plan would be ({epsilon}, 0.001)-differentially private "
+        f"for each training example, add-or-remove; plan {plan.fingerprint[:16]})"
     )
     loaded = one_run.load()
     count = sum(parameter.numel() for parameter in loaded.module.parameters())

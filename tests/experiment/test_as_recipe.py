@@ -66,11 +66,10 @@ def test_the_search_that_the_settings_came_from_stands_in_it():
     assert found["search"] == {**search, "material": "aa"}
 
 
-def test_a_seed_is_not_to_be_given_away():
-    """To whoever knows it the run promises nothing."""
+def test_a_seed_is_said_to_void_the_promise():
     options = {"source": "digits", "epsilon": 3.0}
     warned = [
-        "Leave the seed out" in str(text_of({"request": {"options": options | more}, "data": {}}))
+        "With a seed a run promises nothing" in str(text_of({"request": {"options": options | more}, "data": {}}))
         for more in ({}, {"seed": 5})
     ]
     assert warned == [False, True]

@@ -21,7 +21,7 @@ from sfumato.runs.owner import chained, uses
 from sfumato.search import Trial
 from sfumato.training.conclusion.run_page import report
 
-SETTINGS = Settings(model="linear", learning_rate=0.5, optimizer="sgd", momentum=0.0, ema=0.0, seed=3)
+SETTINGS = Settings(model="linear", learning_rate=0.5, optimizer="sgd", momentum=0.0, ema=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +176,7 @@ def test_a_budget_of_another_unit_is_refused_before_anything_is_built(private, p
 
 @pytest.fixture
 def trial() -> Trial:
-    experiment = Experiment(model="linear", learning_rate=0.5, steps=2, batch_size=64, noise_multiplier=8.0, seed=1)
+    experiment = Experiment(model="linear", learning_rate=0.5, steps=2, batch_size=64, noise_multiplier=8.0)
     return Trial(
         experiment=experiment,
         source=SourceSpec(spec="digits", public=False),
