@@ -67,9 +67,12 @@ def test_heads_begin_at_prototypes_by_rule_and_at_random_as_in_the_paper_where_t
         ({"client_head": "zero"}, "client_head must be one of random, prototype"),
         (
             {"client_head": "prototype", "method": "fedavg"},
-            "client_head=prototype.*method fedavg with the loss softmax",
+            "method fedavg does not read client_head, and client_head=prototype is given",
         ),
-        ({"client_head": "prototype", "client_loss": "binary"}, "client_head=prototype.*with the loss binary has none"),
+        (
+            {"client_head": "prototype", "client_loss": "binary"},
+            "fedemb with the loss binary does not read client_head",
+        ),
         ({"client_temperature": 1.0, "method": "dpsgd"}, "client_temperature=1.0.*leave client_temperature out"),
         ({"client_temperature": -1.0}, "client_temperature must be positive"),
     ],

@@ -36,6 +36,19 @@ MAPPED = 32
 """K, how many directions of the features a map is measured of: docs/embeddings.md."""
 FEATURES_DIMENSION = 512
 """D by rule, where an embedding begins at fixed features: so many random directions keep their similarities."""
+OF_LOCAL_HEADS = ("head_scale", "client_head", "client_temperature", "reconstruction_steps")
+"""What is read of a client's own head alone: fedemb's, with the loss softmax."""
+OF_LOCAL_TRAINING = (
+    *("client_rate", "client_momentum", "client_epochs", "client_batch_size", "client_examples", "client_loss"),
+    *("shuffle_buffer", *OF_LOCAL_HEADS),
+)
+"""What is read of a client's training."""
+_UNREAD: dict[str, tuple[str, ...]] = {
+    "fedavg": OF_LOCAL_HEADS,
+    "fedavg-noiseless": OF_LOCAL_HEADS,
+    "dpsgd": ("clients", "grouping", "quantile", *OF_LOCAL_TRAINING),
+    "central": ("clients", "grouping", "quantile", "max_norm", *OF_LOCAL_TRAINING),
+}
 GROUPINGS = ("random", "group", "fixed")
 LARGEST_SMALL_IMAGE = 32
 """Pixels: on images of at most this side LeNet is the model by rule, on larger ones MobileNetV2."""
@@ -43,6 +56,18 @@ DECAY = 0.9999
 """Of the moving average, where gradients are taken at it and none is given."""
 USERS_PER_ROUND, USERS_PER_CLIENT, ROUNDS = 256, 8, 200
 """Of Xu et al. 2022 for EMNIST."""
+
+
+def unread(method: str | None, client_loss: str | None = None) -> tuple[str, ...]:
+    """The choices that a method does not read, with this loss of its clients: one that is given is refused, and one of
+    a recipe for another method is left out.
+
+    >>> unread("fedavg") == unread("fedemb", "triplet")
+    True
+    """
+    if client_loss not in (None, "softmax") and method not in _UNREAD:
+        return OF_LOCAL_HEADS
+    return _UNREAD.get(method or METHODS[0], ())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ from sfumato.embedding.choices import (
     ClientChoices,
     Clients,
     ServerChoices,
+    unread,
 )
 from sfumato.experiment.budget import NoiseMade, Pair
 
@@ -135,6 +136,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
     def refuse_others(self) -> None:
         """Refuse what is no choice of a method that begins at fixed features."""
         method = self.chosen
+        self._refuse_unread(method)
         if method not in AT_FEATURES:
             return
         known = (*OF_FEATURES, *(OF_WHITENING if method == WHITEN else ()))
@@ -151,6 +153,17 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
                 f"{odd} is given",
                 f"leave it out, or take method {METHODS[0]}",
             )
+
+    def _refuse_unread(self, method: str) -> None:
+        """Refuse a choice that the method does not read: whoever compared two of its values would compare a run with
+        itself."""
+        for name in unread(method, self.client_loss):
+            if name in self.given:
+                loss = f" with the loss {self.client_loss}" if self.client_loss and name != "client_loss" else ""
+                raise SfumatoError(
+                    f"method {method}{loss} does not read {name}, and `{name}={self.given[name]}` is given",
+                    f"leave {name} out",
+                )
 
     def refuse_no_noise(self) -> None:
         """Refuse a noise multiplier of 0.
@@ -253,15 +266,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
 
         loss = self.client_loss or "softmax"
         own = self.chosen in LOCAL_HEAD and loss == "softmax"
-        first = one_of("client_head", self.client_head or ("prototype" if own else "random"), FIRST_HEADS)
-        asked = {"client_head": None if first == "random" else first, "client_temperature": self.client_temperature}
-        for name, value in asked.items():
-            if value is not None and not own:
-                raise SfumatoError(
-                    f"`{name}={value}` is of clients' heads, and method {self.chosen} with the loss {loss} has none",
-                    f"leave {name} out, or take method {LOCAL_HEAD[0]} with the loss softmax",
-                )
-        return first
+        return one_of("client_head", self.client_head or ("prototype" if own else "random"), FIRST_HEADS)
 
     def settings(self, source: Source) -> Settings:
         """Of model and server."""

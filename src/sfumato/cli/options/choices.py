@@ -147,6 +147,7 @@ class Begins(EndsWithJson, RunChoices, SourceChoices):
     def with_recipe(self, what: str) -> Self:
         """These options over those of the recipe, where `what` is one."""
         from sfumato.data import refuse_absent
+        from sfumato.embedding.choices import unread
 
         if not recipe.named_by(what):
             if self.source is not None:
@@ -168,6 +169,9 @@ class Begins(EndsWithJson, RunChoices, SourceChoices):
             options.pop("private", None)
         if "pretrained" in given and not FilePath(given["pretrained"]).is_dir():
             options.pop("pretrained_weights", None)  # a choice between the weights of a run, not of a file or of timm's
+        if {"method", "client_loss"} & set(given):  # of a method that reads less than the recipe's
+            method, loss = (given.get(name, options.get(name)) for name in ("method", "client_loss"))
+            options = {name: value for name, value in options.items() if name not in unread(method, loss)}
         if {"bit_depth", "window"} & set(given):  # of which there can be only one
             options = {name: value for name, value in options.items() if name not in ("bit_depth", "window")}
         merged = replace(self, **{**options, **given})

@@ -84,7 +84,7 @@ class LocalSGD:
         not_negative("reconstruction_steps", self.reconstruction_steps)
         if self.head == "global" and self.loss != "softmax":
             raise SfumatoError(
-                f"loss {self.loss!r} has no head, and head is 'global'", "take the loss softmax, or a local head"
+                f"client_loss {self.loss!r} has no head, and head is 'global'", "take the loss softmax, or a local head"
             )
         if self.reconstruction_steps and not self.has_local_head:
             raise SfumatoError(

@@ -1,0 +1,101 @@
+"""No choice of a training of embeddings is taken and ignored."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import sfumato
+from sfumato import RunKey, SfumatoError
+
+CHANGED = {
+    "clients": 3,
+    "grouping": "group",
+    "client_rate": 0.1,
+    "client_momentum": 0.5,
+    "head_scale": 7.0,
+    "client_epochs": 2,
+    "client_batch_size": 2,
+    "client_examples": 3,
+    "shuffle_buffer": 2,
+    "client_loss": "triplet",
+    "client_head": "random",
+    "client_temperature": 0.7,
+    "reconstruction_steps": 1,
+    "quantile": 0.5,
+    "max_norm": 0.02,
+    "per_user": 2,
+    "far": 0.1,
+    "dimension": 9,
+    "learning_rate": 0.3,
+    "optimizer": "adam",
+    "ema": 0.5,
+    "steps": 3,
+    "momentum": 0.1,
+    "weight_decay": 0.1,
+    "warmup": 2,
+    "schedule": "cosine",
+}
+"""Of each choice a value that is no default."""
+RECORDED = {"far", "grouping"}
+"""What names or measures something, and need not move a weight."""
+METHODS = ("fedemb", "fedavg", "dpsgd", "central", "fedemb-noiseless", "fedavg-noiseless")
+
+
+@pytest.fixture(autouse=True)
+def one_key(monkeypatch):
+    """Else every choice would change the noise, since a seed's key depends on all of them."""
+    monkeypatch.setattr(RunKey, "from_seed", classmethod(lambda cls, seed, context="": cls(bytes(range(32)))))
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory):
+    place, numbers = tmp_path_factory.mktemp("people") / "people.npz", np.random.default_rng(0)
+    images = numbers.integers(0, 255, (120, 8, 8, 1), dtype=np.uint8)
+    users, kinds = np.arange(120) % 24, np.arange(120) % 5
+    parts = {
+        "x_train": images[:100],
+        "y_train": kinds[:100],
+        "users_train": users[:100],
+        "groups_train": users[:100] // 6,
+    }
+    rest = {"x_test": images[100:], "y_test": kinds[100:], "users_test": 50 + users[100:], "groups_test": users[100:]}
+    np.savez(place, **parts, **rest)
+    return str(place)
+
+
+def trained(people, place, method, **more):
+    private = method in ("fedemb", "fedavg", "dpsgd")
+    given = {"method": method, "model": "linear", "seed": 1, "steps": 2, "dimension": 8, "learning_rate": 0.5}
+    given |= {"batch_size": 12} | ({"noise_multiplier": 1.0} if private else {})
+    given |= ({} if method in ("central", "dpsgd") else {"max_norm": 0.01}) | more
+    source = sfumato.open_source(f"npz:{people}", owner_key=sfumato.owner_key(), public=not private)
+    sfumato.embed(source, **given, directory=place, threads=1, device="cpu")
+    record = json.loads((place / "settings.json").read_text())
+    own = {key: value for key, value in record.items() if key not in ("run", "request", "places", "environment")}
+    return load_file(place / "model.safetensors"), own
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_choice_that_is_given_changes_the_result_or_is_refused(people, tmp_path, method):
+    plain, record = trained(people, tmp_path / "plain", method)
+    again, same = trained(people, tmp_path / "again", method)
+    assert all(torch.equal(plain[one], again[one]) for one in plain)
+    assert record == same
+    ignored = []
+    for name, value in CHANGED.items():
+        try:
+            changed, its_record = trained(people, tmp_path / name, method, **{name: value})
+        except SfumatoError as error:
+            assert name in str(error), f"{name} is refused without being named: {error}"
+            continue
+        moved = plain.keys() != changed.keys() or any(
+            plain[one].shape != changed[one].shape or not torch.equal(plain[one], changed[one]) for one in plain
+        )
+        if not moved and not (name in RECORDED and record != its_record):
+            ignored.append(name)
+    assert ignored == []
