@@ -33,7 +33,7 @@ CHANGED = {
     "dimension": 9,
     "learning_rate": 0.3,
     "optimizer": "adam",
-    "ema": 0.5,
+    "ema": 0.1,
     "steps": 3,
     "momentum": 0.1,
     "weight_decay": 0.1,

@@ -119,9 +119,13 @@ class Train(Observed, Together, PrivateChoices):
         """Train by an algorithm whose claim does not hold, and say so."""
         from sfumato.cli.verbs.pretrain import show_public
         from sfumato.training.parts import budgeted
+        from sfumato.training.parts.registry import OPTIONS
         from sfumato.training.public import printed_run
 
         budgeted.check(self.budget, public=True)
+        for name in self.given.keys() & {*OPTIONS, "precision", "micro_batch", "title"}:
+            option = f"--{name.replace('_', '-')}"
+            raise SfumatoError(f"{option} is given, and --normalisation printed-2020 does not read it", "leave it out")
         run = self.directory()
         with Bars() as progress:
             for line in self.notes_on(run):

@@ -185,6 +185,8 @@ def _check(plan: PrivacyPlan, settings: Settings) -> None:
         "views": settings.views != Views(),
         "noise": settings.noise != STANDARD,
         "trainable": bool(settings.descent.trainable),
+        "loss": settings.objective.loss != "softmax",
+        "class_prevalence": bool(settings.objective.class_prevalence),
     }
     for name, is_odd in odd.items():
         if is_odd:
