@@ -6,6 +6,7 @@ import difflib
 import json
 import math
 import operator
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ class SfumatoError(ValueError):
         remedy: what to do about it. One sentence without the full stop.
 
     In both an argument may stand in backticks, as in "give another `directory`" or "declare it (`public=True`)"; the
-    command line shows it as its own option.
+    command line shows it as its own option. It is one line: what a file's own words would do to a terminal is escaped.
 
     >>> print(SfumatoError("epsilon must be positive, got -1", "give a number such as 3"))
     epsilon must be positive, got -1; give a number such as 3
@@ -27,6 +28,7 @@ class SfumatoError(ValueError):
     """
 
     def __init__(self, problem: str, remedy: str):
+        problem, remedy = _escaped(problem), _escaped(remedy)
         super().__init__(f"{problem}; {remedy}".replace("`", ""))
         self.problem = problem
         self.remedy = remedy
@@ -39,12 +41,35 @@ class SfumatoError(ValueError):
         return [f"SfumatoError: {self}"]
 
 
+_UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def _escaped(text: str) -> str:
+    return _UNWRITABLE.sub(lambda found: " " if found[0] == "\n" else ascii(found[0])[1:-1], text)
+
+
+def unwritable(text: str) -> str | None:
+    """Why a terminal, a table or a page could not show a text as it is, or would show another; None where it can.
+
+    >>> unwritable("cat"), unwritable("cat\\x1b[2J"), unwritable("\\u202ecat"), unwritable("\\udcff")
+    (None, 'holds a control character', 'turns the direction of writing', 'is not UTF-8')
+    """
+    found = _UNWRITABLE.search(text)
+    if found is None:
+        return None
+    if "\ud800" <= found[0] <= "\udfff":
+        return "is not UTF-8"
+    return "turns the direction of writing" if found[0] >= "\u202a" else "holds a control character"
+
+
 def number(name: str, value: object, *, remedy: str = "give a finite number") -> float:
     """The value as a finite float, or a refusal."""
     try:
         result = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise SfumatoError(f"{name} must be a number, got {value!r}", remedy) from None
+    except OverflowError:
+        raise SfumatoError(f"{name} must be a finite number, got {shortened(value)}", remedy) from None
     if isinstance(value, (bool, str)) or not math.isfinite(result):
         raise SfumatoError(f"{name} must be a finite number, got {value!r}", remedy)
     return result

@@ -1292,6 +1292,11 @@ def zero_byte_in_a_label(path):
     return listing(path, "path,label\n0.png,a\0\n1.png,a\n"), {}
 
 
+@refused("class name '\\u202egod' turns the direction of writing; rename it")
+def label_that_turns_the_direction_of_writing(path):
+    return listing(path, "path,label\n0.png,\u202egod\n1.png,a\n"), {}
+
+
 @refused("class name 'cat\\n1.png,dog' holds a control character; rename it")
 def quotation_that_swallows_a_line(path):
     return listing(path, 'path,label\n0.png,"cat\n1.png,dog"\n2.png,cat\n'), {}

@@ -75,6 +75,32 @@ def test_the_same_export_again_is_the_same_bytes_and_anything_else_there_is_refu
         sfumato.export(path, to="torch-export", output=tmp_path / "b")
 
 
+def test_a_name_that_ends_as_the_formats_file_is_that_file_with_its_papers_beside_it(tmp_path):
+    path = model(tmp_path, "linear")
+    (tmp_path / "README.md").write_text("mine")
+    for _ in range(2):
+        made = sfumato.export(path, to="torch-export", output=tmp_path / "d.pt2")
+        assert (made.path, made.files) == (
+            tmp_path / "d.pt2",
+            ("d.pt2", "d.preprocessing.json", "d.README.md"),
+        )
+    torch.export.load(made.path)
+    said = json.loads((tmp_path / "d.preprocessing.json").read_text("utf-8"))
+    card = (tmp_path / "d.README.md").read_text("utf-8")
+    assert said["classes"] == list(CLASSES)
+    assert 'torch.export.load("d.pt2")' in card
+    assert "`d.preprocessing.json`" in card
+    assert (tmp_path / "README.md").read_text() == "mine"
+    for to in ("onnx", "timm"):
+        with pytest.raises(
+            SfumatoError, match=r"d\.pt2 has the name of a file of torch-export, and not of|not installed"
+        ):
+            sfumato.export(path, to=to, output=tmp_path / "d.pt2")
+    (tmp_path / "e.pt2").mkdir()
+    with pytest.raises(SfumatoError, match=r"e\.pt2 is there already"):
+        sfumato.export(path, to="torch-export", output=tmp_path / "e.pt2")
+
+
 def test_a_folder_with_another_models_export_is_refused_before_anything_is_made(tmp_path, monkeypatch):
     sfumato.export(model(tmp_path, "linear"), to="torch-export")
     monkeypatch.setattr(torch_export, "write", lambda *given: pytest.fail("made first"))

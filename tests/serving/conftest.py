@@ -77,7 +77,7 @@ def serving(monkeypatch):
         monkeypatch.setattr("sfumato.serving.server.GRACE", 0.0)
         if grace is not None:
             monkeypatch.setattr("sfumato.serving.server.grace", grace)
-        service = Service(loaded, limits=Limits(**limits), key=key)
+        service = Service(loaded, limits=Limits(**limits), key=key, local=True)
         ready, listener = server(service), listening("127.0.0.1", 0)
         place = listener.getsockname()
         thread = threading.Thread(target=serve, args=(ready, listener))

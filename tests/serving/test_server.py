@@ -6,9 +6,12 @@ import asyncio
 import base64
 import io
 import json
+import re
 import socket
+import struct
 import threading
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -23,7 +26,7 @@ from sfumato.serving.key import ApiKey
 httpx = pytest.importorskip("httpx", reason="sfumato[test] is not installed whole")
 PNG = {"content-type": "image/png"}
 ARRAY = {"content-type": "application/x-npy"}
-HEAD = b"POST /predict HTTP/1.1\r\nhost: a\r\ncontent-type: image/png\r\ncontent-length: %d\r\n"
+HEAD = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: image/png\r\ncontent-length: %d\r\n"
 CLIENT = httpx.Client(verify=False, timeout=60)  # without the seconds that certificates take
 
 
@@ -31,6 +34,16 @@ CLIENT = httpx.Client(verify=False, timeout=60)  # without the seconds that cert
 def _closed_at_the_end():
     yield
     CLIENT.close()
+
+
+def early_end() -> bytes:
+    """A PNG whose compressed stream is whole, and holds one row of the eight."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"\0" + 8 * b"\xff")) + chunk(b"IEND", b"")
 
 
 def url(place) -> str:
@@ -160,10 +173,14 @@ def test_embeddings_labels_and_texts(serving, loaded, png):
         (b"x", "multipart/form-data", 400, "the form cannot be read"),
         (b"--b\r\n\r\n", "multipart/form-data; boundary=b", 400, "the form cannot be read"),
         (b"--b--\r\n", "multipart/form-data; boundary=b", 400, "no images"),
+        (b"--b\r\nA: secret", "multipart/form-data; boundary=b", 400, "no images"),
+        (b"--b--\r\nsecret", "multipart/form-data; boundary=b", 400, "no images"),
+        (early_end(), "image/png", 400, "broken or cut short"),
     ],
 )
-def test_bad_content_is_refused_in_one_line(shared, content, kind, status, words):
+def test_bad_content_is_refused_in_one_line(shared, content, kind, status, words, capfd):
     refused(shared.post("/predict", content=content, headers={"content-type": kind}), status, words)
+    assert "".join(capfd.readouterr()) == ""
 
 
 @pytest.fixture(scope="module")
@@ -265,7 +282,7 @@ def test_an_answer_that_is_not_read_is_cut_off(serving, loaded):
         line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         line.connect(place)
         line.settimeout(10)
-        line.sendall(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n" * 500)  # more than any buffer of the kernel takes
+        line.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n" * 500)  # more than any buffer of the kernel takes
         time.sleep(1.2)
         received = 0
         with suppress(ConnectionError):
@@ -373,7 +390,7 @@ def test_what_was_sent_as_the_end_came_is_answered(serving, loaded, png):
     with ExitStack() as stack:
         with serving(loaded, grace=grace) as (place, _):
             unused, used = (stack.enter_context(socket.create_connection(place, timeout=10)) for _ in range(2))
-            used.sendall(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n")
+            used.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert whole(used).startswith(b"HTTP/1.1 200")
 
             def late(line):
@@ -416,6 +433,29 @@ def test_the_page_has_the_statement_and_runs_its_own_script_alone(serving, loade
     assert "script-src 'sha256-" in policy
     assert "http" not in response.text.replace("http-equiv", "")
     assert "server" not in response.headers
+    # A display of its own would outweigh the attribute `hidden` of the image that nobody has sent yet.
+    assert re.search(r"\.drop img\[hidden\] \{ display: none; \}", response.text)
+
+
+@pytest.mark.parametrize("path", ["/", "/predict", "/metrics", "/statement", "/healthz", "/nothing/"])
+def test_requests_to_another_host_are_refused_on_a_loopback_address(serving, loaded, png, path):
+    with serving(loaded) as (place, _):
+        method, content = ("POST", png(40)) if path == "/predict" else ("GET", None)
+
+        def status(host):
+            found = CLIENT.request(method, url(place) + path, content=content, headers={**PNG, "host": host})
+            assert "rebound" not in f"{found.headers} {found.text}"
+            return found.status_code
+
+        own = {404} if path == "/nothing/" else {200}
+        assert {status(host) for host in ("localhost:9000", "LOCALHOST", "127.0.0.1:1", "[::1]:1", "[::1]")} == own
+        others = ("rebound.example", "rebound.example:8000", "localhost.rebound.example", "127.0.0.1.rebound.example:1")
+        assert {status(host) for host in (*others, "192.168.0.1", "[::1].rebound", "")} <= {421, 404, 400}
+
+
+def test_no_path_is_redirected(shared):
+    for path in ("/predict/", "/statement/"):
+        refused(shared.get(path, headers={"host": "elsewhere.example"}), 404, "of this path")
 
 
 def test_unknown_paths_and_methods_are_refused(shared):

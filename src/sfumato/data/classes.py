@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
-from sfumato._checks import SfumatoError, shortened
+from sfumato._checks import SfumatoError, shortened, unwritable
 
 LONGEST_NAME = 255
 """Characters in the name of a class or a user: an array of text gives every name the room of the longest."""
@@ -55,9 +55,6 @@ def require_named(label: int, classes: int, where: str, *, first: int) -> None:
         )
 
 
-_UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-
-
 def refuse_unwritable(text: str, what: str, *, longest: int | None = LONGEST_NAME) -> None:
     """Refuse a name that a table, a page or a terminal could not show, or that would fill the memory.
 
@@ -70,9 +67,7 @@ def refuse_unwritable(text: str, what: str, *, longest: int | None = LONGEST_NAM
         raise SfumatoError(
             f"{what} {shortened(repr(text))} has {len(text):,} characters", f"give a name of at most {longest}"
         )
-    found = _UNWRITABLE.search(text)
-    if found:
-        why = "is not UTF-8" if "\ud800" <= found[0] <= "\udfff" else "holds a control character"
+    if (why := unwritable(text)) is not None:
         raise SfumatoError(f"{what} {text!r} {why}", "rename it")
 
 

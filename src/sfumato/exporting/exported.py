@@ -35,6 +35,8 @@ FORMATS: MappingProxyType[str, Any] = MappingProxyType(
 )
 TOLERANCE = 1e-5
 """By how much an exported model's probabilities, or numbers of an embedding, may differ from the run's."""
+ENDINGS = {".onnx": "onnx", ".pt2": "torch-export"}
+"""Of formats whose model is one file."""
 COUNTS = (1, 2, 7)
 """Of made-up records that are given to it at once."""
 
@@ -44,8 +46,8 @@ class Exported:
     """An exported model.
 
     Args:
-        path: the folder.
-        files: the names of what is in it, the model first.
+        path: the folder, or the model's file where that was named.
+        files: the names of what was written, the model first.
         difference: the largest one between its outputs and the run's, on made-up records.
     """
 
@@ -71,8 +73,9 @@ def export(
         run: the run directory, or a model file alone, such as `aggregate` makes.
         to: "onnx", "torch-export", "timm" for a folder of a model of timm, or "huggingface" for one of a model of timm
             or transformers.
-        output: the folder, which may hold nothing but this very export. (default: export-TO in the run directory, or
-            NAME-TO beside a model file NAME.safetensors)
+        output: the folder, which may hold nothing but this very export; or, with a name that ends in .onnx or .pt2, the
+            model's file, beside which NAME.preprocessing.json and NAME.README.md are put. (default: export-TO in the
+            run directory, or NAME-TO beside a model file NAME.safetensors)
         model: as for `load`.
 
     **Guarantee.** Post-processing of the released model: it costs nothing.
@@ -87,8 +90,14 @@ def export(
         raise SfumatoError(f"--to {to} needs {' and '.join(missing)}, not installed", "pip install 'sfumato[onnx]'")
     loaded, path = load(run, model=model), Path(run)
     file, own = (path / names.MODEL, "export") if path.is_dir() else (path, path.stem)
-    folder = file.with_name(f"{own}-{to}") if output is None else Path(output)
-    _refuse_occupied(folder)
+    target = file.with_name(f"{own}-{to}") if output is None else Path(output)
+    single = _is_file(target, to)
+    folder, renamed = target, {}
+    if single:
+        beside = {name: f"{target.stem}.{name}" for name in (described.FILE, CARD)}
+        folder, renamed = target.parent, {form.FILE: target.name, **beside}
+    else:
+        _refuse_occupied(folder)
     served = Served(loaded)
     if to == "huggingface" and transformers.pretrained(served.module) is not None:
         form = transformers
@@ -96,7 +105,8 @@ def export(
         spelling = (about_of(stored.metadata(), file) or {})["model"]
     released = names.file_hash(file)
     facts = described.about(served, model=spelling, to=to, released=released)
-    contents = {described.FILE: (json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()}
+    paper = (json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    contents = {renamed.get(described.FILE, described.FILE): paper}
     _refuse_other(folder, contents)
     with tempfile.TemporaryDirectory() as made:
         place = Path(made)
@@ -104,12 +114,15 @@ def export(
             form.write(served, place, facts)
             difference = _checked(form.opened(place, served), served, spelling, to)
         files = sorted(place.iterdir(), key=lambda one: one.name != form.FILE)
-        contents = {one.name: one.read_bytes() for one in files} | contents
+        contents = {renamed.get(one.name, one.name): one.read_bytes() for one in files} | contents
     use = described.use(served, form.USE, **form.used(served))
+    for name, given in renamed.items():
+        use = use.replace(name, given)
     network = f"{spelling} on {facts['backbone']}" if "backbone" in facts else spelling
     card = exported_card(path, loaded, model=network, use=use, library=form.LIBRARY, released=released)
-    _put(folder, contents | {CARD: card.encode()})
-    return Exported(path=folder, files=(*contents, CARD), difference=difference)
+    contents |= {renamed.get(CARD, CARD): card.encode()}
+    _put(folder, contents, alone=not single)
+    return Exported(path=target, files=tuple(contents), difference=difference)
 
 
 @torch.no_grad()
@@ -132,6 +145,14 @@ def _checked(answer: Any, served: Served, model: str, to: str) -> float:
     return largest
 
 
+def _is_file(target: Path, to: str) -> bool:
+    """Whether a name is that of the model's file, by its ending; refused is that of another format."""
+    meant = ENDINGS.get(target.suffix)
+    if meant not in (None, to):
+        raise SfumatoError(f"{target} has the name of a file of {meant}, and not of {to}", f"give `to={meant}`")
+    return meant is not None
+
+
 def _refuse_occupied(folder: Path) -> None:
     """Refuse a place that holds something else than an export."""
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / described.FILE).is_file())):
@@ -141,14 +162,14 @@ def _refuse_occupied(folder: Path) -> None:
 def _refuse_other(folder: Path, contents: dict[str, bytes]) -> None:
     """Refuse a folder in which a file of one of these names holds something else."""
     for name, content in sorted(contents.items()):
-        if (folder / name).exists() and (folder / name).read_bytes() != content:
+        if (folder / name).is_dir() or ((folder / name).exists() and (folder / name).read_bytes() != content):
             raise SfumatoError(f"{folder / name} is there already and holds something else", "give another `output`")
 
 
-def _put(folder: Path, contents: dict[str, bytes]) -> None:
-    """Write the files; where there are some already, they must be these."""
+def _put(folder: Path, contents: dict[str, bytes], *, alone: bool) -> None:
+    """Write the files; where there are some already, they must be these, and the only ones if they are to be alone."""
     there = {one.name for one in folder.iterdir()} if folder.is_dir() else set()
-    for name in sorted(there - set(contents)):
+    for name in sorted(there - set(contents)) if alone else ():
         raise SfumatoError(f"{folder / name} is no part of this export", "give another `output`")
     _refuse_other(folder, contents)
     try:

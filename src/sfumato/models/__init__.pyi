@@ -37,6 +37,7 @@ from .weights.backbone import Backbone as Backbone
 from .weights.backbone import Expects as Expects
 from .weights.backbone import build_backbone as build_backbone
 from .weights.backbone import load_backbone as load_backbone
+from .weights.bounded import bounded as bounded
 from .weights.head import Head as Head
 from .weights.head import OnBackbone as OnBackbone
 from .weights.head import create_head as create_head

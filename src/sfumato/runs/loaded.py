@@ -241,7 +241,7 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = N
                 return _normalised(own, about.get("normalisation"), weights)
 
             made = about.get(ENTRY, {})
-            with torch.random.fork_rng(devices=[]):
+            with torch.random.fork_rng(devices=[]), models.bounded(path):
                 if made.get("method") not in ENSEMBLES:
                     return _filled(built(), weights, about, path)
                 count = len(made["steps"])

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+import ipaddress
+import logging
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+LOCAL = "localhost"
+
 GONE = 499
 """The status that is counted where a client has gone before it was answered."""
 
@@ -40,13 +45,15 @@ class Service:
         loaded: the model.
         limits: what is taken at most.
         key: what requests must bring; None where anybody may ask.
+        local: whether it listens on a loopback address. Then requests must be to such an address, too: a page of
+            another host whose name is made to lead here would have this one's answers (DNS rebinding).
 
     **Guarantee.** Answers are functions of the released model and of what was sent; nothing of what was sent is kept or
     logged. Source: post-processing, Dwork and Roth 2014, Proposition 2.1.
     """
 
-    def __init__(self, loaded: Loaded, *, limits: Limits | None = None, key: ApiKey | None = None):
-        self.limits, self._key, self.counts = limits or Limits(), key, Counts()
+    def __init__(self, loaded: Loaded, *, limits: Limits | None = None, key: ApiKey | None = None, local: bool = False):
+        self.limits, self._key, self._local, self.counts = limits or Limits(), key, local, Counts()
         self._answering = Answering(loaded, self.limits.batch)
         self._batches: Batches | None = None
 
@@ -59,6 +66,7 @@ class Service:
             from starlette.routing import Route
         except ImportError:
             raise missing() from None
+        logging.getLogger("python_multipart").setLevel(logging.CRITICAL + 1)  # it quotes what was sent
         self._rendered = page(self._answering, closed=self._key is not None)
         handlers: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
             "/": ("GET", self._page),
@@ -70,11 +78,9 @@ class Service:
             "/embed": ("POST", self._embed),
         }
         routes = [Route(path, self._answered(one), methods=[method]) for path, (method, one) in handlers.items()]
-        return Starlette(
-            routes=routes,
-            lifespan=self._lifespan,
-            exception_handlers={HTTPException: self._unknown},
-        )
+        found = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={HTTPException: self._unknown})
+        found.router.redirect_slashes = False  # to whatever host a request names
+        return found
 
     @asynccontextmanager
     async def _lifespan(self, application: Starlette) -> AsyncIterator[None]:
@@ -94,6 +100,8 @@ class Service:
 
             began = time.perf_counter()
             try:
+                if self._local:
+                    require_local(request.headers.get("host", LOCAL))
                 response = await handler(request)
             except ClientDisconnect:
                 response = Response(status_code=GONE)
@@ -179,6 +187,25 @@ class Service:
 
         self._require_key(request)
         return Response(self.counts.text(), media_type=CONTENT_TYPE)
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine reaches an address.
+
+    >>> is_local("localhost"), is_local("127.0.0.5"), is_local("::1"), is_local("0.0.0.0"), is_local("rebound.example")
+    (True, True, True, False, False)
+    """
+    try:
+        return host.lower() == LOCAL or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def require_local(host: str) -> None:
+    """Refuse a request whose header says that it is to another host than this machine; on any port, for tunnels."""
+    found = re.fullmatch(r"(?:\[([^]]*)\]|([^:]*))(?::\d*)?", host)
+    if found is None or not is_local(found[1] or found[2]):
+        raise Refused(421, "the header Host names another host", "ask by localhost, or serve on another `host`")
 
 
 def missing() -> SfumatoError:

@@ -110,6 +110,29 @@ def test_a_misspelt_option_is_told_what_was_probably_meant(line: str, meant: str
         recipe.read("wrong.toml", {}, {*KNOWN, "learning_rate", "precision", "examples"})
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a = " + "[" * 100_000, "the recipe r.toml is nested too deeply; "),
+        (
+            "steps = " + "9" * 50_000,
+            r"is not valid TOML \(Exceeds the limit \(4300 digits\).*; correct",
+        ),
+        ('source = "digits"\nepsilon = ' + "9" * 3_000, r"--epsilon must be a finite number, got 9+\.\.\.; "),
+        ('"\\u001b[2J\\nsteps" = 3', r"unknown options: \\x1b\[2J steps; "),
+    ],
+    ids=["deep", "long", "large", "escape"],
+)
+def test_a_hostile_recipe_is_refused_in_one_line(text: str, words: str, capsys):
+    Path("r.toml").write_text(text)
+    assert main(["train", "r.toml", "--output", "r"]) == 1
+    said = capsys.readouterr().err
+    assert re.search(words, said), said
+    assert said.count("\n") == 1
+    assert said.strip().isprintable()
+    assert len(said) < 400
+
+
 def test_a_row_is_planned_as_it_stands_and_says_what_its_noise_comes_to(rows: str, capsys):
     assert main(["train", rows, "--epsilon", "1", "--dry-run", "--json"]) == 0
     printed = capsys.readouterr()

@@ -1,5 +1,7 @@
 """The self-check passes what is right and refuses what is planted."""
 
+import contextlib
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,6 +9,7 @@ from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.gradients import ClippedGradient
+from sfumato.gradients.checks import selfcheck
 from sfumato.gradients.sites.conv import ConvSite
 from sfumato.gradients.sites.linear import OuterProduct
 from sfumato.gradients.use import Instantiated
@@ -52,6 +55,16 @@ def test_norms_whose_squares_vanish_are_no_difference():
 
     model = nn.Sequential(nn.Flatten(), nn.Linear(9, 3)).double()
     ClippedGradient(model, vanishing).self_check((1, 3, 3))
+
+
+@pytest.mark.parametrize(("own", "right"), [(2e-12, True), (1e-4, False)])
+def test_a_norm_beside_nothing_is_rounding_as_far_as_the_other_norms_say(own, right):
+    def answer(small):
+        return selfcheck._Answer({"weight": torch.ones(2).double()}, torch.tensor([30.0, small, 20.0, 1e8]).double())
+
+    exact = answer(0.0)
+    with contextlib.nullcontext() if right else pytest.raises(SfumatoError, match="gradient norm of made-up example 1"):
+        selfcheck._compare_answers(answer(own), exact, exact, 1e-6)
 
 
 def test_a_loss_that_is_a_sum_over_views_is_refused():

@@ -26,6 +26,16 @@ RIGHT = {
     "test_fraction": 0.2,
 }
 
+HOSTILE_CONSTANTS = (
+    {"std": [1e-300]},
+    {"std": [float("nan")]},
+    {"std": [0.5, 0.5]},
+    {"std": 1e-300},
+    {"mean": [float("inf")]},
+    {"mean": [10**400]},
+    {"resolution": 10**6, "enlarged": 10**6},
+)
+
 
 def written(path, **changes) -> str:
     metadata = {METADATA: json.dumps(RIGHT | changes)}
@@ -53,6 +63,12 @@ def test_what_is_no_model_of_ours_says_nothing():
         ("channels", -1),
         ("test_fraction", "a"),
         ("user_from", ["folder"]),
+        ("size", 16_384),
+        ("size", 16),
+        ("channels", 3),
+        *(("transform", RIGHT["transform"] | changed) for changed in HOSTILE_CONSTANTS),
+        ("features", {"width": 8, "digest": "", "backbone": {"name": "timm:resnet10t", "size": 10**5}}),
+        ("temperature", 1e-300),
         ("normalisation", 5),
     ],
 )
@@ -62,6 +78,25 @@ def test_what_cannot_be_is_refused_by_name(tmp_path, name, value):
         with pytest.raises(SfumatoError, match=f"says of its model that {name} is") as refusal:
             use()
         assert len(str(refusal.value)) < 400
+
+
+@pytest.mark.parametrize("name", ["\x1b]0;owned\x07", "a\nother.png  benign", "\u202eesaesid", "\u2067a", "\x85"])
+def test_texts_that_forge_what_is_shown_are_refused_wherever_they_stand(tmp_path, name):
+    places = {"classes": ["a", name]}, {"statement": RIGHT["statement"] | {"plain": [{name: 1}]}}, {"further": [name]}
+    for changes in places:
+        with pytest.raises(SfumatoError, match="says") as refusal:
+            sfumato.load(written(tmp_path / "a.safetensors", **changes))
+        assert str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize("model", ["wrn-6000004-1", "wrn-16-1000", "linear", "timm:vit_tiny_patch16_224,depth=1000000"])
+def test_a_network_that_is_far_larger_than_the_file_is_refused_before_it_is_built(tmp_path, model):
+    size = 1024 if model == "linear" else 32
+    classes = [f"{number}" for number in range(1000 if model == "linear" else 2)]
+    shape = {"size": size, "channels": 3}
+    changes = {"model": model, "classes": classes, "transform": RIGHT["transform"] | shape, **shape}
+    with pytest.raises(SfumatoError, match="far larger than the 2 tensors"):
+        sfumato.load(written(tmp_path / "a.safetensors", **changes))
 
 
 @pytest.mark.parametrize("name", [name for name in REQUIRED if name != "statement"])

@@ -144,13 +144,18 @@ def uncovered_search(what: str, spec: str | None, source: Source) -> Search | No
 def table_of(what: str) -> dict[str, Any]:
     """Everything that the recipe holds."""
     try:
-        return tomllib.loads(ordinary(_path(what)).read_text("utf-8"))
+        text = ordinary(_path(what)).read_bytes()
     except FileNotFoundError:
         raise SfumatoError(f"the recipe {what} does not exist", _instead(what) or "check the path") from None
     except OSError as error:
         raise SfumatoError(f"the recipe {what} cannot be read ({error.strerror})", "check its permissions") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SfumatoError(f"the recipe {what} is not valid TOML ({error})", "correct that place") from None
+    try:
+        return tomllib.loads(text.decode("utf-8"))
+    except RecursionError:
+        raise SfumatoError(f"the recipe {what} is nested too deeply", "write it with fewer brackets") from None
+    except ValueError as error:  # no UTF-8, no TOML, or a number of more digits than Python reads
+        reason = str(error).partition(";")[0]
+        raise SfumatoError(f"the recipe {what} is not valid TOML ({reason})", "correct that place") from None
 
 
 def _path(what: str) -> str | Path:

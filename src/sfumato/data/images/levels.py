@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from sfumato._checks import SfumatoError, positive_integer
+from sfumato.data.images import png
 
 MOST_BITS = 16
 LOWEST, HIGHEST = -(2**15), 2**16 - 1
@@ -178,6 +179,7 @@ def check_depth(image: Image.Image, levels: Levels | None, name: str) -> None:
 def deep_grey_in_eight_bits(image: Image.Image, levels: Levels, name: str) -> Image.Image:
     """A grey image of more than eight bits, turned upright, by the levels; a transparent value is white."""
     white, transparent, stretched = _white(image, name), image.info.get("transparency"), image.format == "PPM"
+    png.load(image, name)
     values = np.asarray(ImageOps.exif_transpose(image))
     if stretched:  # Pillow has brought the file's own white to 65535
         values = np.rint(values * (white / _WIDE)).astype(np.int32)

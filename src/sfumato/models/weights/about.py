@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sfumato._checks import SfumatoError, parse_json, shortened
+from sfumato._checks import SfumatoError, parse_json, shortened, unwritable
 
 NAMES_OF_LOSSES = frozenset({"softmax", "sigmoid", "multilabel"})
 """Those of `losses.LOSSES`, known here before torch is imported."""
@@ -18,6 +18,10 @@ FORMAT = 2
 OWN_LOOP = "own loop"
 """What a model file calls its kind whose weights come from a training loop of the owner's own."""
 LONGEST_SPELLING = 1000
+LARGEST_SIDE = 1 << 12
+"""Pixels of an image: one pass of one that is blank must not fill the memory."""
+FARTHEST_MEAN, SMALLEST_STD = 1e3, 1e-6
+"""Of pixels from 0 to 1: beyond, their float32 are not finite any more, or all the same."""
 MOST_WORDS = 1 << 22
 MOST_WEIGHTS = 1 << 12
 """Members of an ensemble, or weights that a mean is of."""
@@ -46,15 +50,35 @@ def about_of(metadata: Mapping[str, str] | None, path: str | Path) -> dict[str, 
     transform = about.get("transform")
     texts = isinstance(transform, dict) and "tokenizer" in transform
     required = REQUIRED if texts else (*REQUIRED, *OF_IMAGES)
+    if (said := _unwritable(about)) is not None:
+        raise SfumatoError(
+            f"{path} says {shortened(repr(said))}, which {unwritable(said)}", "do not use it, unless you wrote it"
+        )
     known = _RIGHT if "embedding" in about else _RIGHT | {"classes": lambda value: bool(value) and _texts(value)}
     for name, right in known.items():
         if not right(about[name]) if name in about else name in required:
             found = shortened(repr(about[name])) if name in about else "missing"
-            raise SfumatoError(
-                f"{path} says of its model that {name} is {found}, which cannot be",
-                "restore it from a copy, or train it again",
-            )
+            raise _cannot_be(path, name, found)
+    if not texts and about.get("features") is None:
+        for name in OF_IMAGES:
+            if transform.get(name, about[name]) != about[name]:
+                raise _cannot_be(path, name, f"{about[name]}, and of its images {transform[name]!r}")
     return about
+
+
+def _cannot_be(path: str | Path, name: str, found: str) -> SfumatoError:
+    return SfumatoError(
+        f"{path} says of its model that {name} is {found}, which cannot be", "restore it from a copy, or train it again"
+    )
+
+
+def _unwritable(value: Any) -> str | None:
+    """The first text within a value that could forge what a terminal or a page shows; None for none."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list):
+        return next((found for found in map(_unwritable, value) if found is not None), None)
+    return value if isinstance(value, str) and unwritable(value) is not None else None
 
 
 def _whole(most: int) -> Callable[[Any], bool]:
@@ -78,7 +102,25 @@ def _transform(value: Any) -> bool:
         return False
     if "tokenizer" in value:
         return all(_whole(MOST_WORDS)(value.get(name)) for name in ("length", "vocabulary"))
-    return "mean" not in value or (_numbers(value["mean"]) and _numbers(value.get("std")))
+    constants = [value.get(name, []) for name in ("mean", "std")]
+    if not all(_numbers(one) or isinstance(one, (int, float)) for one in constants):
+        return False
+    mean, std = (one if isinstance(one, list) else [one] for one in constants)
+    return (
+        len(mean) == len(std)
+        and all(abs(number) <= FARTHEST_MEAN for number in mean)
+        and all(SMALLEST_STD <= number <= FARTHEST_MEAN for number in std)
+        and all(_whole(LARGEST_SIDE)(value[name]) for name in ("resolution", "enlarged") if value.get(name) is not None)
+    )
+
+
+def _features(value: Any) -> bool:
+    backbone = value.get("backbone") if isinstance(value, dict) else None
+    if not isinstance(backbone, dict):
+        return backbone is None and (value is None or isinstance(value, dict))
+    return _spelling(backbone.get("name")) and all(
+        _RIGHT[name](backbone[name]) for name in OF_IMAGES if name in backbone
+    )
 
 
 def _spelling(value: Any) -> bool:
@@ -111,11 +153,11 @@ _RIGHT = {
     "model": _spelling,
     "classes": _texts,
     "channels": _whole(1024),
-    "size": _whole(16_384),
+    "size": _whole(LARGEST_SIDE),
     "transform": _transform,
     "statement": _statement,
     "test_fraction": lambda value: value is None or (isinstance(value, (int, float)) and 0 <= value <= 1),
-    "features": lambda value: value is None or isinstance(value, dict),
+    "features": _features,
     "trained_on": _texts,
     "loss": lambda value: isinstance(value, str) and value in NAMES_OF_LOSSES,
     "weights": _spelling,
@@ -126,5 +168,5 @@ _RIGHT = {
     "shares": _shares,
     "prevalence": _shares,
     "operating_point": _operating_point,
-    "temperature": lambda value: isinstance(value, float) and 0 < value < float("inf"),
+    "temperature": lambda value: isinstance(value, float) and 1e-6 <= value <= 1e6,
 }

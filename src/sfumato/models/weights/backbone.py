@@ -17,6 +17,7 @@ from sfumato.models.name import parse
 from sfumato.models.networks import zoo
 from sfumato.models.registry import create
 from sfumato.models.trainable import select
+from sfumato.models.weights.bounded import bounded
 from sfumato.models.weights.pretrained import classifier_names, file_of, fill, spread, stored_about
 from sfumato.models.weights.trunk import trunk_of
 
@@ -185,7 +186,8 @@ def _of_run(name: str, resolution: int | None, model: str | None) -> tuple[Backb
     remedy = "if you trust that code, name it: `model={0}`"
     spelling = trusted(about["model"], model, where=path, remedy=remedy)
     architecture = Architecture(name=spelling, size=size, channels=about["channels"], classes=len(about["classes"]))
-    backbone = build_backbone(architecture, path)
+    with bounded(path):
+        backbone = build_backbone(architecture, path)
     mean, std = (spread(about["transform"][key], about["channels"]) for key in ("mean", "std"))
     expects = Expects(resolution=size, enlarged=size, interpolation="bilinear", mean=mean, std=std)
     return backbone, expects

@@ -21,10 +21,11 @@ class Export(OfModel):
     to: Literal["onnx", "torch-export", "huggingface", "timm"] = "onnx"
     """ONNX, a program of torch.export, or a folder that timm or transformers opens (for models of theirs)."""
     output: Path = None
-    """The folder. (default: export-TO in the run directory, NAME-TO beside a model file)"""
+    """The folder; or the model's file, by a name that ends in .onnx or .pt2.
+    (default: export-TO in the run directory, NAME-TO beside a model file)"""
 
     def run(self) -> None:
-        """Write and name the folder."""
+        """Write the model and name the place."""
         from sfumato.exporting import export
 
         made = export(self.run_directory, self.to, output=self.output, model=self.model)

@@ -52,11 +52,12 @@ class Serve(OfModel):
 
         from sfumato.runs import load
         from sfumato.serving.server import address, listening, serve, server
-        from sfumato.serving.service import Service
+        from sfumato.serving.service import Service, is_local
         from sfumato.training.preparation.prepare import default_threads
 
         torch.set_num_threads(self.threads or default_threads())
-        service = Service(load(self.run_directory, model=self.model), limits=limits, key=key)
+        local = is_local(self.host)
+        service = Service(load(self.run_directory, model=self.model), limits=limits, key=key, local=local)
         ready = server(service)
         listener = listening(self.host, self.port)
         url = address(listener)
@@ -64,6 +65,6 @@ class Serve(OfModel):
             console.as_json({"url": url, "key": key is not None})
         else:
             console.result(url)
-        if key is None and self.host not in ("127.0.0.1", "::1", "localhost"):
+        if key is None and not local:
             console.note("note: whoever reaches this address may ask; --api-key-file PATH has them bring a key")
         serve(ready, listener)
