@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from benchmarks.shared.counting import NAME, counting_device
 from sfumato.gradients import ClippedGradient
 from sfumato.gradients.checks import oracle
 from sfumato.gradients.examples import each
 
 # Relative to the norm of the whole clipped sum, by type.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
-# Where the comparisons run: `SFUMATO_TEST_DEVICE=cuda pytest tests/gradients` takes them to a GPU.
+# Where the comparisons run: `SFUMATO_TEST_DEVICE=cuda pytest tests/gradients` takes them to a GPU, `counting` to the
+# device that computes on the CPU and refuses what a GPU would.
 DEVICE = os.environ.get("SFUMATO_TEST_DEVICE", "cpu")
 if DEVICE != "cpu":
     torch.backends.cudnn.allow_tf32 = False  # the tolerances are those of float32
@@ -23,6 +26,13 @@ if DEVICE != "cpu":
 @pytest.fixture(autouse=True)
 def models_are_checked_once() -> None:
     """Here each time."""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def the_device():
+    """That which computes on the CPU and refuses what a GPU would, where it is asked for by its name."""
+    with counting_device() if DEVICE == NAME else nullcontext():
+        yield
 
 
 def compare(model, inputs, targets, *, loss=F.cross_entropy, max_norm=0.1, views=1, tolerance=None):

@@ -91,7 +91,9 @@ def npy(array, **allowed) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("shape", [(3, 8, 8, 1), (8, 8, 1), (8, 8), (2, 9, 12, 3), (70, 8, 8, 1)])
+@pytest.mark.parametrize(
+    "shape", [(3, 8, 8, 1), (8, 8, 1), (8, 8), (2, 9, 12, 3), (70, 8, 8, 1), (5, 8, 8), (3, 9, 12)]
+)
 def test_an_array_has_the_answers_of_predict_as_json_and_as_an_array(serving, loaded, shape):
     images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     rows = loaded.predict(images)

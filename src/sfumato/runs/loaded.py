@@ -175,9 +175,9 @@ class Loaded:
         Args:
             images: paths, bytes, open binary files, images of Pillow, or arrays (H, W) or (H, W, C) of uint8, with 1 or
                 3 channels, and one more where the last is transparency: one of them, several, or one array
-                (N, H, W, C). The same image gives the same inputs in each of these forms, by the rule of the sources;
-                an array is taken as it lies, where a file may say that it is to be turned. Of a model of texts: one
-                text or several, or rows of whole numbers where it was trained on such.
+                (N, H, W, C) or (N, H, W). The same image gives the same inputs in each of these forms, by the rule of
+                the sources; an array is taken as it lies, where a file may say that it is to be turned. Of a model of
+                texts: one text or several, or rows of whole numbers where it was trained on such.
             batch: so many at a time.
 
         Errors: `SfumatoError` for whatever is no image, such as an array that has its channels first, or another number

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import binascii
 import io
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ import numpy as np
 from numpy.lib import format
 
 from sfumato._checks import parse_json
-from sfumato.data.images.given import is_one
 from sfumato.serving.counts import Counts
 from sfumato.serving.limits import Limits
 from sfumato.serving.refusals import Refused, busy
@@ -82,8 +81,10 @@ async def thrown_away(request: Request, seconds: float) -> None:
                 pass
 
 
-async def records_of(request: Request, content: bytes, *, of_texts: bool, of_numbers: bool) -> list[Any]:
-    """The images or texts in a body, by its content type.
+async def records_of(
+    request: Request, content: bytes, *, of_texts: bool, of_numbers: bool, is_one: Callable[[Any], bool]
+) -> list[Any]:
+    """The images or texts in a body, by its content type; `is_one` says whether an array is a single image.
 
     Errors: `Refused` with 415 for another content type than these, 400 for what is not as its type says.
     """
@@ -94,7 +95,7 @@ async def records_of(request: Request, content: bytes, *, of_texts: bool, of_num
     elif kind == "multipart/form-data" and not of_texts:
         found = await _of_form(request, content)
     elif kind == ARRAY and not of_texts:
-        found = _of_array(content)
+        found = _of_array(content, is_one)
     elif kind.startswith(RAW) and not of_texts:
         found = [content]
     else:
@@ -126,8 +127,8 @@ def _of_json(content: bytes, name: str, *, of_numbers: bool) -> list[Any]:
         raise Refused(400, "an image in the JSON is not in base64", "encode the bytes of its file") from None
 
 
-def _of_array(content: bytes) -> list[np.ndarray]:
-    """The images (N, H, W, C) of an array, or a single one (H, W) or (H, W, C), as views of what was sent.
+def _of_array(content: bytes, is_one: Callable[[Any], bool]) -> list[np.ndarray]:
+    """The images (N, H, W, C) or (N, H, W) of an array, or a single one (H, W) or (H, W, C), as views of what was sent.
 
     numpy's own `load` makes room for whatever a header declares.
     """

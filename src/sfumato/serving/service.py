@@ -147,7 +147,8 @@ class Service:
     async def _asked(self, request: Request) -> Tensor:
         """What the model says of the records of a request, (n, classes) or (n, D)."""
         assert self._batches is not None
-        kinds = {"of_texts": self._answering.of_texts, "of_numbers": self._answering.of_numbers}
+        read = self._answering.loaded.transform
+        kinds = {"of_texts": self._answering.of_texts, "of_numbers": self._answering.of_numbers, "is_one": read.is_one}
         with bounded(self.counts, self.limits) as body:
             records = await records_of(request, await body.read(request), **kinds)
             try:

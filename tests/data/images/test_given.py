@@ -133,6 +133,8 @@ def test_real_numbers_from_0_to_1_are_the_pixels_that_an_archive_of_them_has():
 
 def test_one_and_several_are_told_apart():
     assert all(map(is_one, ["a.png", Path("a.png"), b"", np.zeros((8, 8)), np.zeros((3, 8, 8)), np.array(0), 3, None]))
+    assert not any(is_one(np.zeros(shape), channels=1) for shape in ((3, 8, 8), (200, 8, 8), (1, 8, 8)))
+    assert not any(is_one(np.zeros(shape), channels=3) for shape in ((200, 8, 8), (1, 8, 8)))
     assert not any(map(is_one, [[], ("a.png",), np.zeros((2, 8, 8, 1)), np.array(["a.png"])]))
 
 

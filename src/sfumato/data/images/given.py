@@ -26,14 +26,20 @@ Picture = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | 
 _FORMS = "give a path, bytes, an open binary file, an image of Pillow, or an array of uint8"
 
 
-def is_one(images: Picture | Sequence[Picture]) -> bool:
+def is_one(images: Picture | Sequence[Picture], *, channels: int = 3) -> bool:
     """Whether this is a single image, and no list of them.
 
-    >>> is_one(np.zeros((8, 8, 3))), is_one(np.zeros((2, 8, 8, 3))), is_one(["a.png"])
-    (True, False, False)
+    An array of three dimensions has channels at its end, at most four; else it holds several greys, (N, H, W). Where
+    colours are wanted (3, H, W) counts as one all the same, lest its channels, which are first, be three images.
+
+    >>> is_one(np.zeros((8, 8, 3))), is_one(np.zeros((2, 8, 8, 3))), is_one(["a.png"]), is_one(np.zeros((200, 8, 8)))
+    (True, False, False, False)
     """
-    if isinstance(images, np.ndarray):  # of any shape but one, lest (3, 32, 32) be three grey ones; or it lists paths
-        return images.ndim == 0 or (images.ndim != 4 and images.dtype.kind not in "UO")
+    if isinstance(images, np.ndarray):
+        if images.dtype.kind in "UO":  # it lists paths
+            return images.ndim == 0
+        greys = images.ndim == 3 and images.shape[2] not in (1, 2, 3, 4) and (images.shape[0] != 3 or channels == 1)
+        return images.ndim != 4 and not greys
     one = isinstance(images, (str, os.PathLike, bytes, bytearray, memoryview, torch.Tensor)) or hasattr(images, "read")
     return one or not isinstance(images, Iterable)
 

@@ -128,7 +128,7 @@ class Transform:
 
     def is_one(self, images: Picture | Sequence[Picture]) -> bool:
         """Whether this is a single image, and no list of them."""
-        return is_one(images)
+        return is_one(images, channels=self.channels)
 
     def read(self, image: Picture) -> torch.Tensor:
         """One image as float32 (channels, R, R), by the rule of the sources.
