@@ -8,11 +8,11 @@ from contextlib import nullcontext
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._pytree import tree_map
 
 from benchmarks.shared.counting import NAME, counting_device
 from sfumato.gradients import ClippedGradient
 from sfumato.gradients.checks import oracle
-from sfumato.gradients.examples import each
 
 # Relative to the norm of the whole clipped sum, by type.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -35,11 +35,26 @@ def the_device():
         yield
 
 
+def on_device(tree):
+    """The tensors of whatever holds them, on the device."""
+    return tree_map(lambda one: one.to(DEVICE) if isinstance(one, torch.Tensor) else one, tree)
+
+
+class There(ClippedGradient):
+    """A gradient whose inputs, targets, keys and weights may lie on the CPU."""
+
+    def __call__(self, *given, **more):
+        return super().__call__(*on_device(given), **on_device(more))
+
+    def explain(self, *given, **more):
+        return super().explain(*on_device(given), **on_device(more))
+
+
 def compare(model, inputs, targets, *, loss=F.cross_entropy, max_norm=0.1, views=1, tolerance=None):
     """Clipped sums and norms equal the oracle's, parameter by parameter; returns the `ClippedGradient`."""
     model.to(DEVICE)
-    inputs, targets = (each(lambda tensor: tensor.to(DEVICE), tree) for tree in (inputs, targets))
-    gradient = ClippedGradient(model, loss, max_norm=max_norm, views=views)
+    inputs, targets = on_device((inputs, targets))
+    gradient = There(model, loss, max_norm=max_norm, views=views)
     total = gradient(inputs, targets)
     expected, norms, losses = oracle.clipped_sum(model, loss, inputs, targets, max_norm=max_norm, views=views)
     tolerance = tolerance or TOLERANCES[next(iter(total.gradients.values())).dtype]
