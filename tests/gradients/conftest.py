@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.utils._pytree import tree_map
 
 from benchmarks.shared.counting import NAME, counting_device
@@ -40,11 +41,27 @@ def on_device(tree):
     return tree_map(lambda one: one.to(DEVICE) if isinstance(one, torch.Tensor) else one, tree)
 
 
+@pytest.fixture
+def there():
+    """What takes modules and tensors to the device."""
+    return lambda *given: tuple(one.to(DEVICE) if isinstance(one, nn.Module) else on_device(one) for one in given)
+
+
+@pytest.fixture
+def a_whole_device():
+    """Skips what the counting device lacks by itself: complex numbers, transposed convolutions, rules of vmap."""
+    if DEVICE == NAME:
+        pytest.skip("the counting device cannot compute this")
+
+
 class There(ClippedGradient):
     """A gradient whose inputs, targets, keys and weights may lie on the CPU."""
 
     def __call__(self, *given, **more):
         return super().__call__(*on_device(given), **on_device(more))
+
+    def self_check(self, *given, targets=None):
+        return super().self_check(*on_device(given), targets=on_device(targets))
 
     def explain(self, *given, **more):
         return super().explain(*on_device(given), **on_device(more))

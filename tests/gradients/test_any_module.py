@@ -197,7 +197,7 @@ def test_a_bilinear_layer(compare):
 
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("dimensions", [1, 2, 3])
-def test_transposed_convolutions(compare, dimensions, groups):
+def test_transposed_convolutions(compare, a_whole_device, dimensions, groups):
     make = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[dimensions - 1]
     layer = make(4, 6, 2, stride=2, padding=1, output_padding=1, groups=groups)
     places = (3,) * dimensions

@@ -399,7 +399,9 @@ def test_a_parameter_in_the_loss_is_refused():
 
 @pytest.mark.filterwarnings("ignore:this model cannot be vectorised")
 @pytest.mark.parametrize("method", ["einsum", "matmul", "checkpoint", "nested vmap", "sum of slices"])
-def test_unusual_uses_are_exact(compare, method):
+def test_unusual_uses_are_exact(compare, request, method):
+    if method == "nested vmap":
+        request.getfixturevalue("a_whole_device")
     compare(Elsewhere(method).double(), torch.randn(3, 4, dtype=torch.float64), torch.arange(3))
 
 

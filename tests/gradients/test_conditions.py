@@ -233,7 +233,7 @@ RARE = [
 
 
 @pytest.mark.parametrize("method", RARE)
-def test_a_branch_that_was_never_tried_is_exact_and_forgotten(compare, method):
+def test_a_branch_that_was_never_tried_is_exact_and_forgotten(compare, there, method):
     x, y = torch.randn(7, 4).double(), torch.arange(7) % 3
     x[2], x[5] = 50, 60
     if method == "random numbers":
@@ -241,7 +241,7 @@ def test_a_branch_that_was_never_tried_is_exact_and_forgotten(compare, method):
         return
     gradient = compare(Rare(method).double(), x, y)
     fresh = ClippedGradient(gradient._model, F.cross_entropy)
-    fresh(x[:1], y[:1])
+    fresh(*there(x[:1], y[:1]))
     assert gradient.methods == fresh.methods
     assert gradient.unused_parameters == fresh.unused_parameters
     assert gradient._batches.latest == fresh._batches.latest
@@ -324,14 +324,14 @@ def test_every_example_is_in_one_part_of_one_mind(conditions):
     assert tries[0] == 7
 
 
-def test_a_model_that_starts_to_ask_later(compare):
+def test_a_model_that_starts_to_ask_later(compare, there):
     class Later(nn.Linear):
         asks = False
 
         def forward(self, x):
             return super().forward(x) if self.asks and x.mean() > 0 else super().forward(x.exp())
 
-    model, x, y = Later(4, 3).double(), torch.randn(9, 4).double(), torch.arange(9) % 3
+    model, x, y = there(Later(4, 3).double(), torch.randn(9, 4).double(), torch.arange(9) % 3)
     gradient = ClippedGradient(model, F.cross_entropy, max_norm=0.1)
     gradient(x, y)
     model.asks = True

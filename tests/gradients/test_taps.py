@@ -50,14 +50,14 @@ class Complex(nn.Module):
     given_complex=st.booleans(),
     dtype=st.sampled_from([torch.float64, torch.float32]),
 )
-def test_complex_products_are_exact(compare, use, examples, views, positions, given_complex, dtype):
+def test_complex_products_are_exact(compare, a_whole_device, use, examples, views, positions, given_complex, dtype):
     lead = (examples,) if views == 1 else (examples, views)
     x = torch.randn(*lead, positions, 4, dtype=dtype.to_complex() if given_complex else dtype)
     compare(Complex(use).to(dtype), x, torch.arange(examples) % 3, views=views)
 
 
 @pytest.mark.parametrize("use", sorted(USES))
-def test_each_use_of_complex_tensors_is_exact_and_checks_itself(compare, use):
+def test_each_use_of_complex_tensors_is_exact_and_checks_itself(compare, a_whole_device, use):
     gradient = compare(Complex(use).double(), torch.randn(3, 2, 4).double(), torch.arange(3))
     gradient.self_check((2, 4))
     gradient.self_check(torch.zeros(2, 4, dtype=torch.complex128))

@@ -43,7 +43,7 @@ class Packed(nn.Module):
         return self.last(pad_packed_sequence(self.layer(packed)[0], batch_first=True)[0].sum(1))
 
 
-def test_lengths_of_packed_sequences(compare):
+def test_lengths_of_packed_sequences(compare, a_whole_device):
     inputs = (torch.randn(4, 5, 4).double(), torch.tensor([5, 1, 3, 2]))
     with pytest.warns(RuntimeWarning, match="one at a time"):
         compare(Packed().double(), inputs, torch.arange(4) % 3)
