@@ -112,7 +112,7 @@ def outcome(read: Callable[[], Any]) -> str:
         read()
         return "read"
     except SfumatoError as error:
-        return "refused" if "\n" not in str(error) else f"refused in several lines: {str(error)[:100]!r}"
+        return "refused" if str(error).isprintable() else f"refused in more than one line: {str(error)[:100]!r}"
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise

@@ -316,13 +316,10 @@ def nothing_in_the_test_part(path):
     return folder(path, "cat", "dog"), {"test_fraction": 0.001}
 
 
-@refused(
-    "'PATH/dog/notes.pdf' is not an image file by its name; take it out, or export it to a file that ends with one of "
-    ".png .jpg .jpeg .bmp .gif .webp .tif .tiff .pgm .ppm .pbm .dcm .dicom, or leave all such out (skip_unreadable)"
-)
-def document_in_a_class_folder(path):
+@refused("'PATH/dog/scan.jp2' is not an image that can be read; replace the file, or take it out")
+def image_by_its_name_alone(path):
     spec = folder(path, "cat", "dog")
-    (path / "dog" / "notes.pdf").write_bytes(b"%PDF")
+    (path / "dog" / "scan.jp2").write_bytes(b"%PDF")
     return spec, {}
 
 

@@ -44,7 +44,7 @@ DECEPTIONS = {
     "a buffer that turns": (
         lambda w, g, b: w @ b,
         torch.eye(64),
-        lambda m: m.fixed.add_(torch.outer(SIGNS, SIGNS) / 64),
+        lambda m: m.fixed.add_((torch.outer(SIGNS, SIGNS) / 64).to(m.fixed)),
     ),
     "a weight that leaves the linear range": (
         lambda w, g, b: torch.tanh(w),

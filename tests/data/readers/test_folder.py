@@ -6,6 +6,7 @@ from PIL import Image
 
 from sfumato import SfumatoError
 from sfumato.data import open_source
+from sfumato.data.images import formats
 
 
 def test_train_and_test_folders_are_kept_as_they_are(class_folder, key):
@@ -96,6 +97,39 @@ def test_real_images_through_files(mnist, tmp_path, key):
     assert found == {image.tobytes(): label for image, label in zip(images, labels, strict=True)}
 
 
+@pytest.mark.parametrize("form", ["JPEG2000", "AVIF", "TGA", "QOI", "PCX"])
+def test_whatever_pillow_opens_is_an_image(tmp_path, key, form):
+    ending = {"JPEG2000": "jp2"}.get(form, form.lower())
+    if form not in formats.opened():
+        pytest.skip(f"this Pillow has no {form}")
+    for place in range(12):
+        folder = tmp_path / ("cat", "dog")[place % 2]
+        folder.mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8), (20 * place, 0, 0)).save(folder / f"{place}.{ending}", form)
+    for ending in ("jfif", "JPE"):
+        Image.new("RGB", (8, 8)).save(tmp_path / "cat" / f"a.{ending}", "JPEG")
+    source = open_source(f"folder:{tmp_path}", owner_key=key)
+    assert (len(source.train) + len(source.test), source.notes) == (14, ())
+
+
+@pytest.mark.parametrize("user_from", [None, "folder"])
+def test_files_that_are_no_images_by_their_names_are_passed_over_with_a_note(tmp_path, key, user_from):
+    for place in range(16):
+        folder = tmp_path / ("cat", "dog")[place % 2] / (f"ann{place}" if user_from else "")
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), 9 * place).save(folder / f"{place}.png")
+    read = {"owner_key": key, "user_from": user_from}
+    before = open_source(f"folder:{tmp_path}", **read)
+    (tmp_path / "cat" / "notes.txt").write_text("about")
+    (tmp_path / "dog" / "a\nb.csv").write_text("about")
+    after = open_source(f"folder:{tmp_path}", **read)
+    assert after.stored_digest == before.stored_digest
+    assert after.unreadable_files == ()
+    assert after.read == before.read
+    said = "files that are no images by their names are passed over: cat/notes.txt and 1 other"
+    assert [*after.notes] == [*before.notes, said]
+
+
 def test_stray_and_broken_files_are_left_out_where_that_is_asked_for(class_folder, key):
     folder = class_folder(cat=9, dog=9)
     before = open_source(f"folder:{folder}", owner_key=key)
@@ -106,11 +140,11 @@ def test_stray_and_broken_files_are_left_out_where_that_is_asked_for(class_folde
         folder / "dog" / "cut.png"
     )
     (folder / "dog" / "cut.png").write_bytes((folder / "dog" / "cut.png").read_bytes()[:2000])
-    with pytest.raises(SfumatoError, match="is not an image file by its name"):
+    with pytest.raises(SfumatoError, match="and 2 others cannot be read either"):
         open_source(f"folder:{folder}", owner_key=key)
     source = open_source(f"folder:{folder}", owner_key=key, skip_unreadable=True)
     names = [name.rpartition("/")[2] for name in source.unreadable_files]
-    assert sorted(names) == ["cut.png", "empty.png", "junk.png", "notes.txt"]
+    assert sorted(names) == ["cut.png", "empty.png", "junk.png"]
     assert source.stored_digest == before.stored_digest
     assert np.array_equal(source.train.images, before.train.images), "what is left out moves no other record"
 

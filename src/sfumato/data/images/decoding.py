@@ -16,16 +16,10 @@ from PIL import ExifTags, Image, ImageOps
 from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
 from sfumato.data import paths
-from sfumato.data.images import png
+from sfumato.data.images import formats, png
 from sfumato.data.images.levels import Levels, check_depth, deep_grey_in_eight_bits, is_deep_grey
 from sfumato.data.paths import UnreadableError, refuse_too_large, too_large
 from sfumato.data.readers import dicom
-
-EXTENSIONS = (
-    *(".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm"),
-    *dicom.EXTENSIONS,
-)
-"""File name endings that are read as images, whatever their case."""
 
 LARGEST_FILE = 1 << 30
 """Bytes: more than the largest image takes in any form; a file is read whole."""
@@ -36,8 +30,6 @@ LARGEST_WHOLE = 1 << 20
 SIZE_CAP = 224
 """Pixels: the largest size that is chosen for image files when none is declared."""
 
-# Pillow would also try formats that call other programs (EPS starts Ghostscript).
-_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 _MODES = {1: "L", 3: "RGB"}
 _GREY = frozenset({"1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N"})
 
@@ -62,7 +54,7 @@ def quiet_decoder() -> Iterator[None]:
 
 def is_image_file(path: Path) -> bool:
     """Whether a file is read as an image: by its name, or as a DICOM file by its first bytes."""
-    return path.suffix.lower() in EXTENSIONS or dicom.is_dicom_file(path)
+    return path.suffix.lower() in formats.endings() or dicom.is_dicom_file(path)
 
 
 def read_bytes(path: Path | str) -> bytes:
@@ -217,7 +209,7 @@ def _opened(content: bytes, path: Path | str, levels: Levels | None) -> Iterator
         if dicom.is_dicom(content):
             image = dicom.in_eight_bits(content, levels, name)
         else:
-            image = Image.open(io.BytesIO(content), formats=_FORMATS)
+            image = Image.open(io.BytesIO(content), formats=formats.opened())
         with image:
             _check(image, levels, name)
             yield image, name

@@ -11,7 +11,7 @@ from pathlib import Path
 from sfumato._checks import SfumatoError
 from sfumato.data.classes import refuse_unwritable
 from sfumato.data.declared import Declared, Order
-from sfumato.data.images.decoding import EXTENSIONS, is_image_file
+from sfumato.data.images.decoding import is_image_file
 from sfumato.data.parts import Parts
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
@@ -39,8 +39,8 @@ def load(path: str, order: Order) -> Parts:
     """Read class folders: PATH/CLASS/*.png, or PATH/train/CLASS/*.png with PATH/test/CLASS/*.png.
 
     One level of class folders is split by a keyed hash of each file's bytes. Hidden files and the sidecar files of
-    Windows and macOS are passed over; any other file in a class folder must be an image, unless such may be left out
-    (`skip_unreadable`), and none may be there twice by a link. Records come class after class, by name, and by file
+    Windows and macOS are passed over, and so is, with a note, what is no image by its name: their number tells nothing
+    of a record. None may be there twice by a link. Records come class after class, by name, and by file
     name within each.
 
     With `user_from` every file says whose image it is: "folder" where it lies in a folder of this user in the class
@@ -49,7 +49,7 @@ def load(path: str, order: Order) -> Parts:
     (`load_files`). The keyed hash is then of the user.
     """
     declared = order.declared
-    users = _Users(declared.people.user_from, skip_strays=declared.loading.skip_unreadable)
+    users = _Users(declared.people.user_from)
     root = existing_folder(path)
     folders = subfolders(root)
     where = f"folder {str(root)!r}"
@@ -72,7 +72,7 @@ def load(path: str, order: Order) -> Parts:
         raise SfumatoError(f"train and test of {where} have no class folders", users.layout)
     else:
         found = users.listing({None: folders})
-    return load_files(found, order, where=where, unreadable=users.strays, notes=(*notes, *users.notes))
+    return load_files(found, order, where=where, notes=(*notes, *users.notes))
 
 
 class _Users:
@@ -80,13 +80,11 @@ class _Users:
 
     Args:
         user_from: see `load`.
-        skip_strays: whether files that are no images by their names are left out, into `strays`.
     """
 
-    def __init__(self, user_from: str | None, *, skip_strays: bool = False):
-        self.strays: list[Path] = []
+    def __init__(self, user_from: str | None):
+        self._strays: list[Path] = []
         self._inner: list[Path] = []
-        self._strays = self.strays if skip_strays else None
         self.by_folder = user_from == BY_FOLDER
         self.layout = f"{_OF_USERS}, or {_OTHERWISE}" if self.by_folder else _LAYOUT
         self.pattern = None
@@ -102,15 +100,16 @@ class _Users:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What to say of folders within class folders."""
-        if not self._inner:
-            return ()
-        first, more = self._inner[0], f" and {len(self._inner) - 1} others" if len(self._inner) > 1 else ""
-        inner = f"{first.parent.name}/{first.name}{more}"
-        return (
-            f"folders within class folders are read with their class ({inner}); where each is a user's, "
-            "`user_from=folder` says so",
-        )
+        """What to say of folders within class folders, and of files that are no images."""
+        found: list[str] = []
+        if self._inner:
+            found.append(
+                f"folders within class folders are read with their class ({_listed(self._inner)}); where each is a "
+                "user's, `user_from=folder` says so"
+            )
+        if self._strays:
+            found.append(f"files that are no images by their names are passed over: {_listed(self._strays)}")
+        return tuple(found)
 
     def in_classes(self, folder: Path) -> bool:
         """Whether a folder holds class folders, and is none itself."""
@@ -138,17 +137,20 @@ class _Users:
     def _files(self, folder: Path) -> Iterator[tuple[Path, os.stat_result, str | None]]:
         """The images of a class folder, with what the system says of them and with their users."""
         if not self.by_folder:
-            for file, known in _files(folder, strays=self._strays, inner=self._inner):
+            for file, known in _files(folder, self._strays, inner=self._inner):
                 yield file, known, self._named(file)
             return
         for item in listing(folder):
             if not is_folder(item):
+                if not is_image_file(item):
+                    self._strays.append(item)
+                    continue
                 raise SfumatoError(
                     f"{str(item)!r} is not in a user's folder",
                     f"`user_from=folder` reads PATH/CLASS/USER/IMAGE; move it to one, or {_OTHERWISE}",
                 )
             refuse_unwritable(item.name, "user")
-            for file, known in _files(item, kind="user's folder", strays=self._strays):
+            for file, known in _files(item, self._strays, "user's folder"):
                 yield file, known, item.name
 
     def _named(self, file: Path) -> str | None:
@@ -162,6 +164,18 @@ class _Users:
                 "correct the pattern, rename the file, or take it out",
             )
         return user
+
+
+def _listed(places: list[Path]) -> str:
+    """The first of several, and how many others there are.
+
+    >>> _listed([Path("data/cat/ann"), Path("data/dog/bob")])
+    'cat/ann and 1 other'
+    """
+    first, more = places[0], len(places) - 1
+    others = f" and {more} other{'s' if more > 1 else ''}" if more else ""
+    name = f"{first.parent.name}/{first.name}"
+    return f"{name if name.isprintable() else repr(name)}{others}"
 
 
 def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: Declared, users: _Users) -> Listing:
@@ -196,10 +210,10 @@ def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: De
 
 
 def _files(
-    folder: Path, kind: str = "class folder", strays: list[Path] | None = None, inner: list[Path] | None = None
+    folder: Path, strays: list[Path], kind: str = "class folder", inner: list[Path] | None = None
 ) -> Iterator[tuple[Path, os.stat_result]]:
     """The images of a folder, with what the system says of them. `kind` is what to call the folder; `strays` takes what
-    is no image by its name, which is refused where there is no such list; `inner` the folders in it, which are read at
+    is no image by its name; `inner` the folders in it, which are read at
     any depth, but for links.
     """
     empty = True
@@ -208,7 +222,7 @@ def _files(
         if stat.S_ISDIR(known.st_mode):
             if inner is not None and not item.is_symlink():
                 inner.append(item)
-                yield from _files(item, kind, strays, inner)
+                yield from _files(item, strays, kind, inner)
                 empty = False
                 continue
             if inner is not None:
@@ -221,10 +235,6 @@ def _files(
                 f"{kind} {str(folder)!r} holds the folder {item.name!r}", f"put images directly in {kind}s{whose}"
             )
         if not is_image_file(item):
-            if strays is None:
-                kinds = f"a file that ends with one of {' '.join(EXTENSIONS)}"
-                remedy = f"take it out, or export it to {kinds}, or leave all such out (`skip_unreadable`)"
-                raise SfumatoError(f"{str(item)!r} is not an image file by its name", remedy)
             strays.append(item)
             continue
         empty = False

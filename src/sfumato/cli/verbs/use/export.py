@@ -34,4 +34,4 @@ class Export(OfModel):
             console.as_json(data)
             return
         console.result(f"{made.path}   {', '.join(made.files)}")
-        console.note(f"outputs are the run's to {made.difference:.0e} on made-up records; README.md says how to use it")
+        console.note(f"outputs are the run's to {made.difference:.0e} on made-up records; {made.files[-1]} says how")

@@ -12,7 +12,8 @@ from pathlib import Path
 from sfumato._checks import SfumatoError
 from sfumato.data import paths
 from sfumato.data.classes import refuse_unwritable
-from sfumato.data.images.decoding import EXTENSIONS, LARGEST_FILE
+from sfumato.data.images import formats
+from sfumato.data.images.decoding import LARGEST_FILE
 from sfumato.data.paths import UnreadableError
 from sfumato.data.readers.sharded.names import ROOM, place_in
 from sfumato.data.stored import Column
@@ -78,7 +79,7 @@ class Sample:
     @property
     def image(self) -> str | None:
         """The extension of its image, if it has one."""
-        found = [extension for extension in self._members if f".{extension}" in EXTENSIONS]
+        found = [extension for extension in self._members if f".{extension}" in formats.endings()]
         if len(found) > 1:
             raise SfumatoError(f"record {self.name!r} has images .{' and .'.join(found)}", "keep one of them")
         return found[0] if found else None
