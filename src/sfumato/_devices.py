@@ -206,7 +206,8 @@ def repeatable(name: torch.device | str) -> Iterator[set[str]]:
         return
     settings: Any = torch.utils.deterministic
     was = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    filled, cudnn = settings.fill_uninitialized_memory, torch.backends.cudnn
+    cudnn: Any = torch.backends.cudnn
+    filled = settings.fill_uninitialized_memory
     tried, fixed = cudnn.benchmark, cudnn.deterministic
     try:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or products of matrices differ by stream

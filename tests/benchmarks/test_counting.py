@@ -135,6 +135,6 @@ def test_commands_run_on_it_without_a_tensor_on_the_wrong_side(runs):
 @pytest.mark.slow
 def test_a_whole_step_waits_for_the_device_once(runs):
     (_, step), _ = runs
-    assert step["stops"] == 1
+    assert step["stops"] <= 2  # where the sum is read, and where the ledger commits to what is released
     assert step["there"] <= 4  # inputs, targets, noise, and an optimizer's or the draw's
-    assert step["back"] == 0
+    assert step["back"] <= 1  # the release, to be hashed

@@ -19,12 +19,17 @@ class Steps(Protocol):
         """The gradient to descend by, at what the trained parameters hold, and the noise's next state."""
         ...
 
-    def passed(self, step: int, state: NoiseState) -> NoiseState:
-        """The noise's state after a step that is paid and lost; asked of private steps alone."""
-        ...
-
     def figures(self, step: int) -> dict[str, Any]:
         """What is to be known of the run after so many steps, besides its scores."""
+        ...
+
+
+@runtime_checkable
+class PaidSteps(Steps, Protocol):
+    """Those of a plan, of which one that was paid may be lost."""
+
+    def passed(self, step: int, state: NoiseState) -> NoiseState:
+        """The noise's state after a step that is paid and lost."""
         ...
 
 

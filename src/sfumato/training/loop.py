@@ -33,7 +33,7 @@ from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.descent import average_for, optimizer_of, set_rate, training_over
 from sfumato.training.job import Job
-from sfumato.training.kind import Measure, Steps
+from sfumato.training.kind import Measure, PaidSteps, Steps
 from sfumato.training.preparation import exhausted
 from sfumato.training.step import descend
 from sfumato.training.workers import ALONE, Workers
@@ -129,7 +129,7 @@ def _steps_from(
         for step in range(checkpoint.step, end):
             set_rate(optimizer, job.settings.descent.learning_rate * rate(step))
             if step in lost:
-                state = steps.passed(step, state)
+                state = _passed(steps, step, state)
             else:
                 gradient, state = taken(step, state)
                 if not _committed(ledger, workers, run, step, gradient, state):
@@ -176,6 +176,12 @@ def _committed(
             same = False
             releases.lose(ledger, Checkpoint.load(run / names.CHECKPOINT).step)
     return workers.agreed(same)
+
+
+def _passed(steps: Steps, step: int, state: NoiseState) -> NoiseState:
+    """The noise's state after a step that is paid and lost: only steps of a plan are."""
+    assert isinstance(steps, PaidSteps)
+    return steps.passed(step, state)
 
 
 def _lost_steps(ledger: Ledger | None, workers: Workers, steps: int) -> set[int]:

@@ -52,10 +52,11 @@ def unchanged(model, x, y, **options):
 @pytest.mark.parametrize("pieces", [False, True])
 @pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize("how", WRITES)
-def test_a_model_that_writes_to_its_inputs(compare, monkeypatch, how, views, pieces):
+def test_a_model_that_writes_to_its_inputs(compare, there, monkeypatch, how, views, pieces):
     monkeypatch.setattr(memory, "NEAR", 0 if pieces else memory.NEAR)
     model = Writing(WRITES[how]).double()
     x, y = torch.randn(19, *[views][: views - 1], 4).double(), torch.arange(19) % 3
+    model, x, y = there(model, x, y)
     total = unchanged(model, x, y, views=views)
     assert torch.equal(compare(model, x, y, views=views)(x, y).norms, total.norms)
 

@@ -32,7 +32,7 @@ class Attended(nn.Module):
             *tokens,
             key_padding_mask=padded,
             need_weights=self.weights,
-            attn_mask=self.mask,
+            attn_mask=None if self.mask is None else self.mask.to(x.device),
             is_causal=self.causal,
         )
         outputs = outputs if first else outputs.transpose(0, 1)
@@ -127,7 +127,11 @@ def test_a_query_whose_every_key_is_masked_gets_zeros_as_torch_s(compare, dtype)
 
         def forward(self, x):
             tokens, mask = self.tokens(x), (x[..., 0] <= 0.9)[:, None]
-            mask = mask if dtype == torch.bool else torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, -torch.inf)
+            mask = (
+                mask
+                if dtype == torch.bool
+                else torch.zeros(mask.shape, dtype=dtype, device=x.device).masked_fill(~mask, -torch.inf)
+            )
             return self.last(F.scaled_dot_product_attention(tokens, tokens, tokens, attn_mask=mask).sum(1))
 
     inputs = torch.randn(3, 5, 4).double()
@@ -203,7 +207,7 @@ class Product(nn.Module):
         if mask == "data":
             mask = x[:, None, :, :1] + x[:, None, None, :, 1]
         if mask == "hidden":
-            mask = (x[:, None, None, :, 0] > 0) | torch.eye(x.shape[1], dtype=torch.bool)
+            mask = (x[:, None, None, :, 0] > 0) | torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
         found = F.scaled_dot_product_attention(query, key, value, mask, is_causal=self.causal, scale=self.scale)
         return found.transpose(1, 2).flatten(2).tanh().sum(1)
 

@@ -70,7 +70,7 @@ class Bags(nn.Module):
     def __init__(self, bags, offsets=None, scales=None):
         super().__init__()
         self.bags, self.last = bags, nn.Linear(bags.embedding_dim, 3)
-        self.offsets = offsets
+        self.register_buffer("offsets", offsets)
         self.scales = nn.Parameter(scales) if scales is not None else None
 
     def forward(self, indices):
@@ -126,7 +126,7 @@ class Positions(nn.Module):
         self.words, self.places = nn.Embedding(6, 4), nn.Embedding(5, 4)
 
     def forward(self, indices):
-        x = self.words(indices) + self.places(torch.arange(indices.shape[1]))
+        x = self.words(indices) + self.places(torch.arange(indices.shape[1], device=indices.device))
         return (x.tanh() * self.words(indices.flip(1) // 2)).sum(1)
 
 

@@ -59,7 +59,7 @@ def about_of(metadata: Mapping[str, str] | None, path: str | Path) -> dict[str, 
         if not right(about[name]) if name in about else name in required:
             found = shortened(repr(about[name])) if name in about else "missing"
             raise _cannot_be(path, name, found)
-    if not texts and about.get("features") is None:
+    if isinstance(transform, dict) and not texts and about.get("features") is None:
         for name in OF_IMAGES:
             if transform.get(name, about[name]) != about[name]:
                 raise _cannot_be(path, name, f"{about[name]}, and of its images {transform[name]!r}")

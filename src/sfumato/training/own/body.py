@@ -57,7 +57,7 @@ def seen(model: nn.Module) -> dict[str, bytes]:
     """SHA-256 of each parameter and buffer, by name."""
     found = {}
     for name, value in (*model.named_parameters(), *model.named_buffers()):
-        content = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+        content = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
         found[name] = hashlib.sha256(content).digest()
     return found
 
