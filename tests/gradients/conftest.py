@@ -49,7 +49,7 @@ def there():
 
 @pytest.fixture
 def a_whole_device():
-    """Skips what the counting device lacks by itself: complex numbers, transposed convolutions, rules of vmap."""
+    """Skips what the counting device lacks by itself: complex numbers, transposed convolutions, recurrent cells."""
     if DEVICE == NAME:
         pytest.skip("the counting device cannot compute this")
 

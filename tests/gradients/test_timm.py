@@ -29,8 +29,10 @@ LARGE = {"nasnet", "efficientformerv2_s0", "mobilenetv5_base", "tresnet_m", "low
     "label",
     [pytest.param(one, marks=pytest.mark.slow) if one in LARGE else one for one in timm_models.CHOSEN],
 )
-def test_timm_models_are_exact(compare, label):
+def test_timm_models_are_exact(compare, request, label):
     row = timm_models.MODELS[label]
+    if label.startswith("sequencer"):  # of LSTMs
+        request.getfixturevalue("a_whole_device")
     if tuple(map(int, version("timm").split(".")[:3])) < FLOAT64_SINCE.get(label, ()):
         pytest.skip("this version of timm does not run it in float64")
     if not row.exists:

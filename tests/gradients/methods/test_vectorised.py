@@ -36,7 +36,7 @@ WRITES = {
 
 def unchanged(model, x, y, **options):
     """Calls with inputs that are a part of something larger, of which nothing may change."""
-    larger = torch.randn(len(x) + 2, *x.shape[1:-1], x.shape[-1] + 3, dtype=x.dtype)
+    larger = torch.randn(len(x) + 2, *x.shape[1:-1], x.shape[-1] + 3, dtype=x.dtype).to(x.device)
     part = larger[1:-1, ..., 2:-1]
     part.copy_(x)
     before, labels, version = larger.clone(), y.clone(), larger._version

@@ -17,6 +17,8 @@ LAYERS = {
     "relu": lambda *args, **kwargs: nn.RNN(*args, nonlinearity="relu", **kwargs),
 }
 
+pytestmark = pytest.mark.usefixtures("a_whole_device")  # the counting one has no kernels of recurrent cells
+
 
 class Sequences(nn.Module):
     """A recurrent layer of a batch (N, T, in); outputs and last states all count."""
