@@ -56,10 +56,10 @@ def flat(model):
 def take(place, *, until=None, loss=F.cross_entropy, model=None, scale=1.0, if_changed="refuse", body=None, **options):
     model, found = model or Seen(), Taken()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    asked = {"steps": STEPS, "batch_size": 30, "noise_multiplier": 4.0, "delta": 1e-3, **options}
+    asked = {"steps": STEPS, "batch_size": 30, "noise_multiplier": 4.0, "delta": 1e-3, "public": True, **options}
     try:
         found.run = sfumato.private_steps(
-            model, optimizer, data(scale), loss, directory=place, public=True, if_changed=if_changed, threads=1, **asked
+            model, optimizer, data(scale), loss, directory=place, if_changed=if_changed, threads=1, **asked
         )
         for step in found.run:
             found.weights[step.number] = flat(model)
@@ -160,9 +160,9 @@ def test_a_hash_sees_names_shapes_numbers_and_public_figures():
 
 def test_two_copies_of_an_unfinished_run_share_only_what_was_paid(tmp_path):
     """Whatever their bodies do: steps that neither had paid have noise and participants of their own in each."""
-    killed(tmp_path / "one", 2)
+    killed(tmp_path / "one", 2, public=False)
     shutil.copytree(tmp_path / "one", tmp_path / "two")
-    one, two = (take(tmp_path / name) for name in ("one", "two"))
+    one, two = (take(tmp_path / name, public=False) for name in ("one", "two"))
     assert all(torch.equal(one.weights[number], two.weights[number]) for number in (1, 2))
     assert not torch.allclose(one.weights[3], two.weights[3], atol=1e-3)
     found = [[body["release"] for body in lines(tmp_path / name)] for name in ("one", "two")]
@@ -170,6 +170,8 @@ def test_two_copies_of_an_unfinished_run_share_only_what_was_paid(tmp_path):
     assert not set(found[0][2:]) & set(found[1][2:])
     salts = [body["salt"] for name in ("one", "two") for body in lines(tmp_path / name, "opening")]
     assert len(set(salts)) == 3, "one opening before the copy, and one of each"
+    assert "another copy" not in one.run.note
+    assert "another copy of the run in" in two.run.note
 
 
 def test_a_ledger_that_lost_its_last_lines_goes_on_with_new_noise(tmp_path):

@@ -72,15 +72,16 @@ def is_release(entry: Entry, step: int, plan: str) -> bool:
     return committed and (entry.kind, body) == ("release", {"step": step, "plan": plan})
 
 
-def open_with_salt(ledger: Ledger) -> None:
+def open_with_salt(ledger: Ledger) -> str:
     """Write down a fresh salt of 128 bits for all steps that are not paid yet, safe on disk before any is taken.
 
     **Guarantee.** Copies of an unfinished run, restored backups among them, go on under salts of their own, so that
     they share no noise and no participants beyond the steps that were paid before they parted (`RunKey.at`).
     """
     paid = sum(entry.kind == "release" for entry in ledger.entries)
-    ledger.append(OPENING, {"step": paid, "salt": secrets.token_hex(16)})
+    ledger.append(OPENING, {"step": paid, "salt": (salt := secrets.token_hex(16))})
     ledger.sync()
+    return salt
 
 
 def openings(entries: Sequence[Entry]) -> list[tuple[int, str]]:
@@ -161,7 +162,7 @@ class Ledger:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, notify: Callable[[str], None] = lambda line: None):
-        self.path = Path(path)
+        self.path, self.notify = Path(path), notify
         self._lease: Lease | None = None
         try:
             self._descriptor = open_bytes(self.path, os.O_RDWR | os.O_CREAT, 0o644)

@@ -302,7 +302,7 @@ def go_on(
     if isinstance(job, PrivateJob) and (idle := idle_words(job, workers.count)) is not None:
         progress.report(f"note: {idle}")
     salted = isinstance(job, PrivateJob) and not job.circumstances.seeded and checkpoint.step < job.steps
-    key = resume.opened(key, ledger, salted=salted, workers=workers)
+    key = resume.opened(key, ledger, run, salted=salted, workers=workers)
     steps = job.kind.steps(job, key, progress)
     scorer = job.kind.scorer(job, progress) if job.scored else None
     looking_on = (Rows(run), Shown(progress, "training without privacy" if ledger is None else "training"), *observers)

@@ -48,10 +48,12 @@ class Standing:
     Args:
         counts: of each list, by its path in the owner's folder.
         anew: the date on which it was begun although lists were there, so that it knows no loss from before; else "".
+        openings: the salt of the latest opening of each run without a seed, by the run's identity.
     """
 
     counts: Mapping[str, Count] = field(default_factory=dict)
     anew: str = ""
+    openings: Mapping[str, str] = field(default_factory=dict)
 
 
 def read(home: Path) -> Standing | None:
@@ -65,7 +67,8 @@ def read(home: Path) -> Standing | None:
         seal = said.pop(SEAL)
         if not hmac.compare_digest(seal, _sealed(home, said)):
             raise ValueError("it was changed, or made under another owner's key")
-        return Standing(counts={name: Count(*one) for name, one in said["counts"].items()}, anew=said["anew"])
+        counts = {name: Count(*one) for name, one in said["counts"].items()}
+        return Standing(counts=counts, anew=said["anew"], openings=said["openings"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -95,6 +98,22 @@ def moved(home: Path, name: str, *, before: int, after: int, last: str = "") -> 
         known = standing.counts.get(name, Count(0, "")).entries
         count = Count(max(known, before) + after - before, last)
         _write(home, replace(standing, counts={**standing.counts, name: count}))
+
+
+def opened(home: Path, run: str, before: str | None, salt: str) -> bool:
+    """Write down the latest opening of a run; whether this is the one that it goes on from.
+
+    Args:
+        before: the salt of the opening before, as this copy of the run has it; None for none.
+
+    **Guarantee.** Where two copies of an unfinished run go on, the second one is told so: each of them spends the whole
+    plan on its own, and only one is on the owner's list.
+    """
+    with _held(home):
+        standing = read(home) or Standing()
+        latest = standing.openings.get(run, before)
+        _write(home, replace(standing, openings={**standing.openings, run: salt}))
+    return latest == before
 
 
 def new_key() -> Path:

@@ -196,7 +196,10 @@ class PrivateSteps:
         else:
             first = partial(self._checkpoint, 0, noise=NoiseState(step=0))
             self.note = beginning.begin(self._run, self._known, self.plan, self._key, self._records, first)
-        return Ledger(self._run / names.LEDGER)
+        return Ledger(self._run / names.LEDGER, notify=self._noted)
+
+    def _noted(self, line: str) -> None:
+        self.note = f"{self.note}; {line.removeprefix('note: ')}" if self.note else line
 
     def _opening(self, identity: str) -> dict[str, Any]:
         return pinned.opening(self._known, self.plan, identity)
@@ -219,7 +222,7 @@ class PrivateSteps:
 
     def _steps(self, ledger: Ledger, checkpoint: Checkpoint) -> Generator[OwnStep, None, bool]:
         """The steps from a checkpoint on; whether one was lost, so that they begin again there."""
-        self._key = resume.opened(self._key, ledger, salted=not self._facts.seeded)
+        self._key = resume.opened(self._key, ledger, self._run, salted=not self._facts.seeded)
         plan, state, private = self.plan, checkpoint.noise, self._private()
         sampler = Sampler(plan, self._key, records=self._records.count)
         saved_at, pause = time.monotonic(), CHECKPOINT_SECONDS

@@ -265,7 +265,7 @@ def check_epsilon(plan: PrivacyPlan) -> None:
     if not math.isfinite(plan.epsilon()):
         raise SfumatoError(
             f"the plan's epsilon is infinite at delta {plan.delta!r}, below what the accountant resolves",
-            "give a larger delta, such as 1e-8, or more noise",
+            f"give {'a larger delta, such as 1e-8, or ' if plan.delta < 1e-8 else ''}more noise",
         )
 
 

@@ -16,12 +16,13 @@ from sfumato.privacy import Ledger, PrivacyPlan
 from sfumato.privacy.ledger import LOST, OPENING, is_release, open_with_salt, openings
 from sfumato.privacy.statements import computed
 from sfumato.randomness import RunKey
+from sfumato.randomness.keys import home
 from sfumato.runs import commitment, pins
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
-from sfumato.runs.owner import overlap, public_records, uses
+from sfumato.runs.owner import overlap, public_records, standing, uses
 from sfumato.training.descent import beginning_of_average, optimizer_of
 from sfumato.training.job import PrivateJob, PublicJob, lengths
 from sfumato.training.parts.part import Decided
@@ -172,11 +173,18 @@ def own_key(run: RunDirectory, ledger: Ledger | None) -> RunKey:
     return key
 
 
-def opened(key: RunKey, ledger: Ledger | None, *, salted: bool, workers: Workers = ALONE) -> RunKey:
+def opened(key: RunKey, ledger: Ledger | None, run: RunDirectory, *, salted: bool, workers: Workers = ALONE) -> RunKey:
     """The run's key for steps that are about to be taken: salted by this opening of an unseeded run, of which all
     workers know by the leader's ledger. Steps without a promise have none."""
     if ledger is not None and salted:
-        open_with_salt(ledger)
+        before = [salt for _, salt in openings(ledger.entries)]
+        salt = open_with_salt(ledger)
+        listed = not run.read_json(names.SETTINGS)["circumstances"]["data_public"]
+        if listed and not standing.opened(home(), run.identity, before[-1] if before else None, salt):
+            ledger.notify(
+                f"note: another copy of the run in {run.path} has gone on since this one stopped; their new steps "
+                "share no noise, but each of them spends the whole plan, and your list counts one"
+            )
     salts = [] if ledger is None else openings(ledger.entries)
     return key.opened([(step, salt) for step, salt in workers.said({"openings": salts})["openings"]])
 

@@ -33,5 +33,5 @@ def take_part(job: PrivateJob | PublicJob, run: RunDirectory, workers: Workers) 
     key, checkpoint = resume.own_key(run, None), resume.own_checkpoint(run, None, 0)
     if key.check_value(run.identity) != job.key.check_value(run.identity):
         raise SfumatoError(f"the run key in {run.path} was replaced meanwhile", "give the same command again")
-    key = resume.opened(key, None, salted=False, workers=workers)
+    key = resume.opened(key, None, run, salted=False, workers=workers)
     return take_steps(job, run, job.kind.steps(job, key, Silence()), checkpoint, workers=workers)
