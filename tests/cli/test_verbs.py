@@ -243,16 +243,16 @@ def test_steps_follow_from_epsilon_and_noise(call, quick):
 def test_files_that_are_left_out_are_told_to_the_owner_and_named_as_not_covered(call, quick, images, capsys):
     for name in ("a", "b"):
         shutil.copytree("pictures", f"shop/{name}")
-    Path("shop/a/notes.txt").write_text("about")
+    Path("shop/a/notes.png").write_text("about")
     few = quick.replace("--batch-size 64", "--batch-size 5")
-    assert "notes.txt" in call(f"train folder:shop {few}", status=1)
+    assert "notes.png" in call(f"train folder:shop {few}", status=1)
     assert main(shlex.split(f"train folder:shop {few} --skip-unreadable")) == 0
     assert "note: no image could be read from 1 of the files" in capsys.readouterr().err
     written = Path("runs/shop/statement.json").read_text()
     assert "how many files were left out" in " ".join(json.loads(written)["not_covered"])
-    assert "notes.txt" not in written
+    assert "notes.png" not in written
     call("verify runs/shop")
-    assert "notes.txt" in call("evaluate runs/shop folder:shop", status=1)
+    assert "notes.png" in call("evaluate runs/shop folder:shop", status=1)
     call("evaluate runs/shop folder:shop --skip-unreadable")
 
 
