@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -96,11 +97,36 @@ def test_steps_on_a_device_repeat_themselves_where_it_can(before):
             assert torch.are_deterministic_algorithms_enabled()
             assert torch.is_deterministic_algorithms_warn_only_enabled()
             assert not torch.utils.deterministic.fill_uninitialized_memory
+            assert torch.backends.cudnn.deterministic
+            assert not torch.backends.cudnn.benchmark
+            assert os.environ["CUBLAS_WORKSPACE_CONFIG"]
+            # The backward passes of the fused forms of attention add in any order.
+            for fused in ("flash", "mem_efficient", "cudnn"):
+                assert not getattr(torch.backends.cuda, f"{fused}_sdp_enabled")()
+        assert torch.backends.cuda.flash_sdp_enabled()
+        assert not torch.backends.cudnn.deterministic
         assert torch.utils.deterministic.fill_uninitialized_memory
         assert torch.are_deterministic_algorithms_enabled() == before[0]
         assert torch.is_deterministic_algorithms_warn_only_enabled() == before[1]
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_what_cannot_repeat_itself_is_named_once(monkeypatch):
+    monkeypatch.setattr(_devices, "_rounding", set())
+
+    def step(*words: str) -> None:
+        with _devices.repeatable("cuda"):
+            for one in words:
+                warnings.warn(one, UserWarning, stacklevel=1)
+
+    told = "avg_pool3d_backward_cuda does not have a deterministic implementation, but you set"
+    note = "avg_pool3d_backward_cuda is not deterministic on this device, so a step that is taken again may round"
+    with pytest.warns(RuntimeWarning, match=note):
+        step(told, told)
+    step(told)  # which would be an error here
+    with pytest.warns(UserWarning, match="something else"):
+        step("something else")
 
 
 def test_on_the_cpu_they_do_anyway():

@@ -49,6 +49,8 @@ def chosen(name: str | None) -> str:
     import torch
 
     there = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if there is not None:
+        os.environ.setdefault(*_WORKSPACE)
     if name is None:
         return there.type if there is not None and _has_float64(there.type) else "cpu"
     kind, _, number = checked(name).partition(":")
@@ -77,6 +79,8 @@ def take_turn(number: int) -> None:
 
 
 _ON_CPU = "give `device=cpu`"
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+"""Without it products of matrices differ by stream; CUDA reads it at the first product of a process."""
 _SPOKEN = {"cuda": "CUDA", "xpu": "XPU", "mps": "MPS"}
 
 
@@ -169,38 +173,71 @@ def random_states(device: torch.device) -> list[torch.Tensor]:
 
 @contextmanager
 def computing(name: str, precision: str) -> Iterator[None]:
-    """Around training steps on this device: products in this precision, and the same bits each time if it can.
-
-    Functions that have no such form on CUDA run as they do: the promise does not hang on it, a repetition does.
-    """
+    """Around training steps on this device: products in this precision, and the same bits each time (`repeatable`)."""
     import torch
 
     kind = torch.device(name).type
-    with torch.autocast(kind, torch.bfloat16, enabled=precision == "bfloat16"):
-        if kind == "cpu":
-            yield
-        else:
-            with _repeatable():
-                yield
+    with torch.autocast(kind, torch.bfloat16, enabled=precision == "bfloat16"), repeatable(name):
+        yield
+
+
+_NO_FORM = " does not have a deterministic implementation"
+_rounding: set[str] = set()
+"""What this process has already been told of (`warn_of_rounding`)."""
 
 
 @contextmanager
-def _repeatable() -> Iterator[None]:
+def repeatable(name: torch.device | str) -> Iterator[None]:
+    """Within, the same computation on this device gives the same bits, where it has such a form: convolutions and
+    products by algorithms that are deterministic, attention by products and a softmax (the backward passes of the
+    fused forms add in any order).
+
+    Functions without such a form run as they do, and are named by one warning: the promise does not hang on it, a
+    repetition does.
+    """
     import torch
 
-    settings: Any = torch.utils.deterministic
-    was = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    filled, tried = settings.fill_uninitialized_memory, torch.backends.cudnn.benchmark
+    if torch.device(name).type == "cpu":
+        yield
+        return
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    filling: Any = torch.utils.deterministic
+    cudnn, found, shown = torch.backends.cudnn, set[str](), warnings.showwarning
+    modes = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    were = filling.fill_uninitialized_memory, cudnn.benchmark, cudnn.deterministic
+
+    def show(message: Any, *where: Any, **known: Any) -> None:
+        what, no_form, _ = str(message).partition(_NO_FORM)
+        if no_form:
+            found.add(what)
+        else:
+            shown(message, *where, **known)
+
     try:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or products of matrices differ by stream
+        os.environ.setdefault(*_WORKSPACE)
         torch.use_deterministic_algorithms(True, warn_only=True)
-        settings.fill_uninitialized_memory = torch.backends.cudnn.benchmark = False
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation.*")
+        filling.fill_uninitialized_memory, cudnn.benchmark, cudnn.deterministic = False, False, True
+        with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
+            warnings.filterwarnings("always", message=f".*{_NO_FORM}")
+            warnings.showwarning = show
             yield
     finally:
-        torch.use_deterministic_algorithms(was[0], warn_only=was[1])
-        settings.fill_uninitialized_memory, torch.backends.cudnn.benchmark = filled, tried
+        torch.use_deterministic_algorithms(modes[0], warn_only=modes[1])
+        filling.fill_uninitialized_memory, cudnn.benchmark, cudnn.deterministic = were
+    for what in sorted(found):
+        warn_of_rounding(what)
+
+
+def warn_of_rounding(what: str) -> None:
+    """Tell once of what cannot be computed with the same bits each time."""
+    if what not in _rounding:
+        _rounding.add(what)
+        warnings.warn(
+            f"{what} is not deterministic on this device, so a step that is taken again may round otherwise",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def sent(values: np.ndarray, device: torch.device | str) -> torch.Tensor:

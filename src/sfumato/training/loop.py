@@ -103,7 +103,7 @@ def take_steps(
 
     taken = partial(exhausted.taken, take, steps=steps, alone=workers.count == 1, run=run, save=save)
     end = checkpoint.step if workers.agreed(tell(observers, "begin", checkpoint.step, job.steps)) else job.steps
-    with _devices.own_randomness(job.device), _looked_on(observers):
+    with _devices.own_randomness(job.device), _devices.repeatable(job.device), _looked_on(observers):
         for step in range(checkpoint.step, end):
             if ledger is not None:
                 _recorded(job, ledger, step, paid=step < paid)

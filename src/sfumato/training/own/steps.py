@@ -114,7 +114,7 @@ class PrivateSteps:
             model, loss, max_norm=plan.max_norm, template=template, methods=recorded.ways if recorded else None
         )
         made_up = template or _synthetic(records)
-        with _devices.own_randomness(self._device):
+        with _devices.own_randomness(self._device), _devices.repeatable(self._device):
             torch.manual_seed(0)
             shape, targets = _one(made_up[0]), made_up[1]
             losses.refuse_beyond(model, loss, each(lambda one: one.to(self._device), made_up[0]), records.largest)

@@ -221,7 +221,7 @@ def _checked(
 ) -> int:
     """Check the gradient against the oracle on synthetic examples; and how many of them fit into memory at once."""
     targets = synthetic_targets(source, device)
-    with _devices.own_randomness(device):
+    with _devices.own_randomness(device), _devices.repeatable(device):
         torch.manual_seed(0)
         if source.tokens is not None and isinstance(gradient, ClippedGradient):
             gradient.self_check()  # on the template
