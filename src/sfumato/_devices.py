@@ -70,6 +70,22 @@ def chosen(name: str | None) -> str:
     return name
 
 
+def one_each(processes: int, name: str) -> None:
+    """Refuse more processes on this machine than there are accelerators, of which each needs one of its own."""
+    import torch
+
+    kind, _, number = name.partition(":")
+    if kind == "cpu" or processes == 1:
+        return
+    spoken, count = _SPOKEN.get(kind, kind), 1 if number else torch.accelerator.device_count()
+    if processes > count:
+        there = f"device {name} is one" if number else f"torch sees {count} {spoken} device{'s' * (count != 1)}"
+        raise SfumatoError(
+            f"processes is {processes}, each of which needs a {spoken} device of its own, and {there}",
+            f"give `processes={count}`, or `device=cpu`",
+        )
+
+
 def take_turn(number: int) -> None:
     """Compute on the accelerator of this number, counted round, in a process that names none."""
     import torch
