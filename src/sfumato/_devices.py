@@ -50,6 +50,8 @@ def chosen(name: str | None) -> str:
     import torch
 
     there = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if there is not None:
+        os.environ.setdefault(*_WORKSPACE)
     if name is None:
         return there.type if there is not None and _has_float64(there.type) else "cpu"
     kind, _, number = checked(name).partition(":")
@@ -69,17 +71,19 @@ def chosen(name: str | None) -> str:
     return name
 
 
-def refuse_crowd(name: str | None, processes: int) -> None:
-    """Refuse more processes than there are accelerators of the chosen kind, since each needs one of its own."""
+def one_each(processes: int, name: str) -> None:
+    """Refuse more processes on this machine than there are accelerators, of which each needs one of its own."""
     import torch
 
-    if chosen(name).partition(":")[0] == "cpu":
+    kind, _, number = name.partition(":")
+    if kind == "cpu" or processes == 1:
         return
-    count = 1 if name is not None and ":" in name else torch.accelerator.device_count()
+    spoken, count = _SPOKEN.get(kind, kind), 1 if number else torch.accelerator.device_count()
     if processes > count:
+        there = f"device {name} is one" if number else f"torch sees {count} {spoken} device{'s' * (count != 1)}"
         raise SfumatoError(
-            f"--processes is {processes}, and each needs a device of its own, of which there is {count}",
-            f"give --processes {count}, or --device cpu",
+            f"processes is {processes}, each of which needs a {spoken} device of its own, and {there}",
+            f"give `processes={count}`, or `device=cpu`",
         )
 
 
@@ -92,6 +96,8 @@ def take_turn(number: int) -> None:
 
 
 _ON_CPU = "give `device=cpu`"
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+"""Without it products of matrices differ by stream; CUDA reads it at the first product of a process."""
 _SPOKEN = {"cuda": "CUDA", "xpu": "XPU", "mps": "MPS"}
 
 
@@ -184,50 +190,71 @@ def random_states(device: torch.device) -> list[torch.Tensor]:
 
 @contextmanager
 def computing(name: str, precision: str) -> Iterator[None]:
-    """Around training steps on this device: products in this precision, and the same bits each time if it can.
-
-    Functions that have no such form on CUDA run as they do: the promise does not hang on it, a repetition does.
-    """
+    """Around training steps on this device: products in this precision, and the same bits each time (`repeatable`)."""
     import torch
 
-    with torch.autocast(torch.device(name).type, torch.bfloat16, enabled=precision == "bfloat16"), repeatable(name):
+    kind = torch.device(name).type
+    with torch.autocast(kind, torch.bfloat16, enabled=precision == "bfloat16"), repeatable(name):
         yield
 
 
+_NO_FORM = " does not have a deterministic implementation"
+_rounding: set[str] = set()
+"""What this process has already been told of (`warn_of_rounding`)."""
+
+
 @contextmanager
-def repeatable(name: torch.device | str) -> Iterator[set[str]]:
-    """Within, what this device computes twice is the same bit by bit where torch can; after it the names of the
-    functions that cannot."""
+def repeatable(name: torch.device | str) -> Iterator[None]:
+    """Within, the same computation on this device gives the same bits, where it has such a form: convolutions and
+    products by algorithms that are deterministic, attention by products and a softmax (the backward passes of the
+    fused forms add in any order).
+
+    Functions without such a form run as they do, and are named by one warning: the promise does not hang on it, a
+    repetition does.
+    """
     import torch
 
-    found: set[str] = set()
     if torch.device(name).type == "cpu":
-        yield found
+        yield
         return
-    settings: Any = torch.utils.deterministic
-    was = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    cudnn: Any = torch.backends.cudnn
-    filled = settings.fill_uninitialized_memory
-    tried, fixed = cudnn.benchmark, cudnn.deterministic
-    try:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or products of matrices differ by stream
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        settings.fill_uninitialized_memory = cudnn.benchmark = False
-        cudnn.deterministic = True
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.filterwarnings("always", message=_NOT_REPEATABLE.pattern)
-            yield found
-    finally:
-        torch.use_deterministic_algorithms(was[0], warn_only=was[1])
-        settings.fill_uninitialized_memory, cudnn.benchmark, cudnn.deterministic = filled, tried, fixed
-    for one in caught:
-        if (told := _NOT_REPEATABLE.match(str(one.message))) is not None:
-            found.add(told[1])
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    filling: Any = torch.utils.deterministic
+    cudnn, found, shown = torch.backends.cudnn, set[str](), warnings.showwarning
+    modes = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    were = filling.fill_uninitialized_memory, cudnn.benchmark, cudnn.deterministic
+
+    def show(message: Any, *where: Any, **known: Any) -> None:
+        what, no_form, _ = str(message).partition(_NO_FORM)
+        if no_form:
+            found.add(what)
         else:
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+            shown(message, *where, **known)
+
+    try:
+        os.environ.setdefault(*_WORKSPACE)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        filling.fill_uninitialized_memory, cudnn.benchmark, cudnn.deterministic = False, False, True
+        with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
+            warnings.filterwarnings("always", message=f".*{_NO_FORM}")
+            warnings.showwarning = show
+            yield
+    finally:
+        torch.use_deterministic_algorithms(modes[0], warn_only=modes[1])
+        filling.fill_uninitialized_memory, cudnn.benchmark, cudnn.deterministic = were
+    for what in sorted(found):
+        warn_of_rounding(what)
 
 
-_NOT_REPEATABLE = re.compile(r"(\S+) does not have a deterministic implementation")
+def warn_of_rounding(what: str) -> None:
+    """Tell once of what cannot be computed with the same bits each time."""
+    if what not in _rounding:
+        _rounding.add(what)
+        warnings.warn(
+            f"{what} is not deterministic on this device, so a step that is taken again may round otherwise",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def sent(values: np.ndarray, device: torch.device | str) -> torch.Tensor:

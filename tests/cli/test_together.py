@@ -12,8 +12,13 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+import torch
 
-from sfumato.cli import main
+from sfumato import _devices
+from sfumato._checks import SfumatoError
+from sfumato.cli import main, parse
+from sfumato.cli.output.together import _device_of
+from sfumato.training import together as together_module
 
 COMMAND = (sys.executable, "-m", "sfumato", "train")
 OPTIONS = ("--model", "cnn", "--steps", "60", "--batch-size", "100", "--micro-batch", "16", "--threads", "1")
@@ -32,6 +37,38 @@ def test_what_several_processes_cannot_do_is_refused_in_one_line(options, proble
     (line,) = call(f"train digits {options}", status=1).splitlines()
     assert problem in line
     assert list(workplace.iterdir()) == []
+
+
+@pytest.mark.parametrize("how", ["--processes", "torchrun"])
+def test_more_processes_than_gpus_are_refused_before_any_is_started(how, call, workplace, monkeypatch):
+    monkeypatch.setattr(_devices, "chosen", lambda name: name or "cuda")
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    monkeypatch.setattr(together_module, "launched", None)
+    monkeypatch.setattr(together_module, "joined", None)
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE") if how == "torchrun" else ():
+        monkeypatch.setenv(name, "0" if name == "RANK" else "2")
+    printed = call(f"train digits --steps 2 {'--processes 2' * (how != 'torchrun')}", status=1)
+    assert printed.strip() == (
+        "error: processes is 2, each of which needs a CUDA device of its own, and torch sees 1 CUDA device; "
+        "give --processes 1, or --device cpu"
+    )
+    assert list(workplace.iterdir()) == []
+
+
+def test_a_run_goes_on_by_processes_on_the_device_that_it_has_recorded(run):
+    assert _device_of(parse(["train", run, "--processes", "2"])) == "cpu"
+    assert _device_of(parse(["train", "digits", "--processes", "2"])) is None
+    assert _device_of(parse(["train", "digits", "--device", "cuda:1"])) == "cuda:1"
+
+
+def test_the_last_line_of_a_worker_is_told_with_its_end():
+    script = "import sys; print('a warning', file=sys.stderr); sys.exit('error: CUDA has no such device')"
+    ended = r"^worker 1 \(process \d+\) ended with status 1: CUDA has no such device; "
+    with (
+        pytest.raises(SfumatoError, match=ended),
+        together_module.launched(2, ["-c", script]),
+    ):
+        pass
 
 
 def test_torchrun_says_how_many_there_are(call, monkeypatch):

@@ -125,7 +125,7 @@ def _steps_from(
 
     taken = partial(exhausted.taken, take, steps=steps, alone=workers.count == 1, run=run, save=save)
     end = checkpoint.step if workers.agreed(tell(observers, "begin", checkpoint.step, job.steps)) else job.steps
-    with _devices.own_randomness(job.device), _looked_on(observers):
+    with _devices.own_randomness(job.device), _devices.repeatable(job.device), _looked_on(observers):
         for step in range(checkpoint.step, end):
             set_rate(optimizer, job.settings.descent.learning_rate * rate(step))
             if step in lost:

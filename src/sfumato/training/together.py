@@ -137,11 +137,7 @@ def launched(processes: int, command: Sequence[str], device: str | None = None) 
     known |= {} if loopback is None else {"GLOO_SOCKET_IFNAME": loopback}  # nothing is to be heard on other networks
     before = {name: os.environ.get(name) for name in (*known, "RANK", "LOCAL_RANK")}
     others = [
-        subprocess.Popen(
-            [sys.executable, *command],
-            env={**os.environ, **known, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdin=subprocess.DEVNULL,
-        )
+        _Other(rank, Path(place) / f"worker-{rank}", command, known | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(1, processes)
     ]
     os.environ.update(known | {"RANK": "0", "LOCAL_RANK": "0"})
@@ -159,21 +155,32 @@ def launched(processes: int, command: Sequence[str], device: str | None = None) 
                 os.environ[name] = value
 
 
-def _lost(others: Sequence[subprocess.Popen], place: str) -> SfumatoError | None:
-    """Which of the workers has failed, of what signal, and what it said last, if one has."""
-    for rank, other in enumerate(others, start=1):
-        if other.poll():
-            how = (
-                f"was killed by signal {-other.returncode}"
-                if other.returncode < 0
-                else f"ended with status {other.returncode}"
+class _Other:
+    """A process that was started beside this one, and what it says of its end."""
+
+    def __init__(self, rank: int, errors: Path, command: Sequence[str], known: dict[str, str]):
+        self._rank, self._errors = rank, errors
+        with errors.open("wb") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, *command], env={**os.environ, **known}, stdin=subprocess.DEVNULL, stderr=file
             )
-            said = last_line(place, rank)
-            return SfumatoError(f"worker {rank} (process {other.pid}) {how}{said and f', saying: {said}'}", AGAIN)
-    return None
+
+    def failure(self) -> SfumatoError | None:
+        """Its status or signal, with its last line, if it has failed."""
+        if not (status := self.process.poll()):
+            return None
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        lines = [line for line in self._errors.read_text("utf-8", "replace").splitlines() if line.strip()]
+        last = "".join(f": {line.strip().removeprefix('error: ')}" for line in lines[-1:])
+        return SfumatoError(f"worker {self._rank} (process {self.process.pid}) {how}{last}", AGAIN)
 
 
-def _lost_soon(others: Sequence[subprocess.Popen], place: str) -> SfumatoError | None:
+def _lost(others: Sequence[_Other]) -> SfumatoError | None:
+    """Which of the workers has failed, and of what, if one has."""
+    return next((failure for other in others if (failure := other.failure()) is not None), None)
+
+
+def _lost_soon(others: Sequence[_Other]) -> SfumatoError | None:
     """The same, of one whose connection is gone already and who may take a moment to end."""
     deadline = time.monotonic() + LAST_WORDS
     while (lost := _lost(others, place)) is None and time.monotonic() < deadline:
@@ -181,10 +188,10 @@ def _lost_soon(others: Sequence[subprocess.Popen], place: str) -> SfumatoError |
     return lost
 
 
-def _end(others: Sequence[subprocess.Popen]) -> None:
+def _end(others: Sequence[_Other]) -> None:
     """Wait for workers that have come to their end, and end those that have not."""
     deadline = time.monotonic() + LAST_WORDS
-    for other in others:
+    for other in (one.process for one in others):
         try:
             other.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:

@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.gradients import ClippedGradient
-from sfumato.gradients.checks import selfcheck
+from sfumato.gradients.checks.selfcheck import _Answer, _repeats
 from sfumato.gradients.sites.conv import ConvSite
 from sfumato.gradients.sites.linear import OuterProduct
 from sfumato.gradients.use import Instantiated
@@ -47,6 +48,28 @@ def test_a_norm_that_is_too_small_is_refused(monkeypatch):
     monkeypatch.setattr(OuterProduct, "squared_norms", lambda self: 0.98 * right(self))
     with pytest.raises(SfumatoError, match=r"differs from the plain computation|gradient norm"):
         ClippedGradient(net(), F.cross_entropy, max_norm=1e-3).self_check((1, 8, 8))
+
+
+class Unsteady:
+    """Adds in another order each time: float32 differs by parts in a hundred, float64 by less than can be seen."""
+
+    def __init__(self, *, by: float, in_float64: float):
+        self.by, self.in_float64, self.calls = by, in_float64, 0
+
+    def answer(self, dtype):
+        self.calls += 1
+        by = self.in_float64 if dtype == torch.float64 else self.by
+        return _Answer({"weight": torch.ones(3) + by * (self.calls % 2)}, torch.ones(1))
+
+
+def test_on_a_device_two_computations_may_round_otherwise(monkeypatch):
+    monkeypatch.setattr(_devices, "_rounding", set())
+    device = torch.device("cuda")
+    rounding = Unsteady(by=1e-2, in_float64=1e-12)
+    with pytest.warns(RuntimeWarning, match="the gradient of this model is not deterministic on this device"):
+        assert _repeats(rounding.answer, device)
+    assert not _repeats(rounding.answer, torch.device("cpu"))
+    assert not _repeats(Unsteady(by=1e-2, in_float64=1e-2).answer, device), "it has random numbers of its own"
 
 
 def test_norms_whose_squares_vanish_are_no_difference():

@@ -6,21 +6,23 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.cli.registry import name_of
-from sfumato.training.started import STORE, log, one_of_several, silent
+from sfumato.training.started import STORE, local_count, one_of_several, silent
 
 
 @contextlib.contextmanager
 def one_voice() -> Iterator[None]:
-    """Within, a process that does not lead others prints nothing but to its log: what it fails of, the leader says."""
+    """Within, a process that does not lead others prints nothing: what it fails of, the leader says. Errors of one that
+    `--processes` has started go to its leader."""
     if not silent():
         yield
         return
-    nowhere = os.open(log() or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for descriptor in (1, 2):  # torch's own words in C++ too
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1,) if STORE in os.environ else (1, 2):  # torch's own words in C++ too
         os.dup2(nowhere, descriptor)
     yield
 
@@ -43,9 +45,11 @@ def run(verb: Any, arguments: Sequence[str]) -> int:
     if not one_of_several() and processes == 1:
         return verb.run() or 0
     verb.refuse_together()
+    from sfumato import _devices
     from sfumato.training import together
     from sfumato.training.processes.following import follow
 
+    _devices.one_each(processes if given else local_count(), _devices.chosen(_device_of(verb)))
     with (
         together.joined()
         if one_of_several()
@@ -56,6 +60,16 @@ def run(verb: Any, arguments: Sequence[str]) -> int:
         status = verb.run() or 0  # which computes this one's share
         workers.agreed(True)  # nobody is at the end before the leader
         return status
+
+
+def _device_of(verb: Any) -> str | None:
+    """Which one was asked for, or has been recorded by the run that goes on."""
+    from sfumato.runs import directory as names
+
+    run = names.RunDirectory(Path(getattr(verb, "what", None) or "."))
+    if verb.device is None and hasattr(verb, "of_record") and run.exists:
+        return run.read_json(names.SETTINGS).get("performance", {}).get("device")
+    return verb.device
 
 
 def _alone(verb: Any) -> int:

@@ -300,6 +300,7 @@ def settled_on(start: Start) -> tuple[str, int]:
     device, threads = _devices.chosen(machine.device or (recorded.device if recorded else None)), machine.threads
     if threads is None:
         threads = recorded.threads if recorded else default_threads()
+    _devices.one_each(local_count(), device)
     torch.set_num_threads(threads)
     return device, threads
 
