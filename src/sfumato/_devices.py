@@ -6,7 +6,6 @@ Torch is imported within the functions, so that files which only name a device d
 from __future__ import annotations
 
 import os
-import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -220,7 +219,8 @@ def repeatable(name: torch.device | str) -> Iterator[None]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     filling: Any = torch.utils.deterministic
-    cudnn, found, shown = torch.backends.cudnn, set[str](), warnings.showwarning
+    cudnn: Any = torch.backends.cudnn
+    found, shown = set[str](), warnings.showwarning
     modes = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     were = filling.fill_uninitialized_memory, cudnn.benchmark, cudnn.deterministic
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sfumato import SfumatoError, verify
+from sfumato import verify
 from sfumato.privacy.ledger import read
 from sfumato.runs.checkpoint import stored_statement
 from sfumato.runs.directory import RunDirectory
-from sfumato.training import together
 
 SCRIPT = str(Path(__file__).with_name("runs_of_ranks.py"))
 QUICK = "blt, lamb, features, half precision, public, cache"
@@ -82,12 +81,3 @@ def test_a_worker_with_other_data_is_refused_before_the_first_step(tmp_path, ran
         assert "data" in line
     (opening,) = (tmp_path / "runs" / "views" / "ledger.jsonl").read_text("utf-8").splitlines()[:1]
     assert json.loads(opening)["kind"] == "begin"
-
-
-def test_a_worker_that_ends_is_quoted_with_its_last_line():
-    command = "from sfumato.training.started import log; open(log(), 'w').write('1\\nno room for this\\n'); exit(3)"
-    with (
-        pytest.raises(SfumatoError, match=r"worker 1 \(process \d+\) ended with status 3, saying: no room for this"),
-        together.launched(2, ["-c", command], "cpu"),
-    ):
-        pass

@@ -4,7 +4,6 @@ line asks before anything else."""
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 STORE = "SFUMATO_STORE"
 """Where the environment of what `--processes` has started has the file by which these processes find each other."""
@@ -23,21 +22,3 @@ def silent() -> bool:
 def local_count() -> int:
     """How many of them there are on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if one_of_several() else 1
-
-
-def log() -> str | None:
-    """The file for what this process prints, where it was started by another one of the same command."""
-    return str(Path(os.environ[STORE]).parent / f"{os.environ['RANK']}.log") if STORE in os.environ else None
-
-
-def last_line(place: str, rank: int) -> str:
-    """What the process of this rank printed last; nothing where it printed nothing.
-
-    Args:
-        place: the directory of the store.
-    """
-    try:
-        lines = (Path(place) / f"{rank}.log").read_text("utf-8", "replace").split("\n")
-    except OSError:
-        return ""
-    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")

@@ -23,7 +23,7 @@ from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.training.processes.alive import AGAIN, Signs
 from sfumato.training.processes.meeting import MEET, TOGETHER, met
-from sfumato.training.started import STORE, last_line, one_of_several
+from sfumato.training.started import STORE, one_of_several
 from sfumato.training.workers import ALONE, Workers
 
 AT_WORK = timedelta(days=7)
@@ -121,16 +121,12 @@ def joining() -> Iterator[Workers]:
 
 
 @contextmanager
-def launched(processes: int, command: Sequence[str], device: str | None = None) -> Iterator[Workers]:
+def launched(processes: int, command: Sequence[str]) -> Iterator[Workers]:
     """Within, this process leads so many workers on this machine, the others of which run `command`.
 
     Args:
         command: arguments of Python, such as ["-m", "sfumato", "train", "digits"].
-        device: what they compute on; None for the accelerator, where there is one.
-
-    Errors: `SfumatoError` for more processes than there are accelerators.
     """
-    _devices.refuse_crowd(device, processes)
     place = tempfile.mkdtemp(prefix="sfumato-")  # for this user alone
     known = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes), STORE: str(Path(place) / "store")}
     loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
@@ -142,10 +138,10 @@ def launched(processes: int, command: Sequence[str], device: str | None = None) 
     ]
     os.environ.update(known | {"RANK": "0", "LOCAL_RANK": "0"})
     try:
-        with joined(partial(_lost, others, place)) as workers:
+        with joined(partial(_lost, others)) as workers:
             yield workers
     except LostError as error:
-        raise _lost_soon(others, place) or error from None
+        raise _lost_soon(others) or error from None
     finally:
         _end(others)
         shutil.rmtree(place, ignore_errors=True)
@@ -183,7 +179,7 @@ def _lost(others: Sequence[_Other]) -> SfumatoError | None:
 def _lost_soon(others: Sequence[_Other]) -> SfumatoError | None:
     """The same, of one whose connection is gone already and who may take a moment to end."""
     deadline = time.monotonic() + LAST_WORDS
-    while (lost := _lost(others, place)) is None and time.monotonic() < deadline:
+    while (lost := _lost(others)) is None and time.monotonic() < deadline:
         time.sleep(0.05)
     return lost
 

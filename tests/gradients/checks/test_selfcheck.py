@@ -10,6 +10,7 @@ from torch import nn
 from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.gradients import ClippedGradient
+from sfumato.gradients.checks import selfcheck
 from sfumato.gradients.checks.selfcheck import _Answer, _repeats
 from sfumato.gradients.sites.conv import ConvSite
 from sfumato.gradients.sites.linear import OuterProduct

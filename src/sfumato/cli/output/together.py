@@ -53,7 +53,7 @@ def run(verb: Any, arguments: Sequence[str]) -> int:
     with (
         together.joined()
         if one_of_several()
-        else together.launched(processes, ["-m", "sfumato", *arguments], getattr(verb, "device", None)) as workers
+        else together.launched(processes, ["-m", "sfumato", *arguments]) as workers
     ):
         if hasattr(verb, "of_record"):
             return together.led(workers, lambda: verb.run() or 0, partial(follow, read=verb.of_record))

@@ -31,8 +31,10 @@ Gradient = Callable[[Tree, Tree], "ClippedSum"]
 
 # (scale, offset) of the made-up examples: ordinary ones, a large offset, tiny and huge scales, and a constant.
 _KINDS = ((1.0, 0.0), (1.0, 0.0), (1.0, 1000.0), (1e-6, 0.0), (1e4, 0.0), (0.0, 1.0))
-# Relative differences allowed in float64, in the model's own type, and between two of the same computation.
-_SHARP, _LOOSE, _REPEATED = 1e-6, 5e-2, 1e-3
+# Relative differences allowed in float64, and in the model's own type.
+_SHARP, _LOOSE = 1e-6, 5e-2
+# By how much, relative to its length, a gradient may differ when it is computed again.
+_REPEATED = 1e-3
 # How many times the oracle's own rounding error is allowed on top.
 _ROUNDING = 30.0
 # Share of the whole gradient that counts as a parameter's size when it has hardly any of its own.

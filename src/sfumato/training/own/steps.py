@@ -117,14 +117,7 @@ class PrivateSteps:
         self._gradient = ClippedGradient(
             model, loss, max_norm=plan.max_norm, template=template, methods=recorded.ways if recorded else None
         )
-        made_up = template or _synthetic(records)
-        with _devices.own_randomness(self._device), _devices.repeatable(self._device):
-            torch.manual_seed(0)
-            shape, targets = _one(made_up[0]), made_up[1]
-            losses.refuse_beyond(model, loss, each(lambda one: one.to(self._device), made_up[0]), records.largest)
-            self._gradient.self_check(shape, targets=targets)
-            micro_batch = known_micro_batch(start, noise)
-            micro_batch = micro_batch or size_micro_batch(self._gradient, shape, str(self._device), targets)
+        micro_batch = self._checked(loss, template or _synthetic(records), start)
         self.performance = Performance(
             device=str(self._device),
             threads=threads,
