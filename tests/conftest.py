@@ -66,6 +66,14 @@ def new_directory(tmp_path_factory) -> Callable[[str], Path]:
     return make
 
 
+@pytest.fixture(scope="module", autouse=True)
+def home_of_a_module(tmp_path_factory) -> Iterator[None]:
+    """An owner's directory for the runs that several tests of a module look at, so that none is in the user's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SFUMATO_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def home(new_directory, monkeypatch) -> Path:
     """An owner's directory for each test."""

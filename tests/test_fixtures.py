@@ -1,7 +1,7 @@
 """What earlier versions have written stays readable: runs, models, caches, recipes, searches, the owner's list of runs.
 
-The files under tests/fixtures/VERSION are never written again (tests/fixtures/write.py says how they came about). What
-they held for the version that wrote them stands in its expected.json.
+The files under tests/fixtures/VERSION are never written again once that was released (tests/fixtures/write.py says how
+they came about). What they held for the version that wrote them stands in its expected.json.
 """
 
 from __future__ import annotations
@@ -191,6 +191,7 @@ def test_the_owner_s_list_has_a_line_of_each_kind(version):
     ]
     assert {line["plan"]["sampling"] for line in lines if "plan" in line} == {"Poisson", "FullBatch"}
     assert {line["selection"]["draws"]["shape"] for line in lines if "selection" in line} == {1.0, "Poisson"}
+    assert {line.get("seeded", False) for line in lines} == {True, False}
     assert len(list((HERE / version / "home" / "trained-on").iterdir())) == 1
 
 
@@ -305,6 +306,22 @@ def test_an_unfinished_run_goes_on_or_is_refused_but_never_begins_anew(copy, nam
     steps = [row["step"] for row in directory.RunDirectory(run).rows()]
     assert steps == sorted(set(steps))
     assert name == "cut-public" or verify(run).holds
+
+
+@pytest.mark.parametrize("command", ["train runs/cut", "finish runs/cut", "pretrain runs/cut-public"])
+@pytest.mark.parametrize("copy", VERSIONS, indirect=True)
+def test_an_unfinished_run_that_recorded_no_processor_says_so_where_its_model_computes_otherwise(copy, command, capsys):
+    path = copy / command.split()[1] / "settings.json"
+    settings, present = read(path), pins.environment()
+    environment = {name: present[name] for name in settings["environment"] if name != pins.PROCESSOR}
+    model = {"function": hashlib.sha256(b"rounded otherwise").hexdigest()}
+    path.write_text(json.dumps(settings | {"environment": environment, "model": model}))
+    before = contents(copy)
+    assert main(command.split()) == 1
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert f"processor's model was not recorded and is {present[pins.PROCESSOR]}" in told
+    assert "differs in its model" in told
+    assert contents(copy) == before
 
 
 def ledger_of(place: Path) -> bytes:

@@ -32,7 +32,7 @@ def said(one: object) -> str:
 def test_a_private_run_shows_no_figure_but_in_its_card(one_run: Run):
     accuracy = f"{one_run.accuracy:.1%}"
     assert accuracy not in said(one_run)
-    assert "differentially private for each training example" in said(one_run)
+    assert "made from a seed, promises nothing; its plan (" in said(one_run)
     card = one_run._repr_html_()
     assert accuracy in card
     assert "Measured on private data: keep it to yourself" in card
@@ -69,13 +69,13 @@ def test_a_plan_a_statement_a_model_a_source_and_a_verdict(one_run: Run, spots, 
     )
     epsilon = rounded_up(plan.epsilon())
     assert said(one_run.statement) == (
-        f"Statement(no promise, an experiment by a seed; its plan would be ({epsilon}, 0.001)-differentially private "
-        f"for each training example, add-or-remove; plan {plan.fingerprint[:16]})"
+        f"Statement(made from a seed, promises nothing; its plan ({epsilon}, 0.001), add-or-remove; plan "
+        f"{plan.fingerprint[:16]})"
     )
     loaded = one_run.load()
     count = sum(parameter.numel() for parameter in loaded.module.parameters())
-    assert f"of {count:,} parameters to 4 classes, ({epsilon}, 0.001)-differentially private" in said(loaded)
-    assert said(sfumato.verify(one_run.directory)).startswith("Verdict(holds, ")
+    assert f"of {count:,} parameters to 4 classes, without a promise" in said(loaded)
+    assert said(sfumato.verify(one_run.directory)).startswith("Verdict(holds, promises nothing, ")
     assert "3 x 4 logits" in said(sfumato.intervals(one_run.directory, spots.test.images[:3]))
 
 
@@ -121,7 +121,7 @@ def test_curves_and_repeated_runs_show_accuracies_of_public_data_only(one_run: R
         adjacency="add-or-remove",
         adjacency_of_all_uses="add-or-remove",
         public=True,
-        seeded=False,
+        promises=True,
     )
     assert said(curve) == "Curve(epsilon 1: 50.0%, epsilon 3: 75.0%; together epsilon 3.500 at delta 1e-05)"
     assert said(replace(curve, public=False)) == "Curve(epsilon 1, epsilon 3; together epsilon 3.500 at delta 1e-05)"
@@ -134,7 +134,10 @@ def test_curves_and_repeated_runs_show_accuracies_of_public_data_only(one_run: R
         adjacency="add-or-remove",
         adjacency_of_all_uses="add-or-remove",
     )
-    assert said(repeated) == "Repeated(2 runs; together epsilon 12.000 at delta 0.001)"
+    assert (
+        said(repeated)
+        == "Repeated(2 runs; seeded, promises nothing; their plans together epsilon 12.000 at delta 0.001)"
+    )
     statement = one_run.statement
     shown = replace(
         one_run, statement=replace(statement, circumstances=replace(statement.circumstances, test_public=True))

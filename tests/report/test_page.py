@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import re
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
@@ -125,12 +126,19 @@ def test_the_attacker_s_curve_is_on_every_page_since_it_follows_from_the_plan(fa
     assert "What an attacker" not in page(facts(attack=None))
 
 
+def by_a_seed(facts) -> dict[str, Any]:
+    """The statement of a run that promises nothing, with its plan's figures."""
+    statement = facts().statement
+    planned = {name: statement[name] for name in ("epsilon", "delta")}
+    said = {"plain": ["It is an experiment.", "Runs share their noise."], "circumstances": {"seeded": True}}
+    return {**statement, **said, "promises": False, "epsilon": None, "delta": None, "planned": planned}
+
+
 @pytest.mark.parametrize(("epsilon", "word"), [(1.0, "strong"), (1.01, "reasonable"), (10, "reasonable"), (11, "weak")])
 def test_epsilon_is_put_in_a_word_but_never_for_a_seeded_run(facts, epsilon, word):
     statement = {**facts().statement, "epsilon": epsilon}
     assert f"is called {word}" in page(facts(statement=statement))
-    seeded = {**statement, "circumstances": {"seeded": True}}
-    assert "is called" not in page(facts(statement=seeded))
+    assert "is called" not in page(facts(statement=by_a_seed(facts), attack=None))
 
 
 def test_stopping_early_saves_nothing_and_the_page_says_so_where_epsilon_has_an_axis(facts):
@@ -230,13 +238,14 @@ def test_hostile_names_stay_text(facts):
 
 
 def test_a_seeded_run_is_warned_of_before_anything_is_promised(facts):
-    statement = {**facts().statement, "promises": False, "circumstances": {"seeded": True}}
-    text = page(facts(statement=statement))
-    assert text.index("Warning: made from a seed") < text.index("81.2%") < text.index("What is promised")
-    assert "no privacy promise to anybody" in text
+    text = page(facts(statement=by_a_seed(facts), attack=None))
+    assert (
+        text.index("Warning: made from a seed, promises nothing") < text.index("81.2%") < text.index("What is promised")
+    )
+    assert "It is an experiment. Its plan, run under a secret key, would be (3.000, 1e-05)-differentially" in text
     assert '<p class="lead">' not in text
-    assert "detections against false alarms" not in text
-    assert facts().attack.words in section(text, "promise")
+    assert "<dt>epsilon</dt><dd>none</dd>" in section(text, "promise")
+    assert "How to check" in text
     assert "Warning" not in page(facts())
 
 

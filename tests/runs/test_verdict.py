@@ -139,13 +139,13 @@ DAMAGE = {
 }
 
 
-def promising(copy):
-    """The statement of a run by a seed, rewritten as one that promises."""
+def other_format(copy):
+    """The statement of another format, with a ledger and a model to match."""
     written = json.loads((copy / "statement.json").read_text())
-    conclude_with(copy, written | {"promises": not written["promises"]})
+    conclude_with(copy, {**Statement.from_dict(written).to_dict(), "format": 2})
 
 
-DAMAGE["a promise of a run that has none, or none of one that has"] = (promising, "give in promises")
+DAMAGE["a statement of another format"] = (other_format, "differs from what plan and ledger give in format")
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -257,7 +257,7 @@ def test_a_run_that_won_a_search_holds(won):
     verdict = verify(won)
     assert verdict.holds, verdict.line
     written = json.loads((won / "statement.json").read_text())
-    assert written["epsilon"] > PrivacyPlan.from_dict(written["plan"]).epsilon()
+    assert written["planned"]["epsilon"] > PrivacyPlan.from_dict(written["plan"]).epsilon()
 
 
 def fewer_candidates(statement):
@@ -266,7 +266,10 @@ def fewer_candidates(statement):
 
 
 def cheaper(statement):
-    return {**statement, "epsilon": PrivacyPlan.from_dict(statement["plan"]).epsilon()}
+    return {
+        **statement,
+        "planned": {**statement["planned"], "epsilon": PrivacyPlan.from_dict(statement["plan"]).epsilon()},
+    }
 
 
 def of_another_plan(statement):
@@ -282,7 +285,7 @@ def unnamed(statement):
 
 FORGERIES = {
     "another search": (fewer_candidates, "differs from what plan and ledger give in sentence"),
-    "one run's epsilon": (cheaper, "differs from what plan and ledger give in epsilon"),
+    "one run's epsilon": (cheaper, "differs from what plan and ledger give in planned"),
     "another plan's candidates": (of_another_plan, "its selection was made among runs of another plan than plan.json"),
     "the search taken out": (unnamed, "differs from what plan and ledger give in sentence"),
     "a search that is none": (lambda statement: {**statement, "selection": None}, "a selection must have"),

@@ -65,10 +65,11 @@ def test_every_run_has_its_own_plan_and_promise(simulated):
         assert len(runs) == (2 if folder == "simulated-4" else 3)
         for run in runs:
             plan, said = plan_of(run), statement(run)
+            epsilon = said["planned"]["epsilon"]
             assert (plan.expected_batch_size, plan.noise_multiplier, plan.steps) == (batch, noise, 20)
-            assert said["epsilon"] == pytest.approx(plan.epsilon(), abs=1e-3)
+            assert epsilon == pytest.approx(plan.epsilon(), abs=1e-3)
             assert said["plan"] == plan.to_dict()
-            assert (said["epsilon"] > full.epsilon() + 0.001) == (folder != "full-size")
+            assert (epsilon > full.epsilon() + 0.001) == (folder != "full-size")
             assert verify(run).holds
     settings = [json.loads((place / f"s/{folder}/1/settings.json").read_text()) for folder in (".", "full-size")]
     assert settings[0]["settings"] == settings[1]["settings"], "what is learnt by is that of the full size"

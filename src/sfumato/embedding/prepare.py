@@ -39,6 +39,7 @@ from sfumato.experiment.experiment import Experiment
 from sfumato.optim.descent import Descent
 from sfumato.privacy import FixedOrder, PrivacyPlan, User
 from sfumato.randomness import RunKey, owner_key
+from sfumato.runs.owner import reserving
 from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.training.job import PrivateJob
 from sfumato.training.parts import budgeted
@@ -128,6 +129,7 @@ def _private(
 ) -> EmbeddingJob | WhiteningJob:
     """The job of virtual clients, or of whitening, by a plan."""
     plan, settings, clients = decided.plan, decided.settings, decided.clients
+    reserving.refuse_seeded(budget, settings.seed)
     counted, canaries = budgeted.planned(budget, source, plan), canary_users.planned(audit, plan, clients)
     parts: tuple[Part, ...] = tuple(part for part in (canaries, counted) if part is not None)
 

@@ -26,7 +26,7 @@ HEAD = """\
 # anew, and the epsilons of both add up. Whatever is not here followed the rules.
 """
 SEEDED = """\
-# With a seed a run promises nothing to anybody: leave it out where the promise counts.
+# With this seed the run promises nothing: leave it out where the model is to keep a promise.
 """
 
 

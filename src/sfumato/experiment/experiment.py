@@ -50,7 +50,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
     """A private training as it is asked for. What is None follows a written rule, from public facts alone.
 
     With all four of epsilon, noise, steps and batch size the plan may spend at most epsilon; else see
-    `PrivacyPlan.calibrate`. With a seed it is for experiments, and promises nothing.
+    `PrivacyPlan.calibrate`. With a seed it is an experiment, and promises nothing.
     """
 
     seed: int | None = None

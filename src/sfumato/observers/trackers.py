@@ -183,13 +183,12 @@ class Tracker(Observer):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What was set and planned, without paths of this machine, and without the seed, by which whoever knows it
-        would undo the promise."""
+        """What was set and planned, without paths of this machine and without the seed, and whether it is promised."""
         record = self._directory.read_json(SETTINGS)
         known = {"data": record.get("data", {}).get("kind"), **presentable(record.get("settings", {}))}
         if (self._directory / PLAN).is_file():
             plan = PrivacyPlan.from_dict(self._directory.read_json(PLAN))
-            known |= {"plan.epsilon": plan.epsilon()}
+            known |= {"promises": not record["circumstances"]["seeded"], "plan.epsilon": plan.epsilon()}
             known |= {f"plan.{name}": value for name, value in plan.to_dict().items()}
         return {name: value for name, value in known.items() if name != "seed" and value not in (None, [], {})}
 

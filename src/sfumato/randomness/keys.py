@@ -68,10 +68,11 @@ class RunKey:
 
     @classmethod
     def from_seed(cls, seed: int, context: str = "") -> RunKey:
-        """A key for experiments that are to be repeated. Whoever knows the seed knows every draw.
+        """A key for experiments that are to be repeated, and that promise nothing.
 
         `context` names what they are drawn for (plan, data, settings): with the seed alone, two runs on different
-        data would share their noise, and the difference of their models would show the data without any.
+        data would share their noise, and the difference of their models would show the data without any. No context is
+        complete, so whoever sees two runs by one seed may see through their noise without knowing it.
         """
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise SfumatoError(f"seed must be a whole number, got {seed!r}", "give a number such as 0")

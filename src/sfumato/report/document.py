@@ -54,7 +54,7 @@ def page(facts: Facts, *, public: bool = False) -> str:
         withheld=withheld,
         public_test=facts.public_test,
         promise=own,
-        picture=None if facts.attack is None or own["seeded"] else Markup(facts.attack.picture),
+        picture=None if facts.attack is None else Markup(facts.attack.picture),
         headline=headline(facts.evaluation) or published_headline(facts.published),
         owner=[(name.replace("_", " "), value) for name, value in facts.owner.items()],
         about=[(name.replace("_", " "), value) for name, value in facts.about.items()],
@@ -85,20 +85,20 @@ def promise(statement: Mapping[str, Any], attack: Attack | None, *, model: str, 
             ("delta", significant(float(statement["delta"]))),
         ]
     figures += [(key, str(statement[key])) for key in ("unit", "adjacency") if statement.get(key)]
-    seeded = bool(statement.get("circumstances", {}).get("seeded"))
     plain = [str(line) for line in statement["plain"]]
+    planned = statement.get("planned")
     # The warning of a seeded run leads its page; nothing that sounds like a promise is set larger than it.
     if attack is not None:
         plain.insert(0, attack.words)
-    lead = "" if seeded or not plain else plain.pop(0)
+    lead = plain.pop(0) if plain else ""
     return {
-        "seeded": seeded,
+        "planned": planned and f"({rounded_up(float(planned['epsilon']))}, {planned['delta']!r})",
         "scope": _scope(statement),
         "lead": lead,
         "plain": plain,
         "figures": figures,
         "ended_early": _ended_early(statement),
-        "strength": "" if seeded or attack is None else _strength(statement),
+        "strength": "" if attack is None else _strength(statement),
         "not_covered": grouped([str(line) for line in statement["not_covered"]], hints=hints),
         "sentence": statement["sentence"],
         "sources": [(key, str(statement[key])) for key in ("theorem", "accountant", "citation") if statement.get(key)]

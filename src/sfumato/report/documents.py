@@ -110,7 +110,7 @@ def model_card(facts: Documented) -> str:
     if promised:
         parts += _promised(facts.statement)
     parts += ["## What is not covered", _listed(facts.statement["not_covered"])]
-    if promised:
+    if promised or "planned" in facts.statement:
         parts += ["## How to check it", facts.check]
     parts += ["## How to use it", facts.use]
     return "\n\n".join(parts) + "\n"
@@ -177,9 +177,7 @@ def assessment(
 
 
 def _promised(statement: Mapping[str, Any], first: int | None = None) -> list[str]:
-    """What is released, and what an attacker can do at most, for statements that promise something."""
-    if not statement["promises"]:
-        return []
+    """What is released, and what an attacker can do at most."""
     number = ("", "") if first is None else (f"{first}. ", f"{first + 1}. ")
     rates = [f"| {float(false):.1%} | at most {true:.2%} |" for false, true in statement["true_positives"].items()]
     curve = [f"| {one['epsilon']:g} | {one['delta']:.3g} |" for one in statement["curve"]]

@@ -96,7 +96,7 @@ def glance(path: Path) -> Glance:
 
 def _planned(run: RunDirectory) -> dict[str, Any]:
     """What an unfinished run is about to promise."""
-    if not (run / names.PLAN).is_file():
+    if not (run / names.PLAN).is_file() or run.read_json(names.SETTINGS)["circumstances"]["seeded"]:
         return {}
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     return {"epsilon": plan.epsilon(), "delta": plan.delta}

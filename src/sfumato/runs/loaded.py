@@ -91,7 +91,9 @@ class Loaded:
         said = self.statement.to_dict()
         epsilon, delta = said["epsilon"], said["delta"]
         promise = (
-            "without a promise" if epsilon is None else f"({rounded_up(epsilon)}, {delta!r})-differentially private"
+            "without a promise"
+            if not said["promises"]
+            else f"({rounded_up(epsilon)}, {delta!r})-differentially private"
         )
         return f"Loaded({type(self.module).__name__} of {count:,} parameters to {gives}, {promise})"
 

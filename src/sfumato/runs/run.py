@@ -66,6 +66,7 @@ class Run(Measured):
         steps: how many steps were taken.
         kind: of the source: "digits", "folder", ...
         uses: how many runs of this owner, this one among them, have used the data; 0 for public data.
+        seeded: how many of them are by a seed: their plans count, and they promise nothing.
         together: (epsilon, delta) by composition of all of them that promise for the same unit; None where this run is
             the only one.
         publishing: what the figures that these runs publish cost each test image, for each that publishes some.
@@ -79,6 +80,7 @@ class Run(Measured):
     steps: int = 0
     kind: str = ""
     uses: int = 0
+    seeded: int = 0
     together: tuple[float, float] | None = None
     adjacency: Adjacency | None = None
     other_units: tuple[Together, ...] = ()
@@ -89,7 +91,8 @@ class Run(Measured):
         return f"Run({str(self.directory)!r}: {measured}{self.statement.short})"
 
     def _repr_html_(self) -> str:
-        figures = [*self.measured, ("epsilon", rounded_up(self.statement.epsilon))]
+        epsilon = "epsilon" if self.statement.promises else "epsilon of its plan, which it does not promise"
+        figures = [*self.measured, (epsilon, rounded_up(self.statement.epsilon))]
         figures += [("delta", repr(self.statement.plan.delta)), ("steps", f"{self.steps:,}")]
         return card(str(self.directory), figures, self.statement.sentence, "" if self._open else PRIVATE)
 

@@ -15,6 +15,7 @@ from sfumato.privacy import Circumstances, Entry, PrivacyPlan, PrivateSelection,
 from sfumato.privacy.second.agreement import agreement
 from sfumato.privacy.statements import computed
 from sfumato.privacy.statements.computed import Computed
+from sfumato.privacy.statements.statement import EXPERIMENT
 from sfumato.runs import aggregated, audited, commitment, kept, signature
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, read_safetensors
@@ -44,6 +45,8 @@ class Verdict:
     checks: tuple[Check, ...]
     settings: bool = False
     """Whether settings.json was there and bound by the ledger, so that it was looked at."""
+    promises: bool = True
+    """Whether the statement promises anything: that of a run by a seed does not."""
 
     @property
     def holds(self) -> bool:
@@ -51,14 +54,16 @@ class Verdict:
         return all(check.holds for check in self.checks)
 
     def __repr__(self) -> str:
-        return f"Verdict(holds, {len(self.checks)} checks)" if self.holds else f"Verdict({self.line})"
+        nothing = "" if self.promises else "promises nothing, "
+        return f"Verdict(holds, {nothing}{len(self.checks)} checks)" if self.holds else f"Verdict({self.line})"
 
     @property
     def line(self) -> str:
         """The verdict in one line."""
         if self.holds:
             limits = LIMITS.format(settings="" if self.settings else ", the settings")
-            return f"The statement follows from the record. {limits}"
+            nothing = "" if self.promises else f"{EXPERIMENT} "
+            return f"{nothing}The statement follows from the record. {limits}"
         failed = next(check for check in self.checks if not check.holds)
         if failed.what.startswith(signature.SIGNED):
             return f"The statement follows from the record, but nobody vouches for it as asked: {failed.found}."
@@ -95,7 +100,15 @@ def verify(directory: str | Path, *, signer: str | Path | None = None) -> Verdic
         if key is not None:
             with _noted(checks, f"{signature.SIGNED} {signer}, which shows {signature.SHOWS}"):
                 signature.require_signed(run, key)
-    return Verdict(checks=tuple(checks), settings=bound)
+    return Verdict(checks=tuple(checks), settings=bound, promises=_promises(run))
+
+
+def _promises(run: RunDirectory) -> bool:
+    """Whether a run's statement says that it promises anything; of one that cannot be read, its checks tell."""
+    try:
+        return run.read_json(names.STATEMENT)["promises"] is True
+    except (SfumatoError, KeyError, TypeError):
+        return False
 
 
 def sign(directory: str | Path, key: str | Path) -> Path:

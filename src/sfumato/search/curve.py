@@ -13,7 +13,7 @@ from sfumato._files import write
 from sfumato.experiment.fixed_features import fixed_features
 from sfumato.observers.notebook import shown
 from sfumato.observers.progress import Progress
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.rounding import ceiling, rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.report import curve_of_budgets
 from sfumato.runs.directory import EVALUATION, SETTINGS, RunDirectory
@@ -47,8 +47,7 @@ class Curve:
         epsilon_of_all_uses: with all others of the owner's on these data that are known.
         adjacency, adjacency_of_all_uses: what these figures hold for.
         public: whether the data are.
-        seeded: whether the runs' randomness follows from a seed: then they promise nothing, and these are their
-            plans' figures.
+        promises: whether the runs promise anything: those by a seed do not, and the figures are their plans'.
     """
 
     budgets: tuple[float, ...]
@@ -60,19 +59,17 @@ class Curve:
     adjacency: Adjacency
     adjacency_of_all_uses: Adjacency
     public: bool
-    seeded: bool
+    promises: bool
 
     def __repr__(self) -> str:
         reached = [f": {row['accuracy']:.1%}" if self.public else "" for row in self.rows]
         each = ", ".join(f"epsilon {budget:g}{figure}" for budget, figure in zip(self.budgets, reached, strict=True))
-        return f"Curve({each}; together epsilon {rounded_up(self.epsilon_of_all)} at delta {self.delta!r})"
+        planned = "" if self.promises else "seeded, promises nothing; the plans "
+        return f"Curve({each}; {planned}together epsilon {rounded_up(self.epsilon_of_all)} at delta {self.delta!r})"
 
     def to_dict(self) -> dict[str, Any]:
         """What its file holds."""
-        return {
-            **{name: value for name, value in asdict(self).items() if name != "seeded"},
-            "promises": not self.seeded,
-        }
+        return asdict(self)
 
 
 @of_trials
@@ -95,9 +92,10 @@ def budgets(
         observers: further ones of each run.
         progress: where to report to.
 
-    **Guarantee.** Each run has at most its own budget, for the plan's unit and adjacency, where it alone is shown and
-    the budget was chosen beforehand. All of them together have `epsilon_of_all`, by composition, if they were planned
-    in advance (`composition.together`). A run without privacy is trained only where the data are public.
+    **Guarantee.** By a seed none. Else each run has at most its own budget, for the plan's unit and adjacency, where it
+    alone is shown and the budget was chosen beforehand. All of them together have `epsilon_of_all`, by composition, if
+    they were planned in advance (`composition.together`). A run without privacy is trained only where the data are
+    public.
     """
     progress, base, found = shown(progress), Path(directory), []
     wanted = _trials(trial, epsilons, base, of_budget)
@@ -112,7 +110,7 @@ def budgets(
         without_privacy=plain,
         **cost_of([run.statement.plan for run in found], known_uses(found[0])),
         public=circumstances.data_public,
-        seeded=circumstances.seeded,
+        promises=found[0].statement.promises,
     )
     RunDirectory(base).write_json(FILE, curve.to_dict(), private=True)
     write(base / PLOT, curve_of_budgets(curve.rows, plain).encode(), private=True)
@@ -130,6 +128,7 @@ class Foreseen(Generic[Row]):
         epsilon_of_all_uses: with all others of the owner's on these data that are known.
         adjacency, adjacency_of_all_uses: what these figures hold for.
         public: whether the data are; then one more run is without privacy.
+        promises: whether the runs would promise anything: those by a seed do not.
     """
 
     budgets: tuple[float, ...]
@@ -140,6 +139,7 @@ class Foreseen(Generic[Row]):
     adjacency: Adjacency
     adjacency_of_all_uses: Adjacency
     public: bool
+    promises: bool
 
 
 @of_trials
@@ -171,7 +171,8 @@ def foresee(
         if not run.exists:  # one that has begun is among the owner's other runs
             others.append(job.plan)
         plans.append(job.plan)
-    return Foreseen(budgets=tuple(wanted), rows=tuple(rows), public=public_data, **cost_of(plans, others))
+    known: dict[str, Any] = {"public": public_data, "promises": trial.experiment.seed is None}
+    return Foreseen(budgets=tuple(wanted), rows=tuple(rows), **known, **cost_of(plans, others))
 
 
 def _trials(
@@ -224,7 +225,7 @@ def _refuse_other(base: Path, wanted: Sequence[float]) -> None:
 def _row(run: Run) -> dict[str, Any]:
     plan = run.statement.plan
     return {
-        "epsilon": run.statement.to_dict()["epsilon"],
+        "epsilon": ceiling(run.statement.epsilon, 6),
         "accuracy": run.accuracy,
         "top5": run.top5,
         "noise_multiplier": plan.noise_multiplier,

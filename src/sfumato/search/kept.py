@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sfumato import randomness
-from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._checks import SfumatoError, one_of
 from sfumato._files import write, writing
 from sfumato.data import Source
 from sfumato.observers.notebook import shown
@@ -20,7 +19,7 @@ from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan, Search
 from sfumato.privacy.statements.rounding import rounded_up
 from sfumato.privacy.unit import Adjacency
-from sfumato.randomness import RunKey, Space
+from sfumato.randomness import Space
 from sfumato.report import swept
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
@@ -45,8 +44,7 @@ from sfumato.search.trial import Trial, of_trials
 from sfumato.search.workers import Worker, rows_of
 
 MODES = ("public", "uncovered")
-FILE, FACTORS, PLOT, KEY = "sweep.json", "factors.json", "sweep.svg", "search.key"
-MOST_DRAWS = 20
+FILE, FACTORS, PLOT = "sweep.json", "factors.json", "sweep.svg"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +54,7 @@ class KeptRuns:
     Args:
         changes, plans: what each run changes, and its plan, in the order of the runs.
         uncovered: what all runs cost together where no promise covers it; None on public data.
+        promises: whether each run promises anything: those by a seed do not, and the figures are their plans'.
         scored_on: the number of records that no run was trained on.
         rows: for each run its change, its figures and where it is; none after a dry run.
     """
@@ -65,6 +64,7 @@ class KeptRuns:
     uncovered: Search | None
     scored_on: int
     rows: tuple[dict[str, Any], ...] = ()
+    promises: bool = True
 
     @property
     def adjacency(self) -> Adjacency | None:
@@ -78,6 +78,7 @@ class KeptRuns:
         """What its file holds of it."""
         return {
             "rows": list(self.rows),
+            "promises": self.promises,
             "scored_on": self.scored_on,
             "epsilon_of_all": self.uncovered.epsilon if self.uncovered else None,
             "delta": self.uncovered.delta if self.uncovered else self.plans[0].delta,
@@ -147,15 +148,15 @@ def open(
         dry_run: say what would be run and what it would cost, and spend nothing.
         progress: where to report to.
 
-    **Guarantee.** On public data none is needed. An uncovered search has none either: each run's statement is its own
-    plan's, and says that the choice among them, by exact scores, is not covered, and what all runs come to by
-    composition, had they been planned in advance (`composition.together`).
+    **Guarantee.** By a seed none; on public data none is needed. An uncovered search has none either: each run's
+    statement is its own plan's, and says that the choice among them, by exact scores, is not covered, and what all runs
+    come to by composition, had they been planned in advance (`composition.together`).
     """
     one_of("search", search, MODES)
     place = Path(directory)
     spaces.check(space, spaces.VARIED)
     shared = Shared.of(trial, scoring, processes)
-    changes = changes_of(space, place, candidates, trial.experiment.seed, keep=not dry_run)
+    changes = spaces.changes_of(space, place, candidates, trial.experiment.seed, keep=not dry_run)
     refuse_each(shared, tried(space))
     held = read_for(shared, search)
     try_each(shared, held, space)
@@ -170,6 +171,7 @@ def open(
         uncovered=cost if search == "uncovered" else None,
         materials=tuple(held.source.materials),
         scored_on=len(held.validation),
+        promises=trial.experiment.seed is None,
     )
     if dry_run:
         return ranking
@@ -231,7 +233,13 @@ def one_at_a_time(
     refuse_beyond_budget(shared, plans, place / FACTORS)
     tell_of_overlaps(shared, held.source, progress)
     cost = cost_together(plans, held.source, trial) if search == "uncovered" else None
-    comparison = Comparison(changes=tuple(changes), plans=tuple(plans), uncovered=cost, scored_on=len(held.validation))
+    comparison = Comparison(
+        changes=tuple(changes),
+        plans=tuple(plans),
+        uncovered=cost,
+        scored_on=len(held.validation),
+        promises=trial.experiment.seed is None,
+    )
     if dry_run:
         return comparison
     factors = {name: repr(rule) for name, rule in space.items()}
@@ -315,36 +323,9 @@ def begin(place: Path, record: Mapping[str, Any], file: str) -> None:
             where=str(place),
         )
         return
-    strange = [path.name for path in place.iterdir() if path.name != KEY] if place.is_dir() else []
+    strange = [path.name for path in place.iterdir() if path.name != spaces.KEY] if place.is_dir() else []
     if strange or (place.exists() and not place.is_dir()):
         raise SfumatoError(f"{place} exists and holds no search", "give `directory` a directory that is empty or new")
     with writing(place):
         place.mkdir(parents=True, exist_ok=True)
     run.write_json(file, dict(record), private=True)
-
-
-def changes_of(
-    space: Space, place: Path, candidates: int | None, seed: int | None, *, keep: bool
-) -> list[dict[str, Any]]:
-    """The settings of each run: the whole grid, or as many draws as were asked for, the same again after a cut."""
-    if candidates is None:
-        return spaces.grid(space)
-    positive_integer("candidates", candidates)
-    if seed is not None:
-        key = RunKey.from_seed(seed, "search")
-    elif (place / KEY).exists():
-        key = RunKey.load(place / KEY)
-    else:
-        key = RunKey.fresh()
-        if keep:
-            with writing(place):
-                place.mkdir(parents=True, exist_ok=True)
-                key.save(place / KEY)
-    changes: list[dict[str, Any]] = []
-    for number in range(MOST_DRAWS * candidates):  # the same settings twice would cost and tell nothing
-        change = randomness.settings_of(number, space, key)
-        if change not in changes:
-            changes.append(change)
-        if len(changes) == candidates:
-            break
-    return changes

@@ -44,11 +44,17 @@ class Repeated:
     adjacency: Adjacency
     adjacency_of_all_uses: Adjacency
 
+    @property
+    def promises(self) -> bool:
+        """Whether the runs promise anything: those by seeds do not."""
+        return self.runs[0].statement.promises
+
     def __repr__(self) -> str:
         found = f"{len(self.runs)} runs"
         if all(run.statement.circumstances.test_public for run in self.runs):
             found += f", median accuracy {self.median:.1%}, standard deviation {self.spread:.1%}"
-        return f"Repeated({found}; together epsilon {rounded_up(self.epsilon)} at delta {self.delta!r})"
+        planned = "" if self.promises else "seeded, promises nothing; their plans "
+        return f"Repeated({found}; {planned}together epsilon {rounded_up(self.epsilon)} at delta {self.delta!r})"
 
     @property
     def accuracies(self) -> list[float]:
@@ -111,9 +117,9 @@ def seeds(
         observers: further ones of each run.
         progress: where to report to.
 
-    **Guarantee.** Each run has its own plan's (epsilon, delta), for the plan's unit and adjacency, where it alone is
-    shown. All of them together have the result's, by composition, if they were planned in advance (`together`).
-    Which of them is best is measured without noise, and that choice is not covered.
+    **Guarantee.** Runs by seeds have none. Else each run has its own plan's (epsilon, delta), for the plan's unit and
+    adjacency, where it alone is shown; all of them together have the result's, by composition, if they were planned in
+    advance (`together`). Which of them is best is measured without noise, and that choice is not covered.
     """
     count = positive_integer("seeds", seeds, remedy="give the number of runs, such as 5")
     progress = shown(progress)

@@ -122,7 +122,7 @@ def private(
     shared = replace(shared, origins=try_each(shared, held, space))
     budget = trial.options.get("budget")
     if not (place / FILE).exists():
-        _report_beforehand(scoring, held, selection, progress, budget)
+        _report_beforehand(scoring, held, selection, progress, trial)
     if dry_run:
         return Selected(selection=selection)
     if options is None:
@@ -193,17 +193,18 @@ def _selected(chosen: Mapping[str, Any], run: RunDirectory) -> Selected:
 
 
 def _report_beforehand(
-    scoring: Scoring, held: Held, selection: PrivateSelection, progress: Progress, budget: str | None
+    scoring: Scoring, held: Held, selection: PrivateSelection, progress: Progress, trial: Trial
 ) -> None:
-    """What the owner should know before the search is paid for."""
+    """What the owner should know before the search is paid for; refuses a budget that counts no such search."""
+    reserving.refuse_seeded(budget := trial.options.get("budget"), seed := trial.experiment.seed)
     if budget is not None:
         account = read_budget(budget)
         for note in reserving.notes(account, held.source, reserving.cost_of(account, selection, None)):
             progress.report(note)
     if not held.source.public:
         known = {"places": held.source.places, "users": held.source.assignment}
-        if earlier := uses.plans(held.source.materials, **known):
-            progress.report(sentences.summary(earlier, selection))
+        if (note := sentences.before(held.source, selection, seeded=seed is not None)) is not None:
+            progress.report(note)
         if others := uses.other_assignments(held.source.materials, **known):
             progress.report(f"note: {sentences.of_other_assignments(others)}")
         for note in overlap.notes(held.source, budget=budget):
@@ -275,9 +276,10 @@ def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSe
                 "places": held.source.places,
                 "name": data.called(place),
                 "budget": record.get("budget"),
+                "seeded": seed is not None,
             }
             overlap.remember(held.source)
-            uses.record(held.source.materials, _identity(key), selection, **known, seeded=seed is not None)
+            uses.record(held.source.materials, _identity(key), selection, **known)
         run.write_json(FILE, {**record, "key_check": key.check_value(_CHECK)}, private=True)
     return key
 

@@ -241,6 +241,7 @@ def refuse_beyond_budget(shared: Shared, plans: Sequence[PrivacyPlan], record: P
     """Refuse runs that are together too much for the budget that they are under, before the first of them: a search
     that has its record has begun, and what it has reserved is among what is used."""
     if (name := shared.trial.options.get("budget")) is not None and not record.exists():
+        reserving.refuse_seeded(name, shared.trial.experiment.seed)
         reserving.refuse_beyond(name, plans)
 
 

@@ -19,7 +19,7 @@ from sfumato.randomness import Space
 from sfumato.report import swept
 from sfumato.runs.directory import RunDirectory
 from sfumato.search import space as spaces
-from sfumato.search.kept import FILE, PLOT, Ranking, begin, best_first, changes_of, cost_together
+from sfumato.search.kept import FILE, PLOT, Ranking, begin, best_first, cost_together
 from sfumato.search.shared import Held, Scoring, Shared, decided, read, refuse_each, tried, try_each
 from sfumato.search.space import line_of, plain
 from sfumato.search.trial import Trial, of_trials
@@ -173,7 +173,7 @@ def simulate(
     spaces.check(space, spaces.VARIED)
     _refuse_numbers(factor, confirm)
     shared = replace(Shared.of(trial, scoring, processes), simulate=factor)
-    changes = changes_of(space, place, candidates, trial.experiment.seed, keep=not dry_run)
+    changes = spaces.changes_of(space, place, candidates, trial.experiment.seed, keep=not dry_run)
     refuse_each(shared, tried(space))
     held = _public(shared)
     try_each(shared, held, space)

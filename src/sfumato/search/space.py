@@ -7,12 +7,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from sfumato._checks import SfumatoError
+from sfumato import randomness
+from sfumato._checks import SfumatoError, positive_integer
 from sfumato._choices import nearest
+from sfumato._files import writing
 from sfumato.experiment.experiment import Experiment
+from sfumato.randomness import RunKey
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sfumato.randomness import Dimension, Space
+
+KEY = "search.key"
+MOST_DRAWS = 20
 
 # Images are read once for all runs, and zoom and the unit decide which; clock, groups and shares belong to the data.
 VARIED = tuple(
@@ -80,3 +88,30 @@ def line_of(change: Mapping[str, Any]) -> str:
         for name, value in change.items()
     )
     return ", ".join(named) or "no change"
+
+
+def changes_of(
+    space: Space, place: Path, candidates: int | None, seed: int | None, *, keep: bool
+) -> list[dict[str, Any]]:
+    """The settings of each run: the whole grid, or as many draws as were asked for, the same again after a cut."""
+    if candidates is None:
+        return grid(space)
+    positive_integer("candidates", candidates)
+    if seed is not None:
+        key = RunKey.from_seed(seed, "search")
+    elif (place / KEY).exists():
+        key = RunKey.load(place / KEY)
+    else:
+        key = RunKey.fresh()
+        if keep:
+            with writing(place):
+                place.mkdir(parents=True, exist_ok=True)
+                key.save(place / KEY)
+    changes: list[dict[str, Any]] = []
+    for number in range(MOST_DRAWS * candidates):  # the same settings twice would cost and tell nothing
+        change = randomness.settings_of(number, space, key)
+        if change not in changes:
+            changes.append(change)
+        if len(changes) == candidates:
+            break
+    return changes

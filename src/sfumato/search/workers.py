@@ -226,7 +226,7 @@ def figures(run: RunDirectory) -> dict[str, Any]:
         "top5": result["top5"],
         "loss": result["loss"],
         "accuracy_of_last_weights": last.get("accuracy_of_last_weights"),
-        "epsilon": statement["epsilon"],
+        "epsilon": statement.get("planned", statement)["epsilon"],
         "noise_multiplier": statement["plan"]["noise_multiplier"],
         "steps": statement["plan"]["steps"],
         "batch_size": statement["plan"]["batch_size"],

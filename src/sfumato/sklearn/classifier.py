@@ -48,7 +48,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         options: further keywords of `sfumato.train`, such as {"steps": 300, "device": "cuda"}.
         directory: the run directory; None for a temporary one, which goes when the estimator goes. A copy that was
             pickled has model and statement, and no directory.
-        random_state: None for fresh randomness. With a seed a run promises nothing.
+        random_state: None for fresh randomness. With a seed nothing is promised.
         verbose: whether the lines of a run are printed; `notes_` has them anyway.
 
     Attributes after `fit`: `classes_`; `n_features_in_`, H W C; `image_shape_`; `statement_`, what was promised;

@@ -251,8 +251,8 @@ def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
         return
     source = job.source
     yield from (f"note: {note}" for note in reading.notes(source))
-    if earlier := earlier_plans(job):
-        yield sentences.summary(earlier, job.plan)
+    if (note := sentences.before(source, job.plan, seeded=job.circumstances.seeded)) is not None:
+        yield note
     known = {"places": source.places, "users": source.assignment}
     if not source.public and (odd := uses.other_assignments(source.materials, **known)):
         yield f"note: {sentences.of_other_assignments(odd)}"
@@ -337,12 +337,11 @@ def finished(job: PrivateJob | PublicJob, run: RunDirectory, statement: Statemen
     if isinstance(job, PublicJob):
         return PublicRun(**known)
     used = earlier_plans(job)
+    known |= {"kind": job.source.kind, "uses": len(used), "seeded": sentences.seeded_uses(job.source)}
     own = [use for use in used if composition.unit_of(use) == job.plan.unit.name]
     others = [use for use in used if composition.unit_of(use) != job.plan.unit.name]
     return Run(
         **known,
-        kind=job.source.kind,
-        uses=len(used),
         together=composition.together(own) if len(own) > 1 else None,
         adjacency=composition.adjacency_of(own) if len(own) > 1 else None,
         other_units=tuple(composition.side_by_side(others)),

@@ -45,7 +45,6 @@ from sfumato.privacy.statements.computed import Computed
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 EVERYTHING = Circumstances(
     read=("examples", "size"),
-    seeded=True,
     origins=("timm", "unknown"),
     filtered=True,
     steps_taken=3,
@@ -105,6 +104,11 @@ STATEMENTS = {
     **{name: Statement(plan=one, circumstances=Circumstances()) for name, one in PLANS.items()},
     "all there is to say": Statement(plan=plan(), circumstances=EVERYTHING, computed=Computed(processes=2, machines=1)),
     "by a seed": Statement(plan=plan(), circumstances=Circumstances(seeded=True)),
+    "a search by a seed": Statement(
+        plan=plan(),
+        circumstances=Circumstances(seeded=True),
+        selection=PrivateSelection(plan=plan(), draws=CandidateCount(mean=5, shape=float("inf")), score_noise=None),
+    ),
     "a search": Statement(
         plan=plan(),
         circumstances=Circumstances(),
@@ -201,7 +205,7 @@ def test_the_sentence_follows_from_the_fields_of_any_plan(population, share, ste
 
 def test_a_statement_of_a_later_format_or_without_a_plan_is_refused():
     data = plain(STATEMENTS["Poisson"])
-    with pytest.raises(SfumatoError, match="format of a statement must be 1, got 3"):
-        Statement.from_dict({**data, "format": 3})
+    with pytest.raises(SfumatoError, match="format of a statement must be 1, got 2"):
+        Statement.from_dict({**data, "format": 2})
     with pytest.raises(SfumatoError, match="lacks its plan"):
         Statement.from_dict({"sentence": data["sentence"]})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -162,20 +163,39 @@ def test_zero_out_says_what_it_is_and_that_its_figures_are_no_others():
     assert "presence" not in zeroed
 
 
-def test_a_seed_voids_the_promise_in_plain_sight():
-    seeded = statement(seeded=True)
-    assert seeded.sentence.startswith(
+def test_a_run_by_a_seed_promises_nothing_and_says_so_first():
+    seeded, secret = statement(seeded=True), statement()
+    opening = (
         "This run is an experiment: its randomness follows from a seed, so its weights carry no privacy promise to "
-        "anybody. Its plan, run under a secret key, would be (1.653, 1e-05)-differentially private for each single "
-        "training example under add-or-remove adjacency: "
+        "anybody. Its plan, run under a secret key, would be ("
     )
-    assert not seeded.promises
-    assert seeded.to_dict()["promises"] is False
-    assert "no privacy promise to anybody" in seeded.plain[0]
-    assert seeded.short.startswith("no promise, an experiment by a seed; its plan would be (1.653, 1e-05)-")
-    assert statement().to_dict()["promises"] is True
-    assert "seed" not in statement().sentence
-    assert "This model is" not in seeded.sentence
+    assert seeded.sentence == secret.sentence.replace("This model is (", opening)
+    assert seeded.sentence.startswith(opening)
+    assert "seed" not in secret.sentence
+    assert seeded.plain[0] == opening.split(" Its plan")[0]
+    assert "without the seed" in seeded.plain[1]
+    assert seeded.not_covered[0].startswith("Everything")
+    assert "promise nothing" not in repr(secret)
+    assert "promises nothing" in repr(seeded)
+    assert (seeded.promises, secret.promises) == (False, True)
+
+
+def test_its_data_have_no_figure_where_a_promise_would_have_one():
+    data, promised = statement(seeded=True).to_dict(), statement().to_dict()
+    names = ("epsilon", "epsilon_rdp", "delta")
+    assert (data["promises"], promised["promises"]) == (False, True)
+    assert [data[name] for name in names] == [None, None, None]
+    assert data["planned"] == {name: promised[name] for name in names}
+    assert {"curve", "mu", "true_positives"} & set(data) == set()
+    assert "figures" not in statement(seeded=True, figures=FIGURES).to_dict()
+    assert "figures published" not in statement(seeded=True, figures=FIGURES).sentence
+
+
+def test_no_words_of_a_run_by_a_seed_hang_on_who_knows_it():
+    for data in (statement(seeded=True).to_dict(), selected(seeded=True).to_dict()):
+        text = json.dumps(data)
+        assert not re.search("knows? (or guesses )?(the|its|their) seeds?|not know", text)
+        assert "at most" not in " ".join(data["plain"])
 
 
 @pytest.mark.parametrize(
@@ -327,9 +347,9 @@ def test_the_search_that_is_covered_is_not_called_uncovered():
 
 
 def test_a_seed_voids_the_promise_of_a_selection_too():
-    found = selected(seeded=True)
-    assert "no privacy promise to anybody. Its plan, run under a secret key, would be (" in found.sentence
-    assert not found.promises
+    assert selected(seeded=True).sentence.startswith("This run is an experiment: its randomness follows from a seed")
+    assert "Its plan, run under a secret key, would be (" in selected(seeded=True).sentence
+    assert selected(seeded=True).to_dict()["epsilon"] is None
 
 
 def test_figures_of_a_selected_model_or_of_persons_are_refused():

@@ -43,7 +43,7 @@ def weights(model):
 
 
 def test_secure_noise_is_that_of_the_grid_and_the_statement_says_so(data, tmp_path):
-    run, model = begun(data, tmp_path / "a", noise="secure")
+    run, model = begun(data, tmp_path / "a", noise="secure", seed=None)
     reference, key, (inputs, targets) = network(), run._key, data
     noise = SecureNoise(run.plan.mechanism, max_norm=1.0, key=key)
     gradient = sfumato.ClippedGradient(reference, functional.cross_entropy)

@@ -161,6 +161,25 @@ def test_figures_count_by_the_larger_of_the_two(private, plan, tmp_path):
     assert only.cost == own.cost_of_pure(0.5) > own.cost(plan.with_noise(40.0))
 
 
+def test_a_run_by_a_seed_is_refused_and_leaves_nothing_behind(private, plan, trial, tmp_path):
+    seeded = replace(trial, experiment=replace(trial.experiment, seed=1))
+    space = {"learning_rate": Choice(values=(0.1, 0.5))}
+    begun = [
+        lambda: train(
+            None, private, plan, directory=tmp_path / "run", settings=replace(SETTINGS, seed=1), budget="faces"
+        ),
+        lambda: search.open(seeded, space, directory=tmp_path / "open", search="uncovered"),
+        lambda: search.private(seeded, space, directory=tmp_path / "won"),
+    ]
+    for begin in begun:
+        with pytest.raises(
+            SfumatoError, match="seed is 1, and a run by a seed promises nothing, so it cannot count in"
+        ):
+            begin()
+    assert reserved() == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_public_data_need_no_budget(tmp_path):
     with pytest.raises(SfumatoError, match="budget is faces, and the data are public, which cost nothing"):
         train("linear", "digits", directory=tmp_path / "run", budget="faces", epsilon=1.0)

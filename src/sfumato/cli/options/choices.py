@@ -92,7 +92,7 @@ class RunChoices:
     output: Path = None
     """The run directory. (default: runs/ and the source's name)"""
     seed: Whole = None
-    """For experiments: the randomness follows from this number, and a promise is void to whoever knows it."""
+    """For experiments: the randomness follows from this number, and nothing is promised."""
     device: Device = None
     """Where to compute."""
     threads: Whole = None

@@ -31,11 +31,10 @@ def show(run: Run | PublicRun, *, json: bool) -> None:
     if json:
         data: dict[str, Any] = {**measured, "steps": run.steps, "seconds": round(run.seconds, 3), "run": str(path)}
         data |= {"compared": known, "note": below}
-        data |= {"epsilon": None, "statement": run.statement.sentence, "epsilon_of_group": of_group}
+        data |= {"promises": False, "epsilon": None, "statement": run.statement.sentence, "epsilon_of_group": of_group}
         if isinstance(run, Run):
             data |= {
-                "epsilon": run.statement.to_dict()["epsilon"],
-                "delta": run.statement.plan.delta,
+                **run.statement.figures,
                 **audit_of(path),
                 **uses_of(run),
             }
@@ -45,7 +44,7 @@ def show(run: Run | PublicRun, *, json: bool) -> None:
     if below is not None:
         console.result(below)
     if isinstance(run, Run) and run.steps < run.statement.plan.steps:
-        console.note(f"note: ended after {run.steps} of {run.statement.plan.steps} rounds; the promise is the plan's")
+        console.note(f"note: ended after {run.steps} of {run.statement.plan.steps} rounds; the figures are the plan's")
     console.result()
     console.paragraph(
         f"recall {figures['recall']:.2%} of the pairs of one class at a false accept rate of {figures['far']:g} "
@@ -56,7 +55,7 @@ def show(run: Run | PublicRun, *, json: bool) -> None:
         console.result(f"  {words:<18}  {value:>7}  (95% interval {between})")
     console.paragraph(run.statement.sentence)
     if isinstance(run, Run):
-        if of_group is not None:
+        if of_group is not None and run.statement.promises:
             console.paragraph(
                 f"For a whole group of people together, which is fixed and public here, epsilon is "
                 f"{rounded_up(of_group)}. For one person of it only the figure above holds."

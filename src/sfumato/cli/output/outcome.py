@@ -33,8 +33,7 @@ def show(run: Run, *, json: bool) -> None:
                 "majority": majority_of(run),
                 **{name: run.figures[name] for name in ("exact_match", "mean_auc", "labels") if name in run.figures},
                 "public": statement.circumstances.test_public,
-                "epsilon": statement.to_dict()["epsilon"],
-                "delta": statement.plan.delta,
+                **statement.figures,
                 "steps": run.steps,
                 "seconds": round(run.seconds, 3),
                 "run": str(path),
@@ -47,7 +46,7 @@ def show(run: Run, *, json: bool) -> None:
         return
     public = statement.circumstances.test_public
     if run.steps < statement.plan.steps:
-        console.note(f"note: ended after {run.steps} of {statement.plan.steps} steps; the promise is the whole plan's")
+        console.note(f"note: ended after {run.steps} of {statement.plan.steps} steps; the figures are the whole plan's")
     console.result()
     line = f"test accuracy  {run.accuracy:.2%}"
     if (majority := majority_of(run)) is not None:
@@ -62,7 +61,7 @@ def show(run: Run, *, json: bool) -> None:
         *published_of(run),
     )
     console.paragraph(statement.sentence)
-    if (person := person_with_most(run.directory)) is not None:
+    if (person := person_with_most(run.directory)) is not None and statement.promises:
         images, epsilon = person
         console.paragraph(
             f"For the person with the most images to train on, {images} of them, epsilon is {rounded_up(epsilon)} "
@@ -168,6 +167,7 @@ def uses_of(run: Run) -> dict[str, Any]:
     """What all of the owner's runs on these data come to, as data."""
     return {
         "uses": run.uses,
+        "seeded_uses": run.seeded,
         "epsilon_of_all_uses": run.together[0] if run.together else None,
         "uses_of_other_units": [one._asdict() for one in run.other_units],
         "adjacency_of_all_uses": run.adjacency,
@@ -185,7 +185,7 @@ def show_uses(run: Run) -> None:
         epsilon, delta = run.together
         alike = run.uses - sum(other.runs for other in run.other_units)
         users = run.statement.plan.users is not None
-        console.paragraph(of_all(alike, epsilon, delta, run.adjacency, users=users))
+        console.paragraph(of_all(alike, epsilon, delta, run.adjacency, users=users, seeded=run.seeded))
     for line in budgeted.lines(RunDirectory(run.directory).read_json(SETTINGS)):
         console.paragraph(line)
     for line in of_figures(run.publishing):

@@ -11,7 +11,7 @@ from sfumato.privacy.statements.rounding import rounded_up
 if TYPE_CHECKING:
     from sfumato.search import Curve, Foreseen, Repeated
 
-SEEDED = " They had a seed, so they promise nothing to anybody: these are the figures of their plans."
+SEEDED = "These runs are experiments: their randomness follows from seeds, so their weights promise nothing to anybody."
 UNCOVERED = "Which of them is best was measured without noise: that choice is not covered."
 
 
@@ -28,11 +28,10 @@ def show_budgets(found: Curve, base: Path, *, json: bool) -> None:
     ]
     if found.without_privacy is not None:
         lines.append(("none", f"{found.without_privacy:.2%}", "0", str(base / PUBLIC)))
-    console.table(("epsilon", "accuracy", "noise", "run"), lines, apart=True)
+    epsilon = "epsilon" if found.promises else "epsilon of its plan"
+    console.table((epsilon, "accuracy", "noise", "run"), lines, apart=True)
     console.result(
-        f"These are {len(found.rows)} releases of one data set: whoever sees all of them is promised that they are "
-        f"together {_promise(found)} under {found.adjacency} adjacency, had they been planned in advance."
-        + (SEEDED if found.seeded else "")
+        f"These are {len(found.rows)} releases of one data set: {_promise(found)}, had they been planned in advance."
     )
     _show_other_runs(found, found.epsilon_of_all)
     if not found.public:
@@ -40,10 +39,11 @@ def show_budgets(found: Curve, base: Path, *, json: bool) -> None:
         console.result(UNCOVERED)
     console.result()
     console.note(f"{base / PLOT}   the curve")
-    console.note(
-        f"one model, of a budget that was chosen beforehand, has its own promise where only it is shown: sfumato "
-        f"verify {found.rows[-1]['run']}"
-    )
+    if found.promises:
+        console.note(
+            f"one model, of a budget that was chosen beforehand, has its own promise where only it is shown: sfumato "
+            f"verify {found.rows[-1]['run']}"
+        )
 
 
 def show_dry_run(found: Foreseen[tuple[dict[str, Any], list[tuple[str, str]]]], *, json: bool) -> None:
@@ -56,10 +56,7 @@ def show_dry_run(found: Foreseen[tuple[dict[str, Any], list[tuple[str, str]]]], 
         console.result(f"epsilon {budget:g}")
         console.columns(rows)
         console.result()
-    console.result(
-        f"These would be {len(found.rows)} releases of one data set: whoever sees all of them is promised that they "
-        f"are together {_promise(found)} under {found.adjacency} adjacency."
-    )
+    console.result(f"These would be {len(found.rows)} releases of one data set: {_promise(found)}.")
     _show_other_runs(found, found.epsilon_of_all)
     places = ", ".join(data["run"] for data, _ in found.rows)
     plain = "; beside them one would be trained without privacy, for the data are public" if found.public else ""
@@ -81,11 +78,11 @@ def show_seeds(found: Repeated, *, json: bool) -> None:
                     for name, mean, runs, steps in found.averages
                 ],
                 "runs": [str(run.directory) for run in found.runs],
-                "epsilon": statement.to_dict()["epsilon"],
+                **statement.figures,
                 "epsilon_of_all": found.epsilon,
                 "adjacency_of_all": found.adjacency,
                 "epsilon_of_all_uses": found.epsilon_of_all_uses,
-                "delta": found.delta,
+                "delta_of_all": found.delta,
                 "statement": statement.sentence,
             }
         )
@@ -108,11 +105,12 @@ def show_seeds(found: Repeated, *, json: bool) -> None:
     console.result()
     console.paragraph(f"One run: {statement.sentence}")
     one = "a person who" if statement.plan.users else "an example that"
-    void = "" if statement.promises else SEEDED
+    they = f"All {found.standing} runs on these data that stand there, planned in advance, are together"
+    if not found.promises:
+        they = f"{SEEDED} The plans of all {found.standing} that stand there, under secret keys, would together be"
     console.result(
-        f"All {found.standing} runs on these data that stand there, planned in advance, are together "
-        f"({rounded_up(found.epsilon)}, {found.delta!r})-differentially private under {found.adjacency} adjacency for "
-        f"{one} is in each of them.{void}"
+        f"{they} ({rounded_up(found.epsilon)}, {found.delta!r})-differentially private under {found.adjacency} "
+        f"adjacency for {one} is in each of them."
     )
     _show_other_runs(found, found.epsilon)
     if not statement.circumstances.test_public:
@@ -120,7 +118,12 @@ def show_seeds(found: Repeated, *, json: bool) -> None:
 
 
 def _promise(found: Curve | Foreseen[Any]) -> str:
-    return f"({rounded_up(found.epsilon_of_all)}, {found.delta!r})-differentially private"
+    """What all runs of several budgets promise together, or what their plans would."""
+    pair = f"({rounded_up(found.epsilon_of_all)}, {found.delta!r})"
+    figures = f"{pair}-differentially private under {found.adjacency} adjacency"
+    if found.promises:
+        return f"whoever sees all of them is promised that they are together {figures}"
+    return f"{SEEDED[0].lower()}{SEEDED[1:]} Their plans, run under secret keys, would together be {figures}"
 
 
 def _show_other_runs(found: Curve | Foreseen[Any] | Repeated, epsilon: float) -> None:

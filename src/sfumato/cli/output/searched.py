@@ -40,7 +40,7 @@ def show_ranking(found: Ranking, search: str, varied: Sequence[str], place: Path
     if json:
         console.as_json({"search": search, **found.to_dict()})
         return
-    head = [name.replace("_", " ") for name in (*varied, "accuracy", "epsilon", "run")]
+    head = [name.replace("_", " ") for name in (*varied, "accuracy", _epsilon(found), "run")]
     lines = [
         [
             *(f"{row[name]:.4g}" if isinstance(row[name], float) else str(row[name]) for name in varied),
@@ -74,7 +74,12 @@ def show_comparison(found: Comparison, search: str, *, json: bool) -> None:
         )
         for row in found.rows
     ]
-    _show_rows(found, ("change", "accuracy", "difference", "epsilon", "run"), lines, texts=1)
+    _show_rows(found, ("change", "accuracy", "difference", _epsilon(found), "run"), lines, texts=1)
+
+
+def _epsilon(found: Ranking | Comparison) -> str:
+    """Of a column: whose epsilon it has."""
+    return "epsilon" if found.promises else "epsilon of its plan"
 
 
 def _show_rows(
@@ -89,13 +94,15 @@ def _show_rows(
 def report_cost(found: Ranking | Comparison) -> None:
     """What all runs of an open search cost together, if anything."""
     cost = found.uncovered
+    if not found.promises:
+        console.result("These runs are by a seed, so none of them promises anything; the figures are of their plans.")
     if cost is None:
         console.result("The data are public, so the search costs nothing.")
     else:
         console.result(
             f"The search is not covered by the promise of any of its {cost.runs} runs. Together they come to "
             f"({rounded_up(cost.epsilon)}, {cost.delta!r})-differential privacy under {found.adjacency} adjacency, "
-            "which each of them holds for, and their scores have no noise."
+            "which each of their plans holds for, and their scores have no noise."
         )
     console.result()
 
@@ -145,8 +152,7 @@ def show_selected(found: Selected, *, json: bool) -> None:
                 "settings": settings,
                 "score": found.score,
                 "accuracy": run.accuracy,
-                "epsilon": run.statement.to_dict()["epsilon"],
-                "delta": run.statement.plan.delta,
+                **run.statement.figures,
                 "run": str(run.directory),
                 "statement": run.statement.sentence,
             }
@@ -158,4 +164,5 @@ def show_selected(found: Selected, *, json: bool) -> None:
     console.paragraph(f"its score      {found.score} right answers on the validation part{noisy}")
     console.paragraph(run.statement.sentence)
     console.note(f"sfumato verify {run.directory}   checks that the statement follows from the record")
-    console.note("how many candidates there were is not kept: the promise rests on that secret")
+    if run.statement.promises:
+        console.note("how many candidates there were is not kept: the promise rests on that secret")

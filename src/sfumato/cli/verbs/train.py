@@ -101,12 +101,12 @@ class Train(Observed, Together, PrivateChoices):
         from sfumato.cli.output.outcome import show_dry_run
         from sfumato.experiment import reading
         from sfumato.runs.owner import sentences
-        from sfumato.training.run import earlier_plans, overlaps, refuse_finished
+        from sfumato.training.run import overlaps, refuse_finished
 
         refuse_finished(run)
-        earlier = earlier_plans(job)
-        if earlier and not run.exists:
-            progress.report(sentences.summary(earlier, job.plan))
+        note = sentences.before(job.source, job.plan, seeded=job.circumstances.seeded)
+        if note is not None and not run.exists:
+            progress.report(note)
         for note in () if run.exists else overlaps(job):
             progress.report(note)
         for note in reading.notes(job.source):

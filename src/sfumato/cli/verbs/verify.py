@@ -27,7 +27,9 @@ class Verify(OfRun):
         verdict = verify(self.run_directory, signer=self.signer)
         if self.json:
             checks = [asdict(check) for check in verdict.checks]
-            console.as_json({"holds": verdict.holds, "line": verdict.line, "checks": checks})
+            console.as_json(
+                {"holds": verdict.holds, "promises": verdict.promises, "line": verdict.line, "checks": checks}
+            )
         else:
             for check in verdict.checks:
                 console.note(f"{'holds' if check.holds else 'FAILS'}  {check.what}")

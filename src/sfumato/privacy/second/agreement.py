@@ -25,10 +25,11 @@ def agreement(statement: Mapping[str, Any]) -> Agreement:
     **Guarantee.** It holds only where the statement's epsilon is at least the second accountant's lower bound, or where
     that speaks of no such plan, which the words then say.
     """
-    found = None if "selection" in statement else bounds(statement["plan"], statement["delta"])
+    stated = statement.get("planned", statement)
+    found = None if "selection" in statement else bounds(statement["plan"], stated["delta"])
     if found is None:
         return Agreement(True, "no second accountant speaks of this plan")
-    claimed, between = statement["epsilon"], f"between {found.lower:.4f} and {found.upper:.4f}"
+    claimed, between = stated["epsilon"], f"between {found.lower:.4f} and {found.upper:.4f}"
     if claimed < found.lower:
         return Agreement(False, f"epsilon is {between} by a second accountant, more than the {claimed:.4f} stated")
     if claimed > _LARGER * found.upper:

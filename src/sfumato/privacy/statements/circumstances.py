@@ -26,6 +26,7 @@ ORIGINS = {
     "of those without noise, which no promise here covers",
     "private run": "from another private run), for which that run's own statement speaks: where both have used the "
     "same data, their epsilons add up",
+    "seeded run": "from a run by a seed), which promises nothing: they may show any record of its data",
     "unknown": "behind features that were made elsewhere), and whether each row was made of its own record alone: for "
     "both their owner answers",
     "own model": "of a model of the owner's own), where it begins with such: for what its first weights tell, its "
@@ -98,7 +99,7 @@ class Circumstances:
         read: which of "examples", "users", "classes", "size", "channels" were read from the data instead of declared.
         data_public: the owner declared the training data public.
         test_public: the test split's data are public, so figures measured on it reveal nothing private.
-        seeded: the run's randomness follows from a seed, so it promises nothing.
+        seeded: the run key was derived from a seed: nothing is promised.
         key_bits: the width of the secret from which every draw was made.
         noise_sampler: how the noise was made.
         origins: what stands anywhere behind the initial weights, or behind the features: some of `ORIGINS`.

@@ -23,12 +23,15 @@ from sfumato.privacy.theorems.selection import Selection
 from sfumato.privacy.theorems.theorem import Theorem
 
 FORMAT = 1
-"""Which fields a statement has."""
-
-
+"""Which fields a statement has, and what its sentences are."""
 EXPERIMENT = (
     "This run is an experiment: its randomness follows from a seed, so its weights carry no privacy promise to anybody."
 )
+SHARED = (
+    "Runs by one seed share their noise, also where they differ in a learning rate or a loss: from the difference of "
+    "two of them whoever sees both may find every record, without the seed."
+)
+"""Why a run by a seed promises nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +46,10 @@ class Statement(Presented):
             statement without it, since the model is the same whoever computed it.
         further: what the file of an aggregate says besides, where private records decided on it.
 
-    **Guarantee.** A run by a seed promises nothing to anybody (`promises`): runs that share their noise show in their
-    difference what no noise hides, and no key can be bound to all that two runs may differ in. Its statement gives the
-    plan's figures as the plan's. Else the epsilon is the whole plan's, also for a run that ended early, or the whole
-    selection's where there is one, rounded up. The statement names the plan and its steps, and never a time, a path,
-    a ledger's head or anything else that depends on the private data.
+    **Guarantee.** The epsilon is the whole plan's, also for a run that ended early, or the whole selection's where
+    there is one, rounded up. A run by a seed promises nothing: its figures are told as its plan's. The statement
+    names the plan and its steps, and never a time, a path, a ledger's head or anything else that depends on the private
+    data.
     """
 
     plan: PrivacyPlan
@@ -71,12 +73,12 @@ class Statement(Presented):
 
     @property
     def promises(self) -> bool:
-        """Whether anything is promised: not by a run whose randomness follows from a seed."""
+        """Whether anything is promised: of a run by a seed nothing is."""
         return not self.circumstances.seeded
 
     @property
     def epsilon(self) -> float:
-        """Epsilon at the plan's delta: of the selection, where there was one, else of the plan."""
+        """Epsilon at the plan's delta, of the selection where there was one: promised only where the run `promises`."""
         return self.plan.epsilon() if self.selection is None else self.selection.epsilon()
 
     @property
@@ -98,19 +100,19 @@ class Statement(Presented):
         if self.selection is not None:
             steps, included = _best_of(self.selection, steps), ", its selection included"
             fingerprint += f", selection {self.selection.fingerprint[:16]}"
-        exception = f" {words.published}" if plan.delta > 1 / plan.units else ""
-        whose = "This model is" if self.promises else f"{EXPERIMENT} Its plan, run under a secret key, would be"
+        opening = "This model is" if self.promises else f"{EXPERIMENT} Its plan, run under a secret key, would be"
+        beyond = f" {words.published}" if plan.delta > 1 / plan.units else ""
         return (
-            f"{whose} ({rounded_up(self.epsilon)}, {plan.delta!r})-differentially private for each single "
+            f"{opening} ({rounded_up(self.epsilon)}, {plan.delta!r})-differentially private for each single "
             f"{self.covered} under {plan.adjacency} adjacency{included}: {steps}, accounted by {self.theorem.tight} "
-            f"with N = {words.count}; {fingerprint}.{exception}{self._of_figures}"
+            f"with N = {words.count}; {fingerprint}.{beyond}{self._of_figures}"
         )
 
     @property
     def _of_figures(self) -> str:
         """The promise for the records that published figures were measured on, as a sentence with the space before."""
         figures = self.circumstances.figures
-        if figures is None:
+        if figures is None or not self.promises:
             return ""
         return (
             f" The figures published with it are ({figures.epsilon!r}, 0)-differentially private for each single test "
@@ -122,9 +124,10 @@ class Statement(Presented):
     @property
     def short(self) -> str:
         """What is promised to whom, without the steps that it follows from."""
-        whom = f"each {self.covered.rstrip(',')}"
-        figures = f"({rounded_up(self.epsilon)}, {self.plan.delta!r})-differentially private for {whom}"
-        return figures if self.promises else f"no promise, an experiment by a seed; its plan would be {figures}"
+        figures = f"({rounded_up(self.epsilon)}, {self.plan.delta!r})"
+        if not self.promises:
+            return f"made from a seed, promises nothing; its plan {figures}"
+        return f"{figures}-differentially private for each {self.covered.rstrip(',')}"
 
     def __repr__(self) -> str:
         return f"Statement({self.short}, {self.plan.adjacency}; plan {self.plan.fingerprint[:16]})"
@@ -144,8 +147,10 @@ class Statement(Presented):
     def plain(self) -> list[str]:
         """The promise for a reader who has never heard of differential privacy, with its bound on any test."""
         epsilon, plan, words = self.epsilon, self.plan, self.words
+        if not self.promises:
+            return [*self.remarks, *self.further]
         neighbours = plan.unit.neighbours[plan.adjacency]
-        lines = [
+        return [
             f"For every single {self.covered.rstrip(',')}: whoever sees the finished model, and whatever else they "
             f"know, {words.others} included, learns almost the same as if {words.subject} had {neighbours.without}.",
             f"In figures: {neighbours.difference} raises or lowers the probability of any set of outcomes by at most a "
@@ -155,13 +160,12 @@ class Statement(Presented):
             *self.remarks,
             *self.further,
         ]
-        return (
-            lines if self.promises else [EXPERIMENT, "What follows would hold for its plan under a secret key.", *lines]
-        )
 
     @property
     def remarks(self) -> list[str]:
         """What must be known besides its figures: of the unit, of the adjacency, of how it came about."""
+        if not self.promises:
+            return [EXPERIMENT, SHARED, *self._of_public_data]
         plan, lines = self.plan, list(self.words.plain)
         if (whole := group_epsilon(plan)) is not None:
             lines.append(f"For a whole group, removed with all of its persons, epsilon is {rounded_up(whole)}.")
@@ -198,21 +202,37 @@ class Statement(Presented):
                 f"For an audit, each of {canaries} canaries, {what}; the probability of taking part, the divisor and N "
                 "are as if they were not there. What the audit found tells of these coins alone, and of no person."
             )
+        return [*lines, *self._of_public_data]
+
+    @property
+    def _of_public_data(self) -> list[str]:
+        """That there was nothing to keep, where that is so."""
         if self.circumstances.published:
-            lines.append("The training data are a published collection: there was no secret here to keep.")
-        elif self.circumstances.data_public:
-            lines.append("The owner declared the training data public: then there was no secret here to keep.")
-        return lines
+            return ["The training data are a published collection: there was no secret here to keep."]
+        if self.circumstances.data_public:
+            return ["The owner declared the training data public: then there was no secret here to keep."]
+        return []
 
     @property
     def not_covered(self) -> list[str]:
         """What the promise does not speak of. Each line names something that could reveal private data all the same."""
         return not_covered(self.words, self.circumstances, self.selection, self.computed)
 
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Whether it promises anything, and what; of a run by a seed what its plan would, under `planned`."""
+        by_rdp = self.plan.epsilon_rdp if self.selection is None else self.epsilon
+        found = {
+            "epsilon": ceiling(self.epsilon, 6),
+            "epsilon_rdp": None if by_rdp is None else ceiling(by_rdp, 6),
+            "delta": self.plan.delta,
+        }
+        promised = found if self.promises else {**dict.fromkeys(found), "planned": found}
+        return {"promises": self.promises, **promised}
+
     def to_dict(self) -> dict[str, Any]:
         """The statement as JSON-ready data; epsilon rounded up to six decimals."""
         plan, facts, selection = self.plan, self.circumstances, self.selection
-        by_rdp = plan.epsilon_rdp if selection is None else self.epsilon
         data = {
             "format": FORMAT,
             "promises": self.promises,
@@ -221,9 +241,7 @@ class Statement(Presented):
             "not_covered": self.not_covered,
             "unit": plan.unit.name,
             "adjacency": plan.adjacency,
-            "epsilon": ceiling(self.epsilon, 6),
-            "epsilon_rdp": None if by_rdp is None else ceiling(by_rdp, 6),
-            "delta": plan.delta,
+            **self.figures,
             "accountant": self.theorem.tight,
             "theorem": self.theorem.name,
             "citation": self.theorem.citation,
@@ -232,12 +250,10 @@ class Statement(Presented):
             "plan": plan.to_dict(),
             "plan_fingerprint": plan.fingerprint,
             "circumstances": facts.to_dict(),
-            **beyond_one_point(selection or plan),
-            **released(plan, facts),
         }
         if self.computed is not None:
             data["computed"] = self.computed.to_dict()
-        if facts.figures is not None:
+        if facts.figures is not None and self.promises:
             data["figures"] = {
                 "epsilon": facts.figures.epsilon,
                 "delta": 0.0,
@@ -246,7 +262,8 @@ class Statement(Presented):
             }
         if selection is not None:
             data |= {"selection": selection.to_dict(), "selection_fingerprint": selection.fingerprint}
-        return data
+        beyond = beyond_one_point(selection or plan) if self.promises else {}
+        return data | {"format": FORMAT, **beyond, **released(plan, facts)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -258,12 +275,12 @@ class Statement(Presented):
         >>> Statement.from_dict(written).to_dict() == written
         True
         """
+        if data.get("format", FORMAT) != FORMAT:
+            raise SfumatoError(
+                f"format of a statement must be {FORMAT}, got {data['format']!r}",
+                "read it with the version of sfumato that wrote it",
+            )
         try:
-            if data["format"] != FORMAT:
-                raise SfumatoError(
-                    f"format of a statement must be {FORMAT}, got {data['format']!r}",
-                    "read it with the version of sfumato that wrote it, or a later one",
-                )
             return cls(
                 plan=PrivacyPlan.from_dict(data["plan"]),
                 circumstances=Circumstances.from_dict(data["circumstances"]),

@@ -23,7 +23,7 @@ def statement_of(data: Mapping[str, Any]) -> Statement | NoPromise:
     Errors: `SfumatoError` for what no version of this package wrote.
     """
     try:
-        if data["epsilon"] is not None:
+        if "plan" in data:
             return Statement.from_dict(data)
         known: dict[str, Any] = {"published": data["published"], "filtered": data.get("filtered", False)}
         known["origins"] = tuple(data.get("origins", ()))

@@ -67,6 +67,7 @@ _LINES: tuple[tuple[str, str, str], ...] = (
     ("Checks of the data before training", INHERENT, ""),
     ("The honesty of this record", INHERENT, ""),
     ("Everything. Private data must not", INHERENT, ""),
+    ("Everything: it follows from a seed", MENDABLE, ""),
     ("Running time, memory use", TECHNICAL, ""),
     ("Floating-point artefacts inside a sum", MENDABLE, "--micro-batch 1 computes each gradient by itself"),
     ("Floating-point artefacts", TECHNICAL, ""),

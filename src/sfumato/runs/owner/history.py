@@ -28,7 +28,7 @@ class Used:
         epsilon, delta: of it by itself; of a choice for each test image.
         figures: epsilon of what it publishes of test images; None where it publishes nothing.
         budgets: names of the budgets that it was reserved in.
-        promises: whether it promises anything: a run by a seed does not, and the figures are its plan's.
+        seeded: whether it is by a seed: its plan counts, and it promises nothing.
     """
 
     date: str | None
@@ -41,7 +41,7 @@ class Used:
     delta: float
     figures: float | None
     budgets: tuple[str, ...]
-    promises: bool = True
+    seeded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,12 +86,12 @@ def spent(materials: Sequence[str], directory: Path | None = None, *, places: Se
         if not isinstance(use, PrivateChoice):
             whose = "" if composition.unit_of(use) == Example.name else str(entry.get(uses.USERS))
             plans[run] = (whose, use)
-    groups = dict.fromkeys(whose for whose, _ in plans.values())
-    sums = [
-        one
-        for own in groups
-        for one in composition.side_by_side([use for whose, use in plans.values() if whose == own])
-    ]
+    sums = []
+    for own in dict.fromkeys(whose for whose, _ in plans.values()):
+        runs = {run: use for run, (whose, use) in plans.items() if whose == own}
+        for one in composition.side_by_side(list(runs.values())):
+            seeded = sum(found[run].seeded for run, use in runs.items() if composition.unit_of(use) == one.unit)
+            sums.append(one._replace(seeded=seeded))
     return Spent(
         uses=tuple(found.values()),
         together=tuple(sums),
@@ -102,7 +102,7 @@ def spent(materials: Sequence[str], directory: Path | None = None, *, places: Se
 
 def _used(entry: dict[str, Any], use: Use | PrivateChoice, reserved: tuple[str, ...]) -> Used:
     known = {"date": entry.get(uses.DATE), "run": entry["run"], "name": entry.get(uses.NAME, ""), "budgets": reserved}
-    known["promises"] = not entry.get(uses.SEEDED, False)
+    known["seeded"] = entry.get(uses.SEEDED, False)
     if isinstance(use, PrivateChoice):
         released = {"kind": "choice", "unit": Example.name, "adjacency": "add-or-remove", "figures": None}
         return Used(**known, **released, epsilon=use.epsilon, delta=0.0)

@@ -68,7 +68,11 @@ def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None, bud
         uses.record(source.materials, identity, plan, **known, name=OWN, budget=budget)
     earlier = uses.plans(source.materials, **known)
     earlier.remove(plan)  # this one is among them
-    notes = [sentences.summary(earlier, plan).removeprefix("note: ")] if earlier else []
+    notes = (
+        [sentences.summary(earlier, plan, uses.seeded(source.materials, **known)).removeprefix("note: ")]
+        if earlier
+        else []
+    )
     if others := uses.other_assignments(source.materials, **known):
         notes.append(sentences.of_other_assignments(others))
     notes += [note.removeprefix("note: ") for note in overlap.notes(source, budget=budget)]

@@ -96,6 +96,15 @@ def admitted(account: Account, coming: Coming) -> Reservation:
     )
 
 
+def refuse_seeded(name: str | None, seed: int | None) -> None:
+    """Refuse a run by a seed under a budget: a total of promises counts none that promises nothing."""
+    if name is not None and seed is not None:
+        raise SfumatoError(
+            f"`seed` is {seed}, and a run by a seed promises nothing, so it cannot count in the budget {name}",
+            "leave the seed out, or the budget",
+        )
+
+
 def refuse_beyond(name: str, many: Sequence[Use]) -> None:
     """Refuse several plans that do not all fit into what is left; nothing is reserved of them yet."""
     account = read_budget(name)

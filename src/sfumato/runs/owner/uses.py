@@ -33,10 +33,10 @@ CHOICE = "choice"
 AFTER = "after"
 """The field with the code of the line before: one that is lost or was cut is missed."""
 USERS = "users"
-SEEDED = "seeded"
-"""Of a run by a seed, which promises nothing: its plan counts all the same."""
 BUDGET = "budget"
 """The field with the budget that a run is reserved in: a line that its file has lost is found here."""
+SEEDED = "seeded"
+"""The field of a run whose randomness follows from a seed: its plan counts, and it promises nothing."""
 DATE, NAME = "date", "name"
 """When a line was written, in UTC, and what the run is called; lines of earlier versions have neither."""
 
@@ -63,15 +63,15 @@ def record(
         figures: epsilon of the figures that the run is to publish of its test part; None where it publishes none.
         name: what the owner reads of it: its directory, by the last two names of the path.
         budget: the name of the budget that it is reserved in; None for none.
-        seeded: whether its randomness follows from a seed.
+        seeded: whether its randomness follows from a seed, so that it promises nothing.
     """
     whose = {} if unit_of(use) == Example.name else {USERS: users}
     published = {} if figures is None else {FIGURES: figures}
     kind = "plan" if isinstance(use, PrivacyPlan) else "selection"
     called = {NAME: name} if name else {}
     called |= {} if budget is None else {BUDGET: budget}
-    called |= {SEEDED: True} if seeded else {}
-    _append({"run": run, **called, **whose, **published, kind: use.to_dict()}, materials, places, directory)
+    drawn = {SEEDED: True} if seeded else {}
+    _append({"run": run, **called, **drawn, **whose, **published, kind: use.to_dict()}, materials, places, directory)
 
 
 def record_choice(
@@ -148,6 +148,14 @@ def other_assignments(
     return sum(not _for(known, users) for known in _known(materials, directory, places).values())
 
 
+def seeded(
+    materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = (), users: str = ""
+) -> int:
+    """How many of these runs are by a seed: their plans count, and they promise nothing."""
+    found = _known(materials, directory, places).values()
+    return sum(known.seeded for known in found if known.use is not None and _for(known, users))
+
+
 def figures(materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = ()) -> list[float]:
     """What each release about test images of these data cost each of them: a run's figures, or a choice."""
     return [known.figures for known in _known(materials, directory, places).values() if known.figures is not None]
@@ -161,11 +169,13 @@ class _Known(NamedTuple):
         users: whose records its promise for users took them for, as often as it is on the list; None for one that
             counts in every sum.
         figures: epsilon of the figures that it publishes, or of the choice.
+        seeded: whether it is by a seed.
     """
 
     use: Use | None
     users: frozenset[str | None] | None
     figures: float | None
+    seeded: bool = False
 
 
 def _for(known: _Known, users: str) -> bool:
@@ -186,7 +196,7 @@ def _known(materials: Sequence[str], directory: Path | None, places: Sequence[st
         if before is not None:  # it went on: what it was before counts all the same
             users = None if users is None or before.users is None else users | before.users
             published = max((one for one in (published, before.figures) if one is not None), default=None)
-        found[entry["run"]] = _Known(use, users, published)
+        found[entry["run"]] = _Known(use, users, published, entry.get(SEEDED, False))
     return found
 
 

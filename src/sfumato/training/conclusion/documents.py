@@ -61,7 +61,7 @@ def exported_card(path: Path, loaded: Loaded, *, model: str, library: str, use: 
 
 def assessment_of(run: RunDirectory) -> str:
     """The assessment of a finished private run, for its owner."""
-    if is_public(run):
+    if is_public(run) or not run.read_json(names.STATEMENT)["promises"]:
         raise SfumatoError(f"{run.path} promises nothing about any private data", "leave out --dpia")
     record, plan = run.read_json(names.SETTINGS), PrivacyPlan.from_dict(run.read_json(names.PLAN))
     facts = _documented(run)

@@ -85,18 +85,19 @@ def _of_promise(
     """What the page of a private run says of its promise."""
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     facts, promised = Circumstances.from_dict(record["circumstances"]), Statement.from_dict(statement)
+    single = plan.unit.name == "example"
     used = [] if facts.data_public or (public and not total) else together(record, plan, public=public)
     return {
         # The page has an attacker's curve in place of the statement's own bounds, which are weaker.
         "statement": {**statement, "plain": promised.remarks},
-        "attack": _attack(promised),
+        "attack": _attack(promised) if promised.promises else None,
         "together": [] if public else used,
         "total": [line.replace("runs of yours", "runs of the owner's") for line in used] if public else [],
         "plan": plan_table(plan, record.get("clock", {})),
         "public_test": facts.test_public,
         "audits": audits_shown.of_run(run),
         "published": None if promised.circumstances.figures is None else published_of(run),
-        **_persons(record, plan, asked=public and not facts.data_public and plan.unit.name == "example"),
+        **(_persons(record, plan, asked=public and not facts.data_public and single) if promised.promises else {}),
     }
 
 
@@ -122,12 +123,12 @@ def together(record: Mapping[str, Any], plan: PrivacyPlan, *, public: bool = Fal
     try:
         known = {"places": places, "users": record.get("assignment", "")}
         used, odd = uses.plans(materials, **known), uses.other_assignments(materials, **known)
-        released = uses.figures(materials, places=places)
+        seeded, released = uses.seeded(materials, **known), uses.figures(materials, places=places)
     except SfumatoError as error:
         why = "" if public else f": {error.problem}"  # which names a file of this machine
         return [f"What your runs on these data cost together is not known{why}."]
     apart = [f"{sentences.of_other_assignments(odd, 'other')}."] if odd else []
-    total = [*sentences.of_all_uses(used, plan), *apart, *sentences.of_figures(released)]
+    total = [*sentences.of_all_uses(used, plan, seeded), *apart, *sentences.of_figures(released)]
     return [*budgeted.lines(record, public=public), *total]
 
 

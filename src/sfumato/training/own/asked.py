@@ -21,7 +21,7 @@ from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.plan import default_delta
 from sfumato.randomness import owner_key
 from sfumato.runs.directory import SETTINGS, RunDirectory
-from sfumato.runs.owner import called
+from sfumato.runs.owner import called, reserving
 from sfumato.training.own.pinned import stated
 from sfumato.training.own.records import LABELS, OwnRecords, own_records
 from sfumato.training.own.steps import REFUSE, SKIP, Loss, PrivateSteps
@@ -96,7 +96,7 @@ def private_steps(
         name: what the owner calls these records, such as "faces": the owner's list knows tensors by their numbers
             alone, and counts together what bears one name, in whatever normalisation (`sfumato spent name:faces`).
         budget: the name of a budget (`set_budget`) that the whole plan is reserved in, or the run does not begin.
-        seed: for experiments: the randomness follows from it, and the run promises nothing to anybody.
+        seed: for experiments: the randomness follows from it, and the run promises nothing.
         noise: "standard", or "secure": drawn exactly and rounded to a public grid, one example at a time by default.
         precision: "float32", or "bfloat16" for the matrix products and convolutions of a step.
         threads: CPU threads of torch.
@@ -124,7 +124,8 @@ def private_steps(
     plan = _planned(plan, examples or records.examples, asked, epochs, delta, max_norm)
     refuse_noise(noise, plan.mechanism, plan.clipping)
     facts = stated(records, declared=examples is not None, public=public, seeded=seed is not None)
-    budgeted.check(budget, public=facts.data_public, seeded=seed is not None)
+    budgeted.check(budget, public=facts.data_public)
+    reserving.refuse_seeded(budget, seed)
     machine = Machine(threads=threads, micro_batch=micro_batch, precision=precision)
     start = Start.of(run, machine=machine) if run.exists else Start(machine=machine)
     return PrivateSteps(

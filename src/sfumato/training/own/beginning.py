@@ -33,7 +33,7 @@ def begin(
         known: what settings.json says, but for the run's identity.
         checkpoint: that before the first step, by the run's identity and the hash of the ledger's first line.
     """
-    identity, told = secrets.token_hex(32), list[str]()
+    identity, told, seeded = secrets.token_hex(32), list[str](), known["circumstances"]["seeded"]
     record = {"run": identity, **known}
     with reserved(run, record, plan, records), run.creating() as fresh:
         fresh.write_json(names.SETTINGS, record, private=True)
@@ -46,13 +46,14 @@ def begin(
         checkpoint(identity, opening.hash).save(fresh / names.CHECKPOINT)
         if not known["circumstances"]["data_public"]:
             if earlier := uses.plans(records.materials, places=records.places):
-                told.append(sentences.summary(earlier, plan))
+                before = uses.seeded(records.materials, places=records.places)
+                told.append(sentences.summary(earlier, plan, before + seeded))
             if not records.places:
                 told.append(f"these records are {BY_NUMBERS}")
             known_by = {"places": records.places, "name": run.called, "budget": record.get("budget", {}).get("name")}
             told += overlap.notes_of_codes(records.materials, records.places, records.both, budget=known_by["budget"])
             overlap.remember_codes(records.materials, records.both)
-            uses.record(records.materials, identity, plan, **known_by, seeded=known["circumstances"]["seeded"])
+            uses.record(records.materials, identity, plan, **known_by, seeded=seeded)
     return f"note: {'; '.join(one.removeprefix('note: ') for one in told)}" if told else ""
 
 

@@ -37,6 +37,7 @@ class Budgeted(Part):
     def of(cls, asked: Asked) -> Budgeted | None:
         """The budget that was asked for. A candidate has none: its search is counted."""
         name = asked.options.get("budget")
+        reserving.refuse_seeded(name, asked.settings.seed)
         return (
             None
             if asked.candidate
@@ -60,7 +61,6 @@ class Budgeted(Part):
 
     def paid(self, decided: Decided, run: str, place: str) -> AbstractContextManager[None]:
         """Reserve the whole plan, with the figures that are to be published."""
-        check(self.name, public=False, seeded=decided.settings.seed is not None)
         return reserving.reserving(
             self.name,
             reserving.Coming(
@@ -83,15 +83,10 @@ def planned(name: str | None, source: Source, plan: PrivacyPlan, figures: float 
     return Budgeted(name=name, figures=figures)
 
 
-def check(name: str | None, *, public: bool, seeded: bool = False) -> None:
-    """Refuse a budget that there is not, one of public data, and one of a run that promises nothing."""
+def check(name: str | None, *, public: bool) -> None:
+    """Refuse a budget that there is not, and one of public data."""
     if name is None:
         return
-    if seeded:
-        raise SfumatoError(
-            f"`budget` is {name}, and the run has a seed, so it promises nothing that a budget could count",
-            "leave out the seed, or the budget",
-        )
     if public:
         raise SfumatoError(f"`budget` is {name}, and the data are public, which cost nothing", "leave it out")
     budgets.read_budget(name)

@@ -63,6 +63,11 @@ class PublishedFigures(Part):
         rule = check_rule(asked.options, asked.source.classes)
         if table is None:
             return None
+        if asked.settings.seed is not None and not asked.source.public:
+            raise SfumatoError(
+                f"`report_epsilon` publishes figures of private data, and `seed` is {asked.settings.seed}",
+                "leave one of them out: noise by a seed hides nothing",
+            )
         if rule is not None:
             choice.refuse_unless_two(asked.source.classes, asked.settings.objective.loss)
         return cls(table=table, operating_point=rule, own_split=asked.source.has_own_split)

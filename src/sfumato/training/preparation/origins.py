@@ -53,5 +53,5 @@ def _origins_of_file(weights: str) -> tuple[str, ...]:
     facts = statement.get("circumstances", statement)
     if "origins" not in facts or "filtered" not in facts:
         raise SfumatoError(f"{path} does not tell what stands behind its weights", "train it again with this version")
-    run = "public run" if statement["epsilon"] is None else "private run"
+    run = "public run" if "plan" not in statement else "private run" if statement["promises"] else "seeded run"
     return tuple(sorted({run, *facts["origins"], *(["filtered data"] if facts["filtered"] else [])}))

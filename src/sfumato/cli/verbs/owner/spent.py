@@ -72,6 +72,7 @@ def show(what: str, found: History) -> None:
     """The history as a table, and its sums in words."""
     from sfumato.privacy.statements.rounding import rounded_up
     from sfumato.runs.owner.account import runs
+    from sfumato.runs.owner.sentences import of_seeded
 
     if not found.uses:
         console.result(f"no run of yours is known to have used {what} as private data")
@@ -86,9 +87,9 @@ def show(what: str, found: History) -> None:
             f"{one.delta!r}",
             "; ".join(
                 [
+                    *(["seeded: promises nothing"] if one.seeded else []),
                     *([] if one.figures is None else [f"figures of test images at {one.figures:g}"]),
                     *(f"budget {name}" for name in one.budgets),
-                    *([] if one.promises else ["by a seed: promises nothing"]),
                 ]
             ),
         )
@@ -98,9 +99,7 @@ def show(what: str, found: History) -> None:
     for one in found.together:
         console.result(
             f"for each single {one.unit}: {runs(one.runs)}, together epsilon {rounded_up(one.epsilon)} at delta "
-            f"{one.delta!r}, if all were planned in advance"
+            f"{one.delta!r}, if all were planned in advance{of_seeded(one.seeded)}"
         )
-    if seeded := sum(not one.promises for one in found.uses):
-        console.result(f"{runs(seeded)} of these had a seed and promise nothing: their plans are in the total")
     for name in dict.fromkeys(name for one in found.uses for name in one.budgets):
         console.note(f"sfumato budget {name} shows what is left of it")
