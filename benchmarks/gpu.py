@@ -1,10 +1,12 @@
 """Everything that wants a GPU, in one command that goes on where it stopped: python benchmarks/gpu.py PLACE --data DATA
 
-    python benchmarks/gpu.py PLACE --data DATA [--minutes 9] [--only tests heads ...] [--tiny --device cpu]
+    python benchmarks/gpu.py PLACE --data DATA [--minutes 9] [--only smoke heads ...] [--tiny --device cpu]
 
 PLACE keeps runs, caches and logs between calls. DATA holds `cifar10.npz` (x_train, y_train, x_test, y_test, classes).
 The pieces, each of them resumable:
 
+- `smoke`: one command of each kind (`smoke.py`), each printed as soon as it has ended;
+- `repeatable`: what a step costs that gives the same bits each time, over one that need not;
 - `tests`: the tests, those of the engine with their comparisons on the device, file by file;
 - `clipping`: clipping.py's table with all peers that are installed, row by row;
 - `heads`: a full-batch step over 1,280,000 x 1,280 features with 1,000 classes against its bare products;
@@ -21,6 +23,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -82,15 +85,20 @@ class Call:
         """Seconds."""
         return self.until - time.monotonic()
 
-    def run(self, name: str, command: Sequence[str], **environment: str) -> str:
-        """What a process printed; it is interrupted when the time is up. Its output is added to PLACE/NAME.log."""
+    def run(self, name: str, command: Sequence[str], *, shown: bool = False, **environment: str) -> str:
+        """What a process printed; it is interrupted when the time is up. Its output is added to PLACE/NAME.log.
+
+        Args:
+            shown: whether it prints to the terminal, as it goes, and nothing is returned.
+        """
+        out = None if shown else subprocess.PIPE
         if self.left < PATIENCE / 2:
             raise TimeIsUpError
         log = self.options.place / f"{name.replace('/', '-')}.log"
         with (
             log.open("a") as talk,
             subprocess.Popen(
-                list(command), stdout=subprocess.PIPE, stderr=talk, text=True, env=os.environ | environment, cwd=ROOT
+                list(command), stdout=out, stderr=talk, text=True, env=os.environ | environment, cwd=ROOT
             ) as process,
         ):
             try:
@@ -102,8 +110,8 @@ class Call:
                 process.kill()
                 raise TimeIsUpError from None
         with log.open("a") as talk:
-            talk.write(printed)
-        return printed
+            talk.write(printed or "")
+        return printed or ""
 
 
 def main(options: Options) -> int:
@@ -134,6 +142,8 @@ def main(options: Options) -> int:
 
 def pieces(options: Options) -> Iterator[tuple[str, Callable[[Call], dict[str, Any]]]]:
     """What there is to do, by name, the quick ones first."""
+    yield "smoke", smoke
+    yield "repeatable", repeatable
     rows = ["lenet5"] if options.tiny else list(problems.rows(options.device))
     for row in rows:
         yield f"clipping:{row}", lambda call, row=row: clipping(call, row)
@@ -150,6 +160,57 @@ def tested(options: Options) -> list[str]:
         return ["gradients/sites/test_linear.py"]
     here = ROOT / "tests"
     return [str(path.relative_to(here)) for room in TESTED for path in sorted((here / room).rglob("test_*.py"))]
+
+
+def smoke(call: Call) -> dict[str, Any]:
+    """One command of each kind, and a run that is killed and one that is repeated."""
+    options = call.options
+    place, file = options.place / "smoke", options.place / "smoke.json"
+    shutil.rmtree(place, ignore_errors=True)
+    command = [sys.executable, str(ROOT / "benchmarks" / "smoke.py"), str(place), "--device", options.device]
+    call.run("smoke", [*command, "--json", str(file)], shown=True)
+    return json.loads(file.read_text())
+
+
+def repeatable(call: Call) -> dict[str, Any]:
+    """By network: how many times as long a clipped gradient takes that gives the same bits each time."""
+    options = call.options
+    found = {}
+    for name, size, count in [("cnn", 28, 16)] if options.tiny else DETERMINISTIC:
+        printed = call.run("repeatable", [sys.executable, "-c", REPEATED, options.device, name, str(size), str(count)])
+        found[name] = json.loads(printed.splitlines()[-1])
+        print(f"  {name:<40}{found[name]:.2f}", flush=True)
+    return found
+
+
+DETERMINISTIC = [("wrn-16-4", 32, 1024), ("nf-resnet-50", 224, 64), ("timm:vit_tiny_patch16_224", 224, 128)]
+"""Networks, the side of their images, and how many."""
+REPEATED = """
+import json, sys, time
+from statistics import median
+import torch
+from torch.nn.functional import cross_entropy
+from sfumato import ClippedGradient, _devices, models
+device, name, size, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+model = models.create(name, classes=10, channels=3, size=size).to(device)
+images, labels = torch.randn(count, 3, size, size, device=device), torch.arange(count, device=device) % 10
+gradient = ClippedGradient(model, cross_entropy, max_norm=1.0)
+
+def seconds():
+    _devices.wait_for(images.device)
+    began = time.monotonic()
+    gradient(images, labels)
+    _devices.wait_for(images.device)
+    return time.monotonic() - began
+
+seconds()  # the first measures which method is fastest
+found = []
+for _ in range(5):
+    free = min(seconds() for _ in range(2))
+    with _devices.repeatable(device):
+        found.append(min(seconds() for _ in range(2)) / free)
+print(json.dumps(median(found)))
+"""
 
 
 def tests(call: Call, file: str) -> dict[str, Any]:

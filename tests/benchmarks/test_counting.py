@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from benchmarks import RESULTS
+from benchmarks import RESULTS, smoke
 
 SCRIPT = """
 import json, sys
@@ -81,60 +81,46 @@ def test_tensors_of_two_devices_are_refused_as_cuda_refuses_them(found):
     assert "Use Tensor.cpu()" in found["numpy"]
 
 
-COMMANDS = [
-    "train npz:spots.npz --steps 3 --output features",
-    "train npz:spots.npz --model wrn-10-1 --views 2 --batch-size 8 --steps 2 --output network",
-    "train npz:spots.npz --model cnn --mechanism tree --batch-size 20 --steps 3 --output tree",
-    "pretrain npz:spots.npz --public --model cnn --steps 3 --output public",
-    "embed npz:people.npz --user-from class --steps 2 --output embedding",
-]
-RUNS = """
-import json, os, sys
-import numpy as np
+STEP = """
+import json, sys
 sys.path.insert(0, {root!r})
 from benchmarks.shared.counting import counting_device, of_a_step
 
-numbers = np.random.default_rng(0)
-images = lambda count: numbers.integers(0, 255, (count, 16, 16, 1), dtype=np.uint8)
-np.savez("spots.npz", x_train=images(60), y_train=np.arange(60) % 3, x_test=images(30), y_test=np.arange(30) % 3)
-np.savez("people.npz", x_train=images(80), y_train=np.arange(80) % 20, x_test=images(20), y_test=20 + np.arange(20) % 5)
 with counting_device():
     pass  # before the first backward pass
-from sfumato.cli import main
-
-found = {{}}
-with counting_device():
-    for command in {commands!r}:
-        found[command] = main([*command.split(), "--device", "counting", "--seed", "1"])
-    found["evaluate"] = main("evaluate network npz:spots.npz --device counting".split())
-    found["verify"] = main(["verify", "network"])
 options = "--model cnn --batch-size 64 --steps 30 --micro-batch 256 --device counting --output counted"
-print(json.dumps([found, of_a_step(f"train digits {{options}}")]))
+print(json.dumps(of_a_step(f"train digits {{options}}")))
 """
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    place = tmp_path_factory.mktemp("runs")
-    script = RUNS.format(root=str(RESULTS.parents[1]), commands=COMMANDS)
-    environment = os.environ | {"SFUMATO_HOME": str(place / "home")}
+@pytest.mark.slow
+def test_a_command_of_each_kind_runs_on_it_without_a_tensor_on_the_wrong_side(tmp_path):
+    script = RESULTS.parents[0] / "smoke.py"
+    command = [
+        sys.executable,
+        str(script),
+        str(tmp_path),
+        "--device",
+        "counting",
+        "--json",
+        str(tmp_path / "rows.json"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert len(rows) == len(smoke.COMMANDS) + 2
+    assert rows["killed, resumed"]["weights"] == rows["repeated"]["weights"] == "the same bits"
+
+
+@pytest.mark.slow
+def test_a_whole_step_waits_for_the_device_once(tmp_path):
+    script = STEP.format(root=str(RESULTS.parents[1]))
+    environment = os.environ | {"SFUMATO_HOME": str(tmp_path / "home")}
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=place, env=environment
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1]), done.stderr
-
-
-@pytest.mark.slow
-def test_commands_run_on_it_without_a_tensor_on_the_wrong_side(runs):
-    (found, _), errors = runs
-    assert set(found.values()) == {0}, errors
-    assert len(found) == len(COMMANDS) + 2
-
-
-@pytest.mark.slow
-def test_a_whole_step_waits_for_the_device_once(runs):
-    (_, step), _ = runs
+    step = json.loads(done.stdout.splitlines()[-1])
     assert step["stops"] <= 2  # where the sum is read, and where the ledger commits to what is released
     assert step["there"] <= 4  # inputs, targets, noise, and an optimizer's or the draw's
     assert step["back"] <= 1  # the release, to be hashed

@@ -121,7 +121,7 @@ def near(found: Weights, expected: Weights, **tolerance: float) -> None:
         {**EMAS, "optimizer": "momentum", "schedule": "cosine"},
         UTA,
         {**UTA, "aggregate_from": 2, "optimizer": "momentum", "learning_rate": 1.0},
-        {**UTA, "aggregate_restart": True, "aggregate_from": 2},
+        {**UTA, "aggregate_restart": False, "aggregate_from": 2},
     ],
     ids=str,
 )
@@ -162,7 +162,7 @@ def test_it_is_algorithm_1(spots, plan, choices, tmp_path, monkeypatch):
     assert (plain[-1][weight] - found[-1][weight]).abs().max() > 1e-2, "or the aggregate would not matter here"
 
 
-NOTHING = {"aggregate": None, "aggregate_from": 0, "aggregate_last": None, "aggregate_restart": False}
+NOTHING = {"aggregate": None, "aggregate_from": 0, "aggregate_last": None, "aggregate_restart": None}
 
 
 def of_users(arrays: str, place: Path) -> Source:
@@ -270,7 +270,7 @@ def test_a_restart_from_a_constant_moving_average_is_another_scale_of_the_rate(
 
 def test_a_restart_from_the_mean_of_the_last_weights_is_something_else(spots, plan, tmp_path, monkeypatch):
     """No single rate of the plain optimizer gives its weights: the second step alone shows it."""
-    chosen = settings(aggregate="uta", aggregate_last=2, aggregate_restart=True)
+    chosen = settings(aggregate="uta", aggregate_last=2)
     thetas = taken(job_for(spots, plan, chosen), tmp_path / "a", monkeypatch)[1]
     means = [aggregate(thetas[: step + 1], chosen) for step in range(4)]
     (name, *_) = thetas[0]
@@ -290,7 +290,7 @@ TRAINED = {"learning_rate": 0.5, "threads": 1, "seed": 3, "device": "cpu", "aggr
 FORMS = {
     "ema": {"aggregate": "ema", "averaging": EMA(0.8)},
     "uta": {"aggregate": "uta", "aggregate_last": 3},
-    "restart": {"aggregate": "uta", "aggregate_last": 2, "aggregate_restart": True},
+    "no restart": {"aggregate": "uta", "aggregate_last": 2, "aggregate_restart": False},
 }
 
 
@@ -364,9 +364,11 @@ def test_what_nobody_asked_for_is_not_in_the_record():
     """Keys of seeded runs and commitments of ledgers are made of it."""
     plain = settings()
     assert not [name for name in plain.to_dict() if "aggregate" in name or name in ("ema_form", "pretrained_weights")]
-    for chosen in (plain, settings(**EMAS, ema_form="constant"), settings(**UTA, aggregate_restart=True)):
+    for chosen in (plain, settings(**EMAS, ema_form="constant"), settings(**UTA, aggregate_restart=False)):
         assert Settings.from_dict(chosen.to_dict()) == chosen
     assert settings(aggregate="uta").to_dict()["aggregate_last"] == 5
+    assert settings(aggregate="uta").to_dict()["aggregate_restart"] is True
+    assert settings(**EMAS).to_dict()["aggregate_restart"] is False
     short = plain.to_dict()
     del short["momentum"]
     with pytest.raises(SfumatoError, match="missing or unknown fields: momentum"):
@@ -403,6 +405,8 @@ def test_the_rules_leave_the_moving_average_out_beside_uta(spots, tmp_path):
     decided = Experiment(aggregate="uta", model="linear", epsilon=8.0).decide(spots)
     assert (decided.settings.averages.ema, decided.settings.averages.aggregate_last) == (0.0, 5)
     assert any(line.startswith("by rule: aggregate last 5") for line in decided.reasons)
+    assert any(line.startswith("by rule: aggregate restart True") for line in decided.reasons)
+    assert decided.settings.averages.aggregate_restart
     assert Experiment(aggregate="ema", model="linear", epsilon=8.0).decide(spots).settings.averages.ema == 0.9999
     with pytest.raises(SfumatoError, match=r"and ema is 0\.9"):
         Experiment(aggregate="uta", ema=0.9, model="linear", epsilon=8.0).decide(spots)
@@ -429,8 +433,8 @@ def test_a_dry_run_knows_the_copies(spots, plan):
         ({"ema": 0.9}, 1),
         (EMAS, 2),
         ({**EMAS, "aggregate_restart": True}, 1),
-        (UTA, 3 + 2),
-        ({**UTA, "aggregate_restart": True}, 3 + 1),
+        (UTA, 3 + 1),
+        ({**UTA, "aggregate_restart": False}, 3 + 2),
     ]:
         assert average_bytes(job_for(spots, plan, settings(**choices))) == copies * one, choices
 
@@ -439,7 +443,7 @@ def test_every_choice_has_a_key_of_its_own(spots, plan):
     """Runs that share their noise would show the gradient without it in their difference."""
     chosen = [
         *(settings(seed=5, ema=0.7, **more) for more in ({}, {"ema_form": "constant"}, {"aggregate": "ema"})),
-        *(settings(seed=5, **UTA, **more) for more in ({}, {"aggregate_from": 1}, {"aggregate_restart": True})),
+        *(settings(seed=5, **UTA, **more) for more in ({}, {"aggregate_from": 1}, {"aggregate_restart": False})),
         settings(seed=5, aggregate="uta", aggregate_last=4),
     ]
     keys = {prepare(None, spots, plan, one, device="cpu", threads=1).key.check_value("0" * 64) for one in chosen}

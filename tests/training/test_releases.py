@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
 
+import hypothesis
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import strategies as st
 from torch import nn
 
 import sfumato
@@ -56,7 +59,9 @@ def flat(model):
 def take(place, *, until=None, loss=F.cross_entropy, model=None, scale=1.0, if_changed="refuse", body=None, **options):
     model, found = model or Seen(), Taken()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    asked = {"steps": STEPS, "batch_size": 30, "noise_multiplier": 4.0, "delta": 1e-3, "public": True, **options}
+    asked = {"public": True, **options}
+    if "plan" not in asked:
+        asked = {"steps": STEPS, "batch_size": 30, "noise_multiplier": 4.0, "delta": 1e-3, **asked}
     try:
         found.run = sfumato.private_steps(
             model, optimizer, data(scale), loss, directory=place, if_changed=if_changed, threads=1, **asked
@@ -222,3 +227,78 @@ def test_the_noise_behind_a_lost_step_is_that_behind_a_taken_one(kind):
         assert taken.tensors.keys() == lost.tensors.keys()
         assert all(torch.equal(taken.tensors[name], lost.tensors[name]) for name in taken.tensors)
     assert bool(taken.tensors) == (kind != "independent")
+
+
+class Witness:
+    """Under which noise each release was drawn that reached an optimizer, over all processes and copies of a run."""
+
+    def __init__(self, patch):
+        self.releases, self.noise = defaultdict(set), (b"", 0)
+        call, move = PrivateStep.__call__, torch.optim.SGD.step
+
+        def drawn(own, step, *given):
+            self.noise = own.noise._key.at(step)._secret, step
+            return call(own, step, *given)
+
+        def moved(own, *given):
+            gradients = [value.grad for group in own.param_groups for value in group["params"]]
+            self.releases[self.noise].add(torch.cat([value.flatten() for value in gradients]).numpy().tobytes())
+            return move(own, *given)
+
+        patch.setattr(PrivateStep, "__call__", drawn)
+        patch.setattr(torch.optim.SGD, "step", moved)
+
+
+PROCESSES = st.lists(
+    st.fixed_dictionaries(
+        {
+            "change": st.sampled_from([*CHANGES, "sigma"]),
+            "until": st.integers(1, STEPS),
+            "ends": st.sampled_from(["killed", "break"]),
+            "if_changed": st.sampled_from(["refuse", "skip"]),
+            "where": st.sampled_from(["here", "in a copy"]),
+            "cut": st.integers(0, 3),
+        }
+    ),
+    min_size=2,
+    max_size=4,
+)
+
+
+def one_process(place, plan, change, until, ends, if_changed, cut):
+    """Go on with a run, or begin it: its ledger may have lost lines before, and its end may be that of a kill."""
+    checkpoint, path, seen = place / "checkpoint.safetensors", place / "ledger.jsonl", []
+    if path.exists():
+        rows = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(rows[: max(1, len(rows) - cut)]))
+        seen.append(checkpoint.read_bytes() if checkpoint.exists() else b"")
+
+    def body(step, model):
+        seen.append(checkpoint.read_bytes())
+
+    if change == "sigma":
+        plan = replace(plan, mechanism=replace(plan.mechanism, noise_multiplier=9.0))
+    changed = {} if change == "sigma" else CHANGES[change]()
+    take(place, until=until, if_changed=if_changed, body=body, public=False, plan=plan, **changed)
+    if ends == "killed" and seen and seen[0] and not (place / "statement.json").exists():
+        checkpoint.write_bytes(seen[0])
+
+
+@pytest.mark.parametrize("kind", PLANS)
+@hypothesis.settings(max_examples=25, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+@hypothesis.given(processes=PROCESSES)
+def test_no_noise_is_ever_added_to_two_sums(new_directory, kind, processes):
+    """After any changes of code, kills, copies and ledgers that were rolled back."""
+    root = new_directory("runs")
+    places = [root / "0"]
+    with pytest.MonkeyPatch.context() as patch:
+        witness = Witness(patch)
+        for one in processes:
+            place = places[0]
+            if one.pop("where") == "in a copy" and place.exists():
+                place = root / str(len(places))
+                shutil.copytree(places[0], place)
+                places.append(place)
+            one_process(place, PLANS[kind], **one)
+    assert witness.releases
+    assert [len(found) for found in witness.releases.values() if len(found) > 1] == []

@@ -26,7 +26,7 @@ class Averages:
     """From which step on."""
     aggregate_last: int | None = choice(None, "K", "5", always_recorded=False)
     """Of uta: how many of the last weights; so many copies of what is trained are kept."""
-    aggregate_restart: bool = choice(False, "True|False", "False", always_recorded=False)
+    aggregate_restart: bool | None = choice(None, "True|False", "True with uta", always_recorded=False)
     """Whether a step starts at the average too, instead of at the last weights."""
 
     def __post_init__(self) -> None:
@@ -51,6 +51,8 @@ class Averages:
             raise SfumatoError(
                 f"`ema_form` is {self.ema_form}, and there is no moving average", "give `ema`, or leave it out"
             )
+        if self.aggregate is not None and self.aggregate_restart is None:
+            object.__setattr__(self, "aggregate_restart", self.aggregate == "uta")
         if self.aggregate == "uta":
             last = LAST if self.aggregate_last is None else self.aggregate_last
             object.__setattr__(self, "aggregate_last", positive_integer("aggregate_last", last))

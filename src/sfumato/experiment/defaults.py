@@ -269,12 +269,14 @@ def _loss_rules(multilabel: bool) -> dict[str, Rule]:
 
 
 def aggregate_rules(given: Mapping[str, Any]) -> dict[str, Rule]:
-    """Of uta, which releases the mean that it trains on: no moving average beside it, and how many weights it is of."""
+    """Of uta, which releases the mean that it trains on: no moving average beside it, how many weights it is of, and that
+    each step starts there."""
     if given.get("aggregate") != "uta":
         return {}
     return {
         "ema": Rule(0.0, "the mean of the last weights is released"),
         "aggregate_last": Rule(LAST, "as few copies of the weights as still average the noise of steps"),
+        "aggregate_restart": Rule(True, "a step from the last weights lags behind its gradient"),
     }
 
 

@@ -119,7 +119,7 @@ def training_over(choice: Averages) -> TrainingOver | None:
     average = average_for(choice)
     if choice.aggregate is None or average is None:
         return None
-    return TrainingOver(average=average, start=choice.aggregate_from, restart=choice.aggregate_restart)
+    return TrainingOver(average=average, start=choice.aggregate_from, restart=bool(choice.aggregate_restart))
 
 
 def beginning_of_average(job: Job) -> dict[str, Tensor]:
