@@ -1,4 +1,4 @@
-"""A model that uses a layer more than once is trained like any other: from the data to what `verify` says of the run."""
+"""A model that uses a layer more than once is trained like any other: from the data to what `verify` says."""
 
 import torch
 from torch import nn
