@@ -25,7 +25,7 @@ def test_a_model_that_shares_a_layer_is_trained_and_verified(tmp_path):
     torch.manual_seed(0)
     model = Layers()
     run = train(model, "digits", epsilon=3.0, batch_size=128, steps=3, views=1, directory=tmp_path / "run")
-    released = run.load(Layers()).module
-    for name, value in model.layer.named_parameters():
-        assert not torch.equal(released.layer.get_parameter(name), value), name
+    released = dict(run.load(Layers()).module.named_parameters())
+    for name, value in model.named_parameters():
+        assert not torch.equal(released[name], value), name
     assert verify(tmp_path / "run").holds
