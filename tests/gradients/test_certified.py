@@ -1,5 +1,6 @@
 """No norm is too small: one example never adds more than C, in any way, precision and scale (TRUST: ghost norms)."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -166,6 +167,27 @@ def test_gram_norms_in_float64_pay_for_their_rounding(offset):
         g = torch.randn(1, 64, 16, generator=generator).double()
         g -= g.mean(dim=1, keepdim=True)
         assert clipped(Held(LinearKernel(16, 32), x, g, "gram")) <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("method", ["gram", "product"])
+def test_norms_in_float64_pay_for_their_rounding_and_hardly_more(method):
+    """Against numbers of 80 bits, from no cancellation to where an example is not vouched for any more."""
+    vouched = 0
+    for seed in range(200):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(1, 50, 12, generator=generator).double() + 10.0 ** (seed / 40)
+        g = torch.randn(1, 50, 9, generator=generator).double()
+        g -= g.mean(dim=1, keepdim=True)
+        held = Held(LinearKernel(9, 12), x, g, method)
+        bound = held.squared_norms().sqrt().numpy().astype(np.longdouble)[0]
+        if np.isinf(bound):
+            continue
+        vouched += 1
+        wide = [t[0].numpy().astype(np.longdouble) for t in (x, g)]
+        exact = np.sqrt((np.einsum("tp,td->dp", *wide) ** 2).sum())
+        term = np.sqrt((held.weighted_sum(torch.ones(1).double()).numpy().astype(np.longdouble) ** 2).sum())
+        assert max(exact, term) <= bound <= exact * (1 + forms.GRAM_TOLERANCE + 2 * forms.tolerance(x.dtype))
+    assert 50 < vouched < (150 if method == "gram" else 201)
 
 
 def net():

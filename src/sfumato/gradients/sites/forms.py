@@ -42,6 +42,9 @@ from sfumato.gradients.use import (
 
 # The Gram form in float64: relative to the square of the reach, what dot products of 9,000 numbers may lose.
 _GRAM_ROUNDING = 1e-12
+# The most that this may add to a norm, relative to it; in float32 `tolerance` is reached long before. The self-check
+# in float64 (`selfcheck`) allows ten times as much.
+GRAM_TOLERANCE = 1e-7
 # Products of the Gram form, in float64, for each product of the plain weight gradient: more are not worth measuring.
 MOST_GRAM_PRODUCTS = 2
 # Norms of inputs or output gradients outside of this range could overflow or vanish in a product with a clip factor.
@@ -95,8 +98,9 @@ class Held:
 
     **Guarantee.** `squared_norms` bounds the square of the norm of the example's term in `weighted_sum`, if a weight
     gradient of float32 (or float64) is wrong by at most `rounding`, which is relative to the sum of its absolute terms.
-    Where that is more than `tolerance` of the norm it is infinity, so that no factor but zero goes with the example;
-    or the example's gradient is kept (`keep_hard`), and then its bound holds without a condition.
+    Where that is more than `tolerance` of the norm, or the rounding of the Gram form more than `GRAM_TOLERANCE`, it is
+    infinity, so that no factor but zero goes with the example; or the example's gradient is kept (`keep_hard`), and
+    then its bound holds without a condition. So a finite norm is too large by at most these two, relatively.
     """
 
     def __init__(
@@ -250,10 +254,13 @@ def certified(uses: list[Held], *, asking: bool = False) -> Tensor:
     spread = constants(tuple(use.kernel.spread() * (1 + 1e-9) for use in uses), on)[:, None]
     felt = constants(tuple(use._rounding(1.0) for use in uses), on)[:, None]
     most = constants(tuple(1 + tolerance(use._dtype) for use in uses), on)[:, None]
+    of_gram = constants(tuple(_GRAM_ROUNDING if use._method == "gram" else 0.0 for use in uses), on)[:, None]
     reach = spread * x * g
-    norms = (squares.clamp_min_(0) + _GRAM_ROUNDING * reach.square()).sqrt_()
+    squares = squares.clamp_min_(0)
+    norms = (squares + of_gram * reach.square()).sqrt_()
     bound = norms + felt * reach
-    hard = ~((bound <= most * norms) & in_range(x, g))
+    sure = (bound <= most * norms) & (norms <= (1 + GRAM_TOLERANCE) * squares.sqrt())
+    hard = ~(sure & in_range(x, g))
     found = bound.square_().masked_fill_(hard, torch.inf)
     return with_hard_kept(found, hard, uses) if asking else found
 
