@@ -94,6 +94,7 @@ print(json.dumps(of_a_step(f"train digits {{options}}")))
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # each of its operations goes through Python
 def test_a_command_of_each_kind_runs_on_it_without_a_tensor_on_the_wrong_side(tmp_path):
     script = RESULTS.parents[0] / "smoke.py"
     command = [
@@ -108,7 +109,7 @@ def test_a_command_of_each_kind_runs_on_it_without_a_tensor_on_the_wrong_side(tm
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     rows = json.loads((tmp_path / "rows.json").read_text())
-    assert len(rows) == len(smoke.COMMANDS) + 2
+    assert len(rows) == len(smoke.COMMANDS) - 1 + 2, "it has no bfloat16"
     assert rows["killed, resumed"]["weights"] == rows["repeated"]["weights"] == "the same bits"
 
 

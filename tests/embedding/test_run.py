@@ -15,9 +15,9 @@ from sfumato.embedding import EmbeddingExperiment, experiment
 from sfumato.embedding.experiment import Decided
 from sfumato.embedding.prepare import prepare
 from sfumato.embedding.run import begin, job_of, recorded
-from sfumato.embedding.steps import EmbeddingSteps
+from sfumato.embedding.steps import EmbeddingSteps, RoundClients
 from sfumato.observers.progress import Silence
-from sfumato.randomness import NoiseState
+from sfumato.randomness import NoiseState, Sampler
 from sfumato.runs.checkpoint import read_safetensors
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
@@ -302,13 +302,29 @@ def test_a_plan_must_be_its_datas_and_its_clients(source):
     job, _ = job_of(EmbeddingExperiment(**ALONE), source)
     fixed, _ = job_of(EmbeddingExperiment(**{**ALONE, "grouping": "fixed", "clients": None, "batch_size": 2}), source)
     assert fixed.plan.delta == job.plan.delta
+    even = replace(job.clients, grouping="even")
     for plan, clients, settings in (
+        (job.plan, even, "grouping is even, and under add-or-remove adjacency one user more or less moves others"),
         (replace(job.plan, population=25), job.clients, "the plan is for 25 users, the source has 24"),
         (fixed.plan, job.clients, "the plan's groups are fixed, and the clients' grouping is random"),
         (job.plan, fixed.clients, "the plan's groups are not fixed, and the clients' grouping is fixed"),
     ):
         with pytest.raises(SfumatoError, match=settings):
             prepare(source, Decided(plan, job.settings, clients, []))
+
+
+def test_clients_of_one_size_are_trained_under_zero_out_adjacency(source, tmp_path):
+    asked = EmbeddingExperiment(**{**ALONE, "grouping": "even", "adjacency": "zero-out", "batch_size": 12, "clients": 3})
+    job, _ = job_of(asked, source)
+    assert job.plan.adjacency == "zero-out"
+    assert job.plan.unit.moves == 2
+    rounds = RoundClients(job, RunKey.from_seed(0))._rounds
+    for step in range(3):
+        drawn = Sampler(job.plan, RunKey.from_seed(0), records=USERS).draw(step)
+        sizes = [len(np.unique(rounds.users[found])) for found in rounds.clients(step, drawn).values()]
+        assert max(sizes) - min(sizes) <= 1
+    run = begin(asked, source, RunDirectory(tmp_path / "run"), device="cpu", threads=1, progress=Silence())
+    assert verify(run.directory).holds
 
 
 def test_a_test_part_that_nothing_can_be_measured_on_is_refused_before_anything_is_spent(source, tmp_path):

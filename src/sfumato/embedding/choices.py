@@ -49,7 +49,9 @@ _UNREAD: dict[str, tuple[str, ...]] = {
     "dpsgd": ("clients", "grouping", "quantile", *OF_LOCAL_TRAINING),
     "central": ("clients", "grouping", "quantile", "max_norm", *OF_LOCAL_TRAINING),
 }
-GROUPINGS = ("random", "group", "fixed")
+EVEN = "even"
+"""The grouping into clients of one size, which zero-out adjacency alone allows."""
+GROUPINGS = ("random", EVEN, "group", "fixed")
 LARGEST_SMALL_IMAGE = 32
 """Pixels: on images of at most this side LeNet is the model by rule, on larger ones MobileNetV2."""
 DECAY = 0.9999
@@ -97,7 +99,7 @@ class ClientChoices:
     fedavg-noiseless)."""
     clients: int | None = left_out(by_default="an eighth of the users in a round")
     """m, virtual clients in each round."""
-    grouping: str | None = left_out("random|group|fixed", "random")
+    grouping: str | None = left_out("random|even|group|fixed", "random")
     """Who shares a client: anybody, by a secret draw in each round; users of one group; or fixed groups, one client
     for each, which are drawn as wholes."""
     per_user: int | None = left_out(by_default="all")
@@ -164,7 +166,7 @@ class Clients:
     Args:
         local: how each client trains.
         count: m, which the sum is divided by.
-        grouping: "random", "group" or "fixed".
+        grouping: "random", "even", "group" or "fixed".
         method: one of `METHODS`.
         dimension: D.
         far: at which false accept rate recall is measured.

@@ -15,7 +15,7 @@ from sfumato.averaging.averages import Averages
 from sfumato.data import Source, by_user, shared_users
 from sfumato.embedding import canary_users, method
 from sfumato.embedding import steps as kinds
-from sfumato.embedding.choices import UNTRAINED, WHITEN, WITH_NOISE, WITHOUT_PLAN, Clients
+from sfumato.embedding.choices import EVEN, UNTRAINED, WHITEN, WITH_NOISE, WITHOUT_PLAN, Clients
 from sfumato.embedding.clients.local import LocalTraining
 from sfumato.embedding.clients.query import ClippedUpdates
 from sfumato.embedding.experiment import Decided, EmbeddingExperiment
@@ -257,6 +257,12 @@ def _refuse(source: Source, plan: PrivacyPlan, clients: Clients) -> None:
             f"the plan's groups are {'' if unit.grouped else 'not '}fixed, and the clients' grouping is "
             f"{clients.grouping}",
             "give a plan whose unit is grouped with fixed groups, and no other",
+        )
+    if clients.grouping == EVEN and plan.adjacency != "zero-out":
+        raise SfumatoError(
+            f"grouping is {EVEN}, and under {plan.adjacency} adjacency one user more or less moves others to other "
+            "clients",
+            "take random grouping, or `adjacency=zero-out`",
         )
     if isinstance(plan.participation, FixedOrder) and plan.participation.assignment != "random":
         raise SfumatoError(

@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Part, Source, by_user
-from sfumato.embedding.clients.assignment import Assign, anew, by_group
+from sfumato.embedding.choices import EVEN
+from sfumato.embedding.clients.assignment import Assign, anew, by_group, evenly
 from sfumato.embedding.clients.rounds import Rounds
 from sfumato.embedding.experiment import known_groups
 from sfumato.embedding.job import AnyJob, EmbeddingJob, NoiselessJob, WithHead
@@ -53,7 +54,8 @@ class RoundClients:
         key: the run key.
 
     **Guarantee.** Which client a user belongs to is a function of the run key and of that user alone (`clients`); with
-    fixed groups it is the user's own group.
+    fixed groups it is the user's own group; with clients of one size, under zero-out adjacency alone, also of who is
+    drawn.
     """
 
     def __init__(self, job: EmbeddingJob | NoiselessJob, key: RunKey):
@@ -63,12 +65,14 @@ class RoundClients:
         assign: Assign
         if job.clients.grouping == "random":
             assign = anew(key, len(names), clients=job.clients.count)
+        elif job.clients.grouping == EVEN:
+            assign = evenly(key, clients=job.clients.count)
         elif job.clients.grouping == "group":
             assign = by_group(key, groups_by_user(source), clients=job.clients.count)
         else:
             _, group = np.unique(groups_by_user(source), return_inverse=True)
             self._group = group
-            assign = lambda step: group  # noqa: E731 - a fixed group is a client
+            assign = lambda step, drawn: group[drawn]  # noqa: E731 - a fixed group is a client
         self.units = len(names) if self._group is None else int(self._group.max()) + 1
         self._rounds = Rounds(key=key, assign=assign, users=users, labels=source.train.labels, inputs=self._inputs)
 
@@ -88,7 +92,7 @@ class EmbeddingSteps:
     """Users by the plan, their virtual clients, and the private step.
 
     **Guarantee.** Users (or fixed groups of them) take part by the plan's own rule, each by a number that says nothing
-    of the others; which client a user belongs to is a function of the run key and of that user alone (`clients`).
+    of the others; which client a user belongs to: `RoundClients`.
     """
 
     def __init__(self, job: EmbeddingJob, key: RunKey, progress: Progress | None = None):

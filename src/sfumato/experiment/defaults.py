@@ -269,8 +269,8 @@ def _loss_rules(multilabel: bool) -> dict[str, Rule]:
 
 
 def aggregate_rules(given: Mapping[str, Any]) -> dict[str, Rule]:
-    """Of uta, which releases the mean that it trains on: no moving average beside it, how many weights it is of, and that
-    each step starts there."""
+    """Of uta, which releases the mean that it trains on: no moving average beside it, how many weights it is of, and
+    that each step starts there."""
     if given.get("aggregate") != "uta":
         return {}
     return {

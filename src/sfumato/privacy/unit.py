@@ -106,7 +106,8 @@ class User:
 
     **Guarantee.** By how much one user moves a step's sum, in L2 norm and in C, whatever the others do (`vectors` times
     `moves`): "users": 1, the user's own vector. "clients": 2, since one user's absence, or silence, turns one client's
-    clipped vector into another one, and users are assigned independently, so that no other client's changes.
+    clipped vector into another one, and users are assigned independently, so that no other client's changes (or, under
+    zero-out adjacency, by who is drawn, which nobody's silence changes).
     "examples": as many as are drawn of the user's records, at most G. Which records of a user are kept must be a
     function of that user's records alone. Then another user's absence changes nothing of it; but one *record*'s absence
     may let another one in, so no promise for records follows from one for users at the same noise. Where records are

@@ -78,3 +78,8 @@ def lose(ledger: Ledger, reached: int) -> None:
     with writing(ledger.path):
         ledger.append(LOST, {"first": reached, "last": paid - 1})
         ledger.sync()
+    ledger.notify(
+        f"note: taken again after the checkpoint, steps {reached + 1} to {paid} would have released something else: "
+        "they are lost and stay paid, and the run goes on behind them. That may depend on one record, so it is for you "
+        "alone"
+    )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sfumato import RunKey, SfumatoError
 from sfumato.embedding import ClippedUpdates, LocalTraining, Rounds, by_group
+from sfumato.embedding.clients.assignment import evenly
 from sfumato.gradients import GridSum
 from sfumato.training.step import descend
 
@@ -62,7 +63,7 @@ def with_groups(rounds: Rounds, *, fixed: bool) -> Rounds:
 def test_a_user_who_leaves_changes_one_client_alone(rounds, drawn, step, data):
     leaver = data.draw(st.sampled_from(drawn.tolist()))
     for each in (rounds, with_groups(rounds, fixed=False), with_groups(rounds, fixed=True)):
-        assert changed(each, step, drawn, leaver) == {int(each.assign(step)[leaver])}
+        assert changed(each, step, drawn, leaver) == {int(each.assign(step, np.array([leaver]))[0])}
 
 
 @QUIET
@@ -74,7 +75,7 @@ def test_all_records_of_a_drawn_user_are_in_one_client_in_their_order(rounds, dr
     assert sorted(together) == np.flatnonzero(np.isin(rounds.users, drawn)).tolist()
     for client, records in found.items():
         owners = rounds.users[records]
-        assert (rounds.assign(step)[owners] == client).all()
+        assert (rounds.assign(step, owners) == client).all()
         assert np.array_equal(np.lexsort((records, owners)), np.arange(len(records)))
 
 
@@ -120,6 +121,20 @@ def test_groupings_in_which_one_user_reaches_several_clients_are_caught(rounds, 
     assert not caught(rounds)
 
 
+def test_of_even_clients_a_user_who_leaves_moves_others_and_one_who_falls_silent_moves_nobody(rounds):
+    """So they are for zero-out adjacency alone."""
+    even = replace(rounds, assign=evenly(rounds.key, clients=CLIENTS))
+    drawn = np.arange(0, USERS, 2)
+    assert caught(even)
+    for step, silent in enumerate(drawn):
+        heard = rounds.users != silent
+        quiet = replace(even, users=rounds.users[heard], labels=rounds.labels[heard])
+        numbers = np.flatnonzero(heard)  # what each record of the others is called with nobody silent
+        before = {client: found.tolist() for client, found in even.clients(step, drawn).items()}
+        after = {client: numbers[found].tolist() for client, found in quiet.clients(step, drawn).items()}
+        assert len([client for client in before | after if before.get(client) != after.get(client)]) == 1
+
+
 def test_one_user_moves_the_round_s_sum_by_at_most_two_bounds(backbone, settings, rounds):
     """And the indicators by at most 1."""
     query = ClippedUpdates(local=LocalTraining(backbone, settings), max_norm=0.02)
@@ -137,7 +152,8 @@ def test_a_whole_client_of_fixed_groups_moves_every_sum_by_at_most_one_bound(bac
     rounds = with_groups(rounds, fixed=True)
     query = ClippedUpdates(local=LocalTraining(backbone, settings), max_norm=0.02)
     drawn = np.arange(0, USERS, 2)
-    gone = rounds.assign(0) == rounds.assign(0)[drawn[0]]
+    everybody = rounds.assign(0, np.arange(USERS))
+    gone = everybody == everybody[drawn[0]]
     for step in range(3):
         whole, within = total(query, rounds, step, drawn)
         found, remaining = total(query, rounds, step, drawn[~gone[drawn]])
@@ -178,7 +194,7 @@ def test_rounds_differ_and_are_replayed(rounds):
 
 def test_federated_averaging_with_one_client_and_rate_1_puts_its_weights_in_place(backbone, settings, rounds):
     local = LocalTraining(backbone, settings)
-    one = replace(rounds, assign=lambda step: np.zeros(USERS, np.int64))
+    one = replace(rounds, assign=lambda step, drawn: np.zeros(len(drawn), np.int64))
     inputs, labels, draws = next(one.micro_batches(0, np.arange(USERS)))
     expected = local.trained(inputs, labels, draws)
     summed, _ = total(ClippedUpdates(local=local, max_norm=1e3), one, 0, np.arange(USERS))

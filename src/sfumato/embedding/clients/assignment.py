@@ -1,7 +1,8 @@
 """Which virtual client each user belongs to: decided for every user apart from all others (DP-FedEmb, section 3.3).
 
-Putting the users who happen to be drawn into clients one after the other would not do: whoever leaves moves everybody
-after them on, so that one user changes many clients' updates, and no bound in terms of a few C holds.
+Putting the users who happen to be drawn into clients of one size would not do where a user may be missing altogether:
+whoever leaves moves others on, so that one user changes many clients' updates, and no bound in terms of a few C holds.
+Where a user may fall silent instead, who is drawn stays the same, and it does (`evenly`).
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import numpy as np
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.randomness import RunKey
 
-Assign = Callable[[int], np.ndarray]
-"""Of a round, the virtual client of each user, drawn or not: (users,) int64 from 0 to m - 1."""
+Assign = Callable[[int, np.ndarray], np.ndarray]
+"""Of a round and the numbers of those who are drawn, ascending (n,), each one's client: (n,) int64 from 0 to m - 1."""
 
 
 def anew(key: RunKey, users: int, *, clients: int) -> Assign:
@@ -29,13 +30,32 @@ def anew(key: RunKey, users: int, *, clients: int) -> Assign:
     user takes part, so nobody's presence moves anybody else: adding or removing one user changes the records of one
     client alone.
 
-    >>> assigned = anew(RunKey.from_seed(0), 6, clients=3)
-    >>> assigned(0).tolist() == assigned(0).tolist(), assigned(0).tolist() == assigned(1).tolist()
-    (True, False)
+    >>> assigned, drawn = anew(RunKey.from_seed(0), 6, clients=3), np.arange(6)
+    >>> [assigned(0, drawn).tolist() == assigned(step, drawn).tolist() for step in (0, 1)]
+    [True, False]
     """
     positive_integer("users", users)
     positive_integer("clients", clients)
-    return lambda step: key.generator("clients", step).integers(clients, size=users)
+    return lambda step, drawn: key.generator("clients", step).integers(clients, size=users)[drawn]
+
+
+def evenly(key: RunKey, *, clients: int) -> Assign:
+    """In each round the users who are drawn are dealt to clients of one size, one user more or less, in a secret order:
+    the paper's partition into exactly 8 or 4 users each (Xu et al. 2022, section 4).
+
+    Args:
+        key: the run key.
+        clients: m, virtual clients in each round.
+
+    **Guarantee.** A user's client is a function of (key, round, who is drawn, m). Under zero-out adjacency a user who
+    falls silent is drawn all the same, so nobody else moves: the records of one client alone change. Where a user may
+    be missing, or another in their place, that need not hold, so plans of other adjacencies are refused.
+
+    >>> np.bincount(evenly(RunKey.from_seed(0), clients=3)(0, np.array([2, 3, 5, 7, 11, 13]))).tolist()
+    [2, 2, 2]
+    """
+    positive_integer("clients", clients)
+    return lambda step, drawn: key.generator("clients", step).permutation(len(drawn)) % clients
 
 
 def by_group(key: RunKey, groups: np.ndarray, *, clients: int, fixed: bool = False) -> Assign:
@@ -51,7 +71,7 @@ def by_group(key: RunKey, groups: np.ndarray, *, clients: int, fixed: bool = Fal
     where it is fixed, so adding or removing one user changes the records of one client alone. With fixed groups a
     client's users are the same in all rounds: without all of them together that client is empty, and its update zero.
 
-    >>> assigned = by_group(RunKey.from_seed(0), np.array(["a", "b", "a"]), clients=5, fixed=True)(7)
+    >>> assigned = by_group(RunKey.from_seed(0), np.array(["a", "b", "a"]), clients=5, fixed=True)(7, np.arange(3))
     >>> bool(assigned[0] == assigned[2])
     True
     """
@@ -64,9 +84,9 @@ def by_group(key: RunKey, groups: np.ndarray, *, clients: int, fixed: bool = Fal
         )
     names, places = np.unique(groups, return_inverse=True)
 
-    def assign(step: int) -> np.ndarray:
+    def assign(step: int, drawn: np.ndarray) -> np.ndarray:
         stream, turn = ("client of a group", 0) if fixed else ("client of a group in a round", step)
         chosen = [int(key.generator(stream, turn, str(name)).integers(clients)) for name in names]
-        return np.array(chosen, dtype=np.int64)[places]
+        return np.array(chosen, dtype=np.int64)[places[drawn]]
 
     return assign

@@ -36,7 +36,8 @@ class Rounds:
 
     **Guarantee.** All records of a drawn user are in one client, the user's own; a client's records and its generator
     are a function of (key, round, client, its own drawn users and their records): no other user's presence changes
-    them. Records come in the order of user numbers, then record numbers, whatever order they were drawn in.
+    them, as far as it changes nobody's client (`assign`). Records come in the order of user numbers, then record
+    numbers, whatever order they were drawn in.
     """
 
     key: RunKey
@@ -70,7 +71,7 @@ class Rounds:
             drawn: the numbers of the users who take part, in any order.
         """
         drawn = np.sort(drawn)
-        assigned = self.assign(step)[drawn]
+        assigned = self.assign(step, drawn)
         members = {int(client): drawn[assigned == client] for client in np.unique(assigned)}
         found = {client: np.concatenate([self.records(user) for user in users]) for client, users in members.items()}
         return {client: records for client, records in found.items() if len(records)}
