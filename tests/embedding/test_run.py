@@ -314,7 +314,8 @@ def test_a_plan_must_be_its_datas_and_its_clients(source):
 
 
 def test_clients_of_one_size_are_trained_under_zero_out_adjacency(source, tmp_path):
-    asked = EmbeddingExperiment(**{**ALONE, "grouping": "even", "adjacency": "zero-out", "batch_size": 12, "clients": 3})
+    even = {"grouping": "even", "adjacency": "zero-out", "batch_size": 12, "clients": 3}
+    asked = EmbeddingExperiment(**{**ALONE, **even})
     job, _ = job_of(asked, source)
     assert job.plan.adjacency == "zero-out"
     assert job.plan.unit.moves == 2
