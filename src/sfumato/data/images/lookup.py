@@ -1,8 +1,8 @@
 """Lookup tables of DICOM files: modality, values of interest, palettes. A value is looked up at its own place, whatever
 the entries' width.
 
-`pydicom` counts places in the type of the entries, so that a table of 8-bit entries repeats itself after 256 of them, and
-believes a descriptor that declares the entries' storage in place of their range.
+`pydicom` counts places in the type of the entries, so that a table of 8-bit entries repeats itself after 256 of them,
+and believes a descriptor that declares the entries' storage in place of their range.
 """
 
 from __future__ import annotations

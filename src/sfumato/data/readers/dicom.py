@@ -22,6 +22,7 @@ from sfumato._checks import SfumatoError
 from sfumato.data.images.levels import Levels, UndeclaredError
 from sfumato.data.images.lookup import SPARE_BITS, Table, table
 from sfumato.data.paths import UnreadableError, refuse_too_large
+from sfumato.data.spellings import composed
 
 if TYPE_CHECKING:
     from pydicom import Dataset, FileDataset
@@ -100,7 +101,7 @@ def patient(content: bytes, name: str) -> str:
     identifier = ""
     if is_dicom(content):
         tags = _library(name).dcmread(io.BytesIO(content), stop_before_pixels=True, specific_tags=["PatientID"])
-        identifier = str(tags.get("PatientID") or "").strip()
+        identifier = composed(str(tags.get("PatientID") or "").strip())
     if not identifier:
         lacks = "has no patient identifier" if is_dicom(content) else "is no DICOM file"
         raise SfumatoError(
