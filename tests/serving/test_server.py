@@ -73,6 +73,8 @@ def test_each_form_of_an_image_has_the_answer_of_predict(serving, loaded, png):
             client.post("/predict", content=image, headers=PNG),
             client.post("/predict", files={"file": image}),
             client.post("/predict", json={"images": [coded]}),
+            client.post("/predict", json={"images": [base64.encodebytes(image).decode()]}),  # in lines of 76 characters
+            client.post("/predict", json={"images": [f" {coded[:9]}\r\n\t{coded[9:]}\n"]}),
         ]
         for response in sent:
             (found,) = response.json()["predictions"]

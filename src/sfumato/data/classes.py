@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 
 from sfumato._checks import SfumatoError, shortened, unwritable
+from sfumato.data.spellings import composed
 
 LONGEST_NAME = 255
 """Characters in the name of a class or a user: an array of text gives every name the room of the longest."""
@@ -72,7 +73,7 @@ def refuse_unwritable(text: str, what: str, *, longest: int | None = LONGEST_NAM
 
 
 def declared_names(classes: Sequence[str] | None, what: str = "classes") -> tuple[str, ...] | None:
-    """The declared class list as a tuple, or None where nothing was declared.
+    """The declared class list as a tuple, in composed form, or None where nothing was declared.
 
     Args:
         what: the argument, in a refusal: "classes", or "label_columns".
@@ -85,7 +86,7 @@ def declared_names(classes: Sequence[str] | None, what: str = "classes") -> tupl
     of = " class" if what == "classes" else ""
     if isinstance(classes, str) or not all(isinstance(name, str) and name for name in classes):
         raise SfumatoError(f"{what} must be a list of names, got {classes!r}", f"give one name for each{of}")
-    names = tuple(classes)
+    names = tuple(map(composed, classes))
     for name in names:
         refuse_unwritable(name, "class name" if what == "classes" else f"name in {what}")
         if names.count(name) > 1:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from sfumato import _checks
 from sfumato._checks import SfumatoError
 from sfumato._choices import OfParts, choices_of
+from sfumato.data.spellings import Spellings, composed
 
 if TYPE_CHECKING:
     from sfumato.data.images.levels import Levels
@@ -138,10 +139,12 @@ class Loading:
     how many they are is not covered by the promise."""
 
     def checked(self) -> Loading:
-        """With the share of the test part."""
+        """With the share of the test part, and columns' names in their composed form."""
         share = self.test_fraction
         given = TEST_FRACTION if share is None else _checks.fraction("test_fraction", share)
-        return replace(self, test_fraction=given)
+        columns = (self.path_column, self.label_column, self.user_column)
+        path, label, user = (None if name is None else composed(name) for name in columns)
+        return replace(self, test_fraction=given, path_column=path, label_column=label, user_column=user)
 
     @property
     def share(self) -> float:
@@ -211,9 +214,10 @@ class Texts:
 
     def checked(self) -> Texts:
         """With names and words as tuples."""
+        columns = (self.text_column,) if isinstance(self.text_column, str) else _tuple(self.text_column)
         return replace(
             self,
-            text_column=(self.text_column,) if isinstance(self.text_column, str) else _tuple(self.text_column),
+            text_column=None if columns is None else tuple(map(composed, columns)),
             words=self.words if isinstance(self.words, str) else _tuple(self.words),
         )
 
@@ -303,11 +307,13 @@ class Order:
         declared: checked.
         owner_key: the owner's secret, for splits and codes.
         progress: called with (files read, files in all).
+        names: takes every name of a class, a user or a group that is read, and gives it in its composed form.
     """
 
     declared: Declared
     owner_key: bytes = field(repr=False)
     progress: OnProgress | None = None
+    names: Spellings = field(repr=False, compare=False, default_factory=Spellings)
 
 
 def check_size(size: int, remedy: str = "declare a size within these bounds") -> int:

@@ -112,7 +112,8 @@ def open_source(
     where = asked.where
     declared.refuse_foreign(where, asked.understood)
     given, declared = declared.given, declared.checked()
-    loaded = asked.load(Order(declared=declared, owner_key=owner_key, progress=progress))
+    order = Order(declared=declared, owner_key=owner_key, progress=progress)
+    loaded = asked.load(order)
     records, texts = loaded.records, loaded.reading.tokens is not None
     declared.refuse_of_other_form(where, "texts" if texts else "images")
     _check_parts(loaded, where, open_set=declared.purpose.open_set)
@@ -144,7 +145,11 @@ def open_source(
             assignment=assignment(owner_key, records.train, records.test),
             places=places_of(spec) if asked.spelt else (),
         ),
-        reading=replace(loaded.reading, shared=loaded.reading.in_neither_part > 0 or any(map(are_shared, whose))),
+        reading=replace(
+            loaded.reading,
+            notes=(*loaded.reading.notes, *order.names.notes),
+            shared=loaded.reading.in_neither_part > 0 or any(map(are_shared, whose)),
+        ),
     )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato._renamed import warn_renamed
 from sfumato.gradients.batches import Batches
-from sfumato.gradients.checks import isolation, losses, memory, selfcheck, unseen, wrapped
+from sfumato.gradients.checks import isolation, losses, memory, mixing, selfcheck, unseen, wrapped
 from sfumato.gradients.checks.discovery import undisturbed_random
 from sfumato.gradients.checks.isolation import nothing_kept
 from sfumato.gradients.checks.synthetic import Examples, checked, repeated
@@ -253,6 +253,9 @@ class ClippedGradient(Bounded):
 
         with undisturbed_random(), nothing_kept(self._model, loss):
             losses.refuse_constant(self._model, loss, *synthetic, self.views)
+            losses.refuse_sum(self._model, loss, *synthetic, self.views)
+            if path.fast and not path.conditional:
+                mixing.refuse_mixing(self._model, synthetic[0], self.views)
         selfcheck.check(self, build, self._model, loss, synthetic, max_norm=self._max_norm, views=self.views)
 
     def bytes_per_example(self, example_shape: Any = None, *, targets: Tree | None = None) -> int:

@@ -122,7 +122,7 @@ def _of_json(content: bytes, name: str, *, of_numbers: bool) -> list[Any]:
     if of_texts:
         return data[name]
     try:
-        return [base64.b64decode(one, validate=True) for one in data[name]]
+        return [base64.b64decode("".join(one.split()), validate=True) for one in data[name]]
     except (binascii.Error, ValueError):
         raise Refused(400, "an image in the JSON is not in base64", "encode the bytes of its file") from None
 

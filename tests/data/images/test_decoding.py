@@ -9,6 +9,7 @@ from PIL import Image
 
 from sfumato._checks import SfumatoError
 from sfumato.data.images import decoding
+from sfumato.data.paths import UnreadableError
 
 NAME = Path("some.png")
 
@@ -131,3 +132,38 @@ def test_a_file_in_a_format_that_runs_programs_is_no_image():
     data = encoded(Image.new("RGB", (8, 8)), "EPS")
     with pytest.raises(SfumatoError, match="is not an image that can be read"):
         decoding.decode(data, NAME, size=8, channels=3)
+
+
+def pages(count, form="TIFF", **options):
+    made = [grey(RAMP // (number + 1)) for number in range(count)]
+    return encoded(made[0], form, save_all=True, append_images=made[1:], **options)
+
+
+def test_a_stack_of_pages_is_refused_as_one_of_dicom_is():
+    with pytest.raises(UnreadableError, match="has 3 pages, and one image is wanted; save each page as a file of its"):
+        decoding.decode(pages(3), NAME, size=8, channels=1)
+    with pytest.raises(UnreadableError, match="has 3 pages"):
+        decoding.header(pages(3), NAME)
+    assert np.array_equal(decoding.decode(pages(1), NAME, size=8, channels=1)[..., 0], RAMP)
+
+
+@pytest.mark.parametrize(("kind", "whole"), [(1, True), (4, True), (5, True), (0, False), (2, False)])
+def test_a_tiff_may_hold_smaller_versions_and_masks_of_its_image(kind, whole):
+    """Pyramids and previews say so of themselves (TIFF 6.0, NewSubfileType)."""
+    smaller = grey(RAMP[:4, :4].copy())
+    smaller.encoderinfo = {"tiffinfo": {254: kind}}
+    content = encoded(grey(RAMP), "TIFF", save_all=True, append_images=[smaller])
+    with Image.open(io.BytesIO(content)) as image:
+        image.seek(1)
+        assert (image.n_frames, image.tag_v2.get(254, 0)) == (2, kind)
+    if whole:
+        assert np.array_equal(decoding.decode(content, NAME, size=8, channels=1)[..., 0], RAMP)
+    else:
+        with pytest.raises(UnreadableError, match="has 2 pages"):
+            decoding.decode(content, NAME, size=8, channels=1)
+
+
+@pytest.mark.parametrize("form", ["GIF", "PNG", "WEBP"])
+def test_of_an_animation_the_first_frame_is_read(form):
+    options = {"lossless": True} if form == "WEBP" else {}
+    assert np.array_equal(decoding.decode(pages(3, form, **options), NAME, size=8, channels=1)[..., 0], RAMP)

@@ -92,6 +92,101 @@ def test_a_table_of_values_of_interest_precedes_a_window(tmp_path, scan):
     assert np.array_equal(read(path)[..., 0], np.rint((4095 - RAMP) * (255 / 4095)))
 
 
+def lookup_table(values, *, bits: int, first: int = 0, vr: str = "US"):
+    """An item with a lookup table of these values: words of 16 bits, or bytes as they are."""
+    item = pydicom.Dataset()
+    item.add_new("LUTDescriptor", "US" if first >= 0 else "SS", [len(values) % 2**16, first, bits])
+    words = [int(value) for value in values]
+    item.add_new("LUTData", vr, words if vr == "US" else np.array(words, "<u2").tobytes())
+    return pydicom.Sequence([item])
+
+
+def lookup_bytes(values, *, bits: int, first: int = 0):
+    """The same, where every entry is one byte."""
+    sequence = lookup_table(values, bits=bits, first=first)
+    sequence[0].add_new("LUTData", "OW", bytes(int(value) for value in values) + b"\0" * (len(values) % 2))
+    return sequence
+
+
+RISING = RAMP.astype(np.uint16)
+"""Values from 0 to 4095, without a sign."""
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        lambda: lookup_table(np.arange(4096) // 16, bits=8),
+        lambda: lookup_table(np.arange(4096) // 16, bits=8, vr="OW"),
+        lambda: lookup_bytes(np.arange(4096) // 16, bits=8),
+        lambda: lookup_bytes(np.arange(4097) // 16 % 256, bits=8),
+        lambda: lookup_table(np.arange(4096) // 16, bits=16),
+    ],
+    ids=["words", "OW", "bytes", "an odd number of bytes", "16 bits declared"],
+)
+def test_a_value_is_looked_up_at_its_own_place_however_wide_the_entries_are(tmp_path, scan, table):
+    """pydicom counts places in the entries' type: 256 of them, over and over."""
+    path = scan(tmp_path / "a.dcm", RISING, VOILUTSequence=table())
+    assert np.array_equal(read(path)[..., 0], RISING // 16)
+
+
+@pytest.mark.parametrize("bits", [9, 10, 12, 15, 16])
+def test_a_table_that_declares_16_bits_of_storage_spans_those_that_it_uses(tmp_path, scan, bits):
+    """Several makers of scanners do (pydicom #1236); the image was nearly black."""
+    entries = np.rint(np.linspace(0, 2**bits - 1, 4096))
+    path = scan(tmp_path / "a.dcm", RISING, VOILUTSequence=lookup_table(entries, bits=16))
+    assert np.array_equal(read(path)[..., 0], np.rint(entries[RISING] * (255 / (2**bits - 1))))
+
+
+@pytest.mark.parametrize(("bits", "largest"), [(8, 4095), (12, 65535), (12, 1000), (11, 255)])
+def test_a_table_whose_entries_contradict_its_descriptor_is_refused_unless_a_window_is_declared(
+    tmp_path, scan, bits, largest
+):
+    path = scan(tmp_path / "a.dcm", RISING, VOILUTSequence=lookup_table(np.linspace(0, largest, 4096), bits=bits))
+    with pytest.raises(UndeclaredError, match=f"of {bits} bits whose entries reach {largest}; declare a window"):
+        read(path)
+    levels = Levels(bit_depth=12)
+    assert np.array_equal(read(path, levels=levels)[..., 0], levels.applied(RISING, "x"))
+
+
+def test_a_table_of_another_length_than_it_says_is_unreadable(tmp_path, scan):
+    table = lookup_table(np.arange(4096), bits=12)
+    table[0].LUTDescriptor = [5000, 0, 12]
+    with pytest.raises(UnreadableError, match="says 5000 entries of 12 bits, which its data has not"):
+        read(scan(tmp_path / "a.dcm", RISING, VOILUTSequence=table))
+
+
+def test_the_first_mapped_value_is_signed_where_values_after_their_modality_are(tmp_path, scan):
+    table = lookup_table(np.arange(4096) // 16, bits=8)
+    table[0].LUTDescriptor = [4096, 2**16 - 1024, 8]
+    tags = {"RescaleSlope": 1, "RescaleIntercept": -1024, "VOILUTSequence": table}
+    assert np.array_equal(read(scan(tmp_path / "a.dcm", RISING, **tags))[..., 0], RISING // 16)
+
+
+@pytest.mark.parametrize("bits", [8, 12, 16])
+def test_a_modality_table_looks_every_value_up_at_its_own_place(tmp_path, scan, bits):
+    """pydicom knows no 12 bits there, and overflows where signed pixels meet 65536 entries."""
+    tags = {"WindowCenter": 128, "WindowWidth": 256}
+    table = lookup_table(np.arange(4096) // 16, bits=bits)
+    assert np.array_equal(
+        read(scan(tmp_path / "a.dcm", RISING, ModalityLUTSequence=table, **tags))[..., 0], RISING // 16
+    )
+    wide = lookup_table((np.arange(65536) - 100).clip(0) // 16 % 256, bits=bits, first=-100, vr="OW")
+    assert np.array_equal(read(scan(tmp_path / "b.dcm", RAMP, ModalityLUTSequence=wide, **tags))[..., 0], RAMP // 16)
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("width", [1, 2], ids=["bytes", "words"])
+def test_a_palette_of_more_than_256_colours_is_looked_up_at_their_own_places(tmp_path, scan, bits, width):
+    tags = {}
+    for factor, colour in enumerate(("Red", "Green", "Blue"), start=1):
+        tags[f"{colour}PaletteColorLookupTableDescriptor"] = [4096, 0, bits]
+        entries = (np.arange(4096) // (16 * factor)).astype(f"<u{width}")
+        tags[f"{colour}PaletteColorLookupTableData"] = entries.tobytes()
+    path = scan(tmp_path / "a.dcm", RISING, PhotometricInterpretation="PALETTE COLOR", **tags)
+    expected = np.stack([RISING // 16, RISING // 32, RISING // 48], axis=-1)
+    assert np.array_equal(read(path, channels=3), expected)
+
+
 def test_eight_bits_without_a_window_stay_as_they_are_and_more_are_refused(tmp_path, scan):
     eight = (RAMP // 16).astype(np.uint8)
     assert np.array_equal(read(scan(tmp_path / "a.dcm", eight))[..., 0], eight)

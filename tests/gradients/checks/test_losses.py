@@ -129,3 +129,26 @@ def test_torchs_losses_get_the_logits_of_a_model_of_transformers_and_others_get_
         lambda outputs, targets: functional.cross_entropy(outputs.logits, targets),
     ):
         torch.testing.assert_close(ClippedGradient(model, loss)(inputs, targets).gradients, expected)
+
+
+SUMS = {
+    "module": nn.CrossEntropyLoss(reduction="sum"),
+    "partial": partial(functional.cross_entropy, reduction="sum"),
+    "function": lambda outputs, targets: functional.cross_entropy(outputs, targets, reduction="sum"),
+    "of one's own": lambda outputs, targets: -outputs.log_softmax(-1).gather(1, targets[:, None]).sum(),
+}
+
+
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("name", SUMS)
+def test_a_sum_is_refused_by_its_name_and_with_what_to_give(name, views):
+    with pytest.raises(SfumatoError, match=r"is a sum over its first axis \(reduction='sum'\).*reduction='mean'"):
+        ClippedGradient(nn.Linear(4, 3), SUMS[name], views=views).self_check((4,))
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_a_sum_that_is_divided_again_is_a_mean(views):
+    def loss(outputs, targets):
+        return functional.cross_entropy(outputs, targets, reduction="sum") / len(outputs)
+
+    ClippedGradient(nn.Linear(4, 3), loss, views=views).self_check((4,))

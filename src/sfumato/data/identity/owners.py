@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sfumato.data.records import numbered
+from sfumato.data.spellings import Spellings
 
 SEPARATOR = ";"
 """Between the names of a record's users; alone it says that nobody is on the record."""
+_GREEK = "\u037e"
+"""A question mark that looks like the separator and becomes it in composed form."""
 NOBODY = f"write {SEPARATOR} alone where nobody is on it"
 
 
@@ -34,6 +37,18 @@ def spelt(text: str) -> str:
     ('ann;bob', 'ann', ';', 'ann')
     """
     return SEPARATOR.join(named(text)) or SEPARATOR
+
+
+def composed_users(text: str, names: Spellings) -> str:
+    """The same as `spelt` has them, each name in its composed form.
+
+    >>> composed_users("Zoe\\u0308; ann", Spellings()) == "Zo\\u00eb;ann"
+    True
+    """
+    text = text.replace(_GREEK, SEPARATOR)
+    if SEPARATOR not in text:
+        return names.of("user", text)
+    return spelt(SEPARATOR.join(names.of("user", one.strip()) for one in text.split(SEPARATOR)))
 
 
 def are_shared(users: np.ndarray | None) -> bool:

@@ -16,7 +16,7 @@ from PIL import ExifTags, Image, ImageOps
 from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
 from sfumato.data import paths
-from sfumato.data.images import formats, png
+from sfumato.data.images import formats, metadata, png
 from sfumato.data.images.levels import Levels, check_depth, deep_grey_in_eight_bits, is_deep_grey
 from sfumato.data.paths import UnreadableError, refuse_too_large, too_large
 from sfumato.data.readers import dicom
@@ -126,9 +126,9 @@ def prepare(
 ) -> np.ndarray:
     """One image by the rule that every source and every prediction follows.
 
-    First frame; turned as its EXIF orientation says; 16-bit grey by the declared levels; transparent parts on white;
-    other colour spaces to RGB; the centre square of the shorter side, brought to `size` by an antialiased bilinear
-    filter.
+    The frame that it stands at, of an animation's file the first; turned as its EXIF orientation says; 16-bit grey by
+    the declared levels; transparent parts on white; other colour spaces to RGB; the centre square of the shorter side,
+    brought to `size` by an antialiased bilinear filter.
 
     Args:
         image: any Pillow image.
@@ -209,8 +209,9 @@ def _opened(content: bytes, path: Path | str, levels: Levels | None) -> Iterator
         if dicom.is_dicom(content):
             image = dicom.in_eight_bits(content, levels, name)
         else:
-            image = Image.open(io.BytesIO(content), formats=formats.opened())
+            image = Image.open(io.BytesIO(metadata.without_excess(content)), formats=formats.opened())
         with image:
+            formats.refuse_stack(image, name)
             _check(image, levels, name)
             yield image, name
 

@@ -6,6 +6,7 @@ import functools
 
 from PIL import Image
 
+from sfumato.data.paths import UnreadableError
 from sfumato.data.readers import dicom
 
 _ALWAYS = (
@@ -18,6 +19,35 @@ _ALWAYS = (
 _FIRST = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 _NEVER = frozenset({"EPS", "WMF", "BUFR", "GRIB", "HDF5", "MPEG", "FPX", "MIC"})
 """EPS starts Ghostscript, and WMF what Windows has; of the others Pillow reads no pixels by itself."""
+
+_STACKS = frozenset({"TIFF", "DCX", "IM", "SPIDER"})
+"""Formats of several images of equal rank. Of an animation (GIF, WebP, PNG) the first frame is read, and of a JPEG or
+HEIF the main image."""
+_SUBFILE, _REDUCED_OR_MASK = 254, 0b101
+"""TIFF's tag of what a page is (NewSubfileType), and its bits of a smaller version or a mask of another page."""
+
+
+def refuse_stack(image: Image.Image, name: str) -> None:
+    """Refuse a file of several pages, of which none says that it is the image.
+
+    Args:
+        image: as it was opened, at its first page, where it is afterwards.
+        name: what to call it in the refusal.
+    """
+    pages = getattr(image, "n_frames", 1) if image.format in _STACKS else 1
+    if pages > 1 and (image.format != "TIFF" or any(_is_image(image, page) for page in range(1, pages))):
+        raise UnreadableError(
+            f"{name} has {pages} pages, and one image is wanted",
+            "save each page as a file of its own, or take it out",
+        )
+    if pages > 1:
+        image.seek(0)
+
+
+def _is_image(image: Image.Image, page: int) -> bool:
+    """Whether a page of a TIFF is an image of its own, and no smaller version or mask of another one."""
+    image.seek(page)
+    return not int(getattr(image, "tag_v2", {}).get(_SUBFILE, 0)) & _REDUCED_OR_MASK
 
 
 @functools.cache

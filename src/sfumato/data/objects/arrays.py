@@ -12,6 +12,7 @@ from sfumato.data import classes as class_lists
 from sfumato.data.declared import Order
 from sfumato.data.parts import Parts
 from sfumato.data.readers.arrays import of_arrays
+from sfumato.data.spellings import Spellings
 
 NAMES = {2: ("x", "y"), 4: ("x_train", "y_train", "x_test", "y_test")}
 """What an archive calls so many arrays."""
@@ -34,7 +35,7 @@ def load(given: Mapping[str, Any], order: Order) -> Parts:
     arrays = {name: _images(one, name) if name.startswith("x") else array_of(one, name) for name, one in given.items()}
     spoken = {name: one for name, one in arrays.items() if name.startswith("y") and one.dtype.kind in "UO"}
     if spoken:
-        texts = {name: _texts(one, name) for name, one in spoken.items()}
+        texts = {name: _texts(one, name, order.names) for name, one in spoken.items()}
         found = class_lists.in_order({text for some in texts.values() for text in some})
         names = order.declared.labels.classes or found
         for text in found:
@@ -71,11 +72,11 @@ def channels_last(images: np.ndarray, *, tensors: bool) -> np.ndarray:
     return np.moveaxis(images, -3, -1) if first and (tensors or not last) else images
 
 
-def _texts(labels: np.ndarray, name: str) -> list[str]:
+def _texts(labels: np.ndarray, name: str, spellings: Spellings) -> list[str]:
     texts = labels.tolist()
     if labels.ndim != 1 or not all(isinstance(text, str) and text.strip() for text in texts):
         raise SfumatoError(
             f"{name} of {WHERE} holds something else than names of classes",
             "give one name for each image, or whole numbers from 0",
         )
-    return [text.strip() for text in texts]
+    return [spellings.of("class", text.strip()) for text in texts]

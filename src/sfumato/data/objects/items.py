@@ -109,7 +109,7 @@ def load(sets: Mapping[str | None, Any], order: Order, where: str) -> Parts:
     """
     parts = ["train", test_part(sets)] if len(sets) > 1 else [None]
     read = [sets[part] for part in parts] if len(sets) > 1 else [*sets.values()]
-    stored, found = Items(read, where), Gathering()
+    stored, found = Items(read, where), Gathering(order.names)
     known = [_names_of(one) for one in read]  # each one's own: two folders may number the same classes otherwise
     several = order.declared.labels.label_columns
     for place in range(len(stored)):

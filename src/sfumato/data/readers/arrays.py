@@ -13,6 +13,7 @@ from sfumato.data.parts import Parts
 from sfumato.data.readers import archive
 from sfumato.data.readers.from_arrays import checked_column, columns_among, parts_of
 from sfumato.data.readers.whose import BY_CLASS, check_by_class, refuse_several
+from sfumato.data.spellings import composed
 from sfumato.data.subsets.split import record_in_test
 from sfumato.data.texts.reading import load_numbers
 
@@ -158,7 +159,7 @@ def _checked(
             raise SfumatoError(f"{images_name} of {where} is empty", "save at least two images of each class")
     for name in beside:
         _, *side = name.partition("_")
-        arrays[name] = checked_column(arrays[name], name, where, len(arrays["x" + "".join(side)]))
+        arrays[name] = checked_column(arrays[name], name, where, len(arrays["x" + "".join(side)]), order.names)
     return arrays, _names(listed, where)
 
 
@@ -229,14 +230,15 @@ def _labels(labels: np.ndarray, name: str, where: str) -> np.ndarray:
 def _names(listed: np.ndarray | None, where: str) -> tuple[str, ...] | None:
     if listed is None:
         return None
-    if listed.ndim != 1 or listed.dtype.kind != "U" or len({*listed.tolist()} - {""}) < max(2, len(listed)):
+    names = tuple(map(composed, listed.tolist())) if listed.dtype.kind == "U" and listed.ndim == 1 else ()
+    if len({*names} - {""}) < max(2, len(listed)):
         raise SfumatoError(
             f"classes of {where} must be at least two different names, got {listed.dtype} {listed.shape}",
             "save it as numpy.array(['cat', 'dog']), or leave it out",
         )
-    for name in listed.tolist():
+    for name in names:
         class_lists.refuse_unwritable(name, f"classes of {where} holds a name that cannot be used:")
-    return tuple(listed.tolist())
+    return names
 
 
 def _several(

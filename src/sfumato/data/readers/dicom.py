@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,12 @@ from PIL import Image
 
 from sfumato._checks import SfumatoError
 from sfumato.data.images.levels import Levels, UndeclaredError
+from sfumato.data.images.lookup import SPARE_BITS, Table, table
 from sfumato.data.paths import UnreadableError, refuse_too_large
+from sfumato.data.spellings import composed
 
 if TYPE_CHECKING:
-    from pydicom import FileDataset
+    from pydicom import Dataset, FileDataset
 
 EXTENSIONS = (".dcm", ".dicom")
 """File name endings of DICOM; many such files have none."""
@@ -31,6 +34,7 @@ BY_PATIENT = "dicom"
 """`user_from` where each file's own patient identifier says whose image it is."""
 
 _MARK = slice(128, 132)
+_COLOURS = ("Red", "Green", "Blue")
 _PIXELS = ("PixelData", "FloatPixelData", "DoubleFloatPixelData")
 
 
@@ -72,20 +76,18 @@ def in_eight_bits(content: bytes, levels: Levels | None, name: str) -> Image.Ima
     plug-in of pydicom unpacks; `UndeclaredError` for greys of more than eight bits for which nothing says what is black
     and white.
     """
-    processing = _library(name).pixels.processing
     dataset = _dataset(content, name)
     _require_decoder(dataset, name)
     stored = dataset.pixel_array
     if _is_grey(dataset):
-        values = processing.apply_modality_lut(stored, dataset)
+        values = _after_modality(stored, dataset, name)
         if not np.isfinite(values).all():
             raise UnreadableError(f"{name} holds values that are not finite", "replace the file, or take it out")
         greys = _windowed(values, dataset, name) if levels is None else levels.applied(values, name)
         return Image.fromarray(255 - greys if dataset.PhotometricInterpretation == "MONOCHROME1" else greys)
     colours, bits = stored, dataset.BitsStored
     if dataset.PhotometricInterpretation == "PALETTE COLOR":
-        colours = processing.apply_color_lut(stored, dataset)[..., :3]
-        bits = 8 * colours.itemsize
+        colours, bits = _of_palette(stored, dataset, name)
     if bits < 8:
         raise UnreadableError(f"{name} has colours of fewer than 8 bits", "save it with 8 bits, or take it out")
     return Image.fromarray((colours >> (bits - 8)).astype(np.uint8))
@@ -99,7 +101,7 @@ def patient(content: bytes, name: str) -> str:
     identifier = ""
     if is_dicom(content):
         tags = _library(name).dcmread(io.BytesIO(content), stop_before_pixels=True, specific_tags=["PatientID"])
-        identifier = str(tags.get("PatientID") or "").strip()
+        identifier = composed(str(tags.get("PatientID") or "").strip())
     if not identifier:
         lacks = "has no patient identifier" if is_dicom(content) else "is no DICOM file"
         raise SfumatoError(
@@ -164,9 +166,7 @@ def _windowed(values: np.ndarray, dataset: FileDataset, name: str) -> np.ndarray
     """
     pydicom = _library(name)
     if dataset.get("VOILUTSequence"):
-        white = 2 ** int(dataset.VOILUTSequence[0].LUTDescriptor[2]) - 1
-        looked_up = pydicom.pixels.processing.apply_voi(np.rint(values).astype(np.int64), dataset)
-        return np.rint(looked_up * (255 / white)).clip(0, 255).astype(np.uint8)
+        return _of_interest(values, dataset, name)
     center, width = (_first(dataset, tag) for tag in ("WindowCenter", "WindowWidth"))
     if center is not None and width is not None and width >= 1:
         into = pydicom.Dataset()  # which says that white is 255
@@ -182,6 +182,56 @@ def _windowed(values: np.ndarray, dataset: FileDataset, name: str) -> np.ndarray
         f"{name} has no window of its own, and which of its values are black and white was not declared",
         "declare a `window` (black and white), such as -160,240, or a `bit_depth`",
     )
+
+
+def _after_modality(stored: np.ndarray, dataset: FileDataset, name: str) -> np.ndarray:
+    """Values after the file's own modality transformation, in the shape of what is stored.
+
+    Source: DICOM PS3.3, C.11.1 (modality LUT module).
+    """
+    if dataset.get("ModalityLUTSequence"):
+        return _table(dataset, dataset.ModalityLUTSequence[0], "LUT{}", name).applied(stored)
+    return _library(name).pixels.processing.apply_modality_lut(stored, dataset)
+
+
+def _of_interest(values: np.ndarray, dataset: FileDataset, name: str) -> np.ndarray:
+    """Greys uint8 by the file's own table of values of interest."""
+    found = _table(dataset, dataset.VOILUTSequence[0], "LUT{}", name)
+    # Values below 0 make the first mapped value a signed one, which a file of unsigned pixels does not say by itself.
+    signed = not dataset.get("ModalityLUTSequence") and (_first(dataset, "RescaleIntercept") or 0) < 0
+    if signed and found.first >= 2**15:
+        found = replace(found, first=found.first - 2**16)
+    bits = found.range_bits()
+    if bits is None:
+        raise UndeclaredError(
+            f"{name} has a table of values of interest of {found.bits} bits whose entries reach {found.entries.max()}",
+            "declare a `window` (black and white), such as -160,240, or a `bit_depth`, in its place",
+        )
+    return np.rint(found.applied(values) * (255 / (2**bits - 1))).astype(np.uint8)
+
+
+def _of_palette(stored: np.ndarray, dataset: FileDataset, name: str) -> tuple[np.ndarray, int]:
+    """Colours (H, W, 3) of a palette's places, and how many bits they have.
+
+    Source: DICOM PS3.3, C.7.6.3.1.5 and C.7.6.3.1.6.
+    """
+    if "RedPaletteColorLookupTableData" in dataset:
+        tables = [_table(dataset, dataset, f"{one}PaletteColorLookupTable{{}}", name) for one in _COLOURS]
+        bits = max(one.bits_used for one in tables)
+        return np.stack([one.applied(stored) for one in tables], axis=-1), 16 if bits > 16 - SPARE_BITS else bits
+    count, _, bits = dataset.RedPaletteColorLookupTableDescriptor
+    if bits == 8 and not 0 < count <= 256:
+        raise UnreadableError(
+            f"{name} has a segmented palette of {count or 2**16} entries of 8 bits", "save it as RGB, or take it out"
+        )
+    colours = _library(name).pixels.processing.apply_color_lut(stored, dataset)[..., :3]
+    return colours, 8 * colours.itemsize
+
+
+def _table(dataset: FileDataset, item: Dataset, called: str, name: str) -> Table:
+    """The lookup table in an item of the file; `called` is how its tags are."""
+    little = dataset.file_meta.TransferSyntaxUID.is_little_endian
+    return table(item[called.format("Descriptor")].value, item[called.format("Data")].value, name, little_endian=little)
 
 
 def _first(dataset: FileDataset, tag: str) -> float | None:

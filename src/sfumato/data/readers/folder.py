@@ -26,6 +26,7 @@ from sfumato.data.readers.layout import (
 )
 from sfumato.data.readers.listing import Gathering, Listing
 from sfumato.data.readers.whose import BY_CLASS, BY_FOLDER
+from sfumato.data.spellings import Spellings, composed, decomposed
 from sfumato.data.stored import Column, Files, Identities
 from sfumato.data.subsets import part_names
 
@@ -49,7 +50,7 @@ def load(path: str, order: Order) -> Parts:
     (`load_files`). The keyed hash is then of the user.
     """
     declared = order.declared
-    users = _Users(declared.people.user_from)
+    users = _Users(declared.people.user_from, order.names)
     root = existing_folder(path)
     folders = subfolders(root)
     where = f"folder {str(root)!r}"
@@ -80,9 +81,11 @@ class _Users:
 
     Args:
         user_from: see `load`.
+        spellings: takes the names of classes and users.
     """
 
-    def __init__(self, user_from: str | None):
+    def __init__(self, user_from: str | None, spellings: Spellings):
+        self._spellings = spellings
         self._strays: list[Path] = []
         self._inner: list[Path] = []
         self.by_folder = user_from == BY_FOLDER
@@ -90,7 +93,7 @@ class _Users:
         self.pattern = None
         if user_from not in (None, BY_CLASS, BY_FOLDER, BY_PATIENT):
             try:
-                self.pattern = re.compile(user_from)
+                self.pattern = re.compile(composed(user_from))
             except re.error as error:
                 raise SfumatoError(
                     f"`user_from={user_from}` is no regular expression ({error})",
@@ -118,7 +121,7 @@ class _Users:
 
     def listing(self, parts: Mapping[str | None, Sequence[Path]]) -> Listing:
         """The images of the class folders of each part, or of both."""
-        found, files, several = Gathering(), Column(), Identities()
+        found, files, several = Gathering(self._spellings), Column(), Identities()
         for part, folders in parts.items():
             for folder in folders:
                 refuse_unwritable(folder.name, "class name")
@@ -156,14 +159,15 @@ class _Users:
     def _named(self, file: Path) -> str | None:
         if (pattern := self.pattern) is None:
             return None
-        match = pattern.search(file.name)
+        name = composed(file.name)
+        match = pattern.search(name)
         user = match and match[1 if pattern.groups else 0]
         if not user:
             raise SfumatoError(
                 f"the name of {str(file)!r} does not say whose image it is by `user_from={pattern.pattern}`",
                 "correct the pattern, rename the file, or take it out",
             )
-        return user
+        return user if name == file.name else decomposed(user)
 
 
 def _listed(places: list[Path]) -> str:
@@ -196,7 +200,7 @@ def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: De
                 f"folder {str(root)!r} has no {name!r} beside {next(iter(parts))!r}",
                 f"add {name} with the same class folders, or give the class folders alone to have them split",
             )
-    names = {name: {folder.name for folder in subfolders(part)} for name, part in parts.items()}
+    names = {name: {composed(folder.name) for folder in subfolders(part)} for name, part in parts.items()}
     only = sorted(names["train"] ^ names["test"])
     if only and declared.labels.classes is None and not declared.purpose.open_set:
         holder, other = ("train", "test") if only[0] in names["train"] else ("test", "train")

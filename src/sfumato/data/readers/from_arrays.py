@@ -14,11 +14,12 @@ from sfumato._checks import SfumatoError
 from sfumato.data.classes import refuse_unwritable, renumbered
 from sfumato.data.declared import Order, check_size
 from sfumato.data.identity.codes import codes_of
-from sfumato.data.identity.owners import NOBODY, SEPARATOR, spelt
+from sfumato.data.identity.owners import NOBODY, SEPARATOR, composed_users
 from sfumato.data.images.decoding import prepare_array
 from sfumato.data.images.levels import Levels
 from sfumato.data.parts import Parts, Reading, RecordSets
 from sfumato.data.records import Records, numbered
+from sfumato.data.spellings import Spellings, composed
 
 
 def parts_of(
@@ -42,7 +43,7 @@ def parts_of(
         size_rule: how the size came about where it was not declared.
         reading: what else is to be said of it, as `Reading` has it.
     """
-    declared = order.declared
+    declared, names = order.declared, tuple(map(composed, names))
     height, width, depth = sides["train"]["images"].shape[1:]
     shorter = min(height, width)
     size = declared.pixels.size or check_size(shorter, "declare a size for the images to be brought to")
@@ -110,14 +111,15 @@ def columns_among(members: dict[str, str], sides: Sequence[str], where: str) -> 
     return found
 
 
-def checked_column(column: np.ndarray, name: str, where: str, images: int) -> np.ndarray:
-    """A column (N,): time stamps as float64 or datetime64[us], users and groups as text."""
+def checked_column(column: np.ndarray, name: str, where: str, images: int, names: Spellings) -> np.ndarray:
+    """A column (N,): time stamps as float64 or datetime64[us], users and groups as text in composed form."""
     what = f"{name} of {where}"
     if name.startswith("time"):
         return _times(column, what, images)
     if name.startswith("users"):
-        return _users(column, what, images)
-    return _texts(column, what, images)
+        return _users(column, what, images, names)
+    numbers, groups = numbered(_texts(column, what, images))
+    return np.array([names.of("group", name) for name in groups], np.str_)[numbers]
 
 
 def _times(times: np.ndarray, what: str, images: int) -> np.ndarray:
@@ -141,12 +143,12 @@ def _times(times: np.ndarray, what: str, images: int) -> np.ndarray:
     return times.astype("datetime64[us]") if times.dtype.kind == "M" else times
 
 
-def _users(users: np.ndarray, what: str, images: int) -> np.ndarray:
+def _users(users: np.ndarray, what: str, images: int, spellings: Spellings) -> np.ndarray:
     """Text (N,), of each image its user's name, or those of several; of rows of names (N, K) all that are filled in."""
     if users.ndim == 2 and users.dtype.kind == "U" and users.shape[1]:
         users = np.array([SEPARATOR.join([SEPARATOR, *row]) for row in users.tolist()], np.str_)
     numbers, names = numbered(_texts(users, what, images, f"; {NOBODY}"))
-    return np.array([spelt(name) for name in names], np.str_)[numbers]
+    return np.array([composed_users(name, spellings) for name in names], np.str_)[numbers]
 
 
 def _texts(texts: np.ndarray, what: str, images: int, otherwise: str = "") -> np.ndarray:

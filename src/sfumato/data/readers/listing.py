@@ -12,8 +12,9 @@ import numpy as np
 from sfumato.data import classes as class_lists
 from sfumato.data.clock import TimeStamp
 from sfumato.data.declared import Order
-from sfumato.data.identity.owners import SEPARATOR, spelt
+from sfumato.data.identity.owners import SEPARATOR, composed_users
 from sfumato.data.readers.whose import refuse_several
+from sfumato.data.spellings import Spellings
 from sfumato.data.stored import Stored
 from sfumato.data.subsets.part_names import PARTS, notes, test_part
 from sfumato.data.subsets.split import record_in_test
@@ -121,12 +122,16 @@ class Listing:
 class Gathering:
     """A listing that grows record by record, with no object for each of them.
 
+    Args:
+        spellings: takes the names of classes, users and groups as they are read.
+
     Attributes:
         beside: which of "user", "group" and "time" are known of the records.
         first_time: the first one's time stamp, where they have such.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, spellings: Spellings) -> None:
+        self._spellings = spellings
         self._labels, self._parts = array("q"), array("b")
         self._names: dict[Any, int] = {}
         self._users, self._groups = Texts(), Texts()
@@ -152,14 +157,16 @@ class Gathering:
         if not len(self):
             facts = {"user": user, "group": group, "time": time}
             self.beside = {name for name, fact in facts.items() if fact is not None}
+        if isinstance(label, str):
+            label = self._spellings.of("class", label)
         self._labels.append(self._names.setdefault(label, len(self._names)))
         self._filtered |= filtered
         if part is not None:
             self._parts.append(PARTS.index(part))
         if user is not None:
-            self._users.append(spelt(user))
+            self._users.append(composed_users(user, self._spellings))
         if group is not None:
-            self._groups.append(group)
+            self._groups.append(self._spellings.of("group", group))
         if time is not None:
             if self.first_time is None:
                 self.first_time = time

@@ -22,7 +22,8 @@ from sfumato.data import paths
 from sfumato.data.classes import refuse_unwritable
 from sfumato.data.clock import WRITTEN, TimeStamp, time_stamp
 from sfumato.data.declared import Order
-from sfumato.data.identity.owners import NOBODY, spelt
+from sfumato.data.identity.owners import NOBODY, composed_users, spelt
+from sfumato.data.spellings import Spellings, composed
 from sfumato.data.subsets.filtered import MARK
 from sfumato.data.subsets.part_names import part_called
 from sfumato.data.subsets.split import record_in_test
@@ -40,7 +41,9 @@ def first_of(table: Path) -> list[str]:
     """The fields of the first line: columns' names, where there are any."""
     with _reading(table) as stream:
         header, lines = _peeked(stream)
-        return [name.strip() for name in next(csv.reader(lines, strict=True, delimiter=separator(header)), [])]
+        return [
+            composed(name.strip()) for name in next(csv.reader(lines, strict=True, delimiter=separator(header)), [])
+        ]
 
 
 def rows_of(table: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, str]]]:
@@ -53,7 +56,7 @@ def rows_of(table: Path, columns: Sequence[str] | None = None) -> Iterator[tuple
         header, lines = _peeked(stream)
         reader = csv.DictReader(lines, fieldnames=columns, strict=True, delimiter=separator(header))
         if columns is None:
-            reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+            reader.fieldnames = [composed(name.strip()) for name in reader.fieldnames or ()]
         for row in reader:
             if any(field.strip() for field in row.pop(None, [])):
                 raise SfumatoError(
@@ -179,6 +182,13 @@ def _zeros_and_ones(row: dict[str, str], labels: Sequence[str], table: Path) -> 
                 "write 1 where it is true and 0 where it is not; what is empty or uncertain is yours to decide",
             )
     return tuple(int(value) for value in values)
+
+
+def in_composed_form(found: dict[str, Any], names: Spellings) -> dict[str, Any]:
+    """What `facts_of` found, with the names of class, user and group as they are compared and kept."""
+    rules = {"label": lambda name: names.of("class", name), "user": lambda name: composed_users(name, names)}
+    rules["group"] = lambda name: names.of("group", name)
+    return found | {fact: rule(found[fact]) for fact, rule in rules.items() if fact in found}
 
 
 def refuse_other_time(time: TimeStamp | None, first: TimeStamp | None, where: str) -> None:

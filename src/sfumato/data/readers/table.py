@@ -20,6 +20,7 @@ from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.listing import Gathering
 from sfumato.data.readers.whose import BY_CLASS
+from sfumato.data.spellings import composed
 from sfumato.data.stored import Column, Files, Identities
 from sfumato.data.texts import reading
 
@@ -59,7 +60,7 @@ def load(path: str, order: Order) -> Parts:
 
 def of_frame(frame: Any, order: Order) -> Parts:
     """The same of a pandas DataFrame with these columns. Relative paths start at the working directory."""
-    columns = [str(name) for name in frame.columns]
+    columns = [composed(str(name)) for name in frame.columns]
     plain = frame.astype(object).where(frame.notna(), None)
 
     def lines() -> Iterator[tuple[int, dict[str, str]]]:
@@ -84,7 +85,7 @@ def _load_images(table: Path, first: Sequence[str], lines_of: Lines, order: Orde
         raise SfumatoError(
             f"table {str(table)!r} has the column user, and `user_from={rule}` is given", "leave one of them out"
         )
-    found, files, lines, several, absent = Gathering(), Column(), array("q"), Identities(), array("q")
+    found, files, lines, several, absent = Gathering(order.names), Column(), array("q"), Identities(), array("q")
     for line, row in lines_of():
         known = rows.facts_of(row, _PATH, table, line, labels)
         where = f"line {line} of {str(table)!r}"
@@ -94,7 +95,9 @@ def _load_images(table: Path, first: Sequence[str], lines_of: Lines, order: Orde
             continue
         several.add(path, on_disk)
         if declared.labels.classes is not None:
-            require_declared(known["label"], declared.labels.classes, f"{where} has", "the line")
+            require_declared(
+                order.names.of("class", known["label"]), declared.labels.classes, f"{where} has", "the line"
+            )
         if "time" in known:
             rows.refuse_other_time(
                 known["time"], known["time"] if found.first_time is None else found.first_time, where

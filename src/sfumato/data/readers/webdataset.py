@@ -22,6 +22,7 @@ from sfumato.data.readers.rows import refuse_other_time
 from sfumato.data.readers.sharded.members import Members, Sample, opened, samples
 from sfumato.data.readers.sharded.names import parts_of, shards_of
 from sfumato.data.readers.whose import BY_CLASS
+from sfumato.data.spellings import composed
 
 UNDERSTOOD = ("label_columns", "skip_unreadable", f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}")
 SUFFIX = ".tar"
@@ -44,7 +45,7 @@ def load(argument: str, order: Order) -> Parts:
     """
     where = f"webdataset:{argument}"
     shards, parts, notes = parts_of(find(argument), where)
-    stored, found, strays = Members(shards), Gathering(), []
+    stored, found, strays = Members(shards), Gathering(order.names), []
     for number, (shard, part) in enumerate(zip(shards, parts, strict=True)):
         with opened(shard) as archive:
             for sample in samples(archive, shard):
@@ -116,7 +117,7 @@ def _object(sample: Sample) -> dict[str, Any]:
         said = None
     if not isinstance(said, dict):
         raise SfumatoError(f"{sample.name}.json is no JSON object", "correct it, or take the record out")
-    return said
+    return {composed(key): value for key, value in said.items()}
 
 
 def _text(value: Any, fact: str, name: str) -> str:

@@ -16,6 +16,7 @@ from sfumato.data.identity.codes import as_array, stored_code, word_code
 from sfumato.data.parts import Parts, Reading, RecordSets
 from sfumato.data.readers import rows as lines
 from sfumato.data.records import TextRecords
+from sfumato.data.spellings import Spellings
 from sfumato.data.subsets import part_names
 from sfumato.data.texts.tokens import Tokens
 
@@ -70,7 +71,7 @@ def load(table: Path, first: Sequence[str], columns: Sequence[str], order: Order
         found = list(_bare_texts(table, names, columns, order.declared.labels.classes))
     else:
         lines.check_columns(first, columns, where, example=_EXAMPLE)
-        found = list(_texts(table, columns))
+        found = list(_texts(table, columns, order.names))
     if not found:
         raise SfumatoError(f"{where} lists no text", "add a line for each text")
     named = {text.part for text in found}
@@ -83,10 +84,11 @@ def _read(found: Sequence[Text], tested: str) -> list[Text]:
     return [replace(text, part=read[text.part]) for text in found if text.part in read]
 
 
-def _texts(table: Path, columns: Sequence[str]) -> Iterator[Text]:
+def _texts(table: Path, columns: Sequence[str], names: Spellings) -> Iterator[Text]:
     earlier: Text | None = None
     for line, row in lines.rows_of(table):
-        text = Text(text=" ".join(row[column] or "" for column in columns), **lines.facts_of(row, (), table, line))
+        known = lines.in_composed_form(lines.facts_of(row, (), table, line), names)
+        text = Text(text=" ".join(row[column] or "" for column in columns), **known)
         lines.refuse_other_time(text.time, (earlier or text).time, f"line {line} of {str(table)!r}")
         earlier = text
         yield text

@@ -6,6 +6,7 @@ weights that a mean divides out again, and comparisons of one example with other
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NoReturn
@@ -16,12 +17,16 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from sfumato._checks import SfumatoError
+from sfumato.gradients.checks.wrapped import OfLogits
 from sfumato.gradients.examples import Tree, call, each, tensors
 
 _WEIGHTED = (nn.CrossEntropyLoss, nn.NLLLoss)
 _WEIGHTED_FUNCTIONS = (functional.cross_entropy, functional.nll_loss)
 _SCALES = (0.0, 1.0, 10.0)
 """Of what is added to a model's outputs, which may be all alike before training; a tenth of it to its parameters."""
+
+_NEARLY = 1e-3
+"""By how much the ratio of a sum of two to one of them may differ from 2."""
 
 
 def refuse_divided_weights(loss: Any) -> None:
@@ -119,6 +124,47 @@ def refuse_constant(
             "give a loss of each example's own outputs and target: one that compares the examples of a batch, or is "
             "taken relative to their mean, has no gradient of one example",
         )
+
+
+def refuse_sum(model: nn.Module, loss: Callable[[Any, Tree], Tensor], inputs: Tree, targets: Tree, views: int) -> None:
+    """Refuse a loss that is a sum over its first axis, such as one with `reduction="sum"`: it is to be the mean.
+
+    Of outputs and target that stand there twice a sum is twice what it is of one of them; a mean is the same.
+
+    Args:
+        inputs, targets: as for `refuse_constant`.
+    """
+    state = {name: value.detach() for name, value in (*model.named_parameters(), *model.named_buffers())}
+    ratios = []
+    for row in range(len(tensors(inputs)[0])):
+        example = each(lambda one, row=row: one[row : row + 1] if views == 1 else one[row], inputs)
+        own = each(lambda one, row=row: one[row : row + 1].expand(views, *one.shape[1:]), targets)
+        with torch.no_grad():
+            outputs = call(model, state, example)
+            outputs = outputs.logits if isinstance(loss, OfLogits) and not isinstance(outputs, Tensor) else outputs
+            if not isinstance(outputs, Tensor) or not outputs.dim():
+                return
+            try:
+                once = float(loss(outputs, own))
+                twice = float(loss(torch.cat([outputs, outputs]), each(lambda one: torch.cat([one, one]), own)))
+            except SfumatoError:
+                raise
+            except Exception:  # one that takes as many rows as there are views alone is its author's to judge
+                return
+        if math.isfinite(once) and once != 0:
+            ratios.append(twice / once)
+    if ratios and all(abs(ratio - 2) < _NEARLY for ratio in ratios):
+        raise SfumatoError(
+            f"{_named(loss)} is a sum over its first axis (reduction='sum'), and has to be the mean: of one example "
+            "with its target twice it is twice what it is of one",
+            "give it with reduction='mean', such as torch.nn.CrossEntropyLoss(), or divide it by len(outputs)",
+        )
+
+
+def _named(loss: Any) -> str:
+    loss = loss.loss if isinstance(loss, OfLogits) else loss
+    kind = loss.func.__name__ if isinstance(loss, partial) else type(loss).__name__
+    return f"loss {kind}" if isinstance(loss, (nn.Module, partial)) else "loss"
 
 
 def _moved(value: Tensor, scale: float, generator: torch.Generator) -> Tensor:

@@ -37,6 +37,8 @@ class WithoutRandomness(TorchFunctionMode):
             return torch.full_like(func(*args, **kwargs), 0.5)
         if name in _RECURRENT:  # the share to drop is the only argument that is no whole number
             args = tuple(0.0 if isinstance(value, float) else value for value in args)
+        if func is F.multi_head_attention_forward:  # which calls functions that this mode does not see
+            kwargs["training"] = False
         if "dropout_p" in kwargs:
             kwargs["dropout_p"] = 0.0
         if func is F.scaled_dot_product_attention and len(args) > 4:

@@ -11,10 +11,11 @@ from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data.clock import WRITTEN, time_stamp
 from sfumato.data.declared import Order
-from sfumato.data.identity.owners import SEPARATOR, spelt
+from sfumato.data.identity.owners import SEPARATOR, composed_users
 from sfumato.data.readers.listing import TEXT, Listing, Texts, check_names
 from sfumato.data.readers.sharded.row_groups import Rows, column_named, features_of
 from sfumato.data.records import numbered
+from sfumato.data.spellings import composed
 from sfumato.data.subsets.filtered import MARK
 
 if TYPE_CHECKING:
@@ -57,10 +58,13 @@ class _Reader:
     """The columns' values of one row group after the other."""
 
     def __init__(self, stored: Rows, order: Order, where: str):
-        schema = stored.schema
+        schema, self._spellings = stored.schema, order.names
         self._stored, self._declared, self._where = stored, order.declared.labels, where
+        called = {composed(name): name for name in schema.names}  # the files' own spelling of declared columns
         several = self._declared.label_columns
-        own = order.declared.loading.label_column
+        several = None if several is None else tuple(called.get(name, name) for name in several)
+        loading = order.declared.loading
+        own, user = (name and called.get(name, name) for name in (loading.label_column, loading.user_column))
         self._listed = None if several is None or {*several} & {*schema.names} else _list_column(schema, own)
         several = None if self._listed else several
         self._labels = several or (
@@ -70,7 +74,6 @@ class _Reader:
             if name not in schema.names:
                 remedy = "correct `label_column`" if several is None else "name columns of 0 and 1 as `label_columns`"
                 raise SfumatoError(f"{where} has no column {name!r}", remedy)
-        user = order.declared.loading.user_column
         if user is not None and (user not in schema.names or user in self._labels):
             remedy = "correct `user_column`, or give user_from=class where each class is a person"
             what = "no column" if user not in schema.names else "the labels in the column"
@@ -149,7 +152,12 @@ class _Reader:
         for place in [place for place, text in enumerate(names) if not text.strip()][:1]:
             self._refuse(first + int(np.argmax(places == place)), f"no {name}")
         known = [text.strip() for text in names]
-        return texts.extend([spelt(text) for text in known] if name == "user" else known, places)
+        return texts.extend([self._composed(texts, text) for text in known], places)
+
+    def _composed(self, texts: Texts, name: str) -> str:
+        if texts is self.texts["user"]:
+            return composed_users(name, self._spellings)
+        return self._spellings.of("group" if texts is self.texts["group"] else "class", name)
 
     def _lists(self, column: pa.Array, first: int) -> tuple[list[str], np.ndarray]:
         """The users of each row as `Texts.extend` takes them: an empty list is nobody's."""
@@ -161,7 +169,7 @@ class _Reader:
         for place, names in enumerate(listed):
             if any(name is None or not str(name).strip() for name in names):
                 self._refuse(first + place, "a user without a name")
-        joined = [spelt(SEPARATOR.join([SEPARATOR, *map(str, names)])) for names in listed]
+        joined = [composed_users(SEPARATOR.join([SEPARATOR, *map(str, names)]), self._spellings) for names in listed]
         numbers, texts = numbered(np.array(joined, TEXT))
         return texts, numbers
 
@@ -182,7 +190,8 @@ class _Reader:
                 labels = [names[one] for one in labels]
             if not all(isinstance(one, str) for one in labels):
                 self._refuse(first + row, f"labels that are neither names nor {len(wanted)} of 0 and 1")
-            result[row] = [name in labels for name in wanted]
+            known = {composed(one) for one in labels}
+            result[row] = [name in known for name in wanted]
         return result
 
     def _zeros_and_ones(self, name: str, column: pa.Array) -> np.ndarray:
@@ -231,7 +240,7 @@ def _list_column(schema: pa.Schema, own: str | None) -> str | None:
 def inner_names(schema: pa.Schema, name: str) -> tuple[str, ...] | None:
     """The names of the class labels in a column of lists, where `datasets` wrote such."""
     inner = features_of(schema).get(name, {}).get("feature")
-    return tuple(inner["names"]) if isinstance(inner, dict) and inner.get("names") else None
+    return tuple(map(composed, inner["names"])) if isinstance(inner, dict) and inner.get("names") else None
 
 
 def _whole(kind: pa.DataType) -> bool:

@@ -1,0 +1,153 @@
+"""Models that compute over the batch, found by what they give: a batch norm of one's own has a name of its own.
+
+Each example has its own run of the model, as a batch of one. A layer that takes means over the batch then takes them
+over that example alone, so that an activation less its mean is zero: training follows noise, and nothing fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sfumato._checks import SfumatoError
+from sfumato.gradients.checks.randomless import WithoutRandomness
+from sfumato.gradients.examples import Tree, call, each, in_precision, tensors
+
+_SHARP, _LOOSE = 1e-6, 5e-2
+"""By how much a row may differ for rounding, relative to its largest number: in float64, and in the own type."""
+
+
+def refuse_mixing(model: nn.Module, inputs: Tree, views: int) -> None:
+    """Refuse a model that gives an example other outputs in a batch than alone, by the name of the first such module.
+
+    Examples are compared with a batch of all of them, and whole numbers, which may be all alike, are moved along their
+    last axis. A model that does not run on a batch, or gives no tensor, is not judged.
+
+    Args:
+        model: no branch of which hangs on an example's values.
+        inputs: made-up ones, (E, ...) if views is 1, (E, K, ...) otherwise.
+    """
+    inputs = each(_told_apart, inputs)
+    with torch.no_grad(), WithoutRandomness(), contextlib.suppress(_UnjudgedError):
+        tried, relative = model, _LOOSE
+        with contextlib.suppress(Exception):  # a model with a type written into it has no float64 form
+            doubled = copy.deepcopy(model)._apply(_double)
+            _run(doubled, each(lambda one: one[:1] if views == 1 else one[0], each(_double, inputs)))
+            tried, inputs, relative = doubled, each(_double, inputs), _SHARP
+        alone = [_run(tried, each(lambda one, row=row: _of_row(one, row, views), inputs)) for row in _rows(inputs)]
+        together = _run(tried, each(lambda one: one if views == 1 else one.flatten(0, 1), inputs))
+        if _differ(alone, together, relative):
+            _refuse(_place(tried, inputs, views, relative))
+
+
+class _UnjudgedError(Exception):
+    """The model cannot be judged by its outputs."""
+
+
+def _refuse(place: str) -> None:
+    raise SfumatoError(
+        f"{place} gives an example other outputs in a batch than alone: it computes over the batch, as a batch norm "
+        "does, and each example is trained by itself",
+        "let it compute over each example's own numbers (axes after the first), as torch.nn.GroupNorm and LayerNorm "
+        "do, or with stored statistics",
+    )
+
+
+def _rows(inputs: Tree) -> range:
+    return range(len(tensors(inputs)[0]))
+
+
+def _of_row(tensor: Tensor, row: int, views: int) -> Tensor:
+    return tensor[row : row + 1] if views == 1 else tensor[row]
+
+
+def _double(tensor: Tensor) -> Tensor:
+    return in_precision(tensor, torch.float64)
+
+
+def _told_apart(tensor: Tensor) -> Tensor:
+    """Whole numbers moved along their last axis, by one place more in each row."""
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dim() < 2:
+        return tensor
+    return torch.stack([row.roll(place, -1) for place, row in enumerate(tensor)])
+
+
+def _run(model: nn.Module, inputs: Tree) -> Tensor:
+    """The outputs of a batch."""
+    state = {name: value.detach().clone() for name, value in (*model.named_parameters(), *model.named_buffers())}
+    try:
+        outputs = call(model, state, each(torch.clone, inputs))
+    except Exception:
+        raise _UnjudgedError from None
+    outputs = getattr(outputs, "logits", outputs)
+    if not isinstance(outputs, Tensor) or outputs.dim() < 1:
+        raise _UnjudgedError
+    return outputs
+
+
+def _differ(alone: list[Tensor], together: Tensor, relative: float) -> bool:
+    """Whether any example's rows differ; not where the rows of a batch are not those of its examples."""
+    if sum(map(len, alone)) != len(together) or any(one.shape[1:] != together.shape[1:] for one in alone):
+        return False
+    for one, other in zip(alone, together.split([len(one) for one in alone]), strict=True):
+        if not torch.isfinite(one).all():
+            continue
+        largest = max((float(some.abs().max()) for some in (one, other) if some.numel()), default=0.0)
+        if not bool(((one - other).abs() <= relative * largest).all()):
+            return True
+    return False
+
+
+_Call = tuple[str, list[Tensor], Tensor]
+"""A module's name, the tensors that it was called with, and its outputs."""
+
+
+def _place(model: nn.Module, inputs: Tree, views: int, relative: float) -> str:
+    """The first module to be done that gives other outputs for the same inputs."""
+    with _recorded(model) as begin:
+        alone = []
+        for row in _rows(inputs):
+            alone.append(begin())
+            _run(model, each(lambda one, row=row: _of_row(one, row, views), inputs))
+        together = begin()
+        _run(model, each(lambda one: one if views == 1 else one.flatten(0, 1), inputs))
+    for number, (name, taken, given) in enumerate(together):
+        same = [run[number] for run in alone if number < len(run) and run[number][0] == name]
+        if not name or len(same) < len(alone) or any(len(run[1]) != len(taken) for run in same):
+            continue
+        if any(_differ([run[1][place] for run in same], one, relative) for place, one in enumerate(taken)):
+            continue
+        if _differ([run[2] for run in same], given, relative):
+            return f"module {name!r} ({type(model.get_submodule(name)).__name__})"
+    return f"the model ({type(model).__name__})"
+
+
+@contextlib.contextmanager
+def _recorded(model: nn.Module) -> Iterator[Callable[[], list[_Call]]]:
+    """Gives what begins a list of the modules' calls, in the order in which they are done."""
+    found: list[_Call] = []
+
+    def begin() -> list[_Call]:
+        nonlocal found
+        found = []
+        return found
+
+    def hook(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def keep(_module: nn.Module, inputs: tuple[Any, ...], outputs: Any) -> None:
+            if isinstance(outputs, Tensor) and outputs.dim():
+                taken = [one.detach().clone() for one in inputs if isinstance(one, Tensor) and one.dim()]
+                found.append((name, taken, outputs.detach().clone()))
+
+        return keep
+
+    handles = [module.register_forward_hook(hook(name)) for name, module in model.named_modules()]
+    try:
+        yield begin
+    finally:
+        for handle in handles:
+            handle.remove()
