@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar
 
 from sfumato._checks import SfumatoError
 from sfumato._choices import nearest
@@ -32,6 +32,27 @@ EarlierSearch = Callable[[Source], Search | None]
 """The search, if any, that an experiment's settings came from, where it looked at these data and nothing covers it."""
 Observers = Callable[[PrivateJob, RunDirectory], Sequence[Observer]]
 """The further observers of a run."""
+
+
+class Repeatable(Protocol):
+    """What `seeds` may repeat: a training as it is asked for, a frozen dataclass whose experiment has a seed."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def experiment(self) -> Any:
+        """What was chosen."""
+        ...
+
+    def refuse_figures(self) -> None:
+        """Refuse figures that would cost their epsilon each time."""
+        ...
+
+    def trained(
+        self, directory: str | os.PathLike[str], progress: Progress, *, observers: Callable[..., Any] | None = None
+    ) -> Any:
+        """Its run: begun, resumed, or read where it is finished."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
