@@ -106,6 +106,7 @@ def begin(
     **others: Any,
 ) -> Run | PublicRun:
     """Train as it is asked for, in this directory; the others are fields of `Start`."""
+    source.require_classes("a training of embeddings")
     asked: dict[str, Any] = {"budget": budget, "audit": audit, "keep": keep}
     job, reasons = job_of(experiment, source, model=model, start=Start.of(run, **others), **asked)
     if not run.exists:

@@ -18,12 +18,12 @@ from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.statements.rounding import rounded_up
 from sfumato.privacy.unit import Adjacency
-from sfumato.report import Evaluation
+from sfumato.report import Evaluation, figure_of
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import composition, uses
 from sfumato.runs.run import Run
-from sfumato.search.trial import Observers, Repeatable, Trial, of_trials
+from sfumato.search.trial import AnyTrial, Observers, of_trials
 from sfumato.training.conclusion.run_page import evaluation_of
 from sfumato.training.run import PublicRun
 
@@ -62,7 +62,7 @@ class Repeated:
     @property
     def figure(self) -> str:
         """The name of the one figure that matters most: accuracy, or recall of embeddings."""
-        return "recall" if "recall" in self.runs[0].figures else "accuracy"
+        return figure_of(self.runs[0].figures)
 
     def __repr__(self) -> str:
         found = f"{len(self.runs)} runs"
@@ -136,7 +136,7 @@ class Repeated:
 
 @of_trials
 def seeds(
-    trial: Trial | Repeatable,
+    trial: AnyTrial,
     seeds: int,
     *,
     directory: str | os.PathLike[str],

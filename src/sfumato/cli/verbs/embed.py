@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+from sfumato.cli.options import recipe
 from sfumato.cli.options.choices import Begins, Together, refuse_seeds_foreseen, refuse_several, stem_of
 from sfumato.cli.options.observed import Observed
 from sfumato.cli.options.spellings import BudgetName, Examples, SourceRecipeOrRun, Whole, WholeByRule, spelt
@@ -86,6 +88,7 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
             device=self.device,
             threads=self.threads,
             options={"budget": self.budget, "audit": self.audit, "keep": self.keep},
+            earlier_search=partial(recipe.uncovered_search, self.what, self.source),
         )
 
     def refuse_together(self) -> None:
