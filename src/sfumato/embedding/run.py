@@ -23,7 +23,7 @@ from sfumato.experiment.settings import Settings
 from sfumato.observers.notebook import shown
 from sfumato.observers.observer import Observer
 from sfumato.observers.progress import Progress
-from sfumato.privacy import PrivacyPlan
+from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
@@ -32,7 +32,7 @@ from sfumato.training.job import is_public
 from sfumato.training.parts import budgeted
 from sfumato.training.parts.kept_weights import KeptWeights
 from sfumato.training.preparation.prepare import own_threads
-from sfumato.training.preparation.recorded import source_of
+from sfumato.training.preparation.recorded import refuse_searched, source_of
 from sfumato.training.preparation.sources import opened
 from sfumato.training.preparation.start import Start
 from sfumato.training.run import PublicRun, execute, refuse_finished
@@ -125,7 +125,9 @@ def recorded(path: str) -> tuple[AnyJob, RunDirectory]:
     public = is_public(run)
     if not public:
         refuse_finished(run)
-    source, start = source_of(path, record), Start.of(run, request=record["request"])
+    refuse_searched(record, path)
+    search = None if public else Circumstances.from_dict(record["circumstances"]).search
+    source, start = source_of(path, record), Start.of(run, request=record["request"], search=search)
     settings, clients = Settings.from_dict(record["settings"]), record[KIND]
     if clients["method"] in AT_FEATURES:
         asked = EmbeddingExperiment(**{name: clients[name] for name in ("method", "dimension", "far")})

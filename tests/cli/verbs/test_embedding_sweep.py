@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sfumato.training import loop
+
 RECIPE = """
 source = "npz:people.npz"
 method = "fedemb"
@@ -40,7 +42,7 @@ def people(workplace) -> None:
     Path("e.toml").write_text(RECIPE)
 
 
-def test_an_uncovered_search_ranks_by_recall_and_its_best_says_so(people, call, capsys):
+def test_an_uncovered_search_ranks_by_recall_and_its_best_says_so(people, call, capsys, monkeypatch):
     command = f"sweep e.toml {HOW} --search uncovered --output s"
     assert "learning rate 5: 2 steps, batch 6, noise 4" in call(f"{command} --dry-run")
     assert not Path("s").exists()
@@ -57,7 +59,10 @@ def test_an_uncovered_search_ranks_by_recall_and_its_best_says_so(people, call, 
     assert re.search(r"learning rate +recall +epsilon +run", told)
     assert "The search is not covered by the promise of any of its 2 runs" in told
     assert "sfumato embed s/best.toml" in _noted(command, capsys)
-    call("embed s/best.toml --threads 1 --device cpu --output best")
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "descend", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        call("embed s/best.toml --threads 1 --device cpu --output best", status=130)
+    call("embed best")
     statement = json.loads(Path("best/statement.json").read_text())
     assert statement["circumstances"]["search"]["runs"] == 3
     assert any("search for these settings: 3 runs on the same data" in one for one in statement["not_covered"])
@@ -113,3 +118,13 @@ def test_what_promises_nothing_is_not_searched(people, call):
     Path("few.toml").write_text('source = "npz:people.npz"\nfar = 0.3\n[sweep]\ndimension = [40, 50]\n')
     told = call(f"sweep few.toml {HOW} --public --dry-run", status=1)
     assert "method untrained has no plan, and a search compares what plans come to" in told
+
+
+def test_a_search_that_was_cut_goes_on_by_its_own_command(people, call, monkeypatch):
+    command = f"sweep e.toml {HOW} --search uncovered --output s"
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "descend", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        call(command, status=130)
+    assert "the run in s/1 is part of a search; give the command of the search again" in call("embed s/1", status=1)
+    call(command)
+    assert Path("s/2/done").exists()
