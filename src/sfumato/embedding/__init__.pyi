@@ -8,3 +8,4 @@ from .clients.rounds import Rounds as Rounds
 from .experiment import EmbeddingExperiment as EmbeddingExperiment
 from .job import WithHead as WithHead
 from .run import embed as embed
+from .trial import EmbeddingTrial as EmbeddingTrial

@@ -149,13 +149,13 @@ class ServerChoices(
     """Of a run without privacy that has averaged its weights: the averaged ones (ema), or the last ones."""
     trainable: tuple[str, ...] | None = left_out("NAME [NAME ...]", "all")
     """What is trained: all, norm, first, or patterns of parameter names."""
-    optimizer: str | None = left_out("NAME", "momentum")
+    optimizer: str | None = left_out("NAME", "momentum; with dpsgd as in train")
     """sgd, momentum, adam, adamw or lamb."""
-    learning_rate: float | None = left_out(by_default="0.02 for each round's mean update")
+    learning_rate: float | None = left_out(by_default="0.02 for each round's mean update; with dpsgd as in train")
     """Step size of the server."""
     warmup: int | None = left_out(by_default="0")
     """Rounds of linear warm-up."""
-    ema: float | None = left_out(by_default="0")
+    ema: float | None = left_out(by_default="0; with dpsgd 0.9999, as in train")
     """Decay of the weights' moving average; 0 keeps the last weights."""
 
 

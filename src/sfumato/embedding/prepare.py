@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from sfumato._checks import SfumatoError
 from sfumato._choices import choices_of
 from sfumato.averaging.averages import Averages
 from sfumato.data import Source, by_user, shared_users
-from sfumato.embedding import canary_users, method
+from sfumato.embedding import canary_users, kept, method
 from sfumato.embedding import steps as kinds
 from sfumato.embedding.choices import EVEN, UNTRAINED, WHITEN, WITH_NOISE, WITHOUT_PLAN, Clients
 from sfumato.embedding.clients.local import LocalTraining
@@ -43,6 +43,7 @@ from sfumato.runs.owner import reserving
 from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.training.job import PrivateJob
 from sfumato.training.parts import budgeted
+from sfumato.training.parts.kept_weights import KeptWeights
 from sfumato.training.parts.part import Part
 from sfumato.training.preparation.building import transform_for
 from sfumato.training.preparation.noise import with_noise
@@ -61,6 +62,7 @@ def prepare(
     start: Start | None = None,
     budget: str | None = None,
     audit: int | None = None,
+    keep: int | None = None,
     **others: Any,
 ) -> AnyJob:
     """Everything up to the first round.
@@ -71,6 +73,7 @@ def prepare(
         model: a module of the caller's own in place of `settings.model`, copied: images (N, C, H, W) to (N, D).
         budget: the name of the budget that the plan counts against.
         audit: how many canary users there are; None for none.
+        keep: how many weights of single rounds are kept; None for a rule's number.
         start, others: as for `sfumato.training.preparation.prepare`.
 
     **Guarantee.** Data that are not declared public are refused where there is no plan.
@@ -82,11 +85,13 @@ def prepare(
         raise SfumatoError(f"`budget` is {budget}, and method {clients.method} spends nothing of it", "leave it out")
     if audit is not None:
         canary_users.check(audit, clients.method)
+    kept.check(keep, clients.method)
+    around = {"budget": budget, "audit": audit, "keep": keep}
     if isinstance(decided, Decided) or clients.method == UNTRAINED:
         refuse_trained_on(source, trained_on(source, settings))
     if isinstance(decided, Decided):
         if clients.method == "dpsgd":
-            return _by_gradients(source, decided, model, start, budget, audit)
+            return _by_gradients(source, decided, model, start, around)
         _refuse(source, decided.plan, clients)
     elif clients.method == UNTRAINED:
         _refuse_cache(source)
@@ -103,7 +108,7 @@ def prepare(
         return build(source, settings, clients, key, model)
 
     if isinstance(decided, Decided):
-        return _private(source, decided, start, built, budget, audit)
+        return _private(source, decided, start, built, around)
     if isinstance(decided, NoiselessRounds):
         kind, micro_batch = kinds.NOISELESS, clients.local.batch_size
     elif clients.method == UNTRAINED:
@@ -124,20 +129,23 @@ def _private(
     decided: Decided,
     start: Start,
     built: Callable[[RunKey], nn.Module],
-    budget: str | None,
-    audit: int | None,
+    around: Mapping[str, Any],
 ) -> EmbeddingJob | WhiteningJob:
     """The job of virtual clients, or of whitening, by a plan."""
     plan, settings, clients = decided.plan, decided.settings, decided.clients
-    reserving.refuse_seeded(budget, settings.seed)
-    counted, canaries = budgeted.planned(budget, source, plan), canary_users.planned(audit, plan, clients)
-    parts: tuple[Part, ...] = tuple(part for part in (canaries, counted) if part is not None)
+    reserving.refuse_seeded(around["budget"], settings.seed)
+    whitens = clients.method == WHITEN
+    known_parts = (
+        None if whitens else KeptWeights(asked=around["keep"], total=plan.steps),
+        canary_users.planned(around["audit"], plan, clients),
+        budgeted.planned(around["budget"], source, plan),
+    )
+    parts: tuple[Part, ...] = tuple(part for part in known_parts if part is not None)
 
     def keyed_by(weights: str) -> tuple[Any, ...]:
         own = plan.fingerprint, source.fingerprint, weights, settings.to_dict(), clients.to_dict()
         return *own, *(value for part in parts for value in part.keyed.values() if value)
 
-    whitens = clients.method == WHITEN
     size, kind = (1, WHITENING) if whitens else (clients.local.batch_size, kinds.EMBEDDING)
     known = begun(source, settings, start, built, kind=kind, steps=plan.steps, micro_batch=size, keyed_by=keyed_by)
     check_epsilon(plan)
@@ -146,7 +154,8 @@ def _private(
     unused = {"classes"} if whitens else {"examples"} if clients.method == "fedavg" else {"examples", "classes"}
     read = [fact for fact in facts.read if fact not in unused]
     facts = replace(facts, read=(*read, *(["groups"] if clients.grouping == "fixed" else [])))
-    known |= {"plan": plan, "parts": tuple(part.with_model(known["module"], known["transform"]) for part in parts)}
+    parts = tuple(part.with_model(known["module"], known["transform"]) for part in parts)
+    known |= {"plan": plan, "parts": parts}
     query: Any
     if whitens:
         query = ClippedScatters(width=known["module"].mapped, max_norm=plan.max_norm)
@@ -163,15 +172,14 @@ def _by_gradients(
     decided: Decided,
     model: nn.Module | None,
     start: Start,
-    budget: str | None,
-    audit: int | None,
+    around: Mapping[str, Any],
 ) -> DpsgdJob:
     """The job of a classifier that has the backbone in it, by each user's mean gradient."""
     check_scored(source)
     settings, clients = decided.settings, decided.clients
     module = build(source, settings, clients, key_of_weights(start.unfinished.key, settings), model)
     own = replace(settings, model="module", pretrained=None, pretrained_weights=None)
-    asked = {"keep": 0, "budget": budget, **canary_users.options(audit)}
+    asked = {"keep": around["keep"], "budget": around["budget"], **canary_users.options(around["audit"])}
     job = prepare_classifier(module, source, decided.plan, own, start, **asked)
     known: dict[str, Any] = {one.name: getattr(job, one.name) for one in fields(PrivateJob)}
     known |= {"kind": kinds.DPSGD, "settings": settings, "transform": transform_for(job.module, source, settings)}

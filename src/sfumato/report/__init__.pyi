@@ -10,6 +10,7 @@ from .plots.attack import Attack as Attack
 from .plots.comparisons import compared as compared
 from .plots.comparisons import curve_of_budgets as curve_of_budgets
 from .plots.comparisons import extrapolated as extrapolated
+from .plots.comparisons import figure_of as figure_of
 from .plots.comparisons import swept as swept
 from .plots.drawing import png as png
 from .plots.recall import roc as roc

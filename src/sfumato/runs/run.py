@@ -87,14 +87,14 @@ class Run(Measured):
     publishing: tuple[float, ...] = ()
 
     def __repr__(self) -> str:
-        measured = "".join(f"{name} {value}, " for name, value in self.measured if self._open)
+        measured = "".join(f"{name} {value}, " for name, value in self.measured if self.open)
         return f"Run({str(self.directory)!r}: {measured}{self.statement.short})"
 
     def _repr_html_(self) -> str:
         epsilon = "epsilon" if self.statement.promises else "epsilon of its plan, which it does not promise"
         figures = [*self.measured, (epsilon, rounded_up(self.statement.epsilon))]
         figures += [("delta", repr(self.statement.plan.delta)), ("steps", f"{self.steps:,}")]
-        return card(str(self.directory), figures, self.statement.sentence, "" if self._open else PRIVATE)
+        return card(str(self.directory), figures, self.statement.sentence, "" if self.open else PRIVATE)
 
     @property
     def beside(self) -> tuple[Together, ...]:
@@ -103,7 +103,7 @@ class Run(Measured):
         return self.other_units
 
     @property
-    def _open(self) -> bool:
+    def open(self) -> bool:
         """Whether what was measured may be shown to others."""
         return self.statement.circumstances.test_public
 

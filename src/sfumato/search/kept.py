@@ -20,7 +20,7 @@ from sfumato.privacy import PrivacyPlan, Search
 from sfumato.privacy.statements.rounding import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.randomness import Space
-from sfumato.report import swept
+from sfumato.report import figure_of, swept
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import composition
@@ -40,7 +40,7 @@ from sfumato.search.shared import (
     try_each,
 )
 from sfumato.search.space import line_of, plain
-from sfumato.search.trial import Trial, of_trials
+from sfumato.search.trial import AnyTrial, of_trials
 from sfumato.search.workers import Worker, rows_of
 
 MODES = ("public", "uncovered")
@@ -103,7 +103,8 @@ class Ranking(KeptRuns):
     def __repr__(self) -> str:
         found = f"best {line_of(self.best)}" if self.rows else "nothing was run"
         if self.rows and self.uncovered is None:
-            found += f" with accuracy {self.rows[0]['accuracy']:.1%} of {self.scored_on:,}"
+            figure = figure_of(self.rows[0])
+            found += f" with {figure} {self.rows[0][figure]:.1%} of {self.scored_on:,}"
         return f"Ranking({len(self.changes)} runs, {found}{together_in_words(self.uncovered)})"
 
     def to_dict(self) -> dict[str, Any]:
@@ -124,7 +125,7 @@ class Comparison(KeptRuns):
 
 @of_trials
 def open(
-    trial: Trial,
+    trial: AnyTrial,
     space: Space,
     *,
     directory: str | os.PathLike[str],
@@ -154,13 +155,13 @@ def open(
     """
     one_of("search", search, MODES)
     place = Path(directory)
-    spaces.check(space, spaces.VARIED)
+    spaces.check(space, trial.varied)
     shared = Shared.of(trial, scoring, processes)
     changes = spaces.changes_of(space, place, candidates, trial.experiment.seed, keep=not dry_run)
     refuse_each(shared, tried(space))
     held = read_for(shared, search)
     try_each(shared, held, space)
-    plans = [decided(shared, held, change)[0] for change in changes]
+    plans = [decided(shared, held, change).plan for change in changes]
     refuse_beyond_budget(shared, plans, place / FILE)
     tell_of_overlaps(shared, held.source, progress)
     cost = cost_together(plans, held.source, trial)
@@ -196,7 +197,7 @@ def open(
 
 @of_trials
 def one_at_a_time(
-    trial: Trial,
+    trial: AnyTrial,
     space: Space,
     *,
     directory: str | os.PathLike[str],
@@ -218,7 +219,7 @@ def one_at_a_time(
     """
     one_of("search", search, MODES)
     place = Path(directory)
-    spaces.check(space, (*spaces.VARIED, "source"))
+    spaces.check(space, (*trial.varied, "source"))
     shared = Shared.of(trial, scoring, processes)
     changes = spaces.single_changes(space)
     refuse_each(shared, changes)
@@ -227,9 +228,9 @@ def one_at_a_time(
     worker, plans = Worker(shared, held), []
     for change in changes:  # refuses what could not be trained before anything is spent
         own = worker.data_for(change)
-        plan, settings = decided(shared, own, change)
-        check_trainable(own.source, plan, settings, shared.changed(change).clock)
-        plans.append(plan)
+        found = decided(shared, own, change)
+        check_trainable(shared, own, change, found)
+        plans.append(found.plan)
     refuse_beyond_budget(shared, plans, place / FACTORS)
     tell_of_overlaps(shared, held.source, progress)
     cost = cost_together(plans, held.source, trial) if search == "uncovered" else None
@@ -249,7 +250,7 @@ def one_at_a_time(
     del worker, own
     rows = _trained(shared, comparison, place, record, first=0, processes=processes, held=held, progress=progress)
     rows = [
-        {"change": plain(change), **row, "difference": row["accuracy"] - rows[0]["accuracy"]}
+        {"change": plain(change), **row, "difference": row[figure_of(row)] - rows[0][figure_of(row)]}
         for change, row in zip(changes, rows, strict=True)
     ]
     comparison = replace(comparison, rows=tuple(rows))
@@ -273,14 +274,14 @@ def _trained(
 
 
 def best_first(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The numbers of the runs by falling accuracy; what has diverged is last, however often its only answer is right.
+    """The numbers of the runs by falling accuracy or recall; what has diverged is last, however good its figure is.
 
     >>> best_first([{"accuracy": 0.5, "loss": 1.0}, {"accuracy": 0.9, "loss": None}, {"accuracy": 0.7, "loss": 1.0}])
     [2, 0, 1]
     """
     return sorted(
         range(len(rows)),
-        key=lambda number: (rows[number]["loss"] is not None, rows[number]["accuracy"]),
+        key=lambda number: (rows[number].get("loss", 0.0) is not None, rows[number][figure_of(rows[number])]),
         reverse=True,
     )
 
@@ -295,7 +296,7 @@ def read_for(shared: Shared, search: str) -> Held:
     return held
 
 
-def cost_together(plans: Sequence[PrivacyPlan], source: Source, trial: Trial) -> Search:
+def cost_together(plans: Sequence[PrivacyPlan], source: Source, trial: AnyTrial) -> Search:
     """What all runs cost together by composition, with those of the search that the experiment came from."""
     epsilon, delta = composition.together(list(plans))
     runs = Search(runs=len(plans), epsilon=epsilon, delta=delta)

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from sfumato import averaging
 from sfumato._checks import positive_integer
 from sfumato.observers.notebook import shown
 from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.statements.rounding import rounded_up
 from sfumato.privacy.unit import Adjacency
-from sfumato.report import Evaluation
+from sfumato.report import Evaluation, figure_of
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import composition, uses
 from sfumato.runs.run import Run
-from sfumato.search.trial import Observers, Trial, of_trials
+from sfumato.search.trial import AnyTrial, Observers, of_trials
 from sfumato.training.conclusion.run_page import evaluation_of
+from sfumato.training.run import PublicRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,28 +35,41 @@ class Repeated:
     Args:
         runs: in their order.
         standing: how many private runs on these data stand in the directory, also of earlier calls.
-        epsilon, delta: of all that stand there together, had they been planned in advance.
+        epsilon, delta: of all that stand there together, had they been planned in advance; None, as all of the
+            following, where the runs have no plan and promise nothing.
         epsilon_of_all_uses: with all others of the owner's on these data that are known.
         adjacency, adjacency_of_all_uses: what these figures hold for.
     """
 
-    runs: tuple[Run, ...]
-    standing: int
-    epsilon: float
-    delta: float
-    epsilon_of_all_uses: float
-    adjacency: Adjacency
-    adjacency_of_all_uses: Adjacency
+    runs: tuple[Run, ...] | tuple[PublicRun, ...]
+    standing: int = 0
+    epsilon: float | None = None
+    delta: float | None = None
+    epsilon_of_all_uses: float | None = None
+    adjacency: Adjacency | None = None
+    adjacency_of_all_uses: Adjacency | None = None
 
     @property
     def promises(self) -> bool:
         """Whether the runs promise anything: those by seeds do not."""
-        return self.runs[0].statement.promises
+        return all(isinstance(run, Run) and run.statement.promises for run in self.runs)
+
+    @property
+    def open(self) -> bool:
+        """Whether what was measured may be shown to others."""
+        return all(run.open for run in self.runs)
+
+    @property
+    def figure(self) -> str:
+        """The name of the one figure that matters most: accuracy, or recall of embeddings."""
+        return figure_of(self.runs[0].figures)
 
     def __repr__(self) -> str:
         found = f"{len(self.runs)} runs"
-        if all(run.statement.circumstances.test_public for run in self.runs):
-            found += f", median accuracy {self.median:.1%}, standard deviation {self.spread:.1%}"
+        if self.open:
+            found += f", median {self.figure} {self.median:.1%}, standard deviation {self.spread:.1%}"
+        if self.epsilon is None:
+            return f"Repeated({found}; promises nothing)"
         planned = "" if self.promises else "seeded, promises nothing; their plans "
         return f"Repeated({found}; {planned}together epsilon {rounded_up(self.epsilon)} at delta {self.delta!r})"
 
@@ -62,14 +79,32 @@ class Repeated:
         return [run.accuracy for run in self.runs]
 
     @property
+    def values(self) -> list[float]:
+        """The same, or of embeddings recall at the false accept rate that was chosen."""
+        return [run.figures[self.figure] for run in self.runs]
+
+    @property
     def median(self) -> float:
-        """Of the accuracies."""
-        return statistics.median(self.accuracies)
+        """Of the values."""
+        return statistics.median(self.values)
+
+    @property
+    def mean(self) -> float:
+        """Of the values."""
+        return statistics.mean(self.values)
 
     @property
     def spread(self) -> float:
         """Their standard deviation; 0 for a single run."""
-        return statistics.stdev(self.accuracies) if len(self.runs) > 1 else 0.0
+        return statistics.stdev(self.values) if len(self.runs) > 1 else 0.0
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Where the value of a further run would lie in 95% of cases (`averaging.interval`); None of a single run."""
+        if len(self.runs) < 2:
+            return None
+        found = averaging.interval(torch.tensor(self.values, dtype=torch.float64))
+        return max(0.0, float(found.low)), min(1.0, float(found.high))
 
     @property
     def averages(self) -> list[tuple[str, float, float, float]]:
@@ -101,17 +136,18 @@ class Repeated:
 
 @of_trials
 def seeds(
-    trial: Trial,
+    trial: AnyTrial,
     seeds: int,
     *,
     directory: str | os.PathLike[str],
-    observers: Observers | None = None,
+    observers: Observers | Callable[..., Any] | None = None,
     progress: Progress | None = None,
 ) -> Repeated:
     """Train, resume or read the runs `directory`/1, `directory`/2, ...
 
     Args:
-        trial: what is trained; a seed of its own is that of the first run, and the others count on from it.
+        trial: what is trained, classifiers or embeddings; a seed of its own is that of the first run, and the others
+            count on from it.
         seeds: how many runs.
         directory: where they are.
         observers: further ones of each run.
@@ -129,8 +165,10 @@ def seeds(
         one = replace(trial.experiment, seed=None if first is None else first + number - 1)
         run = replace(trial, experiment=one).trained(base / str(number), progress, observers=observers)
         done = " (trained before)" if run.seconds == 0 else ""
-        progress.report(f"run {number} of {count}: test accuracy {run.accuracy:.2%}{done}")
         found.append(run)
+        progress.report(f"run {number} of {count}: {run.measured[0][0]} {Repeated(runs=(run,)).mean:.2%}{done}")
+    if not isinstance(found[0], Run):
+        return Repeated(runs=tuple(found))
     plans = _plans(base, RunDirectory(found[0].directory).read_json(names.SETTINGS)["data"]["fingerprint"])
     cost = cost_of(plans, known_uses(found[0]))
     return Repeated(runs=tuple(found), standing=len(plans), epsilon=cost.pop("epsilon_of_all"), **cost)

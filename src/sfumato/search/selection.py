@@ -31,7 +31,7 @@ from sfumato.search import shared as data
 from sfumato.search import space as spaces
 from sfumato.search.shared import Held, Scoring, Shared, job_for, try_each
 from sfumato.search.space import line_of
-from sfumato.search.trial import Trial, of_trials
+from sfumato.search.trial import Trial, of_trials, refuse_embeddings
 from sfumato.search.workers import carried_out, train_candidate, without_warnings
 from sfumato.training.conclusion import finish
 
@@ -101,6 +101,7 @@ def private(
     """
     progress, run, experiment = shown(progress), RunDirectory(directory), trial.experiment
     place = run.path.with_name(f".{run.path.name}.search")  # where candidates are kept while the search lasts
+    refuse_embeddings(trial, "a private selection")
     _check(experiment, space, scoring, score_noise)
     if run.finished:
         return _ended(run, place)
@@ -115,8 +116,7 @@ def private(
     held = data.read(shared)
     held.source.require_classes("a private selection")
     selection = _selection(experiment, held, draws, score_noise, public_scores=scoring.score_on is not None)
-    earlier = trial.searched(held.source)
-    if earlier is not None:  # the statement names it
+    if (earlier := trial.searched(held.source)) is not None:  # the statement names it
         earlier += Search(runs=1, epsilon=selection.epsilon(), delta=selection.plan.delta)
     shared = replace(shared, selection=selection, search=earlier, fingerprint=held.source.fingerprint)
     shared = replace(shared, origins=try_each(shared, held, space))

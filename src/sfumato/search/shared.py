@@ -12,30 +12,21 @@ import numpy as np
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.data import Clock, Part, Source, SourceSpec, hold_out, known_again, own_codes
+from sfumato.data import Part, Source, SourceSpec, hold_out, known_again, own_codes
 from sfumato.experiment import users
-from sfumato.experiment.drift import second_group
-from sfumato.experiment.experiment import Experiment
-from sfumato.experiment.settings import Settings
 from sfumato.observers.notebook import shown
 from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan, PrivateSelection, Search
 from sfumato.privacy.plan import default_delta
 from sfumato.privacy.planning.simulation import simulated
-from sfumato.randomness import Choice, RunKey, Space, owner_key
+from sfumato.randomness import Choice, Space, owner_key
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import overlap, reserving
-from sfumato.runs.owner.public_records import refuse_trained_on
-from sfumato.search.trial import Trial
-from sfumato.training.descent import check_choices
+from sfumato.search.trial import AnyTrial, refuse_embeddings
 from sfumato.training.job import PrivateJob
-from sfumato.training.parts.clock import steps_by_time
-from sfumato.training.preparation.building import build
-from sfumato.training.preparation.origins import origins, trained_on
-from sfumato.training.preparation.prepare import check_machine, default_threads, prepare
+from sfumato.training.preparation.origins import origins
+from sfumato.training.preparation.prepare import check_machine, default_threads
 from sfumato.training.preparation.start import Start, recorded_performance
-
-EXPERIMENT = {one.name for one in fields(Experiment)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +57,7 @@ class Shared:
             full size.
     """
 
-    trial: Trial
+    trial: AnyTrial
     scoring: Scoring
     search: Search | None = None
     selection: PrivateSelection | None = None
@@ -75,7 +66,7 @@ class Shared:
     simulate: int = 1
 
     @classmethod
-    def of(cls, trial: Trial, scoring: Scoring, processes: int) -> Shared:
+    def of(cls, trial: AnyTrial, scoring: Scoring, processes: int) -> Shared:
         """With the machine's threads shared out among the processes, where nobody said how many each has."""
         positive_integer("processes", processes)
         trial.refuse_figures()
@@ -87,9 +78,11 @@ class Shared:
         threads = max(1, default_threads() // processes) if trial.threads is None else trial.threads
         return cls(trial=replace(trial, threads=threads, earlier_search=None), scoring=scoring)
 
-    def changed(self, change: Mapping[str, Any]) -> Experiment:
-        """The experiment of one run."""
-        return replace(self.trial.experiment, **{name: change[name] for name in change if name in EXPERIMENT})
+    def changed(self, change: Mapping[str, Any]) -> AnyTrial:
+        """The trial of one run, on the source of all."""
+        known = {one.name for one in fields(self.trial.experiment)}
+        own = {name: value for name, value in change.items() if name in known}
+        return replace(self.trial, experiment=replace(self.trial.experiment, **own))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,12 +98,13 @@ class Held:
 def read(shared: Shared) -> Held:
     """Read the source, and put the validation part aside."""
     spec, scoring = shared.trial.spec, shared.scoring
-    source, request = shared.trial.experiment.kept(spec.open(owner_key())), spec.record()
-    units = source.users if shared.trial.experiment.unit == "user" and source.users else source.examples
+    source, request = shared.trial.opened(), spec.record()
+    units = shared.trial.units_of(source)
     if scoring.score_on is None:
         rest, validation = hold_out(source, owner_key(), scoring.validation)
         request = {"source": request, "validation": scoring.validation}
         return Held(source=rest, validation=validation, request=request, units=units)
+    refuse_embeddings(shared.trial, f"`score_on={scoring.score_on}`")
     request = {"source": request, "scored on": scoring.score_on}
     validation = _public_test_part(scoring.score_on, source, spec.spec)
     if shared.trial.experiment.unit == "user":
@@ -187,26 +181,26 @@ def in_another_form(shared: Shared, held: Held, spec: str) -> Held:
     return read_anew
 
 
-def decided(shared: Shared, held: Held, change: Mapping[str, Any]) -> tuple[PrivacyPlan, Settings]:
-    """The plan and the settings of one run; in a private selection all have the selection's plan.
+def decided(shared: Shared, held: Held, change: Mapping[str, Any]) -> Any:
+    """What is decided of one run, with `plan` and `settings`; in a private selection all have the selection's plan.
 
     A run that simulates a larger one has that one's settings, and a plan of its own.
     """
-    experiment = shared.changed(change)
+    trial = shared.changed(change)
+    experiment = trial.experiment
     if experiment.delta is None:  # as the run with the best settings has it, and as records of both parts are promised
         experiment = replace(experiment, delta=default_delta(held.units))
     if shared.selection is None:
-        plan, settings, _ = experiment.decide(held.source)
-        return simulated(plan, shared.simulate), settings
+        found = replace(trial, experiment=experiment).decided(held.source)
+        return found._replace(plan=simulated(found.plan, shared.simulate))
     plan = shared.selection.plan  # what follows from the budget follows from that of the whole search
     experiment = replace(experiment, epsilon=None, noise_multiplier=plan.noise_multiplier, steps=plan.steps)
-    return plan, replace(experiment, batch_size=plan.expected_batch_size).decide(held.source).settings
+    return replace(experiment, batch_size=plan.expected_batch_size).decide(held.source)._replace(plan=plan)
 
 
 def job_for(shared: Shared, held: Held, number: int, change: Mapping[str, Any], run: RunDirectory) -> PrivateJob:
     """One run of the search, ready to begin or to go on."""
     selected = shared.selection is not None
-    plan, settings = decided(shared, held, change)
     start = Start.of(
         run,
         machine=shared.trial.machine,
@@ -216,14 +210,14 @@ def job_for(shared: Shared, held: Held, number: int, change: Mapping[str, Any], 
         origins=shared.origins,
     )
     source = held.source if selected else replace(held.source, test=held.validation)
-    around = {"clock": shared.changed(change).clock, "budget": None if selected else shared.trial.options.get("budget")}
-    return prepare(None, source, plan, settings, start, keep=0, **around)
+    budget = None if selected else shared.trial.options.get("budget")
+    return shared.changed(change).prepared(decided(shared, held, change), source, start, budget=budget)
 
 
 def refuse_each(shared: Shared, changes: Iterable[Mapping[str, Any]]) -> None:
     """Refuse a run that its choices alone make impossible, before any data are read."""
     for change in changes:
-        one = replace(shared.trial, experiment=shared.changed(change))
+        one = shared.changed(change)
         if "source" in change:
             one = replace(one, source=replace(shared.trial.spec, spec=change["source"]))
         one.refuse_at_once()
@@ -275,22 +269,18 @@ def try_each(shared: Shared, held: Held, space: Space) -> tuple[str, ...]:
     check_trial(shared.trial)
     found: set[str] = set()
     for change in tried(space):
-        plan, settings = decided(shared, held, change)
-        check_trainable(held.source, plan, settings, shared.changed(change).clock)
-        found.update(origins(held.source, settings))
+        one = decided(shared, held, change)
+        check_trainable(shared, held, change, one)
+        found.update(origins(held.source, one.settings))
     return tuple(sorted(found))
 
 
-def check_trainable(source: Source, plan: PrivacyPlan, settings: Settings, clock: Clock | None) -> None:
-    """Refuse settings that no run on this source could have; builds the model, and spends nothing."""
-    source.images_for(settings.views)
-    steps_by_time(source, plan, clock)
-    second_group(source, plan)
-    refuse_trained_on(source, trained_on(source, settings))
-    check_choices(build(None, source, settings, RunKey.from_seed(0)), settings, steps=plan.steps)
+def check_trainable(shared: Shared, held: Held, change: Mapping[str, Any], decided: Any) -> None:
+    """Refuse what no run on these data could have; spends nothing."""
+    shared.changed(change).check_trainable(decided, replace(held.source, test=held.validation))
 
 
-def check_trial(trial: Trial, run: RunDirectory | None = None) -> None:
+def check_trial(trial: AnyTrial, run: RunDirectory | None = None) -> None:
     """Refuse what is wrong with the machine, so that it is not taken for a candidate that cannot be trained."""
     recorded = recorded_performance(run) if run is not None else None
     check_machine(

@@ -22,7 +22,7 @@ from sfumato.search import space as spaces
 from sfumato.search.kept import FILE, PLOT, Ranking, begin, best_first, cost_together
 from sfumato.search.shared import Held, Scoring, Shared, decided, read, refuse_each, tried, try_each
 from sfumato.search.space import line_of, plain
-from sfumato.search.trial import Trial, of_trials
+from sfumato.search.trial import Trial, of_trials, refuse_embeddings
 from sfumato.search.workers import carried_out, rows_of
 
 CHECKED = 2
@@ -170,14 +170,15 @@ def simulate(
     was trained with, and never that of the plan that it simulates.
     """
     place = Path(directory)
-    spaces.check(space, spaces.VARIED)
+    refuse_embeddings(trial, "a simulation")
+    spaces.check(space, trial.varied)
     _refuse_numbers(factor, confirm)
     shared = replace(Shared.of(trial, scoring, processes), simulate=factor)
     changes = spaces.changes_of(space, place, candidates, trial.experiment.seed, keep=not dry_run)
     refuse_each(shared, tried(space))
     held = _public(shared)
     try_each(shared, held, space)
-    full = [decided(replace(shared, simulate=1), held, change)[0] for change in changes]
+    full = [decided(replace(shared, simulate=1), held, change).plan for change in changes]
     plans = [simulated(plan, factor) for plan in full]
     found = Simulation(
         changes=tuple(changes),

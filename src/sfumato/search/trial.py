@@ -6,22 +6,30 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar
 
 from sfumato._checks import SfumatoError
 from sfumato._choices import nearest
 from sfumato._renamed import warn_renamed
 from sfumato.data import Source, SourceSpec
 from sfumato.experiment.as_recipe import request_of
-from sfumato.experiment.experiment import Experiment
+from sfumato.experiment.drift import second_group
+from sfumato.experiment.experiment import Decided, Experiment
 from sfumato.observers.observer import Observer
 from sfumato.observers.progress import Progress, read_source
 from sfumato.privacy import Search
+from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.directory import RunDirectory
+from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.runs.run import Run, read
+from sfumato.search.space import VARIED
+from sfumato.training.descent import check_choices
 from sfumato.training.job import PrivateJob
+from sfumato.training.parts.clock import steps_by_time
 from sfumato.training.parts.registry import OPTIONS
 from sfumato.training.preparation import beforehand, resume
+from sfumato.training.preparation.building import build
+from sfumato.training.preparation.origins import trained_on
 from sfumato.training.preparation.prepare import check_machine, own_threads, prepare
 from sfumato.training.preparation.start import Machine, Start
 from sfumato.training.run import execute
@@ -32,6 +40,86 @@ EarlierSearch = Callable[[Source], Search | None]
 """The search, if any, that an experiment's settings came from, where it looked at these data and nothing covers it."""
 Observers = Callable[[PrivateJob, RunDirectory], Sequence[Observer]]
 """The further observers of a run."""
+
+
+class AnyTrial(Protocol):
+    """A training as it is asked for, of classifiers or embeddings, which can be repeated and varied: a frozen dataclass
+    with at least `experiment`, `source`, `device`, `threads`, `options` and `earlier_search`."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def experiment(self) -> Any:
+        """What was chosen."""
+        ...
+
+    @property
+    def device(self) -> str | None:
+        """Where to compute."""
+        ...
+
+    @property
+    def threads(self) -> int | None:
+        """CPU threads."""
+        ...
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What is wanted of the parts around the run, by name."""
+        ...
+
+    @property
+    def spec(self) -> SourceSpec:
+        """The source with its declarations."""
+        ...
+
+    @property
+    def machine(self) -> Machine:
+        """Where to compute."""
+        ...
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """The fields of the experiment that a search may vary."""
+        ...
+
+    def opened(self) -> Source:
+        """The source, read."""
+        ...
+
+    def units_of(self, source: Source) -> int:
+        """How many units the promise may be for: examples, or users."""
+        ...
+
+    def decided(self, source: Source) -> Any:
+        """What is decided for this source: a named tuple with `plan` and `settings`."""
+        ...
+
+    def prepared(self, decided: Any, source: Source, start: Start, *, budget: str | None = None) -> Any:
+        """The job of one run of a search, by what was decided."""
+        ...
+
+    def check_trainable(self, decided: Any, source: Source) -> None:
+        """Refuse what no run on this source could have; spends nothing."""
+        ...
+
+    def refuse_at_once(self) -> None:
+        """Refuse what its choices alone decide to be impossible, before any data are read."""
+        ...
+
+    def searched(self, source: Source) -> Search | None:
+        """The search that the choices came from, where it looked at these data and nothing covers it."""
+        ...
+
+    def refuse_figures(self) -> None:
+        """Refuse figures that would cost their epsilon each time."""
+        ...
+
+    def trained(
+        self, directory: str | os.PathLike[str], progress: Progress, *, observers: Callable[..., Any] | None = None
+    ) -> Any:
+        """Its run: begun, resumed, or read where it is finished."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +163,37 @@ class Trial:
                 near = nearest(name, OPTIONS)
                 remedy = f"did you mean {near}" if near else f"there are {', '.join(OPTIONS)}"
                 raise SfumatoError(f"options has {name!r}, which no run knows", remedy)
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """The fields of the experiment that a search may vary."""
+        return VARIED
+
+    def opened(self) -> Source:
+        """The source, read."""
+        return self.experiment.kept(self.spec.open(owner_key()))
+
+    def units_of(self, source: Source) -> int:
+        """How many units the promise is for: examples, or users."""
+        return source.users if self.experiment.unit == "user" and source.users else source.examples
+
+    def decided(self, source: Source) -> Decided:
+        """Plan and settings for this source."""
+        return self.experiment.decide(source)
+
+    def prepared(self, decided: Decided, source: Source, start: Start, *, budget: str | None = None) -> PrivateJob:
+        """The job of one run of a search, by what was decided."""
+        around = {"clock": self.experiment.clock, "budget": budget}
+        return prepare(None, source, decided.plan, decided.settings, start, keep=0, **around)
+
+    def check_trainable(self, decided: Decided, source: Source) -> None:
+        """Refuse what no run on this source could have; builds the model, and spends nothing."""
+        plan, settings = decided.plan, decided.settings
+        source.images_for(settings.views)
+        steps_by_time(source, plan, self.experiment.clock)
+        second_group(source, plan)
+        refuse_trained_on(source, trained_on(source, settings))
+        check_choices(build(None, source, settings, RunKey.from_seed(0)), settings, steps=plan.steps)
 
     def refuse_figures(self) -> None:
         """Refuse to publish figures of each of several trainings, which would cost their epsilon each time, or of
@@ -141,6 +260,14 @@ class Trial:
             resume.compare(job, run, going_on=False)
             return read(run)
         return execute(job, run, progress=progress, observers=observers(job, run) if observers else ())
+
+
+def refuse_embeddings(trial: AnyTrial, what: str) -> None:
+    """Refuse a search that goes by right answers for a training of embeddings."""
+    if not isinstance(trial, Trial):
+        raise SfumatoError(
+            f"{what} counts right answers, which embeddings don't give", "search openly: public or uncovered"
+        )
 
 
 def of_trials(search: Callable[P, T]) -> Callable[P, T]:

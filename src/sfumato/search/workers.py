@@ -24,6 +24,7 @@ from sfumato.evaluation import accuracy
 from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.observers.progress import Progress
 from sfumato.privacy import Ledger
+from sfumato.report import figure_of
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.search.shared import Held, Shared, check_trial, in_another_form, job_for, read
@@ -132,8 +133,9 @@ def rows_of(
     progress.begin("searching", len(changes))
     for done, (number, found) in enumerate(carried_out(shared, changes, places, processes=processes, held=held), 1):
         rows[number] = {**found, "run": str(places[number])}
-        progress.report(f"{line_of(changes[number])}: {found['accuracy']:.2%}")
-        progress.advance(done, f"best {max(row['accuracy'] for row in rows if row):.1%}")
+        figure = figure_of(found)
+        progress.report(f"{line_of(changes[number])}: {found[figure]:.2%}")
+        progress.advance(done, f"best {max(row[figure] for row in rows if row):.1%}")
     return rows
 
 
@@ -221,11 +223,11 @@ def figures(run: RunDirectory) -> dict[str, Any]:
     result = run.read_json(names.EVALUATION)
     statement = run.read_json(names.STATEMENT)
     last = run.rows()[-1]
+    figure = figure_of(result)
+    measured = ("recall", "far") if figure == "recall" else ("accuracy", "top5", "loss")
     return {
-        "accuracy": result["accuracy"],
-        "top5": result["top5"],
-        "loss": result["loss"],
-        "accuracy_of_last_weights": last.get("accuracy_of_last_weights"),
+        **{name: result[name] for name in measured},
+        f"{figure}_of_last_weights": last.get(f"{figure}_of_last_weights"),
         "epsilon": statement.get("planned", statement)["epsilon"],
         "noise_multiplier": statement["plan"]["noise_multiplier"],
         "steps": statement["plan"]["steps"],

@@ -137,7 +137,7 @@ def _steps_from(
                 descend(optimizer, trained, gradient)
             average = average if averaging is None else averaging.update(average, trained, step)
             if step + 1 in kept:
-                _keep(run, trained, ledger, step + 1)
+                _keep(run, job.released(dict(trained)), ledger, step + 1)
             outputs, stop = None, False
             if scorer is not None and step + 1 in due:
                 outputs = scorer.outputs(weights_of(module, averaging, average))
@@ -260,11 +260,11 @@ def _of_last_weights(scorer: Measure, module: nn.Module) -> dict[str, Any]:
     return {f"{scorer.figure}_of_last_weights": last[scorer.figure]}
 
 
-def _keep(run: RunDirectory, trained: Mapping[str, Tensor], ledger: Ledger | None, steps: int) -> None:
-    """Write the trained parameters down for good, once the ledger has what they cost."""
+def _keep(run: RunDirectory, released: Mapping[str, Tensor], ledger: Ledger | None, steps: int) -> None:
+    """Write the trained parameters that are released down for good, once the ledger has what they cost."""
     if ledger is not None:
         _synced(ledger, steps)
-    kept_weights.save(run, steps, {name: value.detach() for name, value in trained.items()})
+    kept_weights.save(run, steps, {name: value.detach() for name, value in released.items()})
 
 
 def _save(

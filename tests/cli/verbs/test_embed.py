@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 from sfumato.cli import main
 from sfumato.data import open_source
+from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.training import loop
 
@@ -301,3 +303,89 @@ def test_a_result_below_its_beginning_is_said_in_the_first_line(people, workplac
     first = capsys.readouterr().out.lstrip().splitlines()[0]
     assert first.startswith("Worse than its beginning: recall 0.00%, and ")
     assert first in (workplace / "run" / "report.html").read_text("utf-8")
+
+
+def test_weights_of_rounds_are_kept_aggregated_and_verified(people, call):
+    """With a head over all classes too, which is never written down."""
+    for method in ("fedemb", "fedavg"):
+        call(f"embed {people} {QUICK} --method {method} --keep 2 --output {method}")
+        kept = [one.name for one in sorted(Path(method, "kept").iterdir())]
+        assert kept == [f"step-0000000{step}.safetensors" for step in (1, 3)]
+        last, whole = (load_file(Path(method, name)) for name in (f"kept/{kept[1]}", "model.safetensors"))
+        assert last.keys() == whole.keys()
+        assert all(torch.equal(value, whole[name]) for name, value in last.items())
+        assert "its weights after steps 1, 3" in Path(method, "statement.json").read_text()
+        call(f"aggregate {method} --last 2")
+        call(f"evaluate {method}/aggregate-upa.safetensors {people} --far 0.1 --json")
+        call(f"verify {method}")
+    for refused in ("--method opa", "--last 1 --method omv"):
+        assert "and the model gives embeddings; leave score_on out" in call(f"aggregate fedemb {refused}", status=1)
+
+
+def test_how_many_weights_are_kept_is_said_before_and_by_rule(people, call):
+    assert re.search(r"weights kept +3, after steps 1 to 3: ", call(f"embed {people} {QUICK} --dry-run"))
+    assert re.search(r"weights kept +none\n", call(f"embed {people} {QUICK} --keep 0 --dry-run"))
+    told = call(f"embed {people} --method whiten --epsilon 8 --keep 3", status=1)
+    assert "keep is 3, and method whiten has no rounds by a plan" in told.replace("--keep", "keep")
+    assert "must be at least 1" in call(f"embed {people} {QUICK} --keep -1", status=1)
+
+
+def test_a_rule_says_how_many_kept_weights_are_averaged(people, call):
+    """The noise of a mean of clients is divided by their number."""
+    call(f"embed {people} {QUICK.replace('--steps 3', '--steps 12')} --output run")
+    assert "as far as noise explains how they differ" in call("aggregate run")
+    call(f"embed {people} {QUICK} --quantile 0.4 --output quantile")
+    assert "the clipping norm follows a quantile" in call("aggregate quantile", status=1)
+
+
+def test_several_seeds_give_a_mean_an_interval_and_the_promise_of_all_together(people, call):
+    command = f"embed {people} {QUICK} --seeds 3 --far 0.2 --output many"
+    found = json.loads(call(f"{command} --json"))
+    assert len({*found["recalls"]}) > 1
+    assert (found["far"], found["runs"]) == (0.2, ["many/1", "many/2", "many/3"])
+    assert found["recall"] == pytest.approx(np.mean(found["recalls"]))
+    half = 4.302653 * np.std(found["recalls"], ddof=1) * (4 / 3) ** 0.5  # t with 2 degrees of freedom
+    ends = max(0, found["recall"] - half), min(1, found["recall"] + half)
+    assert found["interval"] == pytest.approx(ends, abs=1e-6)
+    plan = PrivacyPlan.from_dict(json.loads(Path("many/1/plan.json").read_text()))
+    assert found["epsilon_of_all"] == pytest.approx(plan.epsilon(steps=3 * plan.steps, delta=plan.delta), rel=1e-3)
+    assert found["promises"]
+    assert json.loads(call(f"{command} --json")) == found, "finished runs are read, not trained again"
+    told = call(command)
+    assert f"recall at a false accept rate of 0.2  mean {found['recall']:.2%}, standard deviation" in told
+    assert "in 95% of cases" in told
+    assert "All 3 runs on these data that stand there, planned in advance, are together (" in told
+    assert "for a person who is in each of them" in told
+
+
+def test_seeds_that_are_given_promise_nothing_and_count_on(people, call):
+    told = call(f"embed {people} {QUICK} --seeds 2 --seed 5 --output many")
+    assert "so their weights promise nothing to anybody. The plans of all 2 that stand there" in told
+    assert [json.loads(Path(f"many/{run}/settings.json").read_text())["settings"]["seed"] for run in (1, 2)] == [5, 6]
+
+
+@pytest.mark.parametrize("options", ["--epsilon 8", "--public --method central --model linear --dimension 8 --steps 2"])
+def test_several_seeds_without_a_plan_have_no_epsilon(people, call, options):
+    command = f"embed {people} {options} --device cpu --threads 1 --seeds 2 --output many"
+    found = json.loads(call(f"{command} --json"))
+    assert (found["promises"], found["epsilon"], found["epsilon_of_all"]) == (False, None, None)
+    told = call(command)
+    assert "over 2 runs" in told
+    assert "together" not in told
+
+
+def test_seeds_are_refused_with_a_dry_run_and_processes(people, call):
+    told = call(f"embed {people} {QUICK} --seeds 2 --dry-run", status=1)
+    assert "leave --seeds out to see what one run takes" in told
+    assert "and --seeds is asked for" in call(f"embed {people} {QUICK} --seeds 2 --processes 2", status=1)
+    assert "seeds must be at least 1" in call(f"embed {people} {QUICK} --seeds 0", status=1).replace("--", "")
+
+
+def test_averages_are_those_of_the_reference(people, call):
+    """None by rule, but that of `train` where its steps are taken."""
+    for method, clients, expected in (("fedemb", "--clients 2", 0.0), ("dpsgd", "", 0.9999)):
+        options = QUICK.replace("--clients 2", clients)
+        told = call(f"embed {people} {options} --method {method} --dry-run --json")
+        assert json.loads(told.splitlines()[-1])["settings"]["ema"] == expected
+    rows = Path(__file__).parents[3].joinpath("docs/reference.md").read_text("utf-8").split("## sfumato embed")[1]
+    assert "| 0; with `dpsgd` 0.9999, the rule of `train` |" in rows.split("## sfumato")[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path as FilePath
@@ -313,6 +314,20 @@ def source_spec(options: SourceChoices, spec: str, **by_rule: Any) -> SourceSpec
     if options.public and private:
         raise SfumatoError("--public and --private are both given", "say which of the two the data are")
     return SourceSpec(spec=spec, **given, public=options.public if options.public or private else None)
+
+
+def refuse_several(asked: Mapping[str, bool]) -> None:
+    """Refuse several processes for what is not one private run: the names of what is asked for."""
+    for what in [name for name, given in asked.items() if given]:
+        raise SfumatoError(
+            f"several processes take the steps of one private run, and {what} is asked for", "use one process"
+        )
+
+
+def refuse_seeds_foreseen(*, dry_run: bool) -> None:
+    """Refuse a dry run of several runs, which are all alike."""
+    if dry_run:
+        raise SfumatoError("--seeds and --dry-run are both given", "leave --seeds out to see what one run takes")
 
 
 def stem_of(what: str) -> str:

@@ -30,11 +30,13 @@ SCHEME, FOLDER = "recipe:", Path(__file__).resolve().parents[2] / "recipes"
 ABOUT, ROW = "about", "row"
 SEARCH, MATERIALS = "search", ("material", "pixels")
 NOT_OPTIONS = (ABOUT, ROW, "sweep", SEARCH)
+_KINDS = (EmbeddingExperiment, Experiment, Declared)
 
 
 def _of_type(words: str) -> tuple[str, ...]:
-    kinds = (Experiment, EmbeddingExperiment, Declared)
-    known = {name: one.metadata.get("given_as") or one.type for kind in kinds for name, one in choices_of(kind).items()}
+    known = {
+        name: one.metadata.get("given_as") or one.type for kind in _KINDS for name, one in choices_of(kind).items()
+    }
     return tuple(name for name, kind in known.items() if re.fullmatch(rf"{re.escape(words)}( \| None)*", str(kind)))
 
 
@@ -86,13 +88,26 @@ def read(what: str, given: Mapping[str, Any], known: Collection[str], verb: str 
         known: names of the options that the verb has.
         verb: whose recipe it must be.
     """
-    data = table_of(what)
-    command = str(data.get(ABOUT, {}).get("command", "")).split()
+    data, command = table_of(what), command_of(what)
     own = ("pretrain", "embed", "noise-study")  # whose options are their own; all other verbs share theirs
     if verb and len(command) > 1 and command[1] != verb and (command[1] in own or verb in own):
         raise SfumatoError(f"{title(what)} is for sfumato {command[1]}", f"run sfumato {command[1]} {what}")
     shared = {name.replace("-", "_"): value for name, value in data.items() if name not in NOT_OPTIONS}
     return _checked(what, shared | _chosen(what, _rows(what, data), given), known)
+
+
+def command_of(what: str) -> list[str]:
+    """The command that the recipe names as its own, in words."""
+    return str(table_of(what).get(ABOUT, {}).get("command", "")).split()
+
+
+def embeds(what: str) -> bool:
+    """Whether the recipe is of a training of embeddings: by its command, or by options that nothing else has."""
+    if not named_by(what):
+        return False
+    own, others = ({*choices_of(kind)} for kind in _KINDS[:2])
+    options = {name.replace("-", "_") for name in table_of(what)}
+    return command_of(what)[1:2] == ["embed"] or bool((own - others) & options)
 
 
 def label_of(what: str) -> str | None:

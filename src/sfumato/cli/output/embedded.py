@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sfumato.cli.output import console
-from sfumato.cli.output.outcome import audit_of, by_processes, show_audit, show_uses, uses_of
+from sfumato.cli.output.outcome import audit_of, by_processes, kept_words, show_audit, show_uses, uses_of
 from sfumato.observers.progress import duration
 from sfumato.privacy.statements.rounding import rounded_up
 
@@ -117,6 +117,8 @@ def show_dry_run(job: AnyJob, run: RunDirectory, *, json: bool) -> None:
     else:
         rows |= {"memory": f"{average_bytes(job) / (1 << 20):.1f} MiB for averaged weights"}
         rows["parameters"] = f"{parameters:,}"
+    if not isinstance(job, PublicJob) and not at_features:
+        rows["weights kept"] = kept_words(job)
     if expected is not None:
         rows["time"] = f"about {duration(expected)} on {job.performance.device}{by_processes(own().count)}"
     spelt = ((name, f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in rows.items())

@@ -232,7 +232,7 @@ def foreseen(job: PrivateJob, run: RunDirectory) -> tuple[dict[str, Any], list[t
             f"{expected.data_bytes / mebibyte:.0f} MiB for the data, "
             f"{expected.average_bytes / mebibyte:.1f} MiB for averaged weights",
         ),
-        ("weights kept", _kept(job)),
+        ("weights kept", kept_words(job)),
         *([] if (idle := idle_words(job, expected.processes)) is None else [("note", idle)]),
         *([] if figures is None else [("figures", f"for epsilon {figures.epsilon:g}: {figures.words}")]),
     ]
@@ -254,7 +254,7 @@ def show_dry_run(job: PrivateJob, run: RunDirectory, *, json: bool) -> None:
     console.figures(data, rows, console.nothing_spent(f"{data['would']} the run in {run.path}"), json=json)
 
 
-def _kept(job: PrivateJob) -> str:
+def kept_words(job: PrivateJob) -> str:
     """How many weights of single steps are kept beside the model, and what they take."""
     from sfumato.training.descent import trained_bytes
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato.cli.output import console
+from sfumato.privacy import Statement
 from sfumato.privacy.statements.rounding import rounded_up
 
 if TYPE_CHECKING:
@@ -64,21 +65,14 @@ def show_dry_run(found: Foreseen[tuple[dict[str, Any], list[tuple[str, str]]]], 
 
 
 def show_seeds(found: Repeated, *, json: bool) -> None:
-    """Median, spread, and what all runs cost together."""
-    accuracies, statement = found.accuracies, found.runs[0].statement
+    """What was measured of the runs, and what all of them cost together."""
+    embeds, statement = found.figure == "recall", found.runs[0].statement
     if json:
         console.as_json(
             {
-                "accuracy": found.median,
-                "spread": found.spread,
-                "accuracies": accuracies,
-                "top5": found.top5,
-                "averages": [
-                    {"weights": name, "accuracy": mean, "deviation_over_runs": runs, "deviation_over_steps": steps}
-                    for name, mean, runs, steps in found.averages
-                ],
+                **(_recalls(found) if embeds else _accuracies(found)),
                 "runs": [str(run.directory) for run in found.runs],
-                **statement.figures,
+                **(statement.figures if isinstance(statement, Statement) else {"promises": False, "epsilon": None}),
                 "epsilon_of_all": found.epsilon,
                 "adjacency_of_all": found.adjacency,
                 "epsilon_of_all_uses": found.epsilon_of_all_uses,
@@ -88,11 +82,18 @@ def show_seeds(found: Repeated, *, json: bool) -> None:
         )
         return
     console.result()
+    if embeds:
+        name, middle = found.runs[0].measured[0][0], f"mean {found.mean:.2%}"
+    else:
+        name, middle = "test accuracy", f"median {found.median:.2%}"
     console.result(
-        f"test accuracy  median {found.median:.2%}, standard deviation {found.spread:.2%} "
-        f"over {len(accuracies)} runs ({min(accuracies):.2%} to {max(accuracies):.2%})"
+        f"{name}  {middle}, standard deviation {found.spread:.2%} "
+        f"over {len(found.values)} runs ({min(found.values):.2%} to {max(found.values):.2%})"
     )
-    if found.top5 is not None:
+    if embeds and found.interval is not None:
+        low, high = found.interval
+        console.result(f"another run    {low:.2%} to {high:.2%} in 95% of cases")
+    if not embeds and found.top5 is not None:
         console.result(f"top five       median {found.top5:.2%}")
     if found.averages:
         console.result()
@@ -100,10 +101,12 @@ def show_seeds(found: Repeated, *, json: bool) -> None:
             ("averages of kept weights", "mean", "deviation over runs", "over steps"),
             [(name, f"{mean:.2%}", f"{runs:.2%}", f"{steps:.2%}") for name, mean, runs, steps in found.averages],
         )
-    if not statement.circumstances.test_public:
+    if not found.open:
         console.note("note: measured on private data; keep these figures to yourself")
     console.result()
     console.paragraph(f"One run: {statement.sentence}")
+    if found.epsilon is None or not isinstance(statement, Statement):
+        return
     one = "a person who" if statement.plan.users else "an example that"
     they = f"All {found.standing} runs on these data that stand there, planned in advance, are together"
     if not found.promises:
@@ -113,8 +116,33 @@ def show_seeds(found: Repeated, *, json: bool) -> None:
         f"adjacency for {one} is in each of them."
     )
     _show_other_runs(found, found.epsilon)
-    if not statement.circumstances.test_public:
+    if not found.open:
         console.result(UNCOVERED)
+
+
+def _accuracies(found: Repeated) -> dict[str, Any]:
+    """What was measured of classifiers."""
+    return {
+        "accuracy": found.median,
+        "spread": found.spread,
+        "accuracies": found.accuracies,
+        "top5": found.top5,
+        "averages": [
+            {"weights": name, "accuracy": mean, "deviation_over_runs": runs, "deviation_over_steps": steps}
+            for name, mean, runs, steps in found.averages
+        ],
+    }
+
+
+def _recalls(found: Repeated) -> dict[str, Any]:
+    """What was measured of embeddings."""
+    return {
+        "recall": found.mean,
+        "far": found.runs[0].figures["far"],
+        "spread": found.spread,
+        "interval": found.interval,
+        "recalls": found.values,
+    }
 
 
 def _promise(found: Curve | Foreseen[Any]) -> str:
@@ -128,7 +156,7 @@ def _promise(found: Curve | Foreseen[Any]) -> str:
 
 def _show_other_runs(found: Curve | Foreseen[Any] | Repeated, epsilon: float) -> None:
     """What all of the owner's runs on these data come to, where that is more."""
-    if found.epsilon_of_all_uses > epsilon:
+    if found.epsilon_of_all_uses is not None and found.epsilon_of_all_uses > epsilon:
         console.result(
             f"With your other runs on these data that are known here: epsilon {rounded_up(found.epsilon_of_all_uses)}, "
             f"for {found.adjacency_of_all_uses} adjacency."

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato.cli.output import console
 from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.report import figure_of
 from sfumato.search.space import line_of, plain
 
 if TYPE_CHECKING:
@@ -40,17 +41,19 @@ def show_ranking(found: Ranking, search: str, varied: Sequence[str], place: Path
     if json:
         console.as_json({"search": search, **found.to_dict()})
         return
-    head = [name.replace("_", " ") for name in (*varied, "accuracy", _epsilon(found), "run")]
+    figure = figure_of(found.rows[0])
+    head = [name.replace("_", " ") for name in (*varied, figure, _epsilon(found), "run")]
     lines = [
         [
             *(f"{row[name]:.4g}" if isinstance(row[name], float) else str(row[name]) for name in varied),
-            *(f"{row['accuracy']:.2%}", f"{row['epsilon']:.3f}", row["run"]),
+            *(f"{row[figure]:.2%}", f"{row['epsilon']:.3f}", row["run"]),
         ]
         for row in found.rows
     ]
     _show_rows(found, head, lines)
     console.note(f"{place / PLOT}   what was found, setting by setting")
-    console.note(f"sfumato train {place / best}   trains on the whole training part with the best settings")
+    verb = "embed" if figure == "recall" else "train"
+    console.note(f"sfumato {verb} {place / best}   trains on the whole training part with the best settings")
 
 
 def announce_changes(found: Comparison) -> None:
@@ -67,14 +70,14 @@ def show_comparison(found: Comparison, search: str, *, json: bool) -> None:
     lines = [
         (
             line_of(row["change"]),
-            f"{row['accuracy']:.2%}",
+            f"{row[figure_of(row)]:.2%}",
             f"{100 * row['difference']:+.2f}" if row["change"] else "",
             f"{row['epsilon']:.3f}",
             str(row["run"]),
         )
         for row in found.rows
     ]
-    _show_rows(found, ("change", "accuracy", "difference", _epsilon(found), "run"), lines, texts=1)
+    _show_rows(found, ("change", figure_of(found.rows[0]), "difference", _epsilon(found), "run"), lines, texts=1)
 
 
 def _epsilon(found: Ranking | Comparison) -> str:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from sfumato.cli.options.choices import Begins, Together
+from sfumato.cli.options import recipe
+from sfumato.cli.options.choices import Begins, Together, refuse_seeds_foreseen, refuse_several, stem_of
 from sfumato.cli.options.observed import Observed
-from sfumato.cli.options.spellings import BudgetName, Examples, SourceRecipeOrRun, Whole, spelt
+from sfumato.cli.options.spellings import BudgetName, Examples, SourceRecipeOrRun, Whole, WholeByRule, spelt
 from sfumato.embedding.choices import BudgetOfRounds, ClientChoices, ServerChoices
 from sfumato.embedding.experiment import EmbeddingExperiment
 from sfumato.experiment.budget import NoiseMade, Pair
-from sfumato.observers.progress import Bars, read_source
+from sfumato.observers.progress import Bars
 
 if TYPE_CHECKING:
     from sfumato.embedding.job import AnyJob
+    from sfumato.embedding.trial import EmbeddingTrial
+    from sfumato.observers.observer import Observer
     from sfumato.runs.directory import RunDirectory
 
 
@@ -38,9 +42,15 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
     """The data are private, although the source is a published one."""
     budget: BudgetName = None
     """Reserve the whole plan in this budget before the first round: see sfumato budget."""
+    keep: WholeByRule = None
+    """How many weights of single rounds are kept beside the model, half of them of the very last rounds, for sfumato
+    aggregate. By rule 20, or as many as take 64 MiB, or none where that is below 4."""
     audit: Whole = None
     """Put so many canary users, random directions of the weights, into the rounds or leave them out, each by a fair
     coin, and say which epsilon their guessed coins prove at least, and what it is estimated at."""
+    seeds: Whole = None
+    """Train this often, with a key of its own each time, and print the mean of recall and where it would lie in another
+    run."""
     dry_run: bool = False
     """Check everything, print the plan and the model, and spend nothing."""
 
@@ -50,46 +60,56 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
         if self.resumes(self.what):
             self._resume()
             return
+        if self.seeds is not None:
+            self._repeated(self.seeds)
+            return
         chosen = self.with_recipe(self.what)
         run = chosen.directory()
         from sfumato.cli.output import embedded
-        from sfumato.embedding import canary_users
-        from sfumato.embedding.run import begin, job_of
-        from sfumato.experiment import users
-        from sfumato.experiment.as_recipe import request_of
-        from sfumato.training.parts import budgeted
-        from sfumato.training.preparation.prepare import check_machine
-        from sfumato.training.preparation.start import Machine, Start
+        from sfumato.training.run import execute
 
-        experiment = chosen.experiment
-        spec = replace(chosen.spec, open_set=True)  # the test part may have classes of its own
-        experiment.refuse_at_once(spec)
-        budgeted.check(chosen.budget, public=spec.is_public)
-        canary_users.check(chosen.audit, experiment.chosen)
-        performance = {"device": chosen.device, "threads": chosen.threads}
-        start = Start(machine=Machine(**performance))
-        check_machine(start.machine)
+        trial = replace(chosen.trial(), notes=tuple(chosen.notes_on(run)))
         with Bars() as progress:
-            source = users.kept(read_source(spec, progress), chosen.per_user)
+            job = trial.job(run, progress)
             if self.dry_run:
-                job, reasons = job_of(experiment, source, start=start, budget=chosen.budget, audit=chosen.audit)
-                for line in reasons:
-                    progress.report(line)
                 embedded.show_dry_run(job, run, json=self.json)
                 return
-            for line in chosen.notes_on(run):
-                progress.report(line)
-            observers = self.observers(run, progress, public=source.public)
-            around = {"budget": chosen.budget, "audit": chosen.audit}
-            how = {
-                **performance,
-                **around,
-                "progress": progress,
-                "observers": observers,
-                "request": request_of(spec, experiment, start.machine, around),
-            }
-            finished = begin(experiment, source, run, **how)
+            observers = self.observers(run, progress, public=job.source.public)
+            finished = execute(job, run, progress=progress, observers=observers)
         embedded.show(finished, json=self.json)
+
+    def trial(self) -> EmbeddingTrial:
+        """One training as it is requested here."""
+        from sfumato.embedding.trial import EmbeddingTrial
+
+        return EmbeddingTrial(
+            experiment=self.experiment,
+            source=self.spec,
+            device=self.device,
+            threads=self.threads,
+            options={"budget": self.budget, "audit": self.audit, "keep": self.keep},
+            earlier_search=partial(recipe.uncovered_search, self.what, self.source),
+        )
+
+    def refuse_together(self) -> None:
+        """Refuse several processes for several runs."""
+        refuse_several({"--seeds": self.seeds is not None})
+
+    def _repeated(self, seeds: int) -> None:
+        """Train by several keys, and say what came of it."""
+        from sfumato import search
+        from sfumato.cli.output import repeated
+
+        refuse_seeds_foreseen(dry_run=self.dry_run)
+        trial = self.with_recipe(self.what).trial()
+        directory = self.output or f"runs/{stem_of(self.what)}-seeds"
+        with Bars(repeating=False) as progress:
+
+            def observers(job: AnyJob, run: RunDirectory) -> tuple[Observer, ...]:
+                return self.observers(run, progress, public=job.source.public)
+
+            found = search.seeds(trial, seeds, directory=directory, observers=observers, progress=progress)
+        repeated.show_seeds(found, json=self.json)
 
     def of_record(self, path: str) -> tuple[AnyJob, RunDirectory]:
         """The job of a run directory, from its record."""

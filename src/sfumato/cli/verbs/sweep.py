@@ -15,6 +15,7 @@ from sfumato.observers.progress import Bars
 from sfumato.search.space import VARIED
 
 if TYPE_CHECKING:
+    from sfumato.cli.verbs.embed import Embed
     from sfumato.privacy import CandidateCount
     from sfumato.search import Ranking, Simulation
 
@@ -68,11 +69,13 @@ class Sweep(PrivateChoices):
 
     def run(self) -> None:
         """Search, and show what was found."""
-        chosen = self.with_recipe(self.what)
+        embed = self._of_embeddings() if recipe.embeds(self.what) else None
+        chosen = self.with_recipe(self.what) if embed is None else self._as(embed)
         from sfumato import search
         from sfumato.cli.output import searched
 
-        varied = (*VARIED, "source") if self.one_at_a_time else VARIED
+        known = VARIED if embed is None else embed.trial().varied
+        varied = (*known, "source") if self.one_at_a_time else known
         given = [text for together in self.vary for text in together]
         rules = space.read(given, self.what, varied, trust_code=self.trust_code)
         mode = chosen.mode()
@@ -81,7 +84,8 @@ class Sweep(PrivateChoices):
         of_many = "epsilon" in rules and not self.one_at_a_time  # then that of the options is nobody's
         share = {} if chosen.validation is None else {"validation": chosen.validation}
         with Bars() as progress:
-            trial = (replace(chosen, epsilon=None) if of_many else chosen).trial()
+            asked = chosen if embed is None else embed
+            trial: Any = (replace(asked, epsilon=None) if of_many else asked).trial()
             if chosen.budget is not None:
                 trial = replace(trial, options={"budget": chosen.budget})
             how: dict[str, Any] = {
@@ -114,8 +118,24 @@ class Sweep(PrivateChoices):
                 if chosen.dry_run:
                     searched.announce_runs(found, json=chosen.json)
                 else:
-                    write(place / BEST, chosen.best(found).encode(), private=True)
+                    write(place / BEST, chosen.best(found, embed).encode(), private=True)
                     searched.show_ranking(found, mode, list(rules), place, BEST, json=chosen.json)
+
+    def _of_embeddings(self) -> Embed:
+        """The training of embeddings that the recipe is of, with the options that it has. Refuses others."""
+        from sfumato.cli.verbs.embed import Embed
+
+        _ = self.experiment  # refuses several budgets
+        own = {one.name for one in fields(Sweep)} - {one.name for one in fields(PrivateChoices)}
+        given = {name: value for name, value in self.given.items() if name not in own}
+        if odd := sorted(set(given) - {one.name for one in fields(Embed)}):
+            option, what = f"--{odd[0].replace('_', '-')}", recipe.title(self.what)
+            raise SfumatoError(f"{option} is given, and {what} trains embeddings", "leave it out")
+        return Embed(what=self.what, **given).with_recipe(self.what)
+
+    def _as(self, embed: Embed) -> Sweep:
+        """This search with the source of that training."""
+        return replace(self, source=embed.source, public=embed.public, private=embed.private)
 
     def show_simulation(self, found: Simulation, place: Path) -> None:
         """What a search by simulation found, and the command that trains at full size."""
@@ -157,7 +177,7 @@ class Sweep(PrivateChoices):
             given["vary"] = tuple(text for together in self.vary for text in together)
         return {name: repr(value) for name, value in given.items() if name not in FREE}
 
-    def best(self, found: Ranking) -> str:
+    def best(self, found: Ranking, embed: Embed | None = None) -> str:
         """The best settings as a recipe for the whole training part.
 
         The statement of its run speaks of the search where the data are private: those with these keyed materials.
@@ -167,18 +187,19 @@ class Sweep(PrivateChoices):
             "# The best settings of a search, for the whole training part.",
             "# Chosen by exact scores: on private data no epsilon covers that, and one more run costs more.",
             "",
-            *(f"{name.replace('_', '-')} = {toml(value)}" for name, value in self.chosen_of(found).items()),
+            *(f"{name.replace('_', '-')} = {toml(value)}" for name, value in self.chosen_of(found, embed).items()),
+            *([] if embed is None else ["", "[about]", 'command = "sfumato embed"']),
             "",
             "[search]",
             *(f"{name} = {toml(value)}" for name, value in search.items()),
         ]
         return "\n".join(lines) + "\n"
 
-    def chosen_of(self, found: Ranking) -> dict[str, Any]:
+    def chosen_of(self, found: Ranking, embed: Embed | None = None) -> dict[str, Any]:
         """The options of a training with the best settings, by name."""
-        left_out = {*NOT_IN_RECIPES, "output", "seed", "public"}
-        known = [field for field in fields(PrivateChoices) if field.name not in left_out]
-        chosen = {one.name: getattr(self, one.name) for one in known if getattr(self, one.name) != one.default}
+        left_out, asked = {*NOT_IN_RECIPES, "output", "seed", "public", "budget"}, embed or self
+        known = [one for one in fields(PrivateChoices if embed is None else embed) if one.name not in left_out]
+        chosen = {one.name: getattr(asked, one.name) for one in known if getattr(asked, one.name) != one.default}
         return chosen | dict(found.best)
 
     def mode(self) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe, spellings
-from sfumato.cli.options.choices import PrivateChoices, Together, stem_of
+from sfumato.cli.options.choices import PrivateChoices, Together, refuse_seeds_foreseen, refuse_several, stem_of
 from sfumato.cli.options.observed import Observed
 from sfumato.cli.options.spellings import EpsilonOfFigures, FreeText, SourceRecipeOrRun, SourceText, Whole, WholeByRule
 from sfumato.observers.progress import Bars
@@ -175,15 +175,13 @@ class Train(Observed, Together, PrivateChoices):
 
     def refuse_together(self) -> None:
         """Refuse several processes for what is not one private run."""
-        several = {
-            "several budgets": isinstance(self.epsilons, tuple),
-            "--seeds": self.seeds is not None,
-            "--normalisation printed-2020": self.normalisation == "printed-2020",
-        }
-        for what in [name for name, given in several.items() if given]:
-            raise SfumatoError(
-                f"several processes take the steps of one private run, and {what} is asked for", "use one process"
-            )
+        refuse_several(
+            {
+                "several budgets": isinstance(self.epsilons, tuple),
+                "--seeds": self.seeds is not None,
+                "--normalisation printed-2020": self.normalisation == "printed-2020",
+            }
+        )
 
     def _check_repeated(self, budgets: tuple[float, ...] | None) -> None:
         """Refuse options that several runs cannot have together."""
@@ -192,8 +190,8 @@ class Train(Observed, Together, PrivateChoices):
                 "--title is given for several runs, each of which has a page of its own",
                 "leave it out, and write it over one of them: sfumato report RUN --title",
             )
-        if self.dry_run and budgets is None:
-            raise SfumatoError("--seeds and --dry-run are both given", "leave --seeds out to see what one run takes")
+        if budgets is None:
+            refuse_seeds_foreseen(dry_run=self.dry_run)
         if budgets is not None and self.seeds is not None:
             raise SfumatoError("several budgets and --seeds are both given", "give one --epsilon with it")
 

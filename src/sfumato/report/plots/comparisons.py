@@ -111,11 +111,20 @@ def extrapolated(rows: Sequence[Mapping[str, Any]], *, by_size: bool = False) ->
         return svg(figure)
 
 
+def figure_of(row: Mapping[str, Any]) -> str:
+    """The name of the one figure that matters most: recall of embeddings, else accuracy.
+
+    >>> figure_of({"recall": 0.5, "far": 0.001}), figure_of({"accuracy": 0.5})
+    ('recall', 'accuracy')
+    """
+    return "recall" if "recall" in row else "accuracy"
+
+
 def swept(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str:
     """One panel for each varied setting; the best run stands out in each of them.
 
     Args:
-        rows: the runs of a search: `accuracy`, and a value for each varied setting.
+        rows: the runs of a search: `accuracy` or `recall`, and a value for each varied setting.
         varied: the names of the settings.
 
     Returns:
@@ -124,7 +133,8 @@ def swept(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str:
     across = min(_ACROSS, len(varied))
     down = -(-len(varied) // across)
     with plot("sweep", _PANEL[0] * across, _PANEL[1] * down) as figure:
-        accuracies = [100 * float(row["accuracy"]) for row in rows]
+        figure_name = figure_of(rows[0])
+        accuracies = [100 * float(row[figure_name]) for row in rows]
         best = accuracies.index(max(accuracies))
         for place, name in enumerate(varied):
             axes = figure.add_subplot(down, across, place + 1)
@@ -141,7 +151,7 @@ def swept(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str:
             axes.margins(y=0.1)
             axes.set_xlabel(name.replace("_", " "))
             if place % across == 0:
-                axes.set_ylabel("validation accuracy, %")
+                axes.set_ylabel(f"validation {figure_name}, %")
             calm(axes)
         return svg(figure)
 

@@ -25,7 +25,7 @@ from sfumato.data import Source, knows_user_from, parse
 from sfumato.evaluation import accuracy
 from sfumato.models import ensemble
 from sfumato.models.losses import exclusive, probabilities
-from sfumato.privacy import BandedToeplitz, BufferedToeplitz, PrivacyPlan, PrivateChoice, Tree
+from sfumato.privacy import BandedToeplitz, BufferedToeplitz, Fixed, PrivacyPlan, PrivateChoice, Tree
 from sfumato.privacy.factorisation.toeplitz import toeplitz_covariance
 from sfumato.privacy.factorisation.tree import tree_covariance
 from sfumato.randomness import RunKey, choose
@@ -169,7 +169,13 @@ def aggregate(
 
 
 def _refuse_for_labels(run: RunDirectory, method: Method, *, scored: bool) -> None:
-    """Refuse majorities and right answers where several labels may be true, of which neither is known."""
+    """Refuse majorities and right answers where several labels may be true, of which neither is known; and outputs of
+    embeddings, which are no probabilities."""
+    if "embedding" in run.read_json(names.SETTINGS) and (scored or method in ENSEMBLES):
+        what = "score_on counts right classes" if scored else f"the method {method} aggregates classes"
+        raise SfumatoError(
+            f"{what}, and the model gives embeddings", "leave score_on out, and take the method upa or ema"
+        )
     if not exclusive(run.read_json(names.SETTINGS)["settings"]["loss"]) and (scored or method == "omv"):
         what = "score_on counts right classes" if scored else "the method omv takes a majority of classes"
         raise SfumatoError(
@@ -260,15 +266,18 @@ def last_by_rule(run: RunDirectory, steps: tuple[int, ...]) -> int:
         steps: after which weights were kept.
 
     Errors: `SfumatoError` where the rule says nothing of the run: fewer than two weights, an optimizer other than SGD
-    with or without momentum, rates of their own for some layers, training over aggregates.
+    with or without momentum, rates of their own for some layers, training over aggregates, a norm that follows a
+    quantile.
     """
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
-    settings = run.read_json(names.SETTINGS)["settings"]
+    record = run.read_json(names.SETTINGS)
+    settings, clients = record["settings"], record.get("embedding", {})
     for known, what in (
         (len(steps) >= 2, "a single weight was kept"),
         (settings["optimizer"] in ("sgd", "momentum"), f"the optimizer is {settings['optimizer']}"),
         (settings["pretrained_rate"] == 1, "layers have learning rates of their own"),
         (not settings.get("aggregate"), "it was trained over aggregates"),
+        (isinstance(plan.clipping, Fixed), "the clipping norm follows a quantile"),
     ):
         if not known:
             raise SfumatoError(f"no rule says how many weights of the run in {run.path} to average: {what}", REMEDY)
@@ -279,10 +288,15 @@ def last_by_rule(run: RunDirectory, steps: tuple[int, ...]) -> int:
         denoising.squared_distances(weights),
         steps,
         rates=[settings["learning_rate"] * rate(step) for step in range(taken)],
-        noise=_noise(plan, taken),
+        noise=_noise(plan, taken) * _scale(plan, clients) ** 2,
         parameters=sum(value.numel() for value in weights[0].values()),
         momentum=settings["momentum"] if settings["optimizer"] == "momentum" else 0.0,
     )
+
+
+def _scale(plan: PrivacyPlan, clients: Mapping[str, Any]) -> float:
+    """What moves the weights, in units of C / B: a sum of virtual clients' updates is divided by their number alone."""
+    return plan.max_norm * plan.expected_batch_size / clients["count"] if plan.unit.drawn == "clients" else 1.0
 
 
 def _noise(plan: PrivacyPlan, steps: int) -> Any:

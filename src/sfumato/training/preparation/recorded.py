@@ -73,15 +73,20 @@ def job(
     with run.as_written():
         plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
         settings = Settings.from_dict(record["settings"])
-        if set(record["request"]) - {"source", as_recipe.OPTIONS}:
-            remedy = "give the command of the search again: it goes on"
-            raise SfumatoError(f"the run in {path} is part of a search", remedy)
+        refuse_searched(record, path)
         known: dict[str, Any] = {"trust_code": trust_code, "named": named, "own": own, "source": source}
         source = users.kept_for(source_of(path, record, **known), plan)
         facts = Circumstances.from_dict(record["circumstances"])
         start = Start.of(run, request=record["request"], search=facts.search)
         options = registry.recorded(record, path)
     return prepare(own, source, plan, settings, start, **options), run
+
+
+def refuse_searched(record: Mapping[str, Any], path: str) -> None:
+    """Refuse to go on with a run whose data a search has divided."""
+    if set(record["request"]) - {"source", as_recipe.OPTIONS}:
+        remedy = "give the command of the search again: it goes on"
+        raise SfumatoError(f"the run in {path} is part of a search", remedy)
 
 
 def _unfinished(run: RunDirectory) -> Mapping[str, Any]:

@@ -1,0 +1,130 @@
+"""sfumato sweep with a recipe of sfumato embed: runs by a plan for people, scored by recall of people held out."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sfumato.training import loop
+
+RECIPE = """
+source = "npz:people.npz"
+method = "fedemb"
+model = "linear"
+dimension = 8
+steps = 2
+batch-size = 6
+noise-multiplier = 4
+far = 0.3
+keep = 2
+
+[sweep]
+learning-rate = [0.02, 5.0]
+"""
+HOW = "--threads 1 --device cpu --validation 0.5"
+
+
+@pytest.fixture
+def people(workplace) -> None:
+    """50 people with four images each, and the recipe."""
+    generator, users = np.random.default_rng(0), np.repeat(np.arange(50), 4)
+    labels = np.where(users < 40, users % 10, 10 + users % 4)
+    images = (10 * labels[:, None, None] + generator.integers(0, 60, (200, 8, 8))).astype(np.uint8)
+    parts = {"train": users < 40, "test": users >= 40}
+    columns = {"x": images, "y": labels, "users": users.astype(str)}
+    np.savez(
+        "people.npz", **{f"{name}_{part}": columns[name][rows] for name in columns for part, rows in parts.items()}
+    )
+    Path("e.toml").write_text(RECIPE)
+
+
+def test_an_uncovered_search_ranks_by_recall_and_its_best_says_so(people, call, capsys, monkeypatch):
+    command = f"sweep e.toml {HOW} --search uncovered --output s"
+    assert "learning rate 5: 2 steps, batch 6, noise 4" in call(f"{command} --dry-run")
+    assert not Path("s").exists()
+    found = json.loads(call(f"{command} --json").splitlines()[-1])
+    assert sorted(row["learning_rate"] for row in found["rows"]) == [0.02, 5.0]
+    recalls = [row["recall"] for row in found["rows"]]
+    assert recalls == sorted(recalls, reverse=True)
+    assert found["epsilon_of_all"] > found["rows"][0]["epsilon"]
+    assert {row["far"] for row in found["rows"]} == {0.3}
+    plan = json.loads(Path("s/1/plan.json").read_text())
+    assert plan["examples"] == 20, "half of the people, declared as a share"
+    assert not Path("s/1/kept").exists()
+    told = call(command)
+    assert re.search(r"learning rate +recall +epsilon +run", told)
+    assert "The search is not covered by the promise of any of its 2 runs" in told
+    assert "sfumato embed s/best.toml" in _noted(command, capsys)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "descend", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        call("embed s/best.toml --threads 1 --device cpu --output best", status=130)
+    call("embed best")
+    statement = json.loads(Path("best/statement.json").read_text())
+    assert statement["circumstances"]["search"]["runs"] == 3
+    assert any("search for these settings: 3 runs on the same data" in one for one in statement["not_covered"])
+    assert len([*Path("best/kept").iterdir()]) == 2
+
+
+def _noted(command: str, capsys) -> str:
+    from sfumato.cli import main
+
+    capsys.readouterr()
+    assert main(command.split()) == 0
+    return capsys.readouterr().err
+
+
+def test_single_changes_on_public_data_cost_nothing(people, call):
+    command = f"sweep e.toml {HOW} --public --one-at-a-time --vary method=fedavg --output f"
+    told = call(command)
+    assert re.search(r"change +recall +difference", told)
+    assert "method fedavg" in told
+    assert "The data are public, so the search costs nothing." in told
+    found = json.loads(call(f"{command} --json").splitlines()[-1])
+    assert [row["change"] for row in found["rows"]] == [
+        {},
+        {"learning_rate": 0.02},
+        {"learning_rate": 5.0},
+        {"method": "fedavg"},
+    ]
+    assert found["rows"][0]["difference"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "refusal"),
+    [
+        ("--search private", "a private selection counts right answers, which embeddings don't give"),
+        ("--public --simulate 2", "a simulation counts right answers, which embeddings don't give"),
+        ("--public --score-on digits", "score-on digits counts right answers"),
+        ("--public --views 2", "--views is given, and the recipe e.toml trains embeddings"),
+        ("--public --vary far=0.1,0.2", "a search cannot vary far"),
+        ("--public --vary method=central,fedemb", "method central has no rounds by a plan"),
+        ("--public --vary client-loss=softmaxx,triplet", "did you mean softmax"),
+        ("--public --validation 0.04", "validation part has"),
+        ("", "a search on private data costs privacy, and --search does not say how"),
+        ("--public --epsilon 1,2", "names several budgets"),
+    ],
+)
+def test_what_a_search_for_embeddings_cannot_be_is_refused(people, call, options, refusal):
+    told = call(f"sweep e.toml {HOW} {options} --dry-run", status=1)
+    assert refusal in told
+    assert not Path("runs").exists()
+
+
+def test_what_promises_nothing_is_not_searched(people, call):
+    Path("few.toml").write_text('source = "npz:people.npz"\nfar = 0.3\n[sweep]\ndimension = [40, 50]\n')
+    told = call(f"sweep few.toml {HOW} --public --dry-run", status=1)
+    assert "method untrained has no plan, and a search compares what plans come to" in told
+
+
+def test_a_search_that_was_cut_goes_on_by_its_own_command(people, call, monkeypatch):
+    command = f"sweep e.toml {HOW} --search uncovered --output s"
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "descend", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        call(command, status=130)
+    assert "the run in s/1 is part of a search; give the command of the search again" in call("embed s/1", status=1)
+    call(command)
+    assert Path("s/2/done").exists()

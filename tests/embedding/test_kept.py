@@ -1,0 +1,77 @@
+"""Weights of rounds that are kept: how many of them a rule averages, by the noise that really was in them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sfumato import RunKey, SfumatoError, Source, open_source
+from sfumato.averaging import denoising
+from sfumato.embedding import EmbeddingExperiment
+from sfumato.embedding.kept import check
+from sfumato.embedding.run import begin
+from sfumato.embedding.steps import EmbeddingSteps
+from sfumato.embedding.trial import job_of
+from sfumato.observers.progress import Silence
+from sfumato.randomness import NoiseState
+from sfumato.runs.aggregated import kept_of
+from sfumato.runs.directory import RunDirectory
+from sfumato.training.conclusion import aggregating
+from sfumato.training.preparation.start import Start
+
+ALONE = {
+    "steps": 4,
+    "batch_size": 6,
+    "clients": 3,
+    "noise_multiplier": 2.0,
+    "max_norm": 0.5,
+    "delta": 1e-3,
+    "seed": 1,
+    "model": "linear",
+    "dimension": 8,
+    "client_rate": 1e-9,
+    "client_examples": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Source:
+    """12 people to train on, 4 others to test on."""
+    generator, path = np.random.default_rng(0), tmp_path_factory.mktemp("people") / "people.npz"
+    held = {}
+    for part, first, count in (("train", 0, 12), ("test", 12, 4)):
+        labels = np.repeat(np.arange(first, first + count), 3)
+        images = generator.integers(256, size=(len(labels), 8, 8)).astype(np.uint8)
+        held |= {f"x_{part}": images, f"y_{part}": labels, f"users_{part}": np.array([f"p{one:02}" for one in labels])}
+    np.savez(path, **held)
+    return open_source(f"npz:{path}", owner_key=bytes(32), open_set=True, classes=[f"c{one:02}" for one in range(16)])
+
+
+def test_the_rule_is_told_the_noise_that_a_round_has(source, tmp_path, monkeypatch):
+    """Clients that hardly move leave a round its noise alone: sigma C over their number."""
+    asked, start = EmbeddingExperiment(**ALONE), Start(device="cpu", threads=1)
+    job, _ = job_of(asked, source, start=start)
+    found = EmbeddingSteps(job, RunKey.from_seed(2))(0, NoiseState(step=0))[0]
+    measured = torch.cat([value.flatten() for value in found.values()]).double().std()
+    told = {}
+
+    def last_k(distances, steps, **run):
+        told.update(run)
+        return 1
+
+    monkeypatch.setattr(denoising, "last_k", last_k)
+    run = begin(asked, source, RunDirectory(tmp_path / "run"), device="cpu", threads=1, progress=Silence(), keep=3)
+    aggregating.last_by_rule(RunDirectory(run.directory), tuple(kept_of(RunDirectory(run.directory))))
+    assert told["noise"] ** 0.5 == pytest.approx(2.0 * 0.5 / 3)
+    assert measured == pytest.approx(2.0 * 0.5 / 3, rel=0.15)
+
+
+def test_methods_without_rounds_of_a_plan_keep_none():
+    check(None, "central")
+    check(0, "whiten")
+    check(3, "dpsgd")
+    with pytest.raises(SfumatoError, match="keep is 3, and method whiten has no rounds by a plan"):
+        check(3, "whiten")
+    with pytest.raises(SfumatoError, match="keep must be at least 1, got -3"):
+        check(-3, "fedemb")
