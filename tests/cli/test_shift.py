@@ -92,7 +92,7 @@ def test_one_share_alone_moves_no_score(rays, call):
 def test_an_operating_point_is_chosen_said_and_used(rays, call, capsys):
     from sfumato.cli import main
 
-    printed = " ".join(call(f"train {rays} {QUICK} --output run --seed 1 --report-epsilon 3").split())
+    printed = " ".join(call(f"train {rays} {QUICK} --output run --report-epsilon 3").split())
     assert "said to be pneumonia from a score of" in printed
     assert "operating point shares, from these counts" in printed
     told = json.loads(call(f"evaluate run {rays} --positive pneumonia --json"))
@@ -105,7 +105,7 @@ def test_an_operating_point_is_chosen_said_and_used(rays, call, capsys):
     there = json.loads(call("predict run a.png --prevalence pneumonia=0.02 normal=0.98 --json"))
     assert there["moved_from"]["pneumonia"] == pytest.approx(0.5, abs=0.05)
     call("verify run")
-    other = call(f"train {rays} {QUICK} --output other --seed 1 --report-epsilon 3 --operating-point pneumonia=0.8")
+    other = call(f"train {rays} {QUICK} --output other --report-epsilon 3 --operating-point pneumonia=0.8")
     assert "operating point pneumonia=0.8" in " ".join(other.split())
 
 
@@ -138,7 +138,7 @@ def test_a_shift_is_said_where_it_is_large_and_certain(confusion, found):
 
 def test_what_the_statement_says_of_declared_shares_has_its_place(rays, call):
     shares = "--prevalence pneumonia=0.5 normal=0.5 --training-prevalence pneumonia=0.74 normal=0.26"
-    call(f"train {rays} {QUICK} --output run --seed 1 {shares}")
+    call(f"train {rays} {QUICK} --output run {shares}")
     lines = json.loads(Path("run/statement.json").read_text())["not_covered"]
     assert sum("scores are moved" in line for line in lines) == 2
     assert "Further" not in [heading for heading, _ in grouped(lines)]

@@ -485,7 +485,7 @@ def accuracies_of_runs(rng):
 
 
 def repeated(case):
-    runs = tuple(SimpleNamespace(accuracy=value) for value in case)
+    runs = tuple(SimpleNamespace(figures={"accuracy": value}) for value in case)
     several = Repeated(
         runs=runs,  # type: ignore[arg-type]
         standing=len(case),

@@ -188,7 +188,7 @@ class Tracker(Observer):
         known = {"data": record.get("data", {}).get("kind"), **presentable(record.get("settings", {}))}
         if (self._directory / PLAN).is_file():
             plan = PrivacyPlan.from_dict(self._directory.read_json(PLAN))
-            known |= {"promises": not record["circumstances"]["seeded"], "plan.epsilon": plan.epsilon()}
+            known |= {"promises": record["settings"].get("seed") is None, "plan.epsilon": plan.epsilon()}
             known |= {f"plan.{name}": value for name, value in plan.to_dict().items()}
         return {name: value for name, value in known.items() if name != "seed" and value not in (None, [], {})}
 

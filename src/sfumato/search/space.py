@@ -7,12 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from sfumato import randomness
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato._choices import nearest
 from sfumato._files import writing
 from sfumato.experiment.experiment import Experiment
-from sfumato.randomness import RunKey
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,6 +94,8 @@ def changes_of(
     """The settings of each run: the whole grid, or as many draws as were asked for, the same again after a cut."""
     if candidates is None:
         return grid(space)
+    from sfumato.randomness import RunKey, settings_of
+
     positive_integer("candidates", candidates)
     if seed is not None:
         key = RunKey.from_seed(seed, "search")
@@ -109,7 +109,7 @@ def changes_of(
                 key.save(place / KEY)
     changes: list[dict[str, Any]] = []
     for number in range(MOST_DRAWS * candidates):  # the same settings twice would cost and tell nothing
-        change = randomness.settings_of(number, space, key)
+        change = settings_of(number, space, key)
         if change not in changes:
             changes.append(change)
         if len(changes) == candidates:

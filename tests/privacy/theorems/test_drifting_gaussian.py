@@ -193,7 +193,7 @@ def test_renyi_is_an_upper_bound_too_and_near():
 
 def test_more_steps_cost_more_and_other_releases_are_added():
     spent = [plan(12).epsilon(steps=steps, grid=GRID) for steps in (1, 2, 4, 5, 8, 9, 12)]
-    assert spent == sorted(spent)
+    assert np.diff(spent).min() > -1e-9
     assert spent[-1] == plan(12).epsilon(grid=GRID)
     twice = plan(16).loss.with_(plan(16).loss)
     assert len(twice.parts) == 2, "another run's groups may be others"
