@@ -212,7 +212,7 @@ def test_a_dry_run_spends_and_writes_nothing(quick, capsys, workplace):
 def test_averages_to_train_over_are_asked_for_from_the_command_line_and_in_recipes(call, quick, workplace):
     over = json.loads(call(f"train digits {quick} --ema 0 --aggregate uta --aggregate-last 2 --dry-run --json"))
     assert (over["settings"]["aggregate"], over["settings"]["aggregate_last"]) == ("uta", 2)
-    assert over["estimate"]["average_bytes"] == 4 * 4 * over["estimate"]["parameters"]
+    assert over["estimate"]["average_bytes"] == 3 * 4 * over["estimate"]["parameters"]
     Path("over.toml").write_text('source = "digits"\naggregate = "ema"\nema-form = "constant"\n')
     again = json.loads(call(f"train over.toml {quick} --ema 0.9 --aggregate-from 1 --dry-run --json"))["settings"]
     assert (again["aggregate"], again["ema_form"], again["aggregate_from"]) == ("ema", "constant", 1)
@@ -458,7 +458,8 @@ def test_report_says_that_a_run_was_changed(run, capsys, name, old, new):
 def test_verify_says_in_one_line_that_the_statement_follows(call, run):
     line = call(f"verify {run}")
     assert line.count("\n") == 1
-    assert line.startswith("The statement follows from the record. ")
+    assert line.startswith("This run is an experiment: its randomness follows from a seed, so its weights carry no ")
+    assert "anybody. The statement follows from the record. " in line
     assert "cannot prove its own honesty" in line
     verdict = json.loads(call(f"verify {run} --json"))
     assert verdict["holds"] is True

@@ -95,7 +95,7 @@ def test_others_than_those_of_a_drift_have_no_groups(spots, plan):
 
 
 def test_sizes_are_counted_where_nothing_is_declared_and_the_statement_says_so(spots, tmp_path):
-    run = train("linear", spots, directory=tmp_path / "run", epsilon=3.0, seed=1, threads=1, **DRIFT, **SMALL)
+    run = train("linear", spots, directory=tmp_path / "run", epsilon=3.0, threads=1, **DRIFT, **SMALL)
     rule = run.statement.plan.participation
     assert (rule.sizes, rule.named, rule.shape) == ((100, 100), ("2", "3"), "linear")
     assert 2.9 < run.statement.epsilon <= 3

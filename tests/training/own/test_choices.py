@@ -13,6 +13,7 @@ from torch.nn import functional
 import sfumato
 from sfumato import Gaussian, PrivacyPlan, SfumatoError
 from sfumato.privacy import FixedOrder
+from sfumato.privacy.ledger import openings, read
 from sfumato.privacy.mechanism import Tree
 from sfumato.randomness import Sampler
 from sfumato.randomness.noise.secure import SecureNoise, grid_of
@@ -44,15 +45,17 @@ def weights(model):
 
 def test_secure_noise_is_that_of_the_grid_and_the_statement_says_so(data, tmp_path):
     run, model = begun(data, tmp_path / "a", noise="secure", seed=None)
-    reference, key, (inputs, targets) = network(), run._key, data
+    list(run)
+    reference, (inputs, targets) = network(), data
+    key = run._key.opened(openings(read(tmp_path / "a" / "ledger.jsonl")))
     noise = SecureNoise(run.plan.mechanism, max_norm=1.0, key=key)
     gradient = sfumato.ClippedGradient(reference, functional.cross_entropy)
     private = sfumato.PrivateStep(plan=run.plan, gradient=gradient, noise=noise)
     sampler = Sampler(run.plan, key, records=60)
-    for step in run:
-        rows = torch.from_numpy(sampler.draw(step.number - 1))
+    for step in range(3):
+        rows = torch.from_numpy(sampler.draw(step))
         pieces = [(inputs[row : row + 1], targets[row : row + 1]) for row in rows]
-        for name, value in private(step.number - 1, pieces).items():
+        for name, value in private(step, pieces).items():
             reference.get_parameter(name).data -= 0.5 * value
     torch.testing.assert_close(weights(model), weights(reference))
     elements = sum(one.numel() for one in model.parameters())

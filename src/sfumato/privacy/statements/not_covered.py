@@ -20,9 +20,6 @@ def not_covered(
         selection: the search that the run won, where a theorem covers it.
         computed: who has seen sums before their noise.
     """
-    if facts.seeded:
-        everything = "Everything: it follows from a seed. Train without one where a promise is to hold."
-        return [everything, *([] if computed is None else [computed.not_covered]), *_of_choices(facts)]
     lines = _of_data(facts)
     lines += [
         *_earlier_runs(selection),
@@ -37,6 +34,8 @@ def not_covered(
     lines[:0] = _of_choices(facts)
     if computed is not None:
         lines.insert(0, computed.not_covered)
+    if facts.seeded:
+        lines.insert(0, "Everything: it follows from a seed. Train without one where a promise is to hold.")
     return lines
 
 
