@@ -46,7 +46,7 @@ CHANGED = {
     "public_data": "digits",
     "public_examples": 5,
     "class_prevalence": {"0": 0.2, "1": 0.4, "2": 0.4},
-    "ema": 0.3,
+    "ema": 0.05,
     "ema_form": "constant",
     "aggregate": "ema",
     "aggregate_from": 1,
@@ -73,12 +73,11 @@ CHANGED = {
     "crop_area": 0.5,
 }
 """Of each choice a value that is no default."""
-RECORDED = {"delta", "adjacency", "largest_batch", "mechanism"}
-"""What says what is promised, and need not move a weight; noise of one band is that of none."""
+RECORDED = {"delta", "adjacency", "largest_batch", "mechanism", "steps_per_tree"}
+"""What says what is promised, and need not move a weight; noise of one band is that of
+none, and another tree begins as the first one goes on."""
 KINDS: dict[str, dict[str, Any]] = {
     "head": {"model": "linear"},
-    "network": {"model": "cnn"},
-    "full batch": {"model": "linear", "participation": "full-batch", "batch_size": None},
     "fixed order": {"model": "linear", "participation": "fixed-order", "mechanism": "tree", "adjacency": "zero-out"},
     "momentum": {"model": "linear", "optimizer": "momentum", "schedule": "cosine", "ema": 0.9},
 }

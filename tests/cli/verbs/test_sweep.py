@@ -672,9 +672,9 @@ def test_the_winner_s_statement_names_what_stood_behind_all_candidates(call, spo
         verb = (
             f"train {spots} --noise-multiplier 8 --batch-size 30"
             if private
-            else f"pretrain {spots} --public --batch-size 30"
+            else f"pretrain {spots} --public --batch-size 30 --seed 0"
         )
-        call(f"{verb} --model linear --steps 2 --seed 0 --threads 1 --device cpu --output {name}")
+        call(f"{verb} --model linear --steps 2 --threads 1 --device cpu --output {name}")
     np.savez(
         "others.npz", **{key: 255 - value if key[0] == "x" else value for key, value in np.load("spots.npz").items()}
     )
