@@ -1,0 +1,299 @@
+"""Sums of privacy losses by Fourier transforms that keep the tail: epsilon and delta down to the smallest delta.
+
+A transform of probabilities loses about 1e-16 of the largest of them in each multiplication, which is 1e-12 of delta after
+ten thousand steps: all of it where delta is 1e-12. So each step's masses are first multiplied by e^(t loss) and divided by
+their sum M(t) (exponential tilting). After the convolution they are multiplied by M^T e^(-t loss). With the t of the
+Chernoff bound at the epsilon in question, M^T e^(-t epsilon) is not much more than delta, and so the rounding is relative
+to delta. What rounding there can be is bounded and added to delta.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+_UNIT = 2.0**-53
+"""The unit roundoff of float64."""
+_FOURIER = 8.0
+"""A transform of n numbers has a relative error in L2 of at most this many unit roundoffs times log2(n): 6.7 by Higham 2002
+(Accuracy and Stability of Numerical Algorithms, theorem 24.2), for twiddle factors rounded to nearest."""
+_POWER = 8.0
+"""A power T of a number of modulus at most 1, by its logarithm, has an error of at most this many unit roundoffs times T."""
+_OF_A_MASS = 64.0
+"""A step's deltas are exact but for this many unit roundoffs of the mass above their loss."""
+_OUTSIDE = 24.0
+"""The tilted probability of either side of the grid is at most e to minus this."""
+_LARGEST = 700.0
+"""An exponent: e to the power of larger ones is (nearly) beyond all numbers."""
+_NEGLIGIBLE = 1e-6
+"""Of a delta: a bound on rounding below this share of it is as good as none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Repeated:
+    """Equal steps' privacy losses.
+
+    Args:
+        masses: of the losses first, first + 1, ... in units of the grid's width; shape (points,).
+        lost: the probability of a loss without bound.
+        count: of steps.
+    """
+
+    masses: Any
+    first: int
+    lost: float
+    count: int
+
+    @classmethod
+    def of(cls, curve: Any, count: int) -> Repeated:
+        """From dp-accounting's masses of one step's losses."""
+        import numpy as np
+
+        dense = curve.to_dense_pmf()
+        kept = np.flatnonzero(dense._probs > 0)
+        ends = (int(kept[0]), int(kept[-1]) + 1) if len(kept) else (0, 1)
+        return cls(dense._probs[slice(*ends)], int(dense._lower_loss) + ends[0], float(dense._infinity_mass), count)
+
+    @cached_property
+    def logs(self) -> Any:
+        """Logarithms of the masses."""
+        import numpy as np
+
+        with np.errstate(divide="ignore"):
+            return np.log(self.masses)
+
+    def losses(self, width: float) -> Any:
+        """Of each mass."""
+        import numpy as np
+
+        return width * np.arange(self.first, self.first + len(self.masses))
+
+
+class Composition:
+    """The sum of many steps' privacy losses.
+
+    **Guarantee.** `epsilon` and `deltas` are never below those of the sum of independent losses with the steps' masses. With
+    tilt t and L = log E[e^(t sum)], what is added to delta at epsilon is e^(L - t epsilon), a bound on the probability of
+    losses above epsilon, times `Tilted.rounding`: rounding errors of the transforms in L2 norm (Higham 2002), carried
+    through the powers and to delta by the inequality of Cauchy and Schwarz; those of powers, tilting, cumulated sums and
+    of the steps' own masses; the tail beyond the grid (Chernoff). Losses below the grid count above it. Deltas that one
+    step's losses get wrong by at most kappa P(loss > x) at each x are wrong by at most T kappa P(sum > epsilon) after T
+    steps: replace one step after the other.
+    """
+
+    def __init__(self, steps: Sequence[Repeated], width: float):
+        self.steps, self.width = steps, width
+        self.lost = -math.expm1(sum(one.count * math.log1p(-min(one.lost, 1 - _UNIT)) for one in steps))
+        self._values = [one.losses(width) for one in steps]
+
+    def epsilon(self, delta: float) -> float:
+        """The least epsilon at which delta is at most this, rounding included; infinity where there is none."""
+        if delta <= self.lost:
+            return math.inf
+        # The bound exceeds delta by about so much where the losses are like a Gaussian's.
+        need = -math.log(min((delta - self.lost) * 30, 0.5))
+
+        def enough(tilt: float) -> bool:
+            log_moment, mean, _ = self.moments(tilt)
+            return tilt * mean - log_moment >= need
+
+        return self.tilted(self._least(enough)).epsilon(delta)
+
+    def deltas(self, epsilons: Sequence[float]) -> Any:
+        """Delta at each of these epsilons, an array of shape (epsilons,)."""
+        import numpy as np
+
+        asked = np.asarray(epsilons, dtype=np.float64)
+        found, open_ = np.ones(len(asked)), np.ones(len(asked), dtype=bool)
+        found[np.isposinf(asked)], open_[np.isposinf(asked)] = self.lost, False
+        while open_.any():
+            largest = float(asked[open_].max())
+            tilted = self.tilted(self._least(lambda tilt, most=largest: self.moments(tilt)[1] >= most))
+            deltas, certain = tilted.deltas(asked)
+            found = np.where(np.isposinf(asked), found, np.minimum(found, deltas))
+            open_ &= ~certain & (asked < largest)
+        return found
+
+    def moments(self, tilt: float) -> tuple[float, float, float]:
+        """log E[e^(t sum)] over bounded losses, and its first two derivatives: the tilted sum's mean and variance."""
+        import numpy as np
+
+        total = [0.0, 0.0, 0.0]
+        for one, losses in zip(self.steps, self._values, strict=True):
+            exponents = tilt * losses + one.logs
+            most = float(exponents.max())
+            weights = np.exp(exponents - most)
+            mass = float(weights.sum())
+            mean = float(weights @ losses) / mass
+            variance = float(weights @ (losses - mean) ** 2) / mass
+            total[0] += one.count * (most + math.log(mass))
+            total[1] += one.count * mean
+            total[2] += one.count * variance
+        return total[0], total[1], total[2]
+
+    def _least(self, enough: Callable[[float], bool]) -> float:
+        """About the least tilt that is enough, where more of it is: not more, to a tenth, from a tenth of 1 / deviation on.
+        Beyond it the sum of losses that are rarely large may jump from hardly any to the largest."""
+        deviation = max(math.sqrt(self.moments(0.0)[2]), self.width)
+        most = _LARGEST / max(self.width, *(float(abs(losses).max()) for losses in self._values))
+        low = high = 0.1 / deviation
+        while high < most and not enough(high):
+            low, high = high, 2 * high
+        while high / low > 1.1:
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if enough(middle) else (middle, high)
+        return low
+
+    def tilted(self, tilt: float) -> Tilted:
+        """The sum's masses, by way of the tilted ones, on a grid that holds nearly all of these."""
+        import numpy as np
+        from scipy import fft
+
+        low, high, below = self._window(tilt)
+        size = fft.next_fast_len(high - low + 1, real=True)
+        rounded, spectrum, error = 0.0, 1.0, 0.0
+        transform = _FOURIER * _UNIT * (math.log2(size) + 1)
+        for one, losses in zip(self.steps, self._values, strict=True):
+            exponents = tilt * losses + one.logs
+            most = float(exponents.max())
+            weights = np.exp(exponents - most)
+            weights /= weights.sum()
+            largest = tilt * float(abs(losses).max()) + abs(most)
+            own = 2 * largest + _OF_A_MASS + 4 / (math.e * tilt * self.width)  # of a tilted mass, and of the step's deltas
+            rounded += one.count * _UNIT * own
+            error += one.count * (transform * float(np.linalg.norm(weights)) + _POWER * _UNIT)
+            places = (one.first + np.arange(len(losses))) % size
+            ring = np.bincount(places, weights, size)
+            spectrum = spectrum * _power(fft.rfft(ring), one.count)
+        masses = fft.irfft(spectrum, size)
+        error += transform * float(np.linalg.norm(masses))
+        masses = np.maximum(np.roll(masses, -(low % size)), 0.0)
+        # The L2 norm, over the grid above epsilon, of e^(-t x) (1 - e^-x), by which an error there counts at x above it.
+        norm = math.sqrt(1 / (2 * tilt * (2 * tilt + 1) * (tilt + 1)) / self.width + 1)
+        log_moment = self.moments(tilt)[0]
+        rounded += 4 * _UNIT * (size + abs(log_moment) + tilt * self.width * max(abs(low), abs(high)))
+        rounding = 1.01 * (norm * error + rounded + math.exp(-_OUTSIDE))
+        values = self.width * (low + np.arange(size))
+        return Tilted(tilt=tilt, log_moment=log_moment, values=values, masses=masses, rounding=rounding,
+                      lost=self.lost, below=below)  # fmt: skip
+
+    def _window(self, tilt: float) -> tuple[int, int, float]:
+        """Between which multiples of the width the tilted sum lies but for e^-24 on either side, by Chernoff's bound, and
+        a bound on the probability, not tilted, of less."""
+        log_moment = self.moments(tilt)[0]
+        least = sum(one.count * one.first for one in self.steps)
+        most = sum(one.count * (one.first + len(one.masses) - 1) for one in self.steps)
+
+        def enough(by: float, sign: int) -> bool:
+            there, mean, _ = self.moments(tilt + sign * by)
+            return sign * by * mean - there + log_moment >= _OUTSIDE
+
+        up, down = (self._least(lambda by, sign=sign: enough(by, sign)) for sign in (1, -1))
+        high = (self.moments(tilt + up)[0] - log_moment + _OUTSIDE) / up
+        low = (log_moment - self.moments(tilt - down)[0] - _OUTSIDE) / down
+        below = math.exp(min(0.0, self.moments(tilt - down)[0] + (down - tilt) * low)) if down > tilt else 1.0
+        first, last = max(least, math.floor(low / self.width)), min(most, math.ceil(high / self.width))
+        return first, max(last, first), 0.0 if first == least else below
+
+
+def _power(spectrum: Any, count: int) -> Any:
+    """Each number, of modulus at most 1, to the power of the count."""
+    import numpy as np
+
+    if count == 1:
+        return spectrum
+    real, imaginary = spectrum.real, spectrum.imag
+    with np.errstate(divide="ignore"):
+        squared = np.log1p(np.maximum((real - 1) * (real + 1) + imaginary**2, -1.0))  # of the modulus
+    size, angle = np.exp(count / 2 * squared), count * np.arctan2(imaginary, real)
+    return size * np.cos(angle) + 1j * (size * np.sin(angle))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tilted:
+    """Masses of a sum of losses that are precise about where the tilted sum lies.
+
+    Args:
+        log_moment: L = log E[e^(t sum)].
+        values, masses: the sum's losses, rising, and their tilted masses; arrays of shape (points,).
+        rounding: by how much e^(t epsilon - L) times delta may be too small at epsilon.
+        lost: the probability of a loss without bound.
+        below: a bound on the probability of less than the first value.
+    """
+
+    tilt: float
+    log_moment: float
+    values: Any
+    masses: Any
+    rounding: float
+    lost: float
+    below: float
+
+    def error(self, epsilons: Any) -> Any:
+        """What is added to delta at each epsilon."""
+        import numpy as np
+
+        within = np.minimum(epsilons, self.values[-1])
+        found = self.lost + self.rounding * np.exp(np.minimum(self.log_moment - self.tilt * within, _LARGEST))
+        return found + np.where(epsilons < self.values[0], self.below, 0.0)
+
+    @cached_property
+    def _sums(self) -> tuple[Any, Any, float]:
+        """From each value on, and behind the last: the mass, and that times e^(middle - loss); and the middle."""
+        import numpy as np
+
+        middle = float(self.values @ self.masses / max(self.masses.sum(), 1e-300))
+        masses = self.masses * np.exp(np.minimum(self.log_moment - self.tilt * self.values, _LARGEST))
+        faded = masses * np.exp(np.clip(middle - self.values, -_LARGEST, None).clip(max=_LARGEST))
+        faded[self.values > middle + _LARGEST] = 0.0
+        return _from_each_on(masses), _from_each_on(faded), middle
+
+    def deltas(self, epsilons: Any) -> tuple[Any, Any]:
+        """Delta at each of these, and where rounding is nothing to it."""
+        import numpy as np
+
+        upper, lower, middle = self._sums
+        after = np.searchsorted(self.values, epsilons, side="right")
+        some = epsilons - middle < _LARGEST
+        taken = np.where(some, np.exp(np.clip(np.where(some, epsilons, 0.0) - middle, None, _LARGEST)), 0.0)
+        error = self.error(epsilons)
+        deltas = np.maximum(upper[after] - taken * lower[after], 0.0)
+        return np.minimum(deltas + error, 1.0), error - self.lost <= _NEGLIGIBLE * deltas
+
+    def epsilon(self, delta: float) -> float:
+        """The least epsilon, 0 or more, with at most this delta; infinity where there is none."""
+        import numpy as np
+
+        upper, lower, middle = self._sums
+        if self.deltas(np.zeros(1))[0][0] <= delta:
+            return 0.0
+        enough = self.deltas(self.values)[0] <= delta
+        place = int(np.argmax(enough))
+        if not enough[place]:
+            return math.inf
+        if place == 0:
+            return max(float(self.values[0]), 0.0)
+        # Between the value before and this one delta is upper + error - e^epsilon lower.
+        above = float(upper[place] + self.error(self.values[place - 1 : place])[0]) - delta
+        found = float(self.values[place])
+        if lower[place] > 0 and above > 0 and math.isfinite(above):
+            found = min(found, middle + math.log(above) - math.log(float(lower[place])))
+        return max(found, 0.0)
+
+
+def _from_each_on(masses: Any) -> Any:
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        return np.append(np.cumsum(masses[::-1])[::-1], 0.0)
+
+
+def compositions(repeats: Sequence[tuple[Any, int]], width: float) -> Iterator[Composition]:
+    """Of dp-accounting's privacy loss distributions, each so many times: with the unit removed, and with it added."""
+    yield Composition([Repeated.of(one._pmf_remove, count) for one, count in repeats], width)
+    if not all(one._symmetric for one, _ in repeats):
+        added = ((one._pmf_remove if one._symmetric else one._pmf_add, count) for one, count in repeats)
+        yield Composition([Repeated.of(one, count) for one, count in added], width)
