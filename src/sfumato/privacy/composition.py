@@ -28,6 +28,12 @@ _OUTSIDE = 24.0
 """The tilted probability of either side of the grid is at most e to minus this."""
 _LARGEST = 700.0
 """An exponent: e to the power of larger ones is (nearly) beyond all numbers."""
+_SMALLEST, _NOTHING = 600.0, 80.0
+"""Likewise: a tilted mass is at least e to minus the first; of a power e to minus the second is taken for 0."""
+_PRECISION = 200
+"""The losses that stand for others are apart by about this share of them."""
+_POINTS, _LOWER = 1 << 20, 12
+"""Of a grid that is larger another tilt is tried, and so many times."""
 _NEGLIGIBLE = 1e-6
 """Of a delta: a bound on rounding below this share of it is as good as none."""
 
@@ -57,19 +63,48 @@ class Repeated:
         ends = (int(kept[0]), int(kept[-1]) + 1) if len(kept) else (0, 1)
         return cls(dense._probs[slice(*ends)], int(dense._lower_loss) + ends[0], float(dense._infinity_mass), count)
 
-    @cached_property
-    def logs(self) -> Any:
-        """Logarithms of the masses."""
-        import numpy as np
-
-        with np.errstate(divide="ignore"):
-            return np.log(self.masses)
-
     def losses(self, width: float) -> Any:
         """Of each mass."""
         import numpy as np
 
         return width * np.arange(self.first, self.first + len(self.masses))
+
+    def tilted(self, width: float, tilt: float) -> tuple[Any, float]:
+        """Masses times e^(t loss), divided by their sum, and the logarithm of this."""
+        return _tilted(self.losses(width), self.masses, tilt)
+
+    def sketch(self, width: float) -> tuple[Any, Any]:
+        """Fewer losses and their masses, whose E[e^(t loss)] is for no t smaller, and hardly larger: a loss counts as one
+        of its neighbours among these with the chances that keep its mean (Jensen's inequality)."""
+        import numpy as np
+
+        last = self.first + len(self.masses) - 1
+        far, near = [], 0
+        while near < max(abs(self.first), abs(last)):
+            far.append(near)
+            near += 1 + near // _PRECISION
+        kept = np.array([self.first, last, *far, *(-one for one in far)])
+        kept = np.unique(kept[(kept >= self.first) & (kept <= last)])
+        places = np.arange(self.first, last + 1)
+        after = np.clip(np.searchsorted(kept, places, side="right"), 1, max(len(kept) - 1, 1))
+        if len(kept) == 1:
+            return width * kept, self.masses
+        share = (places - kept[after - 1]) / (kept[after] - kept[after - 1])
+        size = len(kept)
+        return width * kept, (
+            np.bincount(after, self.masses * share, size) + np.bincount(after - 1, self.masses * (1 - share), size)
+        )
+
+
+def _tilted(losses: Any, masses: Any, tilt: float) -> tuple[Any, float]:
+    import numpy as np
+
+    with np.errstate(divide="ignore"):
+        exponents = tilt * losses + np.log(masses)
+    most = float(exponents.max())
+    weights = np.exp(np.maximum(exponents - most, -_SMALLEST))
+    total = float(weights.sum())
+    return weights / total, most + math.log(total)
 
 
 class Composition:
@@ -87,12 +122,17 @@ class Composition:
     def __init__(self, steps: Sequence[Repeated], width: float):
         self.steps, self.width = steps, width
         self.lost = -math.expm1(sum(one.count * math.log1p(-min(one.lost, 1 - _UNIT)) for one in steps))
-        self._values = [one.losses(width) for one in steps]
+        self._sketches = [one.sketch(width) for one in steps]
 
-    def epsilon(self, delta: float) -> float:
-        """The least epsilon at which delta is at most this, rounding included; infinity where there is none."""
+    def epsilon(self, delta: float, *, at_least: float = 0.0) -> float:
+        """The least epsilon, from `at_least` on, at which delta is at most this, rounding included; infinity where there
+        is none."""
         if delta <= self.lost:
             return math.inf
+        if at_least > 0:
+            tilt = self._least(lambda tilt: self.moments(tilt)[1] >= at_least)
+            if self.moments(tilt)[0] - tilt * at_least <= math.log(delta - self.lost):  # Chernoff's bound is enough
+                return at_least
         # The bound exceeds delta by about so much where the losses are like a Gaussian's.
         need = -math.log(min((delta - self.lost) * 30, 0.5))
 
@@ -100,7 +140,7 @@ class Composition:
             log_moment, mean, _ = self.moments(tilt)
             return tilt * mean - log_moment >= need
 
-        return self.tilted(self._least(enough)).epsilon(delta)
+        return max(at_least, self.tilted(self._least(enough)).epsilon(delta))
 
     def deltas(self, epsilons: Sequence[float]) -> Any:
         """Delta at each of these epsilons, an array of shape (epsilons,)."""
@@ -118,27 +158,22 @@ class Composition:
         return found
 
     def moments(self, tilt: float) -> tuple[float, float, float]:
-        """log E[e^(t sum)] over bounded losses, and its first two derivatives: the tilted sum's mean and variance."""
-        import numpy as np
-
+        """A bound on log E[e^(t sum)] over bounded losses, and its first two derivatives: the tilted sum's mean and
+        variance."""
         total = [0.0, 0.0, 0.0]
-        for one, losses in zip(self.steps, self._values, strict=True):
-            exponents = tilt * losses + one.logs
-            most = float(exponents.max())
-            weights = np.exp(exponents - most)
-            mass = float(weights.sum())
-            mean = float(weights @ losses) / mass
-            variance = float(weights @ (losses - mean) ** 2) / mass
-            total[0] += one.count * (most + math.log(mass))
+        for one, (losses, masses) in zip(self.steps, self._sketches, strict=True):
+            weights, log_moment = _tilted(losses, masses, tilt)
+            mean = float(weights @ losses)
+            total[0] += one.count * log_moment
             total[1] += one.count * mean
-            total[2] += one.count * variance
+            total[2] += one.count * float(weights @ (losses - mean) ** 2)
         return total[0], total[1], total[2]
 
     def _least(self, enough: Callable[[float], bool]) -> float:
         """About the least tilt that is enough, where more of it is: not more, to a tenth, from a tenth of 1 / deviation on.
         Beyond it the sum of losses that are rarely large may jump from hardly any to the largest."""
         deviation = max(math.sqrt(self.moments(0.0)[2]), self.width)
-        most = _LARGEST / max(self.width, *(float(abs(losses).max()) for losses in self._values))
+        most = _LARGEST / max(self.width, *(float(abs(losses).max()) for losses, _ in self._sketches))
         low = high = 0.1 / deviation
         while high < most and not enough(high):
             low, high = high, 2 * high
@@ -152,38 +187,47 @@ class Composition:
         import numpy as np
         from scipy import fft
 
-        low, high, below = self._window(tilt)
+        tilts, log_moment, (low, high, below) = self._weights(tilt)
+        for _ in range(_LOWER):
+            if high - low < _POINTS:
+                break
+            tilt *= 0.85  # with less of it the largest losses of rare steps matter less
+            tilts, log_moment, (low, high, below) = self._weights(tilt)
         size = fft.next_fast_len(high - low + 1, real=True)
-        rounded, spectrum, error = 0.0, 1.0, 0.0
         transform = _FOURIER * _UNIT * (math.log2(size) + 1)
-        for one, losses in zip(self.steps, self._values, strict=True):
-            exponents = tilt * losses + one.logs
-            most = float(exponents.max())
-            weights = np.exp(exponents - most)
-            weights /= weights.sum()
-            largest = tilt * float(abs(losses).max()) + abs(most)
-            own = 2 * largest + _OF_A_MASS + 4 / (math.e * tilt * self.width)  # of a tilted mass, and of the step's deltas
-            rounded += one.count * _UNIT * own
+        spectrum, error = 1.0, 0.0
+        rounded = 4.0 * (size + abs(log_moment) + tilt * self.width * max(abs(low), abs(high)))
+        for one, weights in zip(self.steps, tilts, strict=True):
+            ends = abs(one.first), abs(one.first + len(weights) - 1)
+            # Of a tilted mass; and of the step's deltas, whose differences are divided by the width.
+            own = 2 * tilt * self.width * max(ends) + _OF_A_MASS + 4 / (math.e * tilt * self.width)
+            rounded += one.count * own
             error += one.count * (transform * float(np.linalg.norm(weights)) + _POWER * _UNIT)
-            places = (one.first + np.arange(len(losses))) % size
-            ring = np.bincount(places, weights, size)
-            spectrum = spectrum * _power(fft.rfft(ring), one.count)
+            places = (one.first + np.arange(len(weights))) % size
+            spectrum = spectrum * _power(fft.rfft(np.bincount(places, weights, size)), one.count)
         masses = fft.irfft(spectrum, size)
         error += transform * float(np.linalg.norm(masses))
-        masses = np.maximum(np.roll(masses, -(low % size)), 0.0)
         # The L2 norm, over the grid above epsilon, of e^(-t x) (1 - e^-x), by which an error there counts at x above it.
         norm = math.sqrt(1 / (2 * tilt * (2 * tilt + 1) * (tilt + 1)) / self.width + 1)
-        log_moment = self.moments(tilt)[0]
-        rounded += 4 * _UNIT * (size + abs(log_moment) + tilt * self.width * max(abs(low), abs(high)))
-        rounding = 1.01 * (norm * error + rounded + math.exp(-_OUTSIDE))
-        values = self.width * (low + np.arange(size))
-        return Tilted(tilt=tilt, log_moment=log_moment, values=values, masses=masses, rounding=rounding,
-                      lost=self.lost, below=below)  # fmt: skip
+        return Tilted(
+            tilt=tilt,
+            log_moment=log_moment,
+            values=self.width * (low + np.arange(size)),
+            masses=np.maximum(np.roll(masses, -(low % size)), 0.0),
+            rounding=1.01 * (norm * error + rounded * _UNIT + math.exp(-_OUTSIDE)),
+            lost=self.lost,
+            below=below,
+        )
 
-    def _window(self, tilt: float) -> tuple[int, int, float]:
+    def _weights(self, tilt: float) -> tuple[list[Any], float, tuple[int, int, float]]:
+        """Each step's tilted masses, L of the sum, and where that lies."""
+        both = [one.tilted(self.width, tilt) for one in self.steps]
+        log_moment = sum(one.count * own for one, (_, own) in zip(self.steps, both, strict=True))
+        return [weights for weights, _ in both], log_moment, self._window(tilt, log_moment)
+
+    def _window(self, tilt: float, log_moment: float) -> tuple[int, int, float]:
         """Between which multiples of the width the tilted sum lies but for e^-24 on either side, by Chernoff's bound, and
         a bound on the probability, not tilted, of less."""
-        log_moment = self.moments(tilt)[0]
         least = sum(one.count * one.first for one in self.steps)
         most = sum(one.count * (one.first + len(one.masses) - 1) for one in self.steps)
 
@@ -208,8 +252,12 @@ def _power(spectrum: Any, count: int) -> Any:
     real, imaginary = spectrum.real, spectrum.imag
     with np.errstate(divide="ignore"):
         squared = np.log1p(np.maximum((real - 1) * (real + 1) + imaginary**2, -1.0))  # of the modulus
-    size, angle = np.exp(count / 2 * squared), count * np.arctan2(imaginary, real)
-    return size * np.cos(angle) + 1j * (size * np.sin(angle))
+    half = count / 2 * squared
+    some = half > -_NOTHING
+    size, angle = np.exp(half[some]), count * np.arctan2(imaginary[some], real[some])
+    found = np.zeros(len(spectrum), dtype=complex)
+    found[some] = size * np.cos(angle) + 1j * (size * np.sin(angle))
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -270,10 +318,12 @@ class Tilted:
         upper, lower, middle = self._sums
         if self.deltas(np.zeros(1))[0][0] <= delta:
             return 0.0
-        enough = self.deltas(self.values)[0] <= delta
-        place = int(np.argmax(enough))
-        if not enough[place]:
+        if self._delta(len(self.values) - 1) > delta:
             return math.inf
+        before, place = -1, len(self.values) - 1
+        while place - before > 1:
+            between = (before + place) // 2
+            before, place = (before, between) if self._delta(between) <= delta else (between, place)
         if place == 0:
             return max(float(self.values[0]), 0.0)
         # Between the value before and this one delta is upper + error - e^epsilon lower.
@@ -282,6 +332,9 @@ class Tilted:
         if lower[place] > 0 and above > 0 and math.isfinite(above):
             found = min(found, middle + math.log(above) - math.log(float(lower[place])))
         return max(found, 0.0)
+
+    def _delta(self, place: int) -> float:
+        return float(self.deltas(self.values[place : place + 1])[0][0])
 
 
 def _from_each_on(masses: Any) -> Any:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from sfumato._checks import SfumatoError, fraction, not_negative, one_of
+from sfumato.privacy.composition import Composition, compositions
 from sfumato.privacy.unit import Adjacency, Unit
 
 FINE_GRID = 1e-4
 COARSE_GRID = 1e-3
 ACCOUNTANTS = ("pld", "rdp")
+
+
+Repeats = Sequence[tuple[Any, int]]
+"""dp-accounting's privacy loss distributions, and how many times each."""
 
 
 class Part(ABC):
@@ -26,8 +33,9 @@ class Part(ABC):
         """How much wider than nominal the grid of its privacy losses may be."""
 
     @abstractmethod
-    def distribution(self, width: float) -> Any:
-        """The privacy loss distribution of all its steps, rounded pessimistically to a grid of this width."""
+    def repeats(self, width: float) -> tuple[Repeats, ...]:
+        """Its steps, as privacy loss distributions that are rounded pessimistically to a grid of this width, each with how
+        often it is composed; for each kind of units whose steps are others, such a list."""
 
     def and_then(self, other: Part) -> Part | None:
         """Both as one part, exactly, or None where they have no such form."""
@@ -56,7 +64,7 @@ class Loss:
         parts: of releases by different theorems or rules; none is merged with another where that would lose something.
 
     **Guarantee.** Upper bounds for any two neighbouring data sets: privacy loss distributions are rounded
-    pessimistically, Renyi DP is a bound for each order. Composition is of releases that were fixed, with their number,
+    pessimistically, and what their composition may lose by rounding is added to delta (`Composition`); Renyi DP is a bound for each order. Composition is of releases that were fixed, with their number,
     before the first of them; what a release computes may depend on earlier ones. Plans that were chosen after seeing
     earlier releases need an odometer or a filter (Rogers et al. 2016), which this is not.
     """
@@ -88,8 +96,9 @@ class Loss:
             exact = [delta for epsilon in epsilons if (delta := self.parts[0].delta(epsilon)) is not None]
             if len(exact) == len(epsilons):
                 return exact
-        distribution = _distribution(self.parts, grid)
-        return deltas_of(distribution, epsilons).tolist()
+        import numpy as np
+
+        return functools.reduce(np.maximum, [one.deltas(epsilons) for one in _compositions(self.parts, grid)]).tolist()
 
     @property
     def accountants(self) -> tuple[str, ...]:
@@ -125,15 +134,27 @@ def _joined(parts: list[Part], other: Part) -> list[Part]:
 @functools.lru_cache(maxsize=256)
 def _epsilon(parts: tuple[Part, ...], delta: float, accountant: str, grid: float) -> float:
     """A pure function of frozen data, asked for again by every part of a run that prints epsilon."""
-    import numpy as np
-
     if accountant == "rdp":
         with quiet_absl():
             return float(renyi_accountant(parts).get_epsilon(delta))
     if len(parts) == 1 and (exact := parts[0].epsilon(delta)) is not None:
         return exact
-    with np.errstate(over="ignore"):  # hardly any noise: an epsilon beyond all numbers is infinite
-        return float(_distribution(parts, grid).get_epsilon_for_delta(delta))
+    least = 0.0
+    for one in _compositions(parts, grid):
+        least = one.epsilon(delta, at_least=least)
+        if least == math.inf:
+            raise SfumatoError(
+                f"delta {delta:g} is smaller than what the accountant of privacy loss distributions resolves for these "
+                f"releases, which is {_above(one.lost):g}",
+                f"give a delta of at least {_above(one.lost):g}, or fewer steps",
+            )
+    return least
+
+
+def _above(lost: float) -> float:
+    """A number of one digit that is at least twice this."""
+    power = 10.0 ** math.floor(math.log10(2 * lost))
+    return float(f"{math.ceil(2 * lost / power) * power:.1g}")
 
 
 _LARGEST = 709.0
@@ -170,10 +191,11 @@ def deltas_of(losses: Any, epsilons: Sequence[float]) -> Any:
     return upper - np.where(some, np.exp(np.where(some, asked, 0)) * lower, 0)
 
 
-def _distribution(parts: Sequence[Part], grid: float) -> Any:
+def _compositions(parts: Sequence[Part], grid: float) -> Iterator[Composition]:
+    """Of all parts, one for each direction and each choice among the parts' kinds of units: the worst of them counts."""
     width = grid * min(part.coarsening for part in parts)
-    first, *rest = (part.distribution(width) for part in parts)
-    return functools.reduce(lambda total, one: total.compose(one), rest, first)
+    for choice in itertools.product(*(part.repeats(width) for part in parts)):
+        yield from compositions([one for repeats in choice for one in repeats], width)
 
 
 def renyi_accountant(parts: Sequence[Part], orders: Sequence[float] | None = None) -> Any:
