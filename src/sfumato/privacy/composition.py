@@ -130,17 +130,25 @@ class Composition:
         if delta <= self.lost:
             return math.inf
         if at_least > 0:
-            tilt = self._least(lambda tilt: self.moments(tilt)[1] >= at_least)
-            if self.moments(tilt)[0] - tilt * at_least <= math.log(delta - self.lost):  # Chernoff's bound is enough
+            tilt = self._tilt_for(at_least)
+            bound = self.moments(tilt)[0] - tilt * at_least + _log_share(tilt)
+            if bound <= math.log(delta - self.lost):
                 return at_least
-        # The bound exceeds delta by about so much where the losses are like a Gaussian's.
-        need = -math.log(min((delta - self.lost) * 30, 0.5))
+        # The bound is about so much larger than delta.
+        need = -math.log(min((delta - self.lost) * 10, 0.5))
 
         def enough(tilt: float) -> bool:
             log_moment, mean, _ = self.moments(tilt)
-            return tilt * mean - log_moment >= need
+            return tilt * mean - log_moment + math.log1p(tilt) >= need
 
-        return max(at_least, self.tilted(self._least(enough)).epsilon(delta))
+        tilted = self.tilted(self._least(enough))
+        found = tilted.epsilon(delta)
+        for _ in range(_LOWER):
+            if tilted.values[0] <= 0 or tilted.values[0] < found < math.inf:
+                break
+            tilted = self.tilted(0.7 * tilted.tilt)  # losses below the grid may count
+            found = min(found, tilted.epsilon(delta))
+        return max(at_least, found)
 
     def deltas(self, epsilons: Sequence[float]) -> Any:
         """Delta at each of these epsilons, an array of shape (epsilons,)."""
@@ -151,7 +159,11 @@ class Composition:
         found[np.isposinf(asked)], open_[np.isposinf(asked)] = self.lost, False
         while open_.any():
             largest = float(asked[open_].max())
-            tilted = self.tilted(self._least(lambda tilt, most=largest: self.moments(tilt)[1] >= most))
+            tilted = self.tilted(self._tilt_for(largest))
+            for _ in range(_LOWER):
+                if tilted.values[0] <= max(largest, 0):
+                    break
+                tilted = self.tilted(0.7 * tilted.tilt)
             deltas, certain = tilted.deltas(asked)
             found = np.where(np.isposinf(asked), found, np.minimum(found, deltas))
             open_ &= ~certain & (asked < largest)
@@ -168,6 +180,10 @@ class Composition:
             total[1] += one.count * mean
             total[2] += one.count * float(weights @ (losses - mean) ** 2)
         return total[0], total[1], total[2]
+
+    def _tilt_for(self, epsilon: float) -> float:
+        """The tilt whose bound on delta at epsilon is about the least."""
+        return self._least(lambda tilt: self.moments(tilt)[1] + math.log(tilt) - math.log1p(tilt) >= epsilon)
 
     def _least(self, enough: Callable[[float], bool]) -> float:
         """About the least tilt that is enough, where more of it is: not more, to a tenth, from a tenth of 1 / deviation on.
@@ -241,6 +257,11 @@ class Composition:
         below = math.exp(min(0.0, self.moments(tilt - down)[0] + (down - tilt) * low)) if down > tilt else 1.0
         first, last = max(least, math.floor(low / self.width)), min(most, math.ceil(high / self.width))
         return first, max(last, first), 0.0 if first == least else below
+
+
+def _log_share(tilt: float) -> float:
+    """The logarithm of the largest e^(-t x) (1 - e^-x): delta at epsilon is at most e^(L - t epsilon) times as much."""
+    return tilt * math.log(tilt) - (tilt + 1) * math.log1p(tilt)
 
 
 def _power(spectrum: Any, count: int) -> Any:
