@@ -186,13 +186,14 @@ class Composition:
         return self._least(lambda tilt: self.moments(tilt)[1] + math.log(tilt) - math.log1p(tilt) >= epsilon)
 
     def _least(self, enough: Callable[[float], bool]) -> float:
-        """About the least tilt that is enough, where more of it is: not more, to a tenth, from a tenth of 1 / deviation on.
-        Beyond it the sum of losses that are rarely large may jump from hardly any to the largest."""
+        """About the least tilt that is enough, where more of it is: not more, to a tenth. Beyond it the sum of losses that are rarely large may jump from hardly any to the largest."""
         deviation = max(math.sqrt(self.moments(0.0)[2]), self.width)
         most = _LARGEST / max(self.width, *(float(abs(losses).max()) for losses, _ in self._sketches))
         low = high = 0.1 / deviation
         while high < most and not enough(high):
             low, high = high, 2 * high
+        while low > 1e-6 / deviation and enough(low):
+            low, high = low / 2, low
         while high / low > 1.1:
             middle = math.sqrt(low * high)
             low, high = (low, middle) if enough(middle) else (middle, high)

@@ -18,6 +18,7 @@ from sfumato.privacy.unit import Adjacency, Unit
 FINE_GRID = 1e-4
 COARSE_GRID = 1e-3
 ACCOUNTANTS = ("pld", "rdp")
+MOST_CHOICES = 64
 
 
 Repeats = Sequence[tuple[Any, int]]
@@ -36,6 +37,10 @@ class Part(ABC):
     def repeats(self, width: float) -> tuple[Repeats, ...]:
         """Its steps, as privacy loss distributions that are rounded pessimistically to a grid of this width, each with how
         often it is composed; for each kind of units whose steps are others, such a list."""
+
+    def dominating(self, width: float) -> Repeats:
+        """One list that dominates all of these, where there would be too many choices among the parts' kinds."""
+        return self.repeats(width)[0]
 
     def and_then(self, other: Part) -> Part | None:
         """Both as one part, exactly, or None where they have no such form."""
@@ -157,44 +162,13 @@ def _above(lost: float) -> float:
     return float(f"{math.ceil(2 * lost / power) * power:.1g}")
 
 
-_LARGEST = 709.0
-"""An epsilon: of larger ones e^epsilon is beyond all numbers."""
-
-
-def deltas_of(losses: Any, epsilons: Sequence[float]) -> Any:
-    """Delta at each of these epsilons, which rise: what dp-accounting's `get_delta_for_epsilon` gives, up to rounding.
-    That takes a hundred times as long, since it adds up the losses above each of them one by one.
-
-    Args:
-        losses: a privacy loss distribution, or one direction of it.
-        epsilons: of shape (E,), as is what is given.
-    """
-    import numpy as np
-    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
-
-    if isinstance(losses, privacy_loss_distribution.PrivacyLossDistribution):
-        ways = [losses._pmf_remove] if losses._symmetric else [losses._pmf_remove, losses._pmf_add]
-        return functools.reduce(np.maximum, [deltas_of(way, epsilons) for way in ways])
-    asked = np.asarray(epsilons, dtype=np.float64)
-    orderly = asked.size and np.isfinite(asked).all() and (np.diff(asked) >= 0).all()
-    if not (orderly and isinstance(losses, pld_pmf.DensePLDPmf)):
-        return np.asarray(losses.get_delta_for_epsilon(list(epsilons)))
-    values = (np.arange(losses.size) + losses._lower_loss) * losses._discretization
-    first = np.searchsorted(values, asked, side="right")  # of each, the first loss above it
-    above = values[first[0] :][::-1]
-    masses = losses._probs[first[0] :][::-1]
-    upper = np.cumsum(np.concatenate([[losses._infinity_mass], masses]))
-    lower = np.cumsum(np.concatenate([[0.0], masses * np.exp(-above)]))
-    counts = losses.size - first
-    upper, lower = upper[counts], lower[counts]
-    some = (lower != 0) & (asked < _LARGEST)  # nothing is taken off where e^epsilon is beyond all numbers
-    return upper - np.where(some, np.exp(np.where(some, asked, 0)) * lower, 0)
-
-
 def _compositions(parts: Sequence[Part], grid: float) -> Iterator[Composition]:
     """Of all parts, one for each direction and each choice among the parts' kinds of units: the worst of them counts."""
     width = grid * min(part.coarsening for part in parts)
-    for choice in itertools.product(*(part.repeats(width) for part in parts)):
+    kinds = [part.repeats(width) for part in parts]
+    if math.prod(map(len, kinds)) > MOST_CHOICES:
+        kinds = [(part.dominating(width),) for part in parts]
+    for choice in itertools.product(*kinds):
         yield from compositions([one for repeats in choice for one in repeats], width)
 
 

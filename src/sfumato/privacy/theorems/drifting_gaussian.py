@@ -93,7 +93,14 @@ class DriftingGaussians(Part):
         groups = [_distinct(group) for group in self.groups]
         worse = _placewise(*groups)
         distinct = [worse] if worse in groups else groups
-        return tuple(tuple((_of_one(self.sigma, q, width), count) for q, count in group) for group in distinct)
+        return tuple(self._steps(group, width) for group in distinct)
+
+    def dominating(self, width: float) -> Repeats:
+        """In place i the larger of the i-th largest probabilities of both groups."""
+        return self._steps(_distinct(_placewise(*self.groups)), width)
+
+    def _steps(self, group: Counts, width: float) -> Repeats:
+        return tuple((_of_one(self.sigma, q, width), count) for q, count in group)
 
     def event(self) -> Any:
         """dp-accounting's event of steps that cost at least as much as either group's, and no more where one dominates.
