@@ -158,6 +158,7 @@ def _epsilon(parts: tuple[Part, ...], delta: float, accountant: str, grid: float
 
 def _above(lost: float) -> float:
     """A number of one digit that is at least twice this."""
+    lost = max(lost, 1e-300)
     power = 10.0 ** math.floor(math.log10(2 * lost))
     return float(f"{math.ceil(2 * lost / power) * power:.1g}")
 
