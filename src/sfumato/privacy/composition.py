@@ -46,22 +46,27 @@ class Repeated:
         masses: of the losses first, first + 1, ... in units of the grid's width; shape (points,).
         lost: the probability of a loss without bound.
         count: of steps.
+        subtracted: whether the masses are what dp-accounting's connect-the-dots has, which rounds by 1 / width.
     """
 
     masses: Any
     first: int
     lost: float
     count: int
+    subtracted: bool = False
 
     @classmethod
     def of(cls, curve: Any, count: int) -> Repeated:
         """From dp-accounting's masses of one step's losses."""
         import numpy as np
 
-        dense = curve.to_dense_pmf()
+        from sfumato.privacy.theorems.dots import Dots
+
+        dense, subtracted = curve.to_dense_pmf(), not isinstance(curve, Dots)
         kept = np.flatnonzero(dense._probs > 0)
         ends = (int(kept[0]), int(kept[-1]) + 1) if len(kept) else (0, 1)
-        return cls(dense._probs[slice(*ends)], int(dense._lower_loss) + ends[0], float(dense._infinity_mass), count)
+        first, lost = int(dense._lower_loss) + ends[0], float(dense._infinity_mass)
+        return cls(dense._probs[slice(*ends)], first, lost, count, subtracted)
 
     def losses(self, width: float) -> Any:
         """Of each mass."""
@@ -186,7 +191,7 @@ class Composition:
         return self._least(lambda tilt: self.moments(tilt)[1] + math.log(tilt) - math.log1p(tilt) >= epsilon)
 
     def _least(self, enough: Callable[[float], bool]) -> float:
-        """About the least tilt that is enough, where more of it is: not more, to a tenth. Beyond it the sum of losses that are rarely large may jump from hardly any to the largest."""
+        """About the least tilt that is enough, where more of it is: not more, to a thirtieth. Beyond it the sum of losses that are rarely large may jump from hardly any to the largest."""
         deviation = max(math.sqrt(self.moments(0.0)[2]), self.width)
         most = _LARGEST / max(self.width, *(float(abs(losses).max()) for losses, _ in self._sketches))
         low = high = 0.1 / deviation
@@ -194,7 +199,7 @@ class Composition:
             low, high = high, 2 * high
         while low > 1e-6 / deviation and enough(low):
             low, high = low / 2, low
-        while high / low > 1.1:
+        while high / low > 1.03:
             middle = math.sqrt(low * high)
             low, high = (low, middle) if enough(middle) else (middle, high)
         return low
@@ -216,8 +221,9 @@ class Composition:
         rounded = 4.0 * (size + abs(log_moment) + tilt * self.width * max(abs(low), abs(high)))
         for one, weights in zip(self.steps, tilts, strict=True):
             ends = abs(one.first), abs(one.first + len(weights) - 1)
-            # Of a tilted mass; and of the step's deltas, whose differences are divided by the width.
-            own = 2 * tilt * self.width * max(ends) + _OF_A_MASS + 4 / (math.e * tilt * self.width)
+            own = 2 * tilt * self.width * max(ends) + _OF_A_MASS
+            if one.subtracted:  # of (loss - epsilon)+ / width, which is at most e^(t (loss - epsilon)) / (e t width)
+                own += 4 / (math.e * tilt * self.width)
             rounded += one.count * own
             error += one.count * (transform * float(np.linalg.norm(weights)) + _POWER * _UNIT)
             places = (one.first + np.arange(len(weights))) % size

@@ -170,11 +170,13 @@ def _removed(sigma: float, q: float, width: float) -> Any:
     import numpy as np
     from scipy.special import ndtr
 
+    from sfumato.privacy.theorems.dots import dots
+
     step = _OneStep(sigma, q)
     low, _, epsilons = grid(step.ends[0], step.ends[1], width)
     x = step.outcomes(epsilons)
     deltas = q * ndtr((1 - x) / sigma) - (np.expm1(epsilons) + q) * ndtr(-x / sigma)
-    return _dots(low, deltas, width)
+    return dots(low, deltas, width)
 
 
 def _added(sigma: float, q: float, width: float) -> Any:
@@ -182,25 +184,10 @@ def _added(sigma: float, q: float, width: float) -> Any:
     import numpy as np
     from scipy.special import ndtr
 
+    from sfumato.privacy.theorems.dots import dots
+
     step = _OneStep(sigma, q)
     low, _, epsilons = grid(-step.ends[1], -step.ends[0], width)
     x = step.outcomes(-epsilons)
     deltas = (1 - np.exp(epsilons) * (1 - q)) * ndtr(x / sigma) - np.exp(epsilons) * q * ndtr((x - 1) / sigma)
-    return _dots(low, deltas, width)
-
-
-def _dots(low: int, deltas: Any, width: float) -> Any:
-    """The losses, multiples of the width from `low` on, whose delta is this at each of them and never below between.
-
-    Doroshenko et al. 2022, algorithm 1.
-    """
-    import numpy as np
-    from dp_accounting.pld import pld_pmf
-
-    deltas = np.maximum.accumulate(np.clip(deltas, 0, 1)[::-1])[::-1]  # rounding must not make it rise
-    steps = np.diff(deltas)
-    masses = np.zeros(len(deltas))
-    masses[0] = 1 - deltas[0] + steps[0] / math.expm1(width)
-    masses[1:-1] = (steps[1:] - steps[:-1] * math.exp(width)) / math.expm1(width)
-    masses[-1] = steps[-1] / math.expm1(-width)
-    return pld_pmf.DensePLDPmf(width, low, np.maximum(masses, 0), float(deltas[-1]), True)
+    return dots(low, deltas, width)
