@@ -39,4 +39,4 @@ def test_hardly_any_noise_has_losses_beyond_all_numbers():
     far = removed.deltas([1e3, 4e5, 1e9])  # of which dp-accounting's own are not numbers
     assert far[0] == pytest.approx(0.3, rel=1e-6)
     assert (np.diff(far) <= 0).all()
-    assert far[-1] == found._pmf_remove._infinity_mass
+    assert found._pmf_remove._infinity_mass <= far[-1] < 1e-16
