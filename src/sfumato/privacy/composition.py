@@ -1,10 +1,10 @@
 """Sums of privacy losses by Fourier transforms that keep the tail: epsilon and delta down to the smallest delta.
 
-A transform of probabilities loses about 1e-16 of the largest of them in each multiplication, which is 1e-12 of delta after
-ten thousand steps: all of it where delta is 1e-12. So each step's masses are first multiplied by e^(t loss) and divided by
-their sum M(t) (exponential tilting). After the convolution they are multiplied by M^T e^(-t loss). With the t of the
-Chernoff bound at the epsilon in question, M^T e^(-t epsilon) is not much more than delta, and so the rounding is relative
-to delta. What rounding there can be is bounded and added to delta.
+A transform of probabilities loses about 1e-16 of the largest of them in each multiplication, which is 1e-12 of delta
+after ten thousand steps: all of it where delta is 1e-12. So each step's masses are first multiplied by e^(t loss) and
+divided by their sum M(t) (exponential tilting). After the convolution they are multiplied by M^T e^(-t loss). With the
+t of the Chernoff bound at the epsilon in question, M^T e^(-t epsilon) is not much more than delta, and so the rounding
+is relative to delta. What rounding there can be is bounded and added to delta.
 """
 
 from __future__ import annotations
@@ -12,30 +12,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
+
+from sfumato.privacy.tilted_sums import LARGEST, Tilted
 
 _UNIT = 2.0**-53
 """The unit roundoff of float64."""
 _FOURIER = 8.0
-"""A transform of n numbers has a relative error in L2 of at most this many unit roundoffs times log2(n): 6.7 by Higham 2002
-(Accuracy and Stability of Numerical Algorithms, theorem 24.2), for twiddle factors rounded to nearest."""
+"""A transform of n numbers has a relative error in L2 of at most this many unit roundoffs times log2(n): 6.7 by Higham
+2002 (Accuracy and Stability of Numerical Algorithms, theorem 24.2), for twiddle factors rounded to nearest."""
 _POWER = 8.0
-"""A power T of a number of modulus at most 1, by its logarithm, has an error of at most this many unit roundoffs times T."""
+"""A power T of a number of modulus at most 1, by its logarithm, has an error of at most this many unit roundoffs times
+T."""
 _OF_A_MASS = 64.0
 """A step's deltas are exact but for this many unit roundoffs of the mass above their loss."""
 _OUTSIDE = 24.0
 """The tilted probability of either side of the grid is at most e to minus this."""
-_LARGEST = 700.0
-"""An exponent: e to the power of larger ones is (nearly) beyond all numbers."""
 _SMALLEST, _NOTHING = 600.0, 80.0
-"""Likewise: a tilted mass is at least e to minus the first; of a power e to minus the second is taken for 0."""
+"""Exponents: a tilted mass is at least e to minus the first; of a power e to minus the second is taken for 0."""
 _PRECISION = 200
 """The losses that stand for others are apart by about this share of them."""
 _POINTS, _LOWER = 1 << 20, 12
 """Of a grid that is larger another tilt is tried, and so many times."""
-_NEGLIGIBLE = 1e-6
-"""Of a delta: a bound on rounding below this share of it is as good as none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +77,8 @@ class Repeated:
         return _tilted(self.losses(width), self.masses, tilt)
 
     def sketch(self, width: float) -> tuple[Any, Any]:
-        """Fewer losses and their masses, whose E[e^(t loss)] is for no t smaller, and hardly larger: a loss counts as one
-        of its neighbours among these with the chances that keep its mean (Jensen's inequality)."""
+        """Fewer losses and their masses, whose E[e^(t loss)] is for no t smaller, and hardly larger: a loss counts as
+        one of its neighbours among these with the chances that keep its mean (Jensen's inequality)."""
         import numpy as np
 
         last = self.first + len(self.masses) - 1
@@ -115,13 +113,13 @@ def _tilted(losses: Any, masses: Any, tilt: float) -> tuple[Any, float]:
 class Composition:
     """The sum of many steps' privacy losses.
 
-    **Guarantee.** `epsilon` and `deltas` are never below those of the sum of independent losses with the steps' masses. With
-    tilt t and L = log E[e^(t sum)], what is added to delta at epsilon is e^(L - t epsilon), a bound on the probability of
-    losses above epsilon, times `Tilted.rounding`: rounding errors of the transforms in L2 norm (Higham 2002), carried
+    **Guarantee.** `epsilon` and `deltas` are never below those of the sum of independent losses with the steps' masses.
+    With tilt t and L = log E[e^(t sum)], e^(L - t epsilon) bounds the probability of losses above epsilon. Times
+    `Tilted.rounding` it is added to delta at epsilon: rounding errors of the transforms in L2 norm (Higham 2002), carried
     through the powers and to delta by the inequality of Cauchy and Schwarz; those of powers, tilting, cumulated sums and
-    of the steps' own masses; the tail beyond the grid (Chernoff). Losses below the grid count above it. Deltas that one
-    step's losses get wrong by at most kappa P(loss > x) at each x are wrong by at most T kappa P(sum > epsilon) after T
-    steps: replace one step after the other.
+    the steps' own masses; the tail beyond the grid (Chernoff). What wraps around the grid only makes delta larger. Deltas
+    that one step's losses get wrong by at most kappa P(loss > x) at each x are wrong by at most T kappa P(sum > epsilon)
+    after T steps: replace one step after the other.
     """
 
     def __init__(self, steps: Sequence[Repeated], width: float):
@@ -130,8 +128,8 @@ class Composition:
         self._sketches = [one.sketch(width) for one in steps]
 
     def epsilon(self, delta: float, *, at_least: float = 0.0) -> float:
-        """The least epsilon, from `at_least` on, at which delta is at most this, rounding included; infinity where there
-        is none."""
+        """The least epsilon, from `at_least` on, at which delta is at most this, rounding included; infinity where
+        there is none."""
         if delta <= self.lost:
             return math.inf
         if at_least > 0:
@@ -191,9 +189,10 @@ class Composition:
         return self._least(lambda tilt: self.moments(tilt)[1] + math.log(tilt) - math.log1p(tilt) >= epsilon)
 
     def _least(self, enough: Callable[[float], bool]) -> float:
-        """About the least tilt that is enough, where more of it is: not more, to a thirtieth. Beyond it the sum of losses that are rarely large may jump from hardly any to the largest."""
+        """About the least tilt that is enough, where more of it is: not more, to a thirtieth. Beyond it the sum of
+        losses that are rarely large may jump from hardly any to the largest."""
         deviation = max(math.sqrt(self.moments(0.0)[2]), self.width)
-        most = _LARGEST / max(self.width, *(float(abs(losses).max()) for losses, _ in self._sketches))
+        most = LARGEST / max(self.width, *(float(abs(losses).max()) for losses, _ in self._sketches))
         low = high = 0.1 / deviation
         while high < most and not enough(high):
             low, high = high, 2 * high
@@ -215,7 +214,7 @@ class Composition:
                 break
             tilt *= 0.85  # with less of it the largest losses of rare steps matter less
             tilts, log_moment, (low, high, below) = self._weights(tilt)
-        size = fft.next_fast_len(high - low + 1, real=True)
+        size: int = fft.next_fast_len(high - low + 1, real=True)  # type: ignore[assignment]
         transform = _FOURIER * _UNIT * (math.log2(size) + 1)
         spectrum, error = 1.0, 0.0
         rounded = 4.0 * (size + abs(log_moment) + tilt * self.width * max(abs(low), abs(high)))
@@ -228,9 +227,10 @@ class Composition:
             error += one.count * (transform * float(np.linalg.norm(weights)) + _POWER * _UNIT)
             places = (one.first + np.arange(len(weights))) % size
             spectrum = spectrum * _power(fft.rfft(np.bincount(places, weights, size)), one.count)
-        masses = fft.irfft(spectrum, size)
+        masses: Any = fft.irfft(spectrum, size)
         error += transform * float(np.linalg.norm(masses))
-        # The L2 norm, over the grid above epsilon, of e^(-t x) (1 - e^-x), by which an error there counts at x above it.
+        # The L2 norm, over the grid above epsilon, of e^(-t x) (1 - e^-x), by which an error there counts at x above
+        # it.
         norm = math.sqrt(1 / (2 * tilt * (2 * tilt + 1) * (tilt + 1)) / self.width + 1)
         return Tilted(
             tilt=tilt,
@@ -249,8 +249,8 @@ class Composition:
         return [weights for weights, _ in both], log_moment, self._window(tilt, log_moment)
 
     def _window(self, tilt: float, log_moment: float) -> tuple[int, int, float]:
-        """Between which multiples of the width the tilted sum lies but for e^-24 on either side, by Chernoff's bound, and
-        a bound on the probability, not tilted, of less."""
+        """Between which multiples of the width the tilted sum lies but for e^-24 on either side, by Chernoff's bound,
+        and a bound on the probability, not tilted, of less."""
         least = sum(one.count * one.first for one in self.steps)
         most = sum(one.count * (one.first + len(one.masses) - 1) for one in self.steps)
 
@@ -286,90 +286,6 @@ def _power(spectrum: Any, count: int) -> Any:
     found = np.zeros(len(spectrum), dtype=complex)
     found[some] = size * np.cos(angle) + 1j * (size * np.sin(angle))
     return found
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Tilted:
-    """Masses of a sum of losses that are precise about where the tilted sum lies.
-
-    Args:
-        log_moment: L = log E[e^(t sum)].
-        values, masses: the sum's losses, rising, and their tilted masses; arrays of shape (points,).
-        rounding: by how much e^(t epsilon - L) times delta may be too small at epsilon.
-        lost: the probability of a loss without bound.
-        below: a bound on the probability of less than the first value.
-    """
-
-    tilt: float
-    log_moment: float
-    values: Any
-    masses: Any
-    rounding: float
-    lost: float
-    below: float
-
-    def error(self, epsilons: Any) -> Any:
-        """What is added to delta at each epsilon."""
-        import numpy as np
-
-        within = np.minimum(epsilons, self.values[-1])
-        found = self.lost + self.rounding * np.exp(np.minimum(self.log_moment - self.tilt * within, _LARGEST))
-        return found + np.where(epsilons < self.values[0], self.below, 0.0)
-
-    @cached_property
-    def _sums(self) -> tuple[Any, Any, float]:
-        """From each value on, and behind the last: the mass, and that times e^(middle - loss); and the middle."""
-        import numpy as np
-
-        middle = float(self.values @ self.masses / max(self.masses.sum(), 1e-300))
-        masses = self.masses * np.exp(np.minimum(self.log_moment - self.tilt * self.values, _LARGEST))
-        faded = masses * np.exp(np.clip(middle - self.values, -_LARGEST, None).clip(max=_LARGEST))
-        faded[self.values > middle + _LARGEST] = 0.0
-        return _from_each_on(masses), _from_each_on(faded), middle
-
-    def deltas(self, epsilons: Any) -> tuple[Any, Any]:
-        """Delta at each of these, and where rounding is nothing to it."""
-        import numpy as np
-
-        upper, lower, middle = self._sums
-        after = np.searchsorted(self.values, epsilons, side="right")
-        some = epsilons - middle < _LARGEST
-        taken = np.where(some, np.exp(np.clip(np.where(some, epsilons, 0.0) - middle, None, _LARGEST)), 0.0)
-        error = self.error(epsilons)
-        deltas = np.maximum(upper[after] - taken * lower[after], 0.0)
-        return np.minimum(deltas + error, 1.0), error - self.lost <= _NEGLIGIBLE * deltas
-
-    def epsilon(self, delta: float) -> float:
-        """The least epsilon, 0 or more, with at most this delta; infinity where there is none."""
-        import numpy as np
-
-        upper, lower, middle = self._sums
-        if self.deltas(np.zeros(1))[0][0] <= delta:
-            return 0.0
-        if self._delta(len(self.values) - 1) > delta:
-            return math.inf
-        before, place = -1, len(self.values) - 1
-        while place - before > 1:
-            between = (before + place) // 2
-            before, place = (before, between) if self._delta(between) <= delta else (between, place)
-        if place == 0:
-            return max(float(self.values[0]), 0.0)
-        # Between the value before and this one delta is upper + error - e^epsilon lower.
-        above = float(upper[place] + self.error(self.values[place - 1 : place])[0]) - delta
-        found = float(self.values[place])
-        if lower[place] > 0 and above > 0 and math.isfinite(above):
-            found = min(found, middle + math.log(above) - math.log(float(lower[place])))
-        return max(found, 0.0)
-
-    def _delta(self, place: int) -> float:
-        return float(self.deltas(self.values[place : place + 1])[0][0])
-
-
-def _from_each_on(masses: Any) -> Any:
-    import numpy as np
-
-    with np.errstate(over="ignore"):
-        return np.append(np.cumsum(masses[::-1])[::-1], 0.0)
 
 
 def compositions(repeats: Sequence[tuple[Any, int]], width: float) -> Iterator[Composition]:

@@ -35,8 +35,8 @@ class Part(ABC):
 
     @abstractmethod
     def repeats(self, width: float) -> tuple[Repeats, ...]:
-        """Its steps, as privacy loss distributions that are rounded pessimistically to a grid of this width, each with how
-        often it is composed; for each kind of units whose steps are others, such a list."""
+        """Its steps, as privacy loss distributions that are rounded pessimistically to a grid of this width, each with
+        how often it is composed; for each kind of units whose steps are others, such a list."""
 
     def dominating(self, width: float) -> Repeats:
         """One list that dominates all of these, where there would be too many choices among the parts' kinds."""
@@ -69,9 +69,10 @@ class Loss:
         parts: of releases by different theorems or rules; none is merged with another where that would lose something.
 
     **Guarantee.** Upper bounds for any two neighbouring data sets: privacy loss distributions are rounded
-    pessimistically, and what their composition may lose by rounding is added to delta (`Composition`); Renyi DP is a bound for each order. Composition is of releases that were fixed, with their number,
-    before the first of them; what a release computes may depend on earlier ones. Plans that were chosen after seeing
-    earlier releases need an odometer or a filter (Rogers et al. 2016), which this is not.
+    pessimistically, and what their composition may lose by rounding is added to delta (`Composition`); Renyi DP is a
+    bound for each order. Composition is of releases that were fixed, with their number, before the first of them; what
+    a release computes may depend on earlier ones. Plans that were chosen after seeing earlier releases need an odometer
+    or a filter (Rogers et al. 2016), which this is not.
     """
 
     unit: Unit
@@ -164,7 +165,8 @@ def _above(lost: float) -> float:
 
 
 def _compositions(parts: Sequence[Part], grid: float) -> Iterator[Composition]:
-    """Of all parts, one for each direction and each choice among the parts' kinds of units: the worst of them counts."""
+    """Of all parts, one for each direction and each choice among the parts' kinds of units: the worst of them
+    counts."""
     width = grid * min(part.coarsening for part in parts)
     kinds = [part.repeats(width) for part in parts]
     if math.prod(map(len, kinds)) > MOST_CHOICES:

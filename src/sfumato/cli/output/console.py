@@ -80,7 +80,8 @@ SLOW_SECONDS = 2.0
 
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on standard error, on a terminal and while the work lasts; elsewhere one line, after two seconds."""
+    """A progress bar on standard error, on a terminal and while the work lasts; elsewhere one line, after two
+    seconds."""
     from threading import Timer
 
     from rich.console import Console

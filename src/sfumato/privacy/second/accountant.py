@@ -42,7 +42,8 @@ def bounds(plan: Mapping[str, Any], delta: float) -> Bounds | None:
 
     **Guarantee.** The pair of distributions that dominates the plan's releases (`releases`) is (upper, delta)-private
     and not (epsilon, delta)-private for any epsilon below `lower`. Rounding errors of the transforms are relative to
-    delta, since losses are tilted first, and set aside (`_astray`). So an accountant that claims less than `lower` is wrong, or its theorem is another one.
+    delta, since losses are tilted first, and set aside (`_astray`). So an accountant that claims less than `lower` is
+    wrong, or its theorem is another one.
     """
     found = releases(plan)
     if found is None:
@@ -120,8 +121,8 @@ def _of_steps(steps: Steps, delta: float, removed: bool) -> Bounds | None:
 def _astray(weights: Any, tilted: Any, tilt: float, width: float, count: int, farthest: float) -> float:
     """How much delta may be wrong by rounding, over a bound on the probability of losses above epsilon.
 
-    Errors of the tilted sums in L2 norm (Higham 2002, theorem 24.2), times the L2 norm of what they count above epsilon,
-    (1 - e^-x) e^(-tilt x); and errors of tilting, and of adding up.
+    Errors of the tilted sums in L2 norm (Higham 2002, theorem 24.2), times the L2 norm of what they count above
+    epsilon, (1 - e^-x) e^(-tilt x); and errors of tilting, and of adding up.
     """
     import numpy as np
 
@@ -187,8 +188,8 @@ class _Table:
         return float(abs(self.losses).max())
 
     def tilt(self, count: int, delta: float, room: float) -> float:
-        """The t of the least Chernoff bound on what is exceeded with a chance of about ten times delta; a smaller one where
-        tilted sums would lie beyond this much room."""
+        """The t of the least Chernoff bound on what is exceeded with a chance of about ten times delta; a smaller one
+        where tilted sums would lie beyond this much room."""
         import numpy as np
 
         losses, need = (self.losses[1:] + self.losses[:-1]) / 2, -math.log(min(10 * delta, 0.5))
@@ -237,8 +238,8 @@ def _share(tilt: float) -> float:
 
 
 def _between(steps: Steps, points: Any, removed: bool) -> Any:
-    """The probability of a noisy coordinate between neighbouring points: of the mixture where the unit is removed, else of
-    noise alone. Of differences from either side the one of the smaller numbers."""
+    """The probability of a noisy coordinate between neighbouring points: of the mixture where the unit is removed, else
+    of noise alone. Of differences from either side the one of the smaller numbers."""
     import numpy as np
     from scipy.special import ndtr
 

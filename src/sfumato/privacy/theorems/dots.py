@@ -1,4 +1,4 @@
-"""Privacy losses on a grid from deltas at its points: pessimistic connect-the-dots (Doroshenko et al. 2022, algorithm 1)."""
+"""Privacy losses on a grid from deltas at its points: connect-the-dots (Doroshenko et al. 2022, algorithm 1)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Dots(pld_pmf.DensePLDPmf):
 def dots(low: int, deltas: Any, width: float) -> Dots:
     """The losses, multiples of the width from `low` on, whose delta is this at each of them and never below between.
 
-    A mass is (s_1 - s_0) / (e^width - 1) - s_0 with s_0 and s_1 the changes of delta before and after it, whose difference
-    is exact where they are near each other. dp-accounting has (s_1 - s_0 e^width) / (e^width - 1), which rounds s_0 and
-    divides that by the width: ten million steps add this up.
+    A mass is (s_1 - s_0) / (e^width - 1) - s_0 with s_0 and s_1 the changes of delta before and after it, whose
+    difference is exact where they are near each other. dp-accounting has (s_1 - s_0 e^width) / (e^width - 1), which
+    rounds s_0 and divides that by the width: ten million steps add this up.
     """
     deltas = np.maximum.accumulate(np.clip(deltas, 0, 1)[::-1])[::-1]  # rounding must not make it rise
     if len(deltas) == 1:

@@ -88,8 +88,8 @@ class DriftingGaussians(Part):
         return self.alike.coarsening
 
     def repeats(self, width: float) -> tuple[Repeats, ...]:
-        """Each group's steps, or those of the one alone whose probabilities are in every place the larger ones: a larger
-        probability dominates a smaller one."""
+        """Each group's steps, or those of the one alone whose probabilities are in every place the larger ones: a
+        larger probability dominates a smaller one."""
         groups = [_distinct(group) for group in self.groups]
         worse = _placewise(*groups)
         distinct = [worse] if worse in groups else groups

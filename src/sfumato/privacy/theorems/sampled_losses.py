@@ -20,7 +20,7 @@ def sampled_gaussian(sigma: float, probability: float, width: float) -> Any:
 
     def one_way(adjacency: AdjacencyType) -> Any:
         one = _AllAtOnce(sigma, sensitivity=1, sampling_prob=probability, adjacency_type=adjacency)
-        ends = one.connect_dots_bounds()
+        ends: Any = one.connect_dots_bounds()
         low, _, epsilons = grid(ends.epsilon_lower, ends.epsilon_upper, width)
         return dots(low, one.get_delta_for_epsilon(epsilons), width)
 
