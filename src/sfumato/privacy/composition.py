@@ -113,13 +113,13 @@ def _tilted(losses: Any, masses: Any, tilt: float) -> tuple[Any, float]:
 class Composition:
     """The sum of many steps' privacy losses.
 
-    **Guarantee.** `epsilon` and `deltas` are never below those of the sum of independent losses with the steps' masses.
-    With tilt t and L = log E[e^(t sum)], e^(L - t epsilon) bounds the probability of losses above epsilon. Times
-    `Tilted.rounding` it is added to delta at epsilon: rounding errors of the transforms in L2 norm (Higham 2002), carried
-    through the powers and to delta by the inequality of Cauchy and Schwarz; those of powers, tilting, cumulated sums and
-    the steps' own masses; the tail beyond the grid (Chernoff). What wraps around the grid only makes delta larger. Deltas
-    that one step's losses get wrong by at most kappa P(loss > x) at each x are wrong by at most T kappa P(sum > epsilon)
-    after T steps: replace one step after the other.
+    **Guarantee.** `epsilon` and `deltas` are never below those of the sum of independent losses with the steps'
+    masses. With tilt t and L = log E[e^(t sum)], e^(L - t epsilon) bounds the probability of losses above epsilon.
+    Times `Tilted.rounding` it is added to delta at epsilon: rounding errors of the transforms in L2 norm (Higham
+    2002), carried through the powers and to delta by the inequality of Cauchy and Schwarz; those of powers, tilting,
+    cumulated sums and the steps' own masses; the tail beyond the grid (Chernoff). What wraps around the grid only
+    makes delta larger. Deltas that one step's losses get wrong by at most kappa P(loss > x) at each x are wrong by at
+    most T kappa P(sum > epsilon) after T steps: replace one step after the other.
     """
 
     def __init__(self, steps: Sequence[Repeated], width: float):
