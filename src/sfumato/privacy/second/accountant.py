@@ -24,7 +24,7 @@ _SPARED = 1e-4
 """The share of delta that each of the three probabilities of error may take."""
 _ROUNDING = 8 * 2.0**-53
 """Of a Fourier transform, for each doubling of its length, and of a power, for each factor: relative, in L2 norm."""
-_FURTHER = (1.05, 1.1, 1.2, 1.4, 1.7, 2.0)
+_FURTHER = (1.05, 1.1, 1.2, 1.4, 1.7, 2.0, 3.0, 5.0, 10.0)
 """Chernoff bounds on what is beyond the grid are tried with so many times the tilt."""
 _MOST_LOSS = 600.0
 
