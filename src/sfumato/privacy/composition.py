@@ -117,7 +117,7 @@ class Composition:
     masses. With tilt t and L = log E[e^(t sum)], e^(L - t epsilon) bounds the probability of losses above epsilon.
     Times `Tilted.rounding` it is added to delta at epsilon: rounding errors of the transforms in L2 norm (Higham
     2002), carried through the powers and to delta by the inequality of Cauchy and Schwarz; those of powers, tilting,
-    cumulated sums and the steps' own masses; the tail beyond the grid (Chernoff). What wraps around the grid only
+    cumulated sums and the steps' own masses; tails beyond the grid (Chernoff). What wraps around the grid only
     makes delta larger. Deltas that one step's losses get wrong by at most kappa P(loss > x) at each x are wrong by at
     most T kappa P(sum > epsilon) after T steps: replace one step after the other.
     """
@@ -208,12 +208,12 @@ class Composition:
         import numpy as np
         from scipy import fft
 
-        tilts, log_moment, (low, high, below) = self._weights(tilt)
+        tilts, log_moment, (low, high) = self._weights(tilt)
         for _ in range(_LOWER):
             if high - low < _POINTS:
                 break
             tilt *= 0.85  # with less of it the largest losses of rare steps matter less
-            tilts, log_moment, (low, high, below) = self._weights(tilt)
+            tilts, log_moment, (low, high) = self._weights(tilt)
         size: int = fft.next_fast_len(high - low + 1, real=True)  # type: ignore[assignment]
         transform = _FOURIER * _UNIT * (math.log2(size) + 1)
         spectrum, error = 1.0, 0.0
@@ -237,20 +237,19 @@ class Composition:
             log_moment=log_moment,
             values=self.width * (low + np.arange(size)),
             masses=np.maximum(np.roll(masses, -(low % size)), 0.0),
-            rounding=1.01 * (norm * error + rounded * _UNIT + math.exp(-_OUTSIDE)),
+            rounding=1.01 * (norm * error + rounded * _UNIT + 2 * math.exp(-_OUTSIDE)),
             lost=self.lost,
-            below=below,
         )
 
-    def _weights(self, tilt: float) -> tuple[list[Any], float, tuple[int, int, float]]:
+    def _weights(self, tilt: float) -> tuple[list[Any], float, tuple[int, int]]:
         """Each step's tilted masses, L of the sum, and where that lies."""
         both = [one.tilted(self.width, tilt) for one in self.steps]
         log_moment = sum(one.count * own for one, (_, own) in zip(self.steps, both, strict=True))
         return [weights for weights, _ in both], log_moment, self._window(tilt, log_moment)
 
-    def _window(self, tilt: float, log_moment: float) -> tuple[int, int, float]:
-        """Between which multiples of the width the tilted sum lies but for e^-24 on either side, by Chernoff's bound,
-        and a bound on the probability, not tilted, of less."""
+    def _window(self, tilt: float, log_moment: float) -> tuple[int, int]:
+        """Between which multiples of the width the tilted sum lies but for e^-24 on either side, by Chernoff's
+        bound."""
         least = sum(one.count * one.first for one in self.steps)
         most = sum(one.count * (one.first + len(one.masses) - 1) for one in self.steps)
 
@@ -261,9 +260,8 @@ class Composition:
         up, down = (self._least(lambda by, sign=sign: enough(by, sign)) for sign in (1, -1))
         high = (self.moments(tilt + up)[0] - log_moment + _OUTSIDE) / up
         low = (log_moment - self.moments(tilt - down)[0] - _OUTSIDE) / down
-        below = math.exp(min(0.0, self.moments(tilt - down)[0] + (down - tilt) * low)) if down > tilt else 1.0
         first, last = max(least, math.floor(low / self.width)), min(most, math.ceil(high / self.width))
-        return first, max(last, first), 0.0 if first == least else below
+        return first, max(last, first)
 
 
 def _log_share(tilt: float) -> float:

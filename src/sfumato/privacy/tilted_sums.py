@@ -22,7 +22,6 @@ class Tilted:
         values, masses: the sum's losses, rising, and their tilted masses; arrays of shape (points,).
         rounding: by how much e^(t epsilon - L) times delta may be too small at epsilon.
         lost: the probability of a loss without bound.
-        below: a bound on the probability of less than the first value.
     """
 
     tilt: float
@@ -31,15 +30,13 @@ class Tilted:
     masses: Any
     rounding: float
     lost: float
-    below: float
 
     def error(self, epsilons: Any) -> Any:
         """What is added to delta at each epsilon."""
         import numpy as np
 
         within = np.minimum(epsilons, self.values[-1])
-        found = self.lost + self.rounding * np.exp(np.minimum(self.log_moment - self.tilt * within, LARGEST))
-        return found + np.where(epsilons < self.values[0], self.below, 0.0)
+        return self.lost + self.rounding * np.exp(np.minimum(self.log_moment - self.tilt * within, LARGEST))
 
     @cached_property
     def _sums(self) -> tuple[Any, Any, float]:
