@@ -8,7 +8,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
-from scipy.fft import irfft, rfft
 from scipy.special import log_ndtr
 
 from sfumato import PrivacyPlan, SfumatoError
@@ -45,7 +44,7 @@ def exact_deltas(masses: list[int], first: int, steps: int, epsilons: list[float
     numbers = [int.from_bytes(each[place * size : (place + 1) * size], "little") for place in places]
     summed = np.array([float(Fraction(number, 1 << (60 * steps))) for number in numbers])
     losses = WIDTH * (first * steps + np.arange(last + 1))
-    return [math.fsum(summed[losses > one] * -np.expm1(one - losses[losses > one])) for one in epsilons]
+    return [math.fsum((summed * -np.expm1(np.minimum(one - losses, 0))).tolist()) for one in epsilons]
 
 
 def jumpy() -> tuple[list[int], int]:
@@ -102,7 +101,7 @@ def lower_bounds(q: float, sigma: float, steps: int, tilt: float) -> list[float]
     tail[0] = 1
     tilted = np.maximum(-np.diff(tail), 0) * np.exp(tilt * edges[:-1])
     total = tilted.sum()
-    masses = np.maximum(irfft(rfft(tilted / total) ** steps, size), 0)
+    masses = np.maximum(np.fft.irfft(np.fft.rfft(tilted / total) ** steps, size), 0)
     start = -round(2 / width)
     masses = np.roll(masses, -((start - steps * low) % size))
     losses = (start + np.arange(size)) * width

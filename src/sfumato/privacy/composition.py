@@ -212,8 +212,11 @@ class Composition:
         for _ in range(_LOWER):
             if high - low < _POINTS:
                 break
-            tilt *= 0.85  # with less of it the largest losses of rare steps matter less
-            tilts, log_moment, (low, high) = self._weights(tilt)
+            less = self._weights(0.85 * tilt)  # in which the largest losses of rare steps matter less
+            if less[2][1] - less[2][0] > 0.9 * (high - low):
+                break
+            tilt *= 0.85
+            tilts, log_moment, (low, high) = less
         size: int = fft.next_fast_len(high - low + 1, real=True)  # type: ignore[assignment]
         transform = _FOURIER * _UNIT * (math.log2(size) + 1)
         spectrum, error = 1.0, 0.0
