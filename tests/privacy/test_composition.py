@@ -25,7 +25,7 @@ def test_deltas_are_those_of_dp_accounting(sigma, probability, steps):
     together = one.self_compose(steps)
     generator = np.random.default_rng(0)
     for largest in (0.1, 3.0, 100.0):
-        epsilons = np.sort(generator.uniform(0, largest, 20))
+        epsilons = np.sort(generator.uniform(0, largest, 20)).tolist()
         ours = np.max([each.deltas(epsilons) for each in compositions([(one, steps)], WIDTH)], axis=0)
         np.testing.assert_allclose(ours, together.get_delta_for_epsilon(epsilons), rtol=1e-6, atol=3e-15)
     (both, *_) = compositions([(one, 2), (one, steps - 2)], WIDTH)
