@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from sfumato._checks import SfumatoError, fraction, not_negative, one_of
+from sfumato.privacy.composition import Composition, compositions
 from sfumato.privacy.unit import Adjacency, Unit
 
 FINE_GRID = 1e-4
 COARSE_GRID = 1e-3
 ACCOUNTANTS = ("pld", "rdp")
+MOST_CHOICES = 64
+
+
+Repeats = Sequence[tuple[Any, int]]
+"""dp-accounting's privacy loss distributions, and how many times each."""
 
 
 class Part(ABC):
@@ -26,8 +34,13 @@ class Part(ABC):
         """How much wider than nominal the grid of its privacy losses may be."""
 
     @abstractmethod
-    def distribution(self, width: float) -> Any:
-        """The privacy loss distribution of all its steps, rounded pessimistically to a grid of this width."""
+    def repeats(self, width: float) -> tuple[Repeats, ...]:
+        """Its steps, as privacy loss distributions that are rounded pessimistically to a grid of this width, each with
+        how often it is composed; for each kind of units whose steps are others, such a list."""
+
+    def dominating(self, width: float) -> Repeats:
+        """One list that dominates all of these, where there would be too many choices among the parts' kinds."""
+        return self.repeats(width)[0]
 
     def and_then(self, other: Part) -> Part | None:
         """Both as one part, exactly, or None where they have no such form."""
@@ -56,9 +69,10 @@ class Loss:
         parts: of releases by different theorems or rules; none is merged with another where that would lose something.
 
     **Guarantee.** Upper bounds for any two neighbouring data sets: privacy loss distributions are rounded
-    pessimistically, Renyi DP is a bound for each order. Composition is of releases that were fixed, with their number,
-    before the first of them; what a release computes may depend on earlier ones. Plans that were chosen after seeing
-    earlier releases need an odometer or a filter (Rogers et al. 2016), which this is not.
+    pessimistically, and what their composition may lose by rounding is added to delta (`Composition`); Renyi DP is a
+    bound for each order. Composition is of releases that were fixed, with their number, before the first of them; what
+    a release computes may depend on earlier ones. Plans that were chosen after seeing earlier releases need an odometer
+    or a filter (Rogers et al. 2016), which this is not.
     """
 
     unit: Unit
@@ -88,8 +102,9 @@ class Loss:
             exact = [delta for epsilon in epsilons if (delta := self.parts[0].delta(epsilon)) is not None]
             if len(exact) == len(epsilons):
                 return exact
-        distribution = _distribution(self.parts, grid)
-        return deltas_of(distribution, epsilons).tolist()
+        import numpy as np
+
+        return functools.reduce(np.maximum, [one.deltas(epsilons) for one in _compositions(self.parts, grid)]).tolist()
 
     @property
     def accountants(self) -> tuple[str, ...]:
@@ -125,55 +140,39 @@ def _joined(parts: list[Part], other: Part) -> list[Part]:
 @functools.lru_cache(maxsize=256)
 def _epsilon(parts: tuple[Part, ...], delta: float, accountant: str, grid: float) -> float:
     """A pure function of frozen data, asked for again by every part of a run that prints epsilon."""
-    import numpy as np
-
     if accountant == "rdp":
         with quiet_absl():
             return float(renyi_accountant(parts).get_epsilon(delta))
     if len(parts) == 1 and (exact := parts[0].epsilon(delta)) is not None:
         return exact
-    with np.errstate(over="ignore"):  # hardly any noise: an epsilon beyond all numbers is infinite
-        return float(_distribution(parts, grid).get_epsilon_for_delta(delta))
+    least = 0.0
+    for one in _compositions(parts, grid):
+        least = one.epsilon(delta, at_least=least)
+        if least == math.inf:
+            raise SfumatoError(
+                f"delta {delta:g} is smaller than what the accountant of privacy loss distributions resolves for these "
+                f"releases, which is {_above(one.lost):g}",
+                f"give a delta of at least {_above(one.lost):g}, or fewer steps",
+            )
+    return least
 
 
-_LARGEST = 709.0
-"""An epsilon: of larger ones e^epsilon is beyond all numbers."""
+def _above(lost: float) -> float:
+    """A number of one digit that is at least twice this."""
+    lost = max(lost, 1e-300)
+    power = 10.0 ** math.floor(math.log10(2 * lost))
+    return float(f"{math.ceil(2 * lost / power) * power:.1g}")
 
 
-def deltas_of(losses: Any, epsilons: Sequence[float]) -> Any:
-    """Delta at each of these epsilons, which rise: what dp-accounting's `get_delta_for_epsilon` gives, up to rounding.
-    That takes a hundred times as long, since it adds up the losses above each of them one by one.
-
-    Args:
-        losses: a privacy loss distribution, or one direction of it.
-        epsilons: of shape (E,), as is what is given.
-    """
-    import numpy as np
-    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
-
-    if isinstance(losses, privacy_loss_distribution.PrivacyLossDistribution):
-        ways = [losses._pmf_remove] if losses._symmetric else [losses._pmf_remove, losses._pmf_add]
-        return functools.reduce(np.maximum, [deltas_of(way, epsilons) for way in ways])
-    asked = np.asarray(epsilons, dtype=np.float64)
-    orderly = asked.size and np.isfinite(asked).all() and (np.diff(asked) >= 0).all()
-    if not (orderly and isinstance(losses, pld_pmf.DensePLDPmf)):
-        return np.asarray(losses.get_delta_for_epsilon(list(epsilons)))
-    values = (np.arange(losses.size) + losses._lower_loss) * losses._discretization
-    first = np.searchsorted(values, asked, side="right")  # of each, the first loss above it
-    above = values[first[0] :][::-1]
-    masses = losses._probs[first[0] :][::-1]
-    upper = np.cumsum(np.concatenate([[losses._infinity_mass], masses]))
-    lower = np.cumsum(np.concatenate([[0.0], masses * np.exp(-above)]))
-    counts = losses.size - first
-    upper, lower = upper[counts], lower[counts]
-    some = (lower != 0) & (asked < _LARGEST)  # nothing is taken off where e^epsilon is beyond all numbers
-    return upper - np.where(some, np.exp(np.where(some, asked, 0)) * lower, 0)
-
-
-def _distribution(parts: Sequence[Part], grid: float) -> Any:
+def _compositions(parts: Sequence[Part], grid: float) -> Iterator[Composition]:
+    """Of all parts, one for each direction and each choice among the parts' kinds of units: the worst of them
+    counts."""
     width = grid * min(part.coarsening for part in parts)
-    first, *rest = (part.distribution(width) for part in parts)
-    return functools.reduce(lambda total, one: total.compose(one), rest, first)
+    kinds = [part.repeats(width) for part in parts]
+    if math.prod(map(len, kinds)) > MOST_CHOICES:
+        kinds = [(part.dominating(width),) for part in parts]
+    for choice in itertools.product(*kinds):
+        yield from compositions([one for repeats in choice for one in repeats], width)
 
 
 def renyi_accountant(parts: Sequence[Part], orders: Sequence[float] | None = None) -> Any:

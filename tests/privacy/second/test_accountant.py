@@ -171,10 +171,20 @@ def test_what_the_steps_come_to_is_counted_and_not_taken_over():
 
 
 def test_many_steps_or_a_tiny_delta_never_give_a_bound_that_is_not_one():
-    """Where rounding is more than delta there is no lower bound but 0, and no upper one."""
-    one = replace(plan(steps=10), delta=1e-13)
+    """Where rounding is more than delta there is no upper bound, and `agreement` says so."""
+    one = replace(plan(steps=10), delta=1e-200)
     found = bounds(one.to_dict(), one.delta)
-    assert (found.lower, found.upper) == (0.0, math.inf)
+    assert found.upper == math.inf
+    words = agreement({"plan": one.to_dict(), "delta": one.delta, "epsilon": 9.0}).words
+    assert "does not resolve delta 1e-200" in words
+
+
+@pytest.mark.parametrize("delta", [1e-12, 1e-14])
+def test_at_a_small_delta_the_first_accountant_lies_within_its_bounds(delta):
+    one = plan(population=750_000, participation=Poisson(batch_size=250), steps=10_000, mechanism=sigma(0.7))
+    found = bounds(one.to_dict(), delta)
+    assert found is not None
+    assert found.lower <= one.epsilon(delta) <= found.upper < 1.05 * found.lower
 
 
 ALLOWED = ("__future__", "collections", "dataclasses", "functools", "math", "numpy", "scipy", "typing")

@@ -236,7 +236,7 @@ def test_one_step_s_losses_are_dp_accounting_s_in_both_directions(probability):
     """Each direction by itself, also below epsilon 0: of the larger delta above 0 only one direction tells."""
     from dp_accounting.pld import privacy_loss_distribution
 
-    found = DriftingGaussians(sigma=1.5, groups=(((probability, 1),), ((probability, 1),))).distribution(GRID)
+    (((found, _),),) = DriftingGaussians(sigma=1.5, groups=(((probability, 1),), ((probability, 1),))).repeats(GRID)
     known = privacy_loss_distribution.from_gaussian_mechanism(
         1.5, value_discretization_interval=GRID, sampling_prob=probability
     )
@@ -247,10 +247,11 @@ def test_one_step_s_losses_are_dp_accounting_s_in_both_directions(probability):
         )
 
 
-def test_what_a_composition_loses_counts_as_a_loss_without_bound():
-    from dp_accounting.pld import pld_pmf
+def test_many_drifting_runs_count_as_one_sequence_that_dominates_both_groups(monkeypatch):
+    from sfumato.privacy import loss
 
-    curve = pld_pmf.DensePLDPmf(GRID, -1, np.array([0.5, 0.3, 0.1]), 0.1, True)
-    found = drifting_gaussian._truncated(curve)
-    assert found._infinity_mass == pytest.approx(0.1)
-    assert found._probs.sum() + found._infinity_mass == pytest.approx(1)
+    few, many = ((0.9, 1),), ((0.3, 6),)
+    one = replace(plan().loss, parts=(DriftingGaussians(sigma=1.0, groups=(few, many)),))
+    exact = one.with_(one).epsilon(DELTA, grid=GRID)
+    monkeypatch.setattr(loss, "MOST_CHOICES", 1)
+    assert exact < one.with_(one).epsilon(DELTA, grid=GRID * 1.0000001) < 2 * exact

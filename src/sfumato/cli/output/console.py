@@ -75,13 +75,25 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 0,
         result()
 
 
+SLOW_SECONDS = 2.0
+
+
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on standard error, on a terminal and while the work lasts."""
+    """A progress bar on standard error, on a terminal and while the work lasts; elsewhere one line, after two
+    seconds."""
+    from threading import Timer
+
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
-        task = bars.add_task(what, total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)
+    line = Timer(SLOW_SECONDS, lambda: console.is_terminal or print(f"{what} ...", file=sys.stderr, flush=True))
+    line.daemon = True
+    line.start()
+    try:
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+            task = bars.add_task(what, total=None)
+            yield lambda done, total: bars.update(task, completed=done, total=total)
+    finally:
+        line.cancel()

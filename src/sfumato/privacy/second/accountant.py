@@ -22,6 +22,10 @@ _REACH = 10.0
 """So many standard deviations of the noise are looked at; beyond lies 1e-23, which counts as lost."""
 _SPARED = 1e-4
 """The share of delta that each of the three probabilities of error may take."""
+_ROUNDING = 8 * 2.0**-53
+"""Of a Fourier transform, for each doubling of its length, and of a power, for each factor: relative, in L2 norm."""
+_FURTHER = (1.05, 1.1, 1.2, 1.4, 1.7, 2.0, 3.0, 5.0, 10.0)
+"""Chernoff bounds on what is beyond the grid are tried with so many times the tilt."""
 _MOST_LOSS = 600.0
 
 
@@ -37,8 +41,9 @@ def bounds(plan: Mapping[str, Any], delta: float) -> Bounds | None:
     """Epsilon of a plan's plain data at this delta; None where nothing here speaks of it.
 
     **Guarantee.** The pair of distributions that dominates the plan's releases (`releases`) is (upper, delta)-private
-    and not (epsilon, delta)-private for any epsilon below `lower`, up to floating-point errors, for which 1e-12 of
-    delta and more is set aside. So an accountant that claims less than `lower` is wrong, or its theorem is another one.
+    and not (epsilon, delta)-private for any epsilon below `lower`. Rounding errors of the transforms are relative to
+    delta, since losses are tilted first, and set aside (`_astray`). So an accountant that claims less than `lower` is
+    wrong, or its theorem is another one.
     """
     found = releases(plan)
     if found is None:
@@ -84,21 +89,47 @@ def _of_steps(steps: Steps, delta: float, removed: bool) -> Bounds | None:
     width = max(high - low, float(np.ptp(table.losses))) / POINTS
     places, masses, wide = table.rounded(width)
     # Independent errors of mean 0, each within an interval of this length: Hoeffding's inequality for their sum.
-    off = wide * math.sqrt(steps.count / 2 * math.log(1 / spared))
+    off = float(wide) * math.sqrt(steps.count / 2 * math.log(1 / spared))
     shift = steps.count * (table.mean - width * float(places @ masses))
     first = round(low / width)
-    ring = np.bincount((places % POINTS).astype(np.int64), masses, POINTS)
-    sums = np.roll(np.fft.irfft(np.fft.rfft(ring) ** steps.count, POINTS), -(first % POINTS))
-    losses = width * np.arange(first, first + POINTS) + shift
+    tilt = table.tilt(steps.count, delta, width * POINTS)
+    moment = _log_moment(width * places, masses, tilt)
+    weights = masses * np.exp(tilt * width * places - moment)
+    ring = np.bincount((places % POINTS).astype(np.int64), weights, POINTS)
+    tilted = np.roll(np.fft.irfft(np.fft.rfft(ring) ** steps.count, POINTS), -(first % POINTS)).clip(min=0)
+    grid = width * np.arange(first, first + POINTS)
+    losses, sums = grid + shift, tilted * np.exp(np.minimum(steps.count * moment - tilt * grid, _MOST_LOSS))
     around = sum(
-        math.exp(min(0.0, steps.count * _log_moment(width * places, masses, tilt) - tilt * end))
-        for tilt, end in ((falling, low), (rising, high))
+        math.exp(min(0.0, steps.count * _log_moment(width * places, masses, by) - by * end))
+        for by, end in ((falling, low), (rising, high))
     )
-    error = spared + around + steps.count * table.lost + 1e-12 + 1e-15 * steps.count
-    if error >= delta:
+    error = spared + around + steps.count * table.lost
+    near = _epsilon(losses, sums, 1.5 * delta)
+    share = math.exp(min(_MOST_LOSS, steps.count * moment - tilt * (near - shift)))
+    behind = near - shift + POINTS * width  # a sum above it counts as one above epsilon, with too much weight
+    wrapped = min(
+        steps.count * (_log_moment(width * places, masses, tilt * by) - moment) - (by - 1) * tilt * behind
+        for by in _FURTHER
+    )
+    error += share * (math.exp(min(wrapped, 0.0)) + _astray(weights, tilted, tilt, width, steps.count, table.farthest))
+    if error >= delta / 2:  # at epsilons below `near` there is more of it
         return Bounds(0.0, math.inf)
     lower, upper = _epsilon(losses, sums, delta + error), _epsilon(losses, sums, delta - error)
     return Bounds(max(0.0, float(lower) - off), float(upper) + off)
+
+
+def _astray(weights: Any, tilted: Any, tilt: float, width: float, count: int, farthest: float) -> float:
+    """How much delta may be wrong by rounding, over a bound on the probability of losses above epsilon.
+
+    Errors of the tilted sums in L2 norm (Higham 2002, theorem 24.2), times the L2 norm of what they count above
+    epsilon, (1 - e^-x) e^(-tilt x); and errors of tilting, and of adding up.
+    """
+    import numpy as np
+
+    doublings = math.log2(POINTS) + 1
+    of_sums = _ROUNDING * (count * (doublings * float(np.linalg.norm(weights)) + 1) + doublings)
+    reach = math.sqrt(1 + 1 / (2 * tilt * (2 * tilt + 1) * (tilt + 1) * width))
+    return of_sums * reach + _ROUNDING * (POINTS + count * (tilt * farthest + 8))
 
 
 @dataclass(frozen=True)
@@ -107,14 +138,14 @@ class _Table:
 
     Args:
         points, losses: x, and the loss where x is seen: rising with x where the unit is removed, else falling.
-        below: how probable it is to lie below each point.
+        chances: how probable it is to lie between neighbouring points.
         mean: of the loss.
         lost: the probability of what is not in the table.
     """
 
     points: Any
     losses: Any
-    below: Any
+    chances: Any
     mean: float
     lost: float
     steps: Steps
@@ -127,20 +158,20 @@ class _Table:
 
         kept = [k for k, weight in enumerate(steps.weights) if weight > 1e-25]
         points = np.linspace(-_REACH * steps.sigma, kept[-1] + _REACH * steps.sigma, _TABLE)
-        losses, below = _loss(steps, points, removed), _below(steps, points, removed)
-        chances = np.diff(below)
+        losses = _loss(steps, points, removed)
+        chances = _between(steps, points, removed)
         # Between neighbouring points: the trapezoid rule, which for Gaussians converges faster than any power.
         density = _density(steps, points, removed)
         mean = float(np.trapezoid(losses * density, points)) / float(np.trapezoid(density, points))
         missing = 1e-25 * len(steps.weights) + 4e-23
-        return cls(points, losses, below, mean, missing + max(0.0, 1 - 1e-13 - float(chances.sum())), steps, removed)
+        return cls(points, losses, chances, mean, missing + max(0.0, 1 - 1e-13 - float(chances.sum())), steps, removed)
 
     def window(self, count: int, spared: float) -> list[tuple[float, float]]:
         """Between which the sum of so many losses lies, but for about what is spared of probability: the lower and the
         upper end, each with the t by which Chernoff's bound E[e^(t (sum - end))] shows it."""
         import numpy as np
 
-        chances, losses = np.diff(self.below), (self.losses[1:] + self.losses[:-1]) / 2
+        chances, losses = self.chances, (self.losses[1:] + self.losses[:-1]) / 2
         mean = float(chances @ losses)
         deviation = math.sqrt(count * max(float(chances @ (losses - mean) ** 2), 1e-300))
         need, ends = math.log(4 / spared), []
@@ -150,6 +181,29 @@ class _Table:
             best = int(np.argmin(reach))
             ends.append((sign * (reach[best] + 0.01 * abs(reach[best]) + 1e-9), sign * float(tilts[best])))
         return ends
+
+    @property
+    def farthest(self) -> float:
+        """The largest loss, whatever its sign."""
+        return float(abs(self.losses).max())
+
+    def tilt(self, count: int, delta: float, room: float) -> float:
+        """The t of the least Chernoff bound on what is exceeded with a chance of about ten times delta; a smaller one
+        where tilted sums would lie beyond this much room."""
+        import numpy as np
+
+        losses, need = (self.losses[1:] + self.losses[:-1]) / 2, -math.log(min(10 * delta, 0.5))
+        deviation = math.sqrt(count * max(float(self.chances @ losses**2), 1e-300))
+        tilts = np.geomspace(0.03, 60, 50) / deviation
+        reach = [(count * _log_moment(losses, self.chances, tilt) + need - _share(tilt)) / tilt for tilt in tilts]
+        tilt = float(tilts[int(np.argmin(reach))])
+        for _ in range(12):
+            before = _log_moment(losses, self.chances, tilt)
+            beyond = [(count * (_log_moment(losses, self.chances, by * tilt) - before), by) for by in _FURTHER]
+            if min(moment - (by - 1) * tilt * room for moment, by in beyond) < -19:
+                break
+            tilt *= 0.87
+        return tilt
 
     def rounded(self, width: float) -> tuple[Any, Any, float]:
         """The step's losses on a grid of this width: the points' numbers, their probabilities, and how long the
@@ -162,8 +216,8 @@ class _Table:
         edges = width * (np.arange(first, last) + 0.5)
         cuts = np.interp(edges, table, points)  # nearly where the loss is at the edge; how nearly is looked at
         astray = float(np.abs(_loss(self.steps, cuts, self.removed) - edges).max(initial=0.0))
-        below = _below(self.steps, cuts, self.removed)
-        masses = np.diff(np.concatenate([[0.0], below if self.removed else 1 - below, [1.0]]))
+        ends = [-math.inf, math.inf] if self.removed else [math.inf, -math.inf]
+        masses = _between(self.steps, np.concatenate([ends[:1], cuts, ends[1:]]), self.removed)
         return np.arange(first, last + 1), np.maximum(masses, 0.0), width + 2 * astray
 
 
@@ -178,13 +232,24 @@ def _loss(steps: Steps, points: Any, removed: bool) -> Any:
     return total if removed else -total
 
 
-def _below(steps: Steps, points: Any, removed: bool) -> Any:
-    """The probability of a noisy coordinate below each point: of the mixture where the unit is removed, else of noise
-    alone."""
+def _share(tilt: float) -> float:
+    """- log of the largest (1 - e^-x) e^(-tilt x)."""
+    return (tilt + 1) * math.log1p(tilt) - tilt * math.log(tilt)
+
+
+def _between(steps: Steps, points: Any, removed: bool) -> Any:
+    """The probability of a noisy coordinate between neighbouring points: of the mixture where the unit is removed, else
+    of noise alone. Of differences from either side the one of the smaller numbers."""
+    import numpy as np
     from scipy.special import ndtr
 
-    weights = steps.weights if removed else (1.0,)
-    return sum(weight * ndtr((points - k) / steps.sigma) for k, weight in enumerate(weights) if weight > 1e-25)
+    weights, total = steps.weights if removed else (1.0,), 0.0
+    for k, weight in enumerate(weights):
+        if weight > 1e-25:
+            away = np.clip((points - k) / steps.sigma, -1e3, 1e3)
+            below, above = np.diff(ndtr(away)), -np.diff(ndtr(-away))
+            total = total + weight * np.abs(np.where(away[1:] + away[:-1] < 0, below, above))
+    return total
 
 
 def _density(steps: Steps, points: Any, removed: bool) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,9 @@ def agreement(statement: Mapping[str, Any]) -> Agreement:
     if found is None:
         return Agreement(True, "no second accountant speaks of this plan")
     claimed, between = stated["epsilon"], f"between {found.lower:.4f} and {found.upper:.4f}"
+    if found.upper == math.inf and claimed >= found.lower:
+        return Agreement(True, f"a second accountant does not resolve delta {stated['delta']:g}: epsilon at least "
+                         f"{found.lower:.4f}, {claimed:.4f} stated")  # fmt: skip
     if claimed < found.lower:
         return Agreement(False, f"epsilon is {between} by a second accountant, more than the {claimed:.4f} stated")
     if claimed > _LARGER * found.upper:

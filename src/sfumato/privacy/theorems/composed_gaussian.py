@@ -7,7 +7,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato.privacy.loss import Part
+from sfumato.privacy.loss import Part, Repeats
 from sfumato.privacy.mechanism import Gaussian
 from sfumato.privacy.participation import FixedOrder, FullBatch
 from sfumato.privacy.theorems.poisson_gaussian import SampledGaussians
@@ -104,9 +104,9 @@ class OneGaussian(Part):
         """As for one release that is sampled with probability 1."""
         return self._sampled.coarsening
 
-    def distribution(self, width: float) -> Any:
-        """The privacy loss distribution, for composition with others."""
-        return self._sampled.distribution(width)
+    def repeats(self, width: float) -> tuple[Repeats]:
+        """One release, for composition with others."""
+        return self._sampled.repeats(width)
 
     def event(self) -> Any:
         """dp-accounting's event."""

@@ -6,12 +6,11 @@ import bisect
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy.loss import Part, deltas_of, event_of
+from sfumato.privacy.loss import Part, Repeats, event_of
 from sfumato.privacy.mechanism import Gaussian
 from sfumato.privacy.participation import DriftingPoisson
 from sfumato.privacy.participation.drifting_poisson import Counts
@@ -20,8 +19,8 @@ from sfumato.privacy.theorems.theorem import Plan, Theorem, grid
 
 MOST = 200
 """So many probabilities are told apart; of more, neighbours count as the largest of them."""
-_FARTHEST, _TAIL = 9.3, 1e-15
-"""Standard deviations of noise that are exceeded with probability below 1e-20; what is left out of a composition."""
+_FARTHEST = 9.3
+"""Standard deviations of noise that are exceeded with probability below 1e-20."""
 
 
 class DriftingGaussian(Theorem):
@@ -88,9 +87,20 @@ class DriftingGaussians(Part):
         """As for these."""
         return self.alike.coarsening
 
-    def distribution(self, width: float) -> Any:
-        """The privacy loss distribution whose delta is at every epsilon the larger of both groups'."""
-        return _worst_of(self.sigma, *map(_distinct, self.groups), width)
+    def repeats(self, width: float) -> tuple[Repeats, ...]:
+        """Each group's steps, or those of the one alone whose probabilities are in every place the larger ones: a
+        larger probability dominates a smaller one."""
+        groups = [_distinct(group) for group in self.groups]
+        worse = _placewise(*groups)
+        distinct = [worse] if worse in groups else groups
+        return tuple(self._steps(group, width) for group in distinct)
+
+    def dominating(self, width: float) -> Repeats:
+        """In place i the larger of the i-th largest probabilities of both groups."""
+        return self._steps(_distinct(_placewise(*self.groups)), width)
+
+    def _steps(self, group: Counts, width: float) -> Repeats:
+        return tuple((_of_one(self.sigma, q, width), count) for q, count in group)
 
     def event(self) -> Any:
         """dp-accounting's event of steps that cost at least as much as either group's, and no more where one dominates.
@@ -123,60 +133,13 @@ def _distinct(group: Counts) -> Counts:
     return tuple((piece[0][0], sum(count for _, count in piece)) for piece in pieces)
 
 
-@functools.lru_cache(maxsize=8)
-def _worst_of(sigma: float, first: Counts, second: Counts, width: float) -> Any:
-    """A group whose probabilities are the larger ones in every place is the worse one for itself; else the larger delta
-    at every epsilon, which is a convex function of e^epsilon again and so the curve of a privacy loss distribution."""
+@functools.lru_cache(maxsize=4 * MOST)
+def _of_one(sigma: float, probability: float, width: float) -> Any:
+    """The privacy loss distribution of one step."""
     from dp_accounting.pld import privacy_loss_distribution
 
-    worse = _placewise(first, second)
-    groups = [worse] if worse in (first, second) else [first, second]
-    both = (_upper([_composed(sigma, group, width, one) for group in groups], width) for one in (_removed, _added))
+    both = (one_way(sigma, probability, width) for one_way in (_removed, _added))
     return privacy_loss_distribution.PrivacyLossDistribution(*both)
-
-
-def _upper(curves: Sequence[Any], width: float) -> Any:
-    """The losses whose delta is at each epsilon of the grid the largest of these."""
-    import numpy as np
-
-    if len(curves) == 1:
-        return curves[0]
-    low = min(curve._lower_loss for curve in curves)
-    high = max(curve._lower_loss + curve.size for curve in curves)
-    deltas = [deltas_of(curve, width * np.arange(low, high + 1)) for curve in curves]
-    return _dots(low, np.maximum(*deltas), width)
-
-
-def _composed(sigma: float, group: Counts, width: float, one_step: Callable[[float, float, float], Any]) -> Any:
-    """The losses of all steps of one group: those of equally many steps first, as many at once as may be."""
-    by_count: dict[int, list[Any]] = {}
-    for probability, count in group:
-        by_count.setdefault(count, []).append(one_step(sigma, probability, width))
-    return _in_pairs([_in_pairs(ones).self_compose(count) for count, ones in by_count.items()])
-
-
-def _in_pairs(curves: list[Any]) -> Any:
-    """The composition of all: of pairs, of pairs of these, and so on, so that long convolutions are few."""
-    while len(curves) > 1:
-        last = curves[-1:] if len(curves) % 2 else []
-        pairs = zip(curves[::2], curves[1::2], strict=False)
-        curves = [*(_truncated(one.compose(other)) for one, other in pairs), *last]
-    return curves[0]
-
-
-def _truncated(curve: Any) -> Any:
-    """Without tails of together at most 1e-15: the upper one counts as a loss without bound, the lower one as the least
-    that is kept. As dp-accounting does it, which looks at each of the points by itself."""
-    import numpy as np
-    from dp_accounting.pld import pld_pmf
-
-    masses = np.maximum(curve._probs, 0)  # convolved by Fourier transforms
-    first = int(np.searchsorted(np.cumsum(masses), _TAIL / 2, side="right"))
-    last = len(masses) - int(np.searchsorted(np.cumsum(masses[::-1]), _TAIL / 2, side="right"))
-    kept = masses[first : max(last, first + 1)].copy()
-    kept[0] += masses[:first].sum()
-    lost = curve._infinity_mass + masses[first + len(kept) :].sum()
-    return pld_pmf.DensePLDPmf(curve._discretization, curve._lower_loss + first, kept, lost, True)
 
 
 class _OneStep:
@@ -207,11 +170,13 @@ def _removed(sigma: float, q: float, width: float) -> Any:
     import numpy as np
     from scipy.special import ndtr
 
+    from sfumato.privacy.theorems.dots import dots
+
     step = _OneStep(sigma, q)
     low, _, epsilons = grid(step.ends[0], step.ends[1], width)
     x = step.outcomes(epsilons)
     deltas = q * ndtr((1 - x) / sigma) - (np.expm1(epsilons) + q) * ndtr(-x / sigma)
-    return _dots(low, deltas, width)
+    return dots(low, deltas, width)
 
 
 def _added(sigma: float, q: float, width: float) -> Any:
@@ -219,25 +184,10 @@ def _added(sigma: float, q: float, width: float) -> Any:
     import numpy as np
     from scipy.special import ndtr
 
+    from sfumato.privacy.theorems.dots import dots
+
     step = _OneStep(sigma, q)
     low, _, epsilons = grid(-step.ends[1], -step.ends[0], width)
     x = step.outcomes(-epsilons)
     deltas = (1 - np.exp(epsilons) * (1 - q)) * ndtr(x / sigma) - np.exp(epsilons) * q * ndtr((x - 1) / sigma)
-    return _dots(low, deltas, width)
-
-
-def _dots(low: int, deltas: Any, width: float) -> Any:
-    """The losses, multiples of the width from `low` on, whose delta is this at each of them and never below between.
-
-    Doroshenko et al. 2022, algorithm 1.
-    """
-    import numpy as np
-    from dp_accounting.pld import pld_pmf
-
-    deltas = np.maximum.accumulate(np.clip(deltas, 0, 1)[::-1])[::-1]  # rounding must not make it rise
-    steps = np.diff(deltas)
-    masses = np.zeros(len(deltas))
-    masses[0] = 1 - deltas[0] + steps[0] / math.expm1(width)
-    masses[1:-1] = (steps[1:] - steps[:-1] * math.exp(width)) / math.expm1(width)
-    masses[-1] = steps[-1] / math.expm1(-width)
-    return pld_pmf.DensePLDPmf(width, low, np.maximum(masses, 0), float(deltas[-1]), True)
+    return dots(low, deltas, width)

@@ -93,8 +93,10 @@ class MixedGaussians(Repeated):
         where many records are told apart; here all are inverted together.
         """
         import numpy as np
-        from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+        from dp_accounting.pld import privacy_loss_distribution
         from scipy.special import log_ndtr, logsumexp
+
+        from sfumato.privacy.theorems.dots import dots
 
         counts, masses, lost = _weights(self.records, self.probability)
         sigma, curve = self.sigma, _curve(self.sigma, self.probability, self.records)
@@ -105,7 +107,7 @@ class MixedGaussians(Repeated):
 
         # The hockey-stick divergence is that of the outcomes where the loss is above epsilon: those above a point with
         # the user's records, below one without. Outcomes beyond the curve have at most the negligible mass added.
-        low, high, epsilons = grid(curve.losses[0], curve.losses[-1], width)
+        low, _, epsilons = grid(curve.losses[0], curve.losses[-1], width)
         points = curve.points_of(epsilons)
         removed = (
             np.exp(log_mixture(points, 1))
@@ -113,15 +115,14 @@ class MixedGaussians(Repeated):
             + lost
             + NEGLIGIBLE
         )
-        remove = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(width, low, high, np.clip(removed, 0, 1))
+        remove = dots(low, removed, width)
 
-        low, high, epsilons = grid(-curve.loss(curve.farthest)[0], -curve.losses[0], width)
+        low, _, epsilons = grid(-curve.loss(curve.farthest)[0], -curve.losses[0], width)
         points = curve.points_of(-epsilons)
         added = (
             np.exp(log_ndtr(points / sigma)) - np.exp(np.minimum(epsilons + log_mixture(points, -1), 0)) + NEGLIGIBLE
         )
-        add = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(width, low, high, np.clip(added, 0, 1))
-        return privacy_loss_distribution.PrivacyLossDistribution(remove, add)
+        return privacy_loss_distribution.PrivacyLossDistribution(remove, dots(low, added, width))
 
 
 class _Weights(NamedTuple):

@@ -10,18 +10,19 @@ import numpy as np
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 
+from sfumato.privacy.theorems.dots import dots
+from sfumato.privacy.theorems.theorem import grid
+
 
 def sampled_gaussian(sigma: float, probability: float, width: float) -> Any:
     """The privacy loss distribution of one release of noise `sigma` over the sensitivity, sampled with this
     probability, rounded pessimistically to a grid of this width: `from_gaussian_mechanism` of dp-accounting."""
 
     def one_way(adjacency: AdjacencyType) -> Any:
-        return privacy_loss_distribution._create_pld_pmf_from_monotone_privacy_loss(
-            _AllAtOnce(sigma, sensitivity=1, sampling_prob=probability, adjacency_type=adjacency),
-            pessimistic_estimate=True,
-            value_discretization_interval=width,
-            use_connect_dots=True,
-        )
+        one = _AllAtOnce(sigma, sensitivity=1, sampling_prob=probability, adjacency_type=adjacency)
+        ends: Any = one.connect_dots_bounds()
+        low, _, epsilons = grid(ends.epsilon_lower, ends.epsilon_upper, width)
+        return dots(low, one.get_delta_for_epsilon(epsilons), width)
 
     return privacy_loss_distribution._pld_for_subsampled_mechanism(one_way, probability)
 

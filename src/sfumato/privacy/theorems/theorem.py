@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from sfumato._checks import SfumatoError
 from sfumato.privacy.clipping import Clipping
-from sfumato.privacy.loss import Loss, Part
+from sfumato.privacy.loss import Loss, Part, Repeats
 from sfumato.privacy.mechanism import Mechanism
 from sfumato.privacy.participation import Participation
 from sfumato.privacy.unit import Adjacency, Unit
@@ -52,10 +52,9 @@ class Repeated(Part):
     def of_one(self, width: float) -> Any:
         """The privacy loss distribution of one step."""
 
-    def distribution(self, width: float) -> Any:
-        """The privacy loss distribution of all steps."""
-        one = _of_one(replace(self, steps=1), width)
-        return one if self.steps == 1 else one.self_compose(self.steps)
+    def repeats(self, width: float) -> tuple[Repeats]:
+        """One step, so many times."""
+        return ([(_of_one(replace(self, steps=1), width), self.steps)],)
 
 
 @functools.lru_cache(maxsize=24)
