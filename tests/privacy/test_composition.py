@@ -121,7 +121,7 @@ def lower_bounds(q: float, sigma: float, steps: int, tilt: float) -> list[float]
 
 @pytest.mark.parametrize(("sigma", "steps", "tilt"), [(0.7, 10_000, 2.0), (1.0, 3_000, 8.0)])
 def test_ten_thousand_steps_cost_no_less_than_a_lower_bound_at_every_delta(sigma, steps, tilt):
-    """Without a tilt rounding is 1e-12 here: epsilon would be 2.89 in place of 3.02 at a delta of 1e-12."""
+    """Without a tilt rounding is 1e-12 here: epsilon at delta 1e-12 is then 2.89 or 3.00, not 3.02."""
     plan = PrivacyPlan.calibrate(examples=750_000, batch_size=250, steps=steps, noise_multiplier=sigma, delta=SMALL[0])
     for delta, least in zip(SMALL, lower_bounds(250 / 750_000, sigma, steps, tilt), strict=True):
         said = plan.epsilon(delta)

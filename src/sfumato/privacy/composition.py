@@ -26,7 +26,7 @@ _POWER = 8.0
 T."""
 _OF_A_MASS = 64.0
 """A step's deltas are exact but for this many unit roundoffs of the mass above their loss."""
-_OUTSIDE = 24.0
+_OUTSIDE = 32.0
 """The tilted probability of either side of the grid is at most e to minus this."""
 _SMALLEST, _NOTHING = 600.0, 80.0
 """Exponents: a tilted mass is at least e to minus the first; of a power e to minus the second is taken for 0."""
@@ -251,7 +251,7 @@ class Composition:
         return [weights for weights, _ in both], log_moment, self._window(tilt, log_moment)
 
     def _window(self, tilt: float, log_moment: float) -> tuple[int, int]:
-        """Between which multiples of the width the tilted sum lies but for e^-24 on either side, by Chernoff's
+        """Between which multiples of the width the tilted sum lies but for e^-32 on either side, by Chernoff's
         bound."""
         least = sum(one.count * one.first for one in self.steps)
         most = sum(one.count * (one.first + len(one.masses) - 1) for one in self.steps)
