@@ -100,8 +100,8 @@ def test_real_images_through_files(mnist, tmp_path, key):
 @pytest.mark.parametrize("form", ["JPEG2000", "AVIF", "TGA", "QOI", "PCX"])
 def test_whatever_pillow_opens_is_an_image(tmp_path, key, form):
     ending = {"JPEG2000": "jp2"}.get(form, form.lower())
-    if form not in formats.opened():
-        pytest.skip(f"this Pillow has no {form}")
+    if form not in formats.opened() or form not in Image.SAVE:
+        pytest.skip(f"this Pillow reads or writes no {form}")
     for place in range(12):
         folder = tmp_path / ("cat", "dog")[place % 2]
         folder.mkdir(exist_ok=True)
