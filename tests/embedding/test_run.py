@@ -94,9 +94,11 @@ def test_a_run_keeps_what_it_promised_and_gives_embeddings(people, tmp_path):
     assert "each single person" in page
 
 
-def test_an_infinite_epsilon_is_refused_before_anything_is_spent(people, tmp_path):
-    with pytest.raises(SfumatoError, match="epsilon is infinite at delta 1e-20"):
-        embed(people, directory=tmp_path / "run", model="linear", delta=1e-20, **QUICK)
+def test_a_delta_that_is_not_resolved_is_refused_before_anything_is_spent(people, tmp_path):
+    with pytest.raises(
+        SfumatoError, match="delta 1e-30 is smaller than what the accountant of privacy loss distributions resolves"
+    ):
+        embed(people, directory=tmp_path / "run", model="linear", delta=1e-30, **QUICK)
     assert not (tmp_path / "run").exists()
 
 
@@ -386,7 +388,13 @@ def test_clients_begin_at_the_aggregate_and_the_mean_is_released(source, tmp_pat
     asked = {"seed": 3, **ALONE, "method": method}
     if method == "dpsgd":
         del asked["clients"]
-    over = {"aggregate": "uta", "aggregate_last": 2, "aggregate_from": 1, "optimizer": "sgd"}
+    over = {
+        "aggregate": "uta",
+        "aggregate_last": 2,
+        "aggregate_from": 1,
+        "aggregate_restart": False,
+        "optimizer": "sgd",
+    }
     chosen = EmbeddingExperiment(model="linear", dimension=8, learning_rate=1.0, **asked, **over)
     starts, thetas, compute, descend = [], [], PrivateStep.__call__, loop.descend
 
