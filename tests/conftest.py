@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -20,12 +21,12 @@ import numpy as np
 import pytest
 import tyro
 
-from sfumato import EMA, PrivacyPlan, Run, Source, open_source, train
+from sfumato import EMA, PrivacyPlan, Run, RunKey, Source, open_source, train
 from sfumato.gradients.checks import selfcheck
 from sfumato.gradients.checks.discovery import undisturbed_random
 from sfumato.gradients.checks.randomless import WithoutRandomness
 from sfumato.gradients.examples import tensors
-from sfumato.privacy import Gaussian, Poisson, gaussian_detections
+from sfumato.privacy import Gaussian, Poisson, gaussian_detections, ledger
 from sfumato.training import loop
 from tests.forks import Forks, begun
 
@@ -80,6 +81,15 @@ def home(new_directory, monkeypatch) -> Path:
     path = new_directory("home")
     monkeypatch.setenv("SFUMATO_HOME", str(path))
     return path
+
+
+@pytest.fixture(scope="module")
+def one_secret() -> Iterator[None]:
+    """Runs without a seed that draw alike: the secrets of their keys, and the salts of their openings, are these."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunKey, "fresh", classmethod(lambda cls: cls.from_seed(3)))
+        patch.setattr(ledger, "secrets", SimpleNamespace(token_hex=lambda size: "5a" * size))
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -19,7 +19,9 @@ from sfumato.observers.progress import Silence
 from sfumato.privacy import Gaussian, Poisson
 from sfumato.randomness import owner_key
 
-SETTINGS = Settings(model="linear", learning_rate=4.0, optimizer="sgd", momentum=0.0, ema=0.0, seed=3)
+pytestmark = pytest.mark.usefixtures("one_secret")
+
+SETTINGS = Settings(model="linear", learning_rate=4.0, optimizer="sgd", momentum=0.0, ema=0.0, seed=None)
 
 
 @pytest.fixture(scope="module")

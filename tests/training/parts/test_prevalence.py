@@ -26,11 +26,13 @@ from sfumato.training.conclusion import finish
 from sfumato.training.conclusion.run_page import report
 from sfumato.training.parts import published
 
+pytestmark = pytest.mark.usefixtures("one_secret")
+
 CLASSES = ("normal", "pneumonia")
 TRAINED, USED = {"normal": 0.26, "pneumonia": 0.74}, {"normal": 0.38, "pneumonia": 0.62}
-SETTINGS = Settings(model="linear", learning_rate=0.5, optimizer="sgd", momentum=0.0, ema=0.0, seed=4)
+SETTINGS = Settings(model="linear", learning_rate=0.5, optimizer="sgd", momentum=0.0, ema=0.0, seed=None)
 WEIGHTED = Settings(
-    model="linear", learning_rate=0.5, optimizer="sgd", momentum=0.0, ema=0.0, seed=3, class_prevalence=TRAINED
+    model="linear", learning_rate=0.5, optimizer="sgd", momentum=0.0, ema=0.0, seed=None, class_prevalence=TRAINED
 )
 
 

@@ -33,8 +33,10 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
 from sfumato.training.job import PublicTraining
 
+pytestmark = pytest.mark.usefixtures("one_secret")
+
 PLAN = PrivacyPlan.calibrate(examples=200, batch_size=20, steps=4, noise_multiplier=2.0, delta=1e-3)
-PLAIN = {"learning_rate": 0.5, "averaging": None, "threads": 1, "seed": 3, "device": "cpu", "noise": "secure"}
+PLAIN = {"learning_rate": 0.5, "averaging": None, "threads": 1, "device": "cpu", "noise": "secure"}
 
 
 @pytest.fixture(scope="module")
