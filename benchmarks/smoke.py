@@ -79,7 +79,7 @@ def main(
     with _device(device):
         if only_until is not None:
             return _killed(place, device, only_until)
-        rows = Rows(place, device, json)
+        rows = Rows(json)
         _make(place)
         for name, command in COMMANDS.items():
             if device == "counting" and "bfloat16" in command:  # it has no autocast
@@ -97,8 +97,8 @@ class Rows:
         found: by name: seconds, and what failed or differed.
     """
 
-    def __init__(self, place: Path, device: str, path: Path | None) -> None:
-        self.place, self.device, self.path = place, device, path
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
         self.found: dict[str, dict[str, Any]] = {}
 
     def add(self, name: str, measure: Any) -> None:

@@ -80,7 +80,11 @@ class EmbeddingTrial:
 
     def opened(self) -> Source:
         """The source, read."""
-        source = users.kept(self.spec.open(owner_key()), self.experiment.per_user)
+        return self._of_users(self.spec.open(owner_key()))
+
+    def _of_users(self, source: Source) -> Source:
+        """With as many records of each user as are asked for. Refuses a source without classes."""
+        source = users.kept(source, self.experiment.per_user)
         source.require_classes("a training of embeddings")
         return source
 
@@ -132,8 +136,7 @@ class EmbeddingTrial:
         if not run.exists:
             run.require_free()
         self.refuse_at_once()
-        source = users.kept(read_source(self.spec, progress), self.experiment.per_user)
-        source.require_classes("a training of embeddings")
+        source = self._of_users(read_source(self.spec, progress))
         decided, reasons = decide(self.experiment, source)
         search = None
         if isinstance(decided, Decided) and (earlier := self.searched(source)) is not None:

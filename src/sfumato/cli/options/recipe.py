@@ -88,7 +88,8 @@ def read(what: str, given: Mapping[str, Any], known: Collection[str], verb: str 
         known: names of the options that the verb has.
         verb: whose recipe it must be.
     """
-    data, command = table_of(what), command_of(what)
+    data = table_of(what)
+    command = _command_of(data)
     own = ("pretrain", "embed", "noise-study")  # whose options are their own; all other verbs share theirs
     if verb and len(command) > 1 and command[1] != verb and (command[1] in own or verb in own):
         raise SfumatoError(f"{title(what)} is for sfumato {command[1]}", f"run sfumato {command[1]} {what}")
@@ -96,9 +97,9 @@ def read(what: str, given: Mapping[str, Any], known: Collection[str], verb: str 
     return _checked(what, shared | _chosen(what, _rows(what, data), given), known)
 
 
-def command_of(what: str) -> list[str]:
-    """The command that the recipe names as its own, in words."""
-    return str(table_of(what).get(ABOUT, {}).get("command", "")).split()
+def _command_of(data: Mapping[str, Any]) -> list[str]:
+    """The command that a recipe names as its own, in words."""
+    return str(data.get(ABOUT, {}).get("command", "")).split()
 
 
 def embeds(what: str) -> bool:
@@ -106,8 +107,9 @@ def embeds(what: str) -> bool:
     if not named_by(what):
         return False
     own, others = ({*choices_of(kind)} for kind in _KINDS[:2])
-    options = {name.replace("-", "_") for name in table_of(what)}
-    return command_of(what)[1:2] == ["embed"] or bool((own - others) & options)
+    data = table_of(what)
+    options = {name.replace("-", "_") for name in data}
+    return _command_of(data)[1:2] == ["embed"] or bool((own - others) & options)
 
 
 def label_of(what: str) -> str | None:
