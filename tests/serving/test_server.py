@@ -255,16 +255,17 @@ def test_a_full_queue_and_a_slow_model_are_told_as_503(serving, loaded, png):
         assert over.headers["retry-after"] == "1"
         assert [one.result().status_code for one in answers] == [200, 200, 200]
         refused(CLIENT.post(f"{url(place)}/predict", files=[("a", png(1))] * 3), 413, "3 records are more than the 2")
-    with serving(loaded, seconds=0.1) as (place, _):
-        refused(CLIENT.post(f"{url(place)}/predict", content=png(1), headers=PNG), 503, "no answer within 0.1 s")
+    loaded.module.seconds = 4  # long beside the limit, which is long beside what a busy machine takes to read a body
+    with serving(loaded, seconds=2) as (place, _):
+        refused(CLIENT.post(f"{url(place)}/predict", content=png(1), headers=PNG), 503, "no answer within 2 s")
 
 
 def test_a_model_that_hangs_is_told_to_probes_and_keeps_no_server_from_ending(serving, loaded, png):
     loaded.module.seconds = 20
     with ThreadPoolExecutor(1) as pool:
-        with serving(loaded, seconds=0.2) as (place, _):
+        with serving(loaded, seconds=2) as (place, _):
             answer = pool.submit(CLIENT.post, f"{url(place)}/predict", content=png(1), headers=PNG)
-            refused(answer.result(), 503, "no answer within 0.2 s")
+            refused(answer.result(), 503, "no answer within 2 s")
             time.sleep(0.1)
             for probe in ("healthz", "readyz"):
                 refused(CLIENT.get(f"{url(place)}/{probe}"), 503, "one batch")
@@ -273,21 +274,21 @@ def test_a_model_that_hangs_is_told_to_probes_and_keeps_no_server_from_ending(se
 
 
 def test_a_request_that_nobody_waits_for_costs_no_more_time(serving, loaded, png):
-    loaded.module.seconds, loaded.module.sizes = 0.15, []
-    with serving(loaded, seconds=0.2, batch=1) as (place, _):
+    loaded.module.seconds, loaded.module.sizes = 1, []
+    with serving(loaded, seconds=2, batch=1) as (place, _):
         refused(CLIENT.post(f"{url(place)}/predict", files=[("a", png(1))] * 50), 503, "no answer within")
         loaded.module.seconds = 0
         assert CLIENT.post(f"{url(place)}/predict", content=png(1), headers=PNG).status_code == 200
-        assert len(loaded.module.sizes) < 6
+        assert len(loaded.module.sizes) < 20
 
 
 def test_an_answer_that_is_not_read_is_cut_off(serving, loaded):
-    with serving(loaded, seconds=0.3) as (place, _), socket.socket() as line:
+    with serving(loaded, seconds=2) as (place, _), socket.socket() as line:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         line.connect(place)
         line.settimeout(10)
         line.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n" * 500)  # more than any buffer of the kernel takes
-        time.sleep(1.2)
+        time.sleep(4)
         received = 0
         with suppress(ConnectionError):
             while piece := line.recv(1 << 16):
@@ -327,17 +328,17 @@ def test_bodies_together_have_a_bound(serving, loaded):
 
 
 def test_slow_clients_are_cut_off_and_others_are_served_meanwhile(serving, loaded, png):
-    with serving(loaded, seconds=0.4) as (place, _), ExitStack() as stack:
-        slow, body = (stack.enter_context(socket.create_connection(place, timeout=10)) for _ in range(2))
+    with serving(loaded, seconds=2) as (place, _), ExitStack() as stack:
+        slow, body = (stack.enter_context(socket.create_connection(place, timeout=30)) for _ in range(2))
         slow.sendall(HEAD % 100)  # and never the end of the head
         body.sendall(HEAD % 100 + b"\r\n" + b"x")
         assert CLIENT.post(f"{url(place)}/predict", content=png(1), headers=PNG).status_code == 200
         assert slow.recv(100) == b""
-        time.sleep(0.6)
+        time.sleep(2.2)
         body.sendall(b"x" * 99)  # too late
         answer = b"".join(iter(lambda: body.recv(4096), b""))
         assert answer.startswith(b"HTTP/1.1 408")
-        assert b"the body took more than 0.4 s" in answer
+        assert b"the body took more than 2 s" in answer
 
 
 def test_aborted_connections_leave_nothing_behind(serving, loaded, png):
