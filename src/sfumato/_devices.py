@@ -131,6 +131,25 @@ def free_memory(device: torch.device | str) -> int:
     return torch.get_device_module(device).mem_get_info(device)[0]
 
 
+def room(device: torch.device) -> int:
+    """Bytes that tensors may still take: what an accelerator has free, and what torch holds of it without using it; a
+    great many where the device does not say, as on the CPU."""
+    import torch
+
+    if device.type == "cpu":
+        return 1 << 62
+    module = torch.get_device_module(device)
+    if not hasattr(module, "mem_get_info"):
+        return 1 << 62
+    held = module.memory_reserved(device) - module.memory_allocated(device)
+    return free_memory(device) + held
+
+
+def has_own_forms(device: torch.device) -> bool:
+    """Whether gradients take the forms of devices there (`gradients.products`); tests ask for them on a CPU as well."""
+    return device.type != "cpu"
+
+
 def exhausted(error: BaseException) -> bool:
     """Whether an error says that memory, the machine's or an accelerator's, was not enough."""
     if isinstance(error, MemoryError):

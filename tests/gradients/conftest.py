@@ -18,8 +18,9 @@ from sfumato.gradients.checks import oracle
 # Relative to the norm of the whole clipped sum, by type.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 # Where the comparisons run: `SFUMATO_TEST_DEVICE=cuda pytest tests/gradients` takes them to a GPU, `counting` to the
-# device that computes on the CPU and refuses what a GPU would.
-DEVICE = os.environ.get("SFUMATO_TEST_DEVICE", "cpu")
+# device that computes on the CPU and refuses what a GPU would, `forms` leaves them here in the forms of devices.
+ASKED = os.environ.get("SFUMATO_TEST_DEVICE", "cpu")
+DEVICE = "cpu" if ASKED == "forms" else ASKED
 if DEVICE != "cpu":
     torch.backends.cudnn.allow_tf32 = False  # the tolerances are those of float32
 
@@ -27,6 +28,18 @@ if DEVICE != "cpu":
 @pytest.fixture(autouse=True)
 def models_are_checked_once() -> None:
     """Here each time."""
+
+
+@pytest.fixture
+def forms_of_devices(monkeypatch):
+    """Gradients in the forms of devices, on the CPU."""
+    monkeypatch.setattr("sfumato._devices.has_own_forms", lambda device: True)
+
+
+@pytest.fixture(autouse=True)
+def _forms(request):
+    if ASKED == "forms":
+        request.getfixturevalue("forms_of_devices")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from sfumato import _devices
 from sfumato.gradients import ClippedGradient
 from sfumato.gradients.sites import forms
 from sfumato.gradients.sites.conv import ConvKernel, Geometry
@@ -203,7 +204,7 @@ def net():
 def test_one_example_of_a_network_never_exceeds_the_bound(monkeypatch, method, precision, scale, offset):
     torch.manual_seed(0)
 
-    def chosen(self, site, kernel, x, g):
+    def chosen(self, site, kernel, x, g, *, derived=False):
         if site.startswith("linear "):
             return {"gram": "gram", "keep": "keep product", "drop": "drop product"}[method.split()[0]]
         return method
@@ -219,4 +220,5 @@ def test_one_example_of_a_network_never_exceeds_the_bound(monkeypatch, method, p
             )
         norm = torch.stack([value.double().norm() for value in total.gradients.values()]).norm()
         assert norm <= bound * (1 + 1e-6)
-        assert norm >= min(bound, float(total.norms)) * (1 - 2e-4)
+        own = _devices.has_own_forms(x.device) and precision != "float32"
+        assert norm >= min(bound, float(total.norms)) * (1 - (0.05 if own else 2e-4))

@@ -105,7 +105,20 @@ def exact_norms(values: Tensor) -> Tensor:
 
 
 def _rows(values: Tensor) -> Tensor:
-    return values.reshape(values.shape[0], math.prod(values.shape[1:]))
+    """(B, n): each example's values, in the order in which they lie in memory."""
+    return values.permute(_as_it_lies(values)).reshape(values.shape[0], math.prod(values.shape[1:]))
+
+
+def _as_it_lies(values: Tensor) -> tuple[int, ...]:
+    """The axes in the order of memory, that of the examples first."""
+    return (0, *sorted(range(1, values.dim()), key=values.stride, reverse=True))
+
+
+def _shaped(row: Tensor, like: Tensor) -> Tensor:
+    """One example's numbers (n,), from `_rows` of examples like this, in their shape."""
+    axes = _as_it_lies(like)
+    back = sorted(range(1, like.dim()), key=axes.__getitem__)
+    return row.reshape([like.shape[axis] for axis in axes[1:]]).permute([axis - 1 for axis in back])
 
 
 def clip_factors(
@@ -174,17 +187,18 @@ def weighted_sum(values: Tensor, factors: Tensor, *, excluding: bool = True) -> 
     tensor([0.5000, 1.0000])
     """
     dtype = accumulation_dtype(values.dtype)
-    rows = _rows(without_excluded(values, factors) if excluding else values)
-    return torch.mv(rows.to(dtype).t(), factors.to(dtype)).reshape(values.shape[1:])
+    values = without_excluded(values, factors) if excluding else values
+    return _shaped(torch.mv(_rows(values).to(dtype).t(), factors.to(dtype)), values)
 
 
 def exact_weighted_sum(values: Tensor, factors: Tensor) -> Tensor:
     """The same with products and sums in float64, for factors of any size."""
     dtype = accumulation_dtype(values.dtype)
-    rows = _rows(without_excluded(values, factors))
+    values = without_excluded(values, factors)
+    rows = _rows(values)
     total = torch.empty(rows.shape[1], dtype=dtype, device=values.device)
     width = max(1, _BLOCK // max(1, len(rows)))
     for start in range(0, rows.shape[1], width):
         block = rows[:, start : start + width]
         total[start : start + width] = torch.mv(block.double().t(), factors)
-    return total.reshape(values.shape[1:])
+    return _shaped(total, values)

@@ -14,9 +14,12 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato._devices import wait_for
 from sfumato._renamed import warn_renamed
+from sfumato.gradients import products
+from sfumato.gradients.sites import token_gram
 from sfumato.gradients.sites.forms import Held, Kept
 from sfumato.gradients.use import Kernel
 
@@ -29,6 +32,8 @@ _REPEATS, _HOPELESS = 2, 2.5
 # Kept gradients of up to so many times the activations need not be any faster than a method that keeps none; more of
 # them in proportion. A trial finds their memory at hand, but a batch has to fetch it.
 _WORTH_MEMORY = 2
+# On a device one layer's kept gradients may take one part in so many of the memory that is free.
+_SHARE = 6
 # A method is only left for one that is clearly faster.
 _CLEARLY = 0.95
 
@@ -49,19 +54,22 @@ class Tuner:
         """The method of a site, if it is known already."""
         return self.methods.get(_key(site, kernel, g))
 
-    def method(self, site: str, kernel: Kernel, x: Tensor, g: Tensor) -> str:
+    def method(self, site: str, kernel: Kernel, x: Tensor, g: Tensor, *, derived: bool = False) -> str:
         """ "keep W", "drop W" with W a method of the kernel to instantiate, or "gram".
 
         Args:
             site: its kind and shape, in words.
             kernel: the arithmetic of its map.
             x, g: inputs and output gradients (B*K, ...), for their shapes.
+            derived: whether the weight is a function of parameters.
         """
         key = _key(site, kernel, g)
+        if key not in self.methods and _devices.has_own_forms(x.device):
+            self.methods[key] = _by_rule(kernel, x, g, derived=derived)
         if key not in self.methods:
-            products = kernel.views * g[0].numel() * kernel.fan_in()
+            arithmetic = kernel.views * g[0].numel() * kernel.fan_in()
             place = (key, str(x.device), x.dtype, torch.get_num_threads())
-            if products < _SMALL:
+            if arithmetic < _SMALL:
                 self.methods[key] = "gram" if kernel.gram_surely_pays(x, g) else f"keep {kernel.methods()[0]}"
             else:
                 if place not in _MEASURED:
@@ -81,6 +89,18 @@ class Tuner:
 def _key(site: str, kernel: Kernel, g: Tensor) -> str:
     places = "x".join(map(str, g.shape[1:-1] if g.dim() == 3 and kernel.views == 1 else g.shape[2:]))
     return f"{site}, {f'{kernel.views} x ' if kernel.views > 1 else ''}{places}"
+
+
+def _by_rule(kernel: Kernel, x: Tensor, g: Tensor, *, derived: bool) -> str:
+    """On a device: what moves fewer numbers, and keeps gradients only where there is room; no clock is asked."""
+    if kernel.joins and not derived and products.working(x, g) in token_gram.TOLERANCES:
+        pays = kernel.positions(g) ** 2 < kernel.gradient_elements()
+    else:
+        pays = kernel.gram_surely_pays(x, g)
+    if pays:
+        return "gram"
+    kept = len(g) // kernel.views * kernel.gradient_elements() * max(4, g.element_size())
+    return f"{'keep' if kept * _SHARE <= _devices.room(g.device) else 'drop'} {kernel.methods()[0]}"
 
 
 def _fastest(kernel: Kernel, x: Tensor, g: Tensor) -> str:
@@ -104,7 +124,7 @@ def _fastest(kernel: Kernel, x: Tensor, g: Tensor) -> str:
         return lambda: Held(kernel, x, g, method).weighted_sum(factors, excluding=False)
 
     kept: dict[str, float] = {}
-    for method in kernel.methods():
+    for method in (one for one in kernel.methods() if one != "shifted"):  # for devices
         kept[method] = _seconds(keeping(method), x.device, min(kept.values(), default=math.inf))
     usual = kernel.methods()[0]
     best = min(kept, key=lambda method: kept[method])

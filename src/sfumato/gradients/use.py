@@ -170,11 +170,15 @@ class Exact(Instantiated):
 
 def row_statistics_of(gradients: Tensor, rows: RowMap) -> RowStatistics:
     """Of (b, rows, ...) that are summed as they are."""
+    own = rows.values
+    if gradients.dim() > 2:
+        last = sorted(range(2, gradients.dim()), key=gradients.stride, reverse=True)  # nothing is copied
+        gradients, own = gradients.permute(0, 1, *last), own.permute(0, *(axis - 1 for axis in last))
     each = gradients.flatten(2) if gradients.dim() > 2 else gradients.unsqueeze(-1)
     squares = clipping.squared_lengths(each)
     return RowStatistics(
         squares=squares @ rows.scales.square(),
-        own=(each * rows.values.reshape(each.shape[1:])).sum(dim=-1).double(),
+        own=(each * own.reshape(each.shape[1:])).sum(dim=-1).double(),
         ones=each.sum(dim=-1).double(),
         rounding=rounding((squares @ rows.sizes.square()).sqrt(), each, 0),
         own_rounding=torch.zeros_like(squares),

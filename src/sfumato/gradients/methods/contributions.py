@@ -10,7 +10,9 @@ from torch import Tensor
 from sfumato.gradients import clipping
 from sfumato.gradients.methods.derived import Operand, Operands
 from sfumato.gradients.methods.row_forms import RowForm
+from sfumato.gradients.sites import token_gram
 from sfumato.gradients.sites.forms import Held, certified, together, with_hard_kept
+from sfumato.gradients.sites.token_gram import TokenGram
 from sfumato.gradients.use import Exact, Instantiated, RowStatistics, Use, constants, slices, tolerance
 
 # Numbers per example up to which gradients are put beside those of other parameters.
@@ -168,6 +170,7 @@ def squared_norms(parts: list[Contribution], *, asking: bool) -> Tensor:
         asking: look which examples are hard (`Held`), and keep their gradients for what they are hard for.
     """
     held: list[Held] = []
+    tokens: list[TokenGram] = []
     rows: list[OfRows] = []
     others: list[Contribution] = []
     for part in parts:
@@ -175,10 +178,13 @@ def squared_norms(parts: list[Contribution], *, asking: bool) -> Tensor:
             rows.append(part)
         elif isinstance(part, Direct) and isinstance(part.use, Held):
             held.append(part.use)
+        elif isinstance(part, Direct) and isinstance(part.use, TokenGram):
+            tokens.append(part.use)
         else:
             others.append(part)
     found = [torch.stack([part.squared_norms() for part in others])] if others else []
     found += [certified(held, asking=asking)] if held else []
+    found += [token_gram.certified(tokens, asking=asking)] if tokens else []
     found += [bounds(rows, asking=asking)] if rows else []
     return torch.cat(found).sum(dim=0)
 

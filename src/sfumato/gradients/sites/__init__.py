@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from sfumato.gradients import clipping
+from sfumato import _devices
+from sfumato.gradients import products
+from sfumato.gradients.sites import token_gram
 from sfumato.gradients.sites.forms import Held, Kept
+from sfumato.gradients.sites.token_gram import TokenGram
 
 if TYPE_CHECKING:
     from sfumato.gradients.methods.derived import Operand
@@ -73,9 +76,13 @@ class Site:
             self.method = "gram, uses joined"
             self.add("weight", Held(kernel, x, g, "gram", later=True))
             return
-        self.method = self.tuner.method(f"{self.kind} {self.describe()}", kernel, x, g)
+        self.method = self.tuner.method(f"{self.kind} {self.describe()}", kernel, x, g, derived=operand.derived)
+        dtype = products.working(x, g)
+        own = _devices.has_own_forms(x.device) and dtype in token_gram.TOLERANCES and not operand.derived
+        if self.method == "gram" and kernel.joins and own:
+            self.add("weight", TokenGram(kernel, x.to(dtype), g.to(dtype)))
+            return
         if self.method.startswith("keep"):
-            dtype = clipping.accumulation_dtype(g.dtype)
             derived = operand.rows if operand.uses == 1 else None
             self.add("weight", Kept(kernel, x.to(dtype), g.to(dtype), self.method.removeprefix("keep "), derived))
             return

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sfumato import _devices
 from sfumato.gradients import clipping
-from sfumato.gradients.sites import Site
+from sfumato.gradients.sites import Site, shifted
 from sfumato.gradients.sites.forms import MOST_GRAM_PRODUCTS
 from sfumato.gradients.use import Instantiated, slices
 
@@ -51,11 +52,13 @@ class ConvKernel:
         geometry: of the convolution.
         shape: of the weight, (out, in / groups, ...).
         views: K.
+        device: whether it takes the form of devices.
     """
 
     geometry: Geometry
     shape: tuple[int, ...]
     views: int
+    device: bool = False
     joins: ClassVar[bool] = False
 
     def gradient_elements(self) -> int:
@@ -66,10 +69,10 @@ class ConvKernel:
 
     def methods(self) -> tuple[str, ...]:
         first = ("grouped", "loop") if self.gradient_elements() <= 150_000 else ("loop", "grouped")
-        if len(self.shape) != 4:
-            return first
-        few = self.geometry.groups == 1 and self.shape[1] <= 3
-        return ("unfold", *first) if few or self.gradient_elements() > 150_000 else (*first, "unfold")
+        if len(self.shape) == 4:
+            few = self.geometry.groups == 1 and self.shape[1] <= 3
+            first = ("unfold", *first) if few or self.gradient_elements() > 150_000 else (*first, "unfold")
+        return ("shifted", *first) if self.device else (*first, "shifted")
 
     def instantiate(self, x: Tensor, g: Tensor, method: str) -> Tensor:
         """(b, out, in / groups, ...): summed over views and positions.
@@ -78,10 +81,14 @@ class ConvKernel:
             x: (b*K, in, ...).
             g: (b*K, out, ...).
             method: "grouped", one convolution with a group for each example; "loop", a kernel call for each example;
-                "unfold", patches (two dimensions only); or "any". All give the same up to rounding.
+                "unfold", patches (two dimensions only); "shifted", a product for each place of the kernel; or "any".
+                All give the same up to rounding.
         """
         examples = x.shape[0] // self.views
         method = self.methods()[0] if method == "any" else method
+        if method == "shifted":
+            return shifted.instantiate(x, g, self.geometry, self.shape, self.views)
+        x, g = (t.to(clipping.accumulation_dtype(t.dtype)) for t in (x, g))
         if method == "unfold":
             return self._unfolded(x, g, examples)
         if method == "grouped" and examples > 1:
@@ -119,14 +126,8 @@ class ConvKernel:
         geometry = self.geometry
         if self.shape[2:] == (1, 1) and not any(geometry.padding):
             return x[:, :, :: geometry.stride[0], :: geometry.stride[1]].flatten(2)
-        if x.device.type != "cpu":
-            return F.unfold(x, self.shape[2:], geometry.dilation, geometry.padding, geometry.stride)
         # A copy of a view with strides: the same numbers in a third to two thirds of the time of F.unfold.
-        windows = F.pad(x, [edge for edge in reversed(geometry.padding) for _ in range(2)])
-        for axis, (length, gap, stride) in enumerate(
-            zip(self.shape[2:], geometry.dilation, geometry.stride, strict=True), start=2
-        ):
-            windows = windows.unfold(axis, gap * (length - 1) + 1, stride)[..., ::gap]
+        windows = shifted.windows(x, geometry, self.shape)
         return windows.permute(0, 1, 4, 5, 2, 3).flatten(4).flatten(1, 3)
 
     def applied(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -279,7 +280,9 @@ class ConvSite(Site):
         return self._geometry.backward(output_gradients, inputs, weight, of_weight=False)  # type: ignore[arg-type]
 
     def _kernel(self, geometry: Geometry) -> ConvKernel:
-        return ConvKernel(geometry=geometry, shape=tuple(self.operands["weight"].shape), views=self.views)
+        weight = self.operands["weight"]
+        device = _devices.has_own_forms(weight.device)
+        return ConvKernel(geometry=geometry, shape=tuple(weight.shape), views=self.views, device=device)
 
     def _extended(self, inputs: Tensor, outputs: Tensor) -> Tensor:
         """A transposed convolution's inputs, with zeros where output padding makes room for more of them."""

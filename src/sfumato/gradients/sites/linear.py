@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.gradients import clipping
+from sfumato.gradients.products import batched, product
 from sfumato.gradients.sites import Site
 from sfumato.gradients.sites.forms import MOST_GRAM_PRODUCTS
 from sfumato.gradients.use import Instantiated, RowMap, RowStatistics, rounding, unit_roundoff
@@ -90,13 +91,13 @@ class LinearKernel:
         return ("product",)
 
     def instantiate(self, x: Tensor, g: Tensor, method: str) -> Tensor:
-        return torch.bmm(g.transpose(1, 2), x)
+        return batched(g.transpose(1, 2), x)
 
     def applied(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.linear(x, weight)
 
     def total(self, x: Tensor, g: Tensor) -> Tensor:
-        return g.reshape(-1, self.outputs).t() @ x.reshape(-1, self.inputs)
+        return product(g.reshape(-1, self.outputs).t(), x.reshape(-1, self.inputs))
 
     def spread(self) -> float:
         return 1.0

@@ -1,0 +1,99 @@
+"""Linear maps over T tokens on a device: norms from Gram matrices in the operands' own type, nothing instantiated.
+
+``|G_b|^2 = sum_tt' (a_t . a_t') (g_t . g_t')`` takes T x T numbers for each example where G_b takes d x p, and the sum
+is one ordinary product of g with the activations, each scaled by its example's factor.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sfumato.gradients import clipping, products
+from sfumato.gradients.sites.forms import GRAM_TOLERANCE, in_range, with_hard_kept
+from sfumato.gradients.use import Kernel, RowMap, RowStatistics, rounding, row_statistics_of
+
+TOLERANCES = {torch.bfloat16: 0.05, torch.float64: GRAM_TOLERANCE}
+"""For each type that has this form, by how much, relatively, the bound may be larger than the norm that was found
+before an example counts as hard. What float32 would have to be allowed for is more than an exact sum should bear."""
+
+
+class TokenGram:
+    """The per-example gradients of a weight (d, p) used at T positions (`use.Use`).
+
+    Args:
+        kernel: of the map.
+        x, g: inputs (B, T, p) and output gradients (B, T, d), of one type.
+
+    **Guarantee.** `squared_norms` bounds the square of the norm of the example's term in `weighted_sum`, as computed.
+    With ``s = sum_t |a_t| |g_t|``, the entries of the Gram matrices, dot products of p and of d numbers, are wrong by
+    at most `products.summing` times the lengths, so the square by that of p + d terms times s^2, which is added. The
+    sum is formed of activations that were scaled and rounded again: in float64 that costs `use.rounding`; in bfloat16,
+    whose products are exact in float32, at most 2^-8 of each activation. With e what was rounded off, ``|sum_t g_t
+    e_t^T|`` is at most 2^-8 s, and also at most ``|g|_2 |e|``, where the spectral norm of the output gradients is at
+    most the root of their Gram matrix's Frobenius norm: the smaller of both is added, and `products.summing` of T terms
+    times s for the additions. Where that makes the bound larger than the norm by more than `TOLERANCES`, or something
+    is out of range, the example counts as hard, and is instantiated by itself (`keep_hard`).
+    """
+
+    def __init__(self, kernel: Kernel, x: Tensor, g: Tensor):
+        self.kernel, self.x, self.g = kernel, x, g
+        self._hard: tuple[Tensor, Tensor] | None = None
+        of_x, of_g = products.gram(x), products.gram(g)
+        self._squares = (of_x * of_g).sum(dim=(1, 2), dtype=torch.float64)
+        tokens = [one.diagonal(dim1=1, dim2=2).clamp_min(0) for one in (of_x, of_g)]
+        self._sizes = tuple(one.sum(dim=1).sqrt().double() for one in tokens)
+        self._terms = (tokens[0] * tokens[1]).sqrt_().sum(dim=1).double()
+        spread = torch.linalg.vector_norm(of_g.flatten(1), dim=1).double().sqrt_()
+        self._rounded = torch.minimum(self._terms, self._sizes[0] * spread)
+
+    def certificate(self) -> Tensor:
+        """(B,) float64: the squared norms' bounds, infinity for hard examples."""
+        of_grams = products.summing(self.x.shape[2] + self.g.shape[2] + 8, self.x)
+        terms, positions = self._terms * (1 + 4 * of_grams), self.g.shape[1]  # the lengths themselves are rounded
+        if self.x.dtype == torch.bfloat16:
+            rounded = products.SCALING * (1 + 2.0**-7) * (1 + 4 * of_grams) * self._rounded
+            felt = rounded + products.summing(positions, self.x) * terms
+        else:
+            felt = rounding(terms, self.g[:0], positions)
+        squares = self._squares.clamp_min(0)
+        bound = (squares + of_grams * terms.square()).sqrt() + felt
+        sure = (bound <= (1 + TOLERANCES[self.x.dtype]) * squares.sqrt()) & in_range(*self._sizes)
+        return bound.square().masked_fill(~sure, torch.inf)
+
+    def squared_norms(self) -> Tensor:
+        return certified([self])[0]
+
+    def keep_hard(self, rows: Tensor) -> Tensor:
+        """As `forms.Held.keep_hard`."""
+        self._hard = rows, self.instantiate(rows)
+        return clipping.squared_norms(self._hard[1])
+
+    def weighted_sum(self, factors: Tensor, *, excluding: bool = True) -> Tensor:
+        easy = factors if self._hard is None else factors.index_fill(0, self._hard[0], 0)
+        x, g = (clipping.without_excluded(t, easy) if excluding else t for t in (self.x, self.g))
+        total = self.kernel.total(products.scaled(x, easy), g)
+        if self._hard is not None:
+            rows, gradients = self._hard
+            total += clipping.weighted_sum(gradients, factors[rows], excluding=excluding)
+        return total
+
+    def instantiate(self, rows: Tensor | None = None) -> Tensor:
+        x, g = (self.x, self.g) if rows is None else (self.x[rows], self.g[rows])
+        return self.kernel.instantiate(x, g, "any")
+
+    def row_statistics(self, rows: RowMap) -> RowStatistics:
+        return row_statistics_of(self.instantiate(), rows)
+
+    def bytes(self) -> int:
+        return self.x.nbytes + self.g.nbytes
+
+
+def certified(uses: list[TokenGram], *, asking: bool = False) -> Tensor:
+    """(S, B) float64: the squared norms of S uses, each as `TokenGram` promises it; infinity for hard examples.
+
+    Args:
+        asking: look which examples are hard, and keep their gradients.
+    """
+    found = torch.stack([use.certificate() for use in uses])
+    return with_hard_kept(found, found == torch.inf, uses) if asking else found
