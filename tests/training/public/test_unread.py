@@ -62,7 +62,8 @@ def test_the_printed_algorithm(source, tmp_path):
     changed = {name: value for name, value in (CHOICES | BUDGET).items() if name != "public_data"}
     found = refused(partial(printed, source), changed, tmp_path, recorded=CLAIMED)
     assert len(found) < 0.8 * len(changed)
-    assert "the plan does not go by time" in found["start"]
+    with pytest.raises(SfumatoError, match="the plan does not go by time"):
+        printed(source, tmp_path / "clock", start="5", period="2")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -145,9 +145,15 @@ def compare_draws(recorded: Mapping[str, Any], present: Mapping[str, Any], *, wh
     pins.compare("environment", before, now, remedy=remedy, where=where)
 
 
-def went_on(run: RunDirectory, present: Mapping[str, Any], reached: int, paid: int) -> str:
-    """What to tell the owner, before another step, of a run that goes on where it is computed otherwise than before,
-    which its record says from then on; empty for nothing.
+def went_on(
+    run: RunDirectory,
+    present: Mapping[str, Any],
+    reached: int,
+    paid: int,
+    *,
+    notify: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Put on record, and tell the owner before another step, that a run goes on where it is computed otherwise.
 
     Args:
         present: what the record would be here.
@@ -155,7 +161,7 @@ def went_on(run: RunDirectory, present: Mapping[str, Any], reached: int, paid: i
     """
     recorded = run.read_json(names.SETTINGS)
     if not (found := pins.since(recorded, present)):
-        return ""
+        return
     entry = {"step": reached, **pins.computing(present)}
     run.write_json(names.SETTINGS, recorded | {pins.WENT_ON: [*recorded.get(pins.WENT_ON, ()), entry]}, private=True)
     told = f"note: the run in {run.path} goes on otherwise than before: {', '.join(found)}"
@@ -164,7 +170,7 @@ def went_on(run: RunDirectory, present: Mapping[str, Any], reached: int, paid: i
             f"; steps {reached + 1} to {paid} are paid and taken again, and if one comes out otherwise here, nothing "
             "of it leaves: it is refused, or they are lost and stay paid. Go back to what it was, and none is"
         )
-    return told
+    notify(told)
 
 
 def paid_steps(ledger: Ledger, job: PrivateJob, run: RunDirectory) -> int:
