@@ -308,21 +308,5 @@ def test_an_unfinished_run_goes_on_or_is_refused_but_never_begins_anew(copy, nam
     assert name == "cut-public" or verify(run).holds
 
 
-@pytest.mark.parametrize("command", ["train runs/cut", "finish runs/cut", "pretrain runs/cut-public"])
-@pytest.mark.parametrize("copy", VERSIONS, indirect=True)
-def test_an_unfinished_run_that_recorded_no_processor_says_so_where_its_model_computes_otherwise(copy, command, capsys):
-    path = copy / command.split()[1] / "settings.json"
-    settings, present = read(path), pins.environment()
-    environment = {name: present[name] for name in settings["environment"] if name != pins.PROCESSOR}
-    model = {"function": hashlib.sha256(b"rounded otherwise").hexdigest()}
-    path.write_text(json.dumps(settings | {"environment": environment, "model": model}))
-    before = contents(copy)
-    assert main(command.split()) == 1
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert f"processor's model was not recorded and is {present[pins.PROCESSOR]}" in told
-    assert "differs in its model" in told
-    assert contents(copy) == before
-
-
 def ledger_of(place: Path) -> bytes:
     return (place / "ledger.jsonl").read_bytes() if (place / "ledger.jsonl").exists() else b""

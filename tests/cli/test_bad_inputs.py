@@ -297,9 +297,9 @@ REFUSED = {
     "train digits QUICK --output unfinished --size 9": "what began in unfinished differs in its data: "
     "fingerprint was ..., "
     "size was 8 and is 9; give the data that the run began with, unchanged, or another --output",
-    "train digits QUICK --output unfinished --threads 2": "what began in unfinished differs in its performance: "
-    "threads was 1 "
-    "and is 2; give the options that the run began with, or another --output",
+    "train digits QUICK --output unfinished --micro-batch 3": "what began in unfinished differs in its performance: "
+    "micro_batch was ... "
+    "and is 3; give the options that the run began with, or another --output",
     "train no_key": "the run key no_key/dice.key is missing or damaged, so the run cannot go on without drawing "
     "twice; end it with what it has (sfumato finish RUN), or start another run",
     "train edited_ledger": "line 2 of ledger.jsonl does not follow from the line before it; the ledger was changed by "

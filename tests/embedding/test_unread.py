@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import sfumato
-from sfumato import RunKey, SfumatoError
+from sfumato import RunKey
+from tests.unread import left_by, refused
 
 CHANGED = {
     "clients": 3,
@@ -75,27 +75,14 @@ def trained(people, place, method, **more):
     given |= ({} if method in ("central", "dpsgd") else {"max_norm": 0.01}) | more
     source = sfumato.open_source(f"npz:{people}", owner_key=sfumato.owner_key(), public=not private)
     sfumato.embed(source, **given, directory=place, threads=1, device="cpu")
-    record = json.loads((place / "settings.json").read_text())
-    own = {key: value for key, value in record.items() if key not in ("run", "request", "places", "environment")}
-    return load_file(place / "model.safetensors"), own
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_choice_that_is_given_changes_the_result_or_is_refused(people, tmp_path, method):
-    plain, record = trained(people, tmp_path / "plain", method)
-    again, same = trained(people, tmp_path / "again", method)
+    train = partial(trained, people, method=method)
+    for name, words in refused(train, CHANGED, tmp_path, recorded=RECORDED).items():
+        assert name in words, f"{name} is refused without being named: {words}"
+    train(tmp_path / "again")
+    (plain, record), (again, same) = left_by(tmp_path / "plain"), left_by(tmp_path / "again")
     assert all(torch.equal(plain[one], again[one]) for one in plain)
     assert record == same
-    ignored = []
-    for name, value in CHANGED.items():
-        try:
-            changed, its_record = trained(people, tmp_path / name, method, **{name: value})
-        except SfumatoError as error:
-            assert name in str(error), f"{name} is refused without being named: {error}"
-            continue
-        moved = plain.keys() != changed.keys() or any(
-            plain[one].shape != changed[one].shape or not torch.equal(plain[one], changed[one]) for one in plain
-        )
-        if not moved and not (name in RECORDED and record != its_record):
-            ignored.append(name)
-    assert ignored == []

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from sfumato._checks import SfumatoError
 from sfumato.runs import pins
 
 INTEL = """processor\t: 0
@@ -75,44 +74,30 @@ def test_this_machine_s_processor_is_named():
     assert "\n" not in named
 
 
-def test_the_refusal_names_vendor_and_model_of_both_sides():
-    with pytest.raises(SfumatoError) as refused:
-        pins.compare_environment(THERE, HERE, remedy="go back", where="runs/a")
-    assert refused.value.problem == (
-        f"what began in runs/a differs in its environment: processor's model was {NAMED} and is {AMD}"
-    )
+def recorded(environment, digest="ab" * 32):
+    return {"environment": environment, "performance": {"device": "cpu", "threads": 1}, "model": {"function": digest}}
 
 
-def test_a_variable_that_changes_rounding_is_pinned(monkeypatch):
+def test_vendor_and_model_of_both_sides_are_named():
+    assert pins.since(recorded(THERE), recorded(HERE)) == [f"processor's model was {NAMED} and is {AMD}"]
+
+
+def test_a_variable_that_changes_rounding_is_recorded(monkeypatch):
     monkeypatch.delenv("MKL_CBWR", raising=False)
     before = pins.environment()
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
-    with pytest.raises(SfumatoError, match="variable MKL_CBWR was absent and is COMPATIBLE"):
-        pins.compare_environment(before, pins.environment(), remedy="unset it", where="runs/a")
+    found = pins.since(recorded(before), recorded(pins.environment()))
+    assert found == ["variable MKL_CBWR was absent and is COMPATIBLE"]
 
 
 def test_a_run_that_recorded_no_processor_is_compared_in_what_it_recorded():
-    pins.compare_environment(OLD, HERE, remedy="go back", where="runs/a")
-    with pytest.raises(SfumatoError, match=r"environment: processor was x86_64 AVX512 and is x86_64 AVX2; "):
-        pins.compare_environment(OLD, HERE | {"processor": "x86_64 AVX2"}, remedy="", where="runs/a")
+    assert pins.since(recorded(OLD), recorded(HERE)) == []
+    odd = pins.since(recorded(OLD), recorded(HERE | {"processor": "x86_64 AVX2"}))
+    assert odd == ["processor was x86_64 AVX512 and is x86_64 AVX2"]
 
 
-@pytest.mark.parametrize(
-    ("recorded", "named"),
-    [(THERE, f"processor's model was {NAMED} and is {AMD}"), (OLD, f"processor's model was not recorded and is {AMD}")],
-)
-def test_a_model_that_computes_otherwise_on_another_processor_is_not_just_another_model(recorded, named):
-    record = {"model": {"function": "ab" * 32}, "environment": recorded}
-    present = {"model": {"function": "cd" * 32}, "environment": HERE}
-    with pytest.raises(SfumatoError) as refused:
-        pins.compare_model(record, present, where="runs/a")
-    assert "function was abab" in refused.value.problem
-    assert refused.value.problem.endswith(f"where rounding may be all that differs: {named}")
-    pins.compare_model(record, present | {"model": record["model"]}, where="runs/a")
-
-
-def test_another_model_on_the_same_machine_is_another_model():
-    record = {"model": {"function": "ab" * 32}, "environment": HERE}
-    with pytest.raises(SfumatoError, match=r"give the model that the run began with") as refused:
-        pins.compare_model(record, record | {"model": {"function": "cd" * 32}}, where="runs/a")
-    assert "rounding" not in str(refused.value)
+def test_a_model_that_computes_otherwise_is_named_and_a_run_is_compared_with_where_it_was_last():
+    record, present = recorded(THERE), recorded(HERE, "cd" * 32)
+    assert f"digest of function was {'ab' * 8} and is {'cd' * 8}" in pins.since(record, present)
+    record["went_on"] = [{"step": 2, **pins.computing(present)}]
+    assert pins.since(record, present) == []

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from sfumato import Noise, PrivacyPlan, RunKey, Sampler, train
 from sfumato.experiment.settings import Settings
@@ -168,33 +167,6 @@ def test_the_micro_batch_follows_from_the_declared_number_and_not_from_the_true_
     )
     sizes = [prepare(None, source, plan, settings).performance for source in (spots, replace(spots, train=more))]
     assert sizes[0] == sizes[1]
-
-
-class Zoom(nn.Module):
-    """A model whose function depends on something that is no parameter."""
-
-    def __init__(self, factor: float):
-        super().__init__()
-        self.factor, self.head = factor, nn.Linear(64, 4)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.head(self.factor * images.flatten(1))
-
-
-def test_a_run_is_not_resumed_with_another_function(spots, plan, options, tmp_path, monkeypatch):
-    from sfumato import SfumatoError
-    from sfumato.training import run
-
-    monkeypatch.setattr(run, "take_steps", lambda *arguments, **more: (_ for _ in ()).throw(KeyboardInterrupt))
-    torch.manual_seed(0)
-    choices = {**options, "views": 1, "shift": 0}
-    with pytest.raises(KeyboardInterrupt):
-        train(Zoom(1.0), spots, plan, directory=tmp_path / "run", **choices)
-    monkeypatch.undo()
-    monkeypatch.setenv("SFUMATO_HOME", str(tmp_path / "home"))
-    with pytest.raises(SfumatoError, match="differs in its model: function was"):
-        train(Zoom(-1.0), spots, plan, directory=tmp_path / "run", **choices)
-    assert train(Zoom(1.0), spots, plan, directory=tmp_path / "run", **choices).steps == plan.steps
 
 
 def test_an_infinite_epsilon_is_refused_before_anything_is_spent(spots, options, tmp_path):

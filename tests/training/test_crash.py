@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 from sfumato.cli import main
 from sfumato.privacy import Ledger, PrivacyPlan, ledger
@@ -26,6 +28,7 @@ from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import file_hash
 from sfumato.training import loop
 from sfumato.training.conclusion import finish
+from sfumato.training.steps import PrivateSteps
 
 ATTEMPT = str(Path(__file__).with_name("attempt.py"))
 # The noise multiplier makes the accounting quick; it does not matter here.
@@ -480,7 +483,6 @@ def test_a_lost_run_key_ends_the_run(unfinished, capsys, damaged):
         (["--noise-multiplier", "9"], "differs in its plan: noise_multiplier was 8.0 and is 9.0"),
         (["--max-norm", "2"], "differs in its plan: max_norm was 1.0 and is 2.0"),
         (["--size", "10"], "differs in its data: fingerprint was "),
-        (["--threads", "2"], "differs in its performance: threads was 1 and is 2"),
         (["--micro-batch", "13"], "differs in its performance: micro_batch was 12 and is 13"),
     ],
 )
@@ -489,22 +491,57 @@ def test_a_changed_recipe_plan_data_or_pin_is_refused(unfinished, capsys, change
     assert difference in line
 
 
-def test_another_version_of_a_library_is_refused(unfinished, capsys, monkeypatch):
-    genuine = pins.environment()
-    monkeypatch.setattr(pins, "environment", lambda: {**genuine, "version of torch": "1.0"})
-    line = refusal(capsys, ["train", str(unfinished)])
-    assert f"differs in its environment: version of torch was {genuine['version of torch']} and is 1.0" in line
+ELSEWHERE = {"version of torch": "1.0", pins.PROCESSOR: "Another (Vendor, model 3)", "variable MKL_CBWR": "COMPATIBLE"}
 
 
-def test_another_processor_is_refused_by_its_name(unfinished, capsys, monkeypatch):
-    """Before the model, which computes other last bits there: it is the same one all the same."""
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_run_goes_on_in_another_environment_and_says_so(unfinished, short, capsys, monkeypatch, name):
     genuine, digest = pins.environment(), pins.model_digest
-    monkeypatch.setattr(pins, "environment", lambda: {**genuine, pins.PROCESSOR: "Another (Vendor, model 3)"})
+    monkeypatch.setattr(pins, "environment", lambda: {**genuine, name: ELSEWHERE[name]})
     monkeypatch.setattr(pins, "model_digest", lambda *given, **kind: digest(*given, **kind)[::-1])
+    assert main(["train", str(unfinished)]) == 0
+    told = next(line for line in capsys.readouterr().err.splitlines() if "goes on otherwise than before" in line)
+    assert f"{name} was {genuine.get(name, 'absent')} and is {ELSEWHERE[name]}" in told
+    assert "taken again, and if one comes out otherwise here, nothing of it leaves" in told
+    record = json.loads((unfinished / "settings.json").read_text())
+    assert record["environment"] == genuine, "where it began"
+    (entry,) = record["went_on"]
+    assert (entry["step"], entry[name]) == (2, ELSEWHERE[name])
+    page = (unfinished / "report.html").read_text()
+    assert ", after 2 steps" in page
+    assert ELSEWHERE[name] in page
+    assert verify(unfinished).holds
+    moved, same = (load_file(run / "model.safetensors") for run in (unfinished, short))
+    assert all(torch.equal(moved[one], same[one]) for one in same), "sums that are rounded alike are the same"
+
+
+def test_a_step_that_comes_out_otherwise_elsewhere_is_lost_and_not_released_again(unfinished, capsys, monkeypatch):
+    """Two sums under one noise would show their difference without any."""
+    genuine, take, left = pins.environment(), PrivateSteps.__call__, []
+
+    def rounded_otherwise(self, step, state):
+        gradient, following = take(self, step, state)
+        return {name: torch.nextafter(value, torch.tensor(torch.inf)) for name, value in gradient.items()}, following
+
+    paid = [entry.body for entry in ledger.read(unfinished / "ledger.jsonl") if entry.kind == "release"]
+    monkeypatch.setattr(pins, "environment", lambda: {**genuine, "version of torch": "1.0"})
+    monkeypatch.setattr(PrivateSteps, "__call__", rounded_otherwise)
+    monkeypatch.setattr(loop, "descend", lambda *given: left.append(given))
+    assert main(["train", str(unfinished)]) == 0
+    assert "steps 3 to 3 are paid and taken again" in capsys.readouterr().err
+    entries = ledger.read(unfinished / "ledger.jsonl")
+    assert [entry.body for entry in entries if entry.kind == "release"] == paid
+    assert [entry.body for entry in entries if entry.kind == "lost"] == [{"first": 2, "last": 2}]
+    assert not left
+    assert verify(unfinished).holds
+
+
+def test_another_numpy_may_draw_other_numbers_and_is_refused(unfinished, capsys, monkeypatch):
+    genuine = pins.environment()
+    monkeypatch.setattr(pins, "environment", lambda: {**genuine, pins.DRAWS: "1.0"})
     line = refusal(capsys, ["train", str(unfinished)])
-    named = f"processor's model was {genuine[pins.PROCESSOR]} and is Another (Vendor, model 3)"
-    assert f"differs in its environment: {named}; go back to the machine" in line
-    assert named in refusal(capsys, ["finish", str(unfinished)])
+    assert f"differs in its environment: version of numpy was {genuine[pins.DRAWS]} and is 1.0" in line
+    assert main(["finish", str(unfinished)]) == 0
 
 
 @pytest.mark.parametrize("verb", ["train", "finish"])

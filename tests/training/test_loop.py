@@ -15,7 +15,7 @@ from sfumato import Noise, PrivacyPlan, RunKey, SfumatoError, open_source, train
 from sfumato.data import Clock
 from sfumato.privacy import Ledger, ledger
 from sfumato.randomness import NoiseState, Sampler
-from sfumato.runs import releases
+from sfumato.runs import releases, verify
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
@@ -84,9 +84,7 @@ def stopped(spots, plan, tmp_path, monkeypatch):
     return stopped
 
 
-@pytest.mark.parametrize(
-    "part", ["data", "settings", "transform", "performance", "circumstances", "environment", "model"]
-)
+@pytest.mark.parametrize("part", ["data", "settings", "transform", "performance", "circumstances"])
 def test_a_run_goes_on_only_where_each_part_of_its_record_is_what_it_was(stopped, part):
     path, job = stopped()
     whole = json.loads((path / "settings.json").read_text())
@@ -128,21 +126,33 @@ class Doubling(nn.Module):
         return self.layer(x.flatten(1)) * (self.factor if self.training else 1)
 
 
-def test_a_run_goes_on_with_no_model_that_is_another_in_training(stopped, spots, plan):
+def test_a_model_that_is_another_in_training_releases_no_paid_step_a_second_time(stopped, spots, plan, capsys):
     model = Doubling(2)
     run, _ = stopped(model)
     other = Doubling(3)
     other.load_state_dict(model.state_dict())
-    with pytest.raises(SfumatoError, match="differs in its model: in training was"):
-        train(other, spots, plan, directory=run, **PLAIN)
-    assert train(model, spots, plan, directory=run, **PLAIN).directory == run
+    train(other, spots, plan, directory=run, **PLAIN)
+    lines = ledger.read(run / "ledger.jsonl")
+    assert [dict(one.body) for one in lines if one.kind == "lost"] == [{"first": 0, "last": 0}]
+    assert json.loads((run / "statement.json").read_text())["circumstances"]["steps_lost"] == 1
+    (entry,) = json.loads((run / "settings.json").read_text())["went_on"]
+    assert "digest of in training" in entry
+    assert verify(run).holds
+
+
+def test_a_model_of_other_shapes_is_refused(stopped, spots, plan):
+    run, _ = stopped(Doubling(2))
+    before = [one.line() for one in ledger.read(run / "ledger.jsonl") if one.kind != "opening"]
+    with pytest.raises(SfumatoError, match=r"does not fit model or optimizer: .*layer"):
+        train(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), spots, plan, directory=run, **PLAIN)
+    assert [one.line() for one in ledger.read(run / "ledger.jsonl") if one.kind != "opening"] == before
 
 
 def test_the_ledger_begins_with_all_that_the_sums_depend_on(stopped):
     run, job = stopped()
     began = ledger.read(run / "ledger.jsonl")[0].body
     identity = json.loads((run / "settings.json").read_text())["run"]
-    opening = resume._opening(job, identity)
+    opening = resume._opening(job, identity, job.functions)
     assert {name: began[name] for name in opening} == opening
     source, settings = job.source, job.settings
 
@@ -154,17 +164,17 @@ def test_the_ledger_begins_with_all_that_the_sums_depend_on(stopped):
         ("settings_commitment", {"source": replace(source, features="0" * 64)}),
         ("settings_commitment", {"settings": replace(settings, learning_rate=0.25)}),
         ("settings_commitment", {"transform": replace(job.transform, mean=(0.25,))}),
-        ("settings_commitment", {"functions": {**job.functions, "function": "0" * 64}}),
-        ("settings_commitment", {"functions": {**job.functions, "in training": "0" * 64}}),
         ("settings_commitment", {"candidate": True}),
         ("settings_commitment", {"parts": (*job.parts, ByTime(clock=Clock(start="0", period="1"), times=None))}),
     ]:
-        assert differs_in(resume._opening(replace(job, **change), identity)) == [part], change
-    assert differs_in(resume._opening(replace(job, plan=replace(job.plan, steps=6)), identity)) == [
+        assert differs_in(resume._opening(replace(job, **change), identity, job.functions)) == [part], change
+    assert differs_in(resume._opening(replace(job, plan=replace(job.plan, steps=6)), identity, job.functions)) == [
         "plan",
         "plan_fingerprint",
     ]
-    assert differs_in(resume._opening(job, "0" * 64)) == ["data_commitment", "settings_commitment"], "not to be linked"
+    assert differs_in(resume._opening(job, "0" * 64, job.functions)) == ["data_commitment", "settings_commitment"], (
+        "not to be linked"
+    )
 
 
 def test_a_release_is_committed_to_before_it_is_used(spots, plan, tmp_path, monkeypatch):

@@ -39,7 +39,6 @@ from sfumato.experiment.experiment import Experiment
 from sfumato.optim.descent import Descent
 from sfumato.privacy import FixedOrder, PrivacyPlan, User
 from sfumato.randomness import RunKey, owner_key
-from sfumato.runs.owner import reserving
 from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.training.job import PrivateJob
 from sfumato.training.parts import budgeted
@@ -133,12 +132,11 @@ def _private(
 ) -> EmbeddingJob | WhiteningJob:
     """The job of virtual clients, or of whitening, by a plan."""
     plan, settings, clients = decided.plan, decided.settings, decided.clients
-    reserving.refuse_seeded(around["budget"], settings.seed)
     whitens = clients.method == WHITEN
     known_parts = (
         None if whitens else KeptWeights(asked=around["keep"], total=plan.steps),
         canary_users.planned(around["audit"], plan, clients),
-        budgeted.planned(around["budget"], source, plan),
+        budgeted.planned(around["budget"], source, plan, seed=settings.seed),
     )
     parts: tuple[Part, ...] = tuple(part for part in known_parts if part is not None)
 

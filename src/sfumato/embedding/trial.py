@@ -126,7 +126,7 @@ class EmbeddingTrial:
         """Refuse what its choices alone decide to be impossible, before any data are read."""
         method = self.experiment.chosen
         self.experiment.refuse_at_once(self.spec)
-        budgeted.check(self.options.get("budget"), public=self.spec.is_public)
+        budgeted.check(self.options.get("budget"), public=self.spec.is_public, seed=self.experiment.seed)
         canary_users.check(self.options.get("audit"), method)
         kept.check(self.options.get("keep"), method)
         check_machine(self.machine)

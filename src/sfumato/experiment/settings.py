@@ -73,8 +73,8 @@ class Settings(OfParts):
 
 @dataclass(frozen=True, kw_only=True)
 class Performance:
-    """Choices that shape only the computation. None of them is in the plan, yet they change how sums are rounded, so
-    they are pinned for the life of a run.
+    """Choices that shape only the computation. None of them is in the plan, yet they change how sums are rounded. A run
+    goes on with those that it began with; on another device or with other threads it says so.
 
     Args:
         device: "cpu", or an accelerator as torch names it: "cuda", "cuda:N", "xpu".

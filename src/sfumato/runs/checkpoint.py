@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from sfumato import _devices
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import ordinary, write
 from sfumato.data import BACKBONE, Cache
@@ -91,9 +92,18 @@ class Checkpoint:
         pins.compare("optimizer", before, now, remedy=remedy, where=where)
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> dict[str, Tensor]:
-        """Put the state into live objects; returns the average's state on the device."""
-        model.load_state_dict(self.model)
-        optimizer.load_state_dict(self.optimizer)
+        """Put the state into live objects, refused where names or shapes are others; returns the average's state on the
+        device."""
+        try:
+            model.load_state_dict(self.model)
+            optimizer.load_state_dict(self.optimizer)
+        except (RuntimeError, ValueError) as error:
+            if _devices.exhausted(error):
+                raise
+            raise SfumatoError(
+                f"the run's checkpoint does not fit model or optimizer: {' '.join(str(error).split())}",
+                "give those that the run began with, or another `directory`",
+            ) from None
         return {name: value.to(device) for name, value in self.average.items()}
 
     def save(self, path: Path) -> None:

@@ -13,8 +13,12 @@ from sfumato.privacy import PrivacyPlan
 
 WHOLE, FIELDS = "record_commitment", "record_fields"
 """The entries of the ledger's first line: of the record as a whole, and a short one of each of its fields."""
-_APART = ("request", "places", "environment")
-"""What of a record decides nothing: where the data lay, which may have moved, and on which machine a run began."""
+WENT_ON = "went_on"
+"""The field of settings.json with each environment that a run went on in where it was another than before, and the step
+from which on."""
+_APART = ("request", "places", "environment", WENT_ON)
+"""What of a record decides nothing: where the data lay, which may have moved, and on which machine a run began or went
+on."""
 _AT_THE_END = ("steps_taken", "steps_lost", "kept", "figures")
 """What of the circumstances a run only knows when it ends."""
 _SHORT = 8

@@ -1,4 +1,4 @@
-"""Pins: everything besides the plan that decides the bytes of a run. A resumed run must agree with them.
+"""Pins: everything besides the plan that decides the bytes of a run. A resumed run agrees with them, or says where not.
 
 Another processor may round sums otherwise, though it has the same instructions, so its model is among them.
 """
@@ -24,12 +24,18 @@ from torch import Tensor, nn
 from sfumato import _devices
 from sfumato._checks import SfumatoError, differing, shortened
 from sfumato.models import forget_moments
+from sfumato.models.weights.about import OWN_LOOP
+from sfumato.runs.commitment import WENT_ON
 
 LIBRARIES = ("sfumato", "torch", "numpy", "timm")
 VARIABLES = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
 """By which the libraries under torch are told to compute otherwise on the same processor."""
 PROCESSOR = "processor's model"
 """Vendor and model; runs that were begun before it was recorded lack it."""
+DRAWS = "version of numpy"
+"""By which participants and noise are drawn from a key: a run goes on with this one only."""
+FREE = ("device", "threads")
+"""What of a run's performance may be another when it goes on."""
 
 
 def environment() -> dict[str, str]:
@@ -91,36 +97,28 @@ def compare(kind: str, recorded: Mapping[str, Any], present: Mapping[str, Any], 
         raise SfumatoError(f"what began in {where} differs in its {kind}: {', '.join(differences)}", remedy)
 
 
-def compare_environment(recorded: Mapping[str, Any], present: Mapping[str, Any], *, remedy: str, where: str) -> None:
-    """The same of `environment`: two copies of a run that go on where sums are rounded otherwise would show, in their
-    difference, what was rounded without any noise.
+def since(record: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
+    """In words, what computes a run's sums otherwise than before: its environment, device and threads, and what model,
+    loss and optimizer give for made-up numbers, as they were when it last went on (`went_on`).
 
     A run that was begun before the processor's model was recorded is compared in what it recorded.
-    """
-    if PROCESSOR not in recorded:
-        present = {name: value for name, value in present.items() if name in recorded or name == "accelerator"}
-    if differences := _differences(recorded, present, written=str):
-        raise SfumatoError(f"what began in {where} differs in its environment: {', '.join(differences)}", remedy)
-
-
-def compare_model(recorded: Mapping[str, Any], present: Mapping[str, Any], *, where: str) -> None:
-    """Refuse a model that computes something else than the run's did.
-
-    The digests of what it computes depend on the processor too, so the refusal names what else is different here.
 
     Args:
-        recorded, present: the run's whole record, and what it would be here.
+        record, present: the run's whole record, and what it would be here.
     """
-    differences = _differences(recorded.get("model", {}), present["model"])
-    environment = {PROCESSOR: "not recorded"} | recorded.get("environment", {})
-    elsewhere = _differences(environment, present["environment"], written=str)
-    problem = f"what began in {where} differs in its model: {', '.join(differences)}"
-    remedy = "give the model that the run began with, and its own loss or optimizer, unchanged, or another `directory`"
-    if elsewhere:
-        problem += f", where rounding may be all that differs: {', '.join(elsewhere)}"
-        remedy = "go back to the machine and versions that the run began with, and give its model unchanged"
-    if differences:
-        raise SfumatoError(problem, remedy)
+    before, now = computing(record), computing(present)
+    if PROCESSOR not in before:
+        now = {name: value for name, value in now.items() if name in before or name == "accelerator"}
+    return _differences(before, now, written=str)
+
+
+def computing(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a record says of how its last steps were computed."""
+    if WENT_ON in record:
+        return {name: value for name, value in record[WENT_ON][-1].items() if name != "step"}
+    functions = {} if record.get("kind") == OWN_LOOP else record.get("model", {})
+    digests = {f"digest of {name}": one[:16] for name, one in functions.items()}
+    return {**record["environment"], **{name: record["performance"][name] for name in FREE}, **digests}
 
 
 def _differences(

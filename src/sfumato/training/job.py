@@ -43,7 +43,7 @@ class Job:
         transform: from stored images to the model's inputs.
         key: the run key; replaced by the recorded one when a run is resumed.
         functions: digests of what the model computes, in evaluation and in training, and of a loss and an optimizer
-            that are code of the caller's own, so that a run is resumed with these only.
+            that are code of the caller's own, so that a run that goes on says where they are others.
         kind: what its steps are, and what measures them.
         own: what of it is code of the caller's own.
         trunk: the module's beginning where nothing of it is trained and its features are computed once; else None.

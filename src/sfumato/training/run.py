@@ -291,6 +291,7 @@ def go_on(
         paid, kept = resume.paid_steps(ledger, job, run), job.circumstances.kept
         resume.refuse_ended(run, ledger, job.plan)
     key, checkpoint = resume.own_key(run, ledger), resume.own_checkpoint(run, ledger, paid)
+    resume.went_on(run, job.record(run.identity), checkpoint.step, paid, notify=progress.report)
     if paid:
         progress.report(
             f"going on at step {checkpoint.step} of {job.steps}; steps paid before: {paid}, of which those that are "

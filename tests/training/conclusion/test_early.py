@@ -82,10 +82,10 @@ def test_what_it_began_with_is_asked_for(unfinished):
         finish(unfinished)
     with pytest.raises(SfumatoError, match=missing.format("optimizer", "optimizer")):
         finish(unfinished, model=module(), loss=LOSS)
-    with pytest.raises(SfumatoError, match="differs in its model: loss was"):
-        finish(unfinished, model=module(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.Adam)
-    with pytest.raises(SfumatoError, match="differs in its model: function was"):
-        finish(unfinished, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Tanh()), **CODE)
+    with pytest.raises(SfumatoError, match="differs in its code: optimizer was"):
+        finish(unfinished, model=module(), loss=LOSS, optimizer=torch.optim.SGD)
+    with pytest.raises(SfumatoError, match="does not fit model or optimizer"):
+        finish(unfinished, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 4)), **CODE)
     assert (unfinished / "dice.key").exists()
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from sfumato import PrivacyPlan, SfumatoError, open_source, train, verify
 from sfumato.gradients.checks import selfcheck
+from sfumato.privacy import ledger
 from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.search.audits.subject import of_run
 from sfumato.training import loop
@@ -64,23 +65,34 @@ def test_its_record_names_them_and_its_statement_leaves_them_out(spots, tmp_path
 
 
 OTHERS = {
-    "another number of the loss": ("model: loss", {"loss": nn.CrossEntropyLoss(label_smoothing=0.2)}),
-    "a named loss": ("circumstances: own_code", {"loss": "softmax"}),
-    "another rate": ("model: optimizer", {"optimizer": partial(torch.optim.NAdam, lr=0.02)}),
-    "another optimizer": ("model: optimizer", {"optimizer": partial(torch.optim.AdamW, lr=0.02)}),
+    "a named loss": ("differs in its code: loss was ", {"loss": "softmax"}),
+    "another optimizer": ("its code: optimizer was ", {"optimizer": partial(torch.optim.AdamW, lr=0.02)}),
+    "other groups": ("does not fit model or optimizer: ", {"optimizer": partial(torch.optim.NAdam, lr=0.02)}),
 }
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_no_run_goes_on_with_another(spots, tmp_path, name, killed_at):
-    """Both would be released with the same noise."""
+    """Its record would not be true."""
     with killed_at(2):
         trained(tmp_path / "run", spots)
-    lines = (tmp_path / "run" / "ledger.jsonl").read_bytes()
     what, other = OTHERS[name]
-    with pytest.raises(SfumatoError, match=f"differs in its {what} was "):
+    with pytest.raises(SfumatoError, match=what):
         trained(tmp_path / "run", spots, **other)
-    assert (tmp_path / "run" / "ledger.jsonl").read_bytes() == lines
+    assert [one.kind for one in ledger.read(tmp_path / "run" / "ledger.jsonl")].count("release") == 2
+
+
+def test_another_number_of_the_loss_releases_no_paid_step_again(spots, tmp_path, killed_at):
+    """Two sums under one noise would show their difference without any."""
+    with killed_at(2):
+        trained(tmp_path / "run", spots)
+    paid = [one.body for one in ledger.read(tmp_path / "run" / "ledger.jsonl") if one.kind == "release"]
+    run = trained(tmp_path / "run", spots, loss=nn.CrossEntropyLoss(label_smoothing=0.2))
+    after = ledger.read(tmp_path / "run" / "ledger.jsonl")
+    assert [one.body for one in after if one.kind == "release"][: len(paid)] == paid
+    assert [one.body for one in after if one.kind == "lost"] == [{"first": 0, "last": len(paid) - 1}]
+    assert run.statement.circumstances.steps_lost == len(paid)
+    assert "digest of loss" in json.loads((tmp_path / "run" / "settings.json").read_text())["went_on"][0]
 
 
 def test_a_run_by_a_seed_promises_nothing_whatever_its_code(spots, tmp_path):

@@ -123,7 +123,7 @@ class Train(Observed, Together, PrivateChoices):
         from sfumato.training.public import printed_run
 
         budgeted.check(self.budget, public=True)
-        for name in self.given.keys() & {*OPTIONS, "precision", "micro_batch", "title"}:
+        for name in self.given.keys() & {*OPTIONS, "precision", "micro_batch", "title", "tensorboard", "track"}:
             option = f"--{name.replace('_', '-')}"
             raise SfumatoError(f"{option} is given, and --normalisation printed-2020 does not read it", "leave it out")
         run = self.directory()

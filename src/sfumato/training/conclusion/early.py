@@ -80,6 +80,7 @@ def finish_early(job: PrivateJob, run: RunDirectory) -> Run:
         resume.compare(job, run, going_on=False)
         checkpoint = resume.own_checkpoint(run, ledger, resume.paid_steps(ledger, job, run))
         outcome = take_none(job, checkpoint)
+        resume.went_on(run, job.record(run.identity), checkpoint.step, checkpoint.step)
         Rows(run).begin(checkpoint.step, job.steps)
         statement = conclude(job, run, ledger, outcome)
     return finished(job, run, statement, outcome)

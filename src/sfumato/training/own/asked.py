@@ -21,7 +21,7 @@ from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.plan import default_delta
 from sfumato.randomness import owner_key
 from sfumato.runs.directory import SETTINGS, RunDirectory
-from sfumato.runs.owner import called, reserving
+from sfumato.runs.owner import called
 from sfumato.training.own.pinned import stated
 from sfumato.training.own.records import LABELS, OwnRecords, own_records
 from sfumato.training.own.steps import REFUSE, SKIP, Loss, PrivateSteps
@@ -124,8 +124,7 @@ def private_steps(
     plan = _planned(plan, examples or records.examples, asked, epochs, delta, max_norm)
     refuse_noise(noise, plan.mechanism, plan.clipping)
     facts = stated(records, declared=examples is not None, public=public, seeded=seed is not None)
-    budgeted.check(budget, public=facts.data_public)
-    reserving.refuse_seeded(budget, seed)
+    budgeted.check(budget, public=facts.data_public, seed=seed)
     machine = Machine(threads=threads, micro_batch=micro_batch, precision=precision)
     start = Start.of(run, machine=machine) if run.exists else Start(machine=machine)
     return PrivateSteps(

@@ -35,8 +35,8 @@ class OwnCode:
     **Guarantee.** Clipping follows the loss, so whatever it is, one example moves a step's sum by no more than the
     plan's norm, and the optimizer sees the sum after the noise: for both the promise is the plan's, as long as neither
     was made from private records, or looks at any but what it is given. The statement says that this is their owner's
-    word. A run that goes on is known by what its code computes on made-up numbers (`digests`): with another loss or
-    optimizer two copies of a run would be released with the same noise, and their difference would have none.
+    word. A run that goes on with code that computes something else on made-up numbers (`digests`) says so; its steps
+    that are taken again give the same releases or none.
     """
 
     model: nn.Module | None = None

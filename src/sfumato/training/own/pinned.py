@@ -21,7 +21,7 @@ from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import MOVING
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.own.records import OwnRecords
-from sfumato.training.preparation.resume import PINNED
+from sfumato.training.preparation.resume import as_compared, compare_draws
 
 KIND = OWN_LOOP
 """What the record of such a run calls its kind."""
@@ -98,7 +98,9 @@ def refuse_other(run: RunDirectory, record: Mapping[str, Any], plan: PrivacyPlan
         )
     pins.compare("plan", run.read_json(names.PLAN), plan.to_dict(), remedy=_AGAIN, where=where)
     pins.compare("budget", recorded.get("budget", {}), record.get("budget", {}), remedy=_AGAIN, where=where)
-    for part in (*_BOUND, "performance"):
+    for part in _BOUND:
         before, now = (one[part] if isinstance(one[part], Mapping) else {"is": one[part]} for one in (recorded, record))
         pins.compare(part, before, now, remedy=_AGAIN, where=where)
-    pins.compare_environment(recorded["environment"], record["environment"], remedy=PINNED["environment"], where=where)
+    before, now = (as_compared(one["performance"]) for one in (recorded, record))
+    pins.compare("performance", before, now, remedy=_AGAIN, where=where)
+    compare_draws(recorded, record, where=where)

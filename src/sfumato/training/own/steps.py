@@ -213,6 +213,7 @@ class PrivateSteps:
         self._key = resume.own_key(run, ledger)
         resume.refuse_ended(run, ledger, self.plan)
         checkpoint = resume.own_checkpoint(run, ledger, paid)
+        resume.went_on(run, self._known, checkpoint.step, paid, notify=self._noted)
         checkpoint.require_optimizer(self._optimizer, where=str(run.path))
         later = checkpoint.optimizer.pop(LATER, [])
         checkpoint.restore(self._model, self._optimizer, self._device)

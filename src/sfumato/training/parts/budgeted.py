@@ -36,13 +36,10 @@ class Budgeted(Part):
     @classmethod
     def of(cls, asked: Asked) -> Budgeted | None:
         """The budget that was asked for. A candidate has none: its search is counted."""
-        name = asked.options.get("budget")
-        reserving.refuse_seeded(name, asked.settings.seed)
-        return (
-            None
-            if asked.candidate
-            else planned(name, asked.source, asked.plan, figures=asked.options.get("report_epsilon"))
-        )
+        if asked.candidate:
+            return None
+        known = {"seed": asked.settings.seed, "figures": asked.options.get("report_epsilon")}
+        return planned(asked.options.get("budget"), asked.source, asked.plan, **known)
 
     @classmethod
     def recorded(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -74,19 +71,22 @@ class Budgeted(Part):
         )
 
 
-def planned(name: str | None, source: Source, plan: PrivacyPlan, figures: float | None = None) -> Budgeted | None:
-    """The part of a run under this budget; None without one. Refuses a plan that the budget does not count."""
-    check(name, public=source.public)
+def planned(
+    name: str | None, source: Source, plan: PrivacyPlan, *, seed: int | None, figures: float | None = None
+) -> Budgeted | None:
+    """The part of a run under this budget; None without one. Refuses what the budget does not count."""
+    check(name, public=source.public, seed=seed)
     if name is None:
         return None
     reserving.cost_of(budgets.read_budget(name), plan, figures)
     return Budgeted(name=name, figures=figures)
 
 
-def check(name: str | None, *, public: bool) -> None:
-    """Refuse a budget that there is not, and one of public data."""
+def check(name: str | None, *, public: bool, seed: int | None = None) -> None:
+    """Refuse a budget that there is not, one of public data, and one of a run by a seed."""
     if name is None:
         return
+    reserving.refuse_seeded(name, seed)
     if public:
         raise SfumatoError(f"`budget` is {name}, and the data are public, which cost nothing", "leave it out")
     budgets.read_budget(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -35,8 +35,6 @@ PINNED = {
     "performance": "",
     "circumstances": "",
     "origin": "",
-    "environment": "go back to the machine and versions that the run began with, or start another run",
-    "model": "",
 }
 """What of a run's record must be the same again, with what to do where it is not, and is not merely another option."""
 
@@ -90,7 +88,7 @@ def _begin_ledger(job: PrivateJob, fresh: RunDirectory, record: Mapping[str, Any
     fresh.write_json(names.PLAN, job.plan.to_dict())
     bound = {"key_check": job.key.check_value(record["run"]), **commitment.commitments(record)}
     with Ledger(fresh / names.LEDGER) as ledger:
-        opening = ledger.append("begin", _opening(job, record["run"]) | bound)
+        opening = ledger.append("begin", _opening(job, record["run"], record["model"]) | bound)
         ledger.sync()
     return opening.hash
 
@@ -98,7 +96,8 @@ def _begin_ledger(job: PrivateJob, fresh: RunDirectory, record: Mapping[str, Any
 def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, going_on: bool = True) -> None:
     """Refuse to go on with a run, or to end it, as anything but what it was, naming the difference.
 
-    What only the sums depend on (performance, environment) matters only where more steps are taken: `going_on`.
+    What only the sums depend on (performance, NumPy's draws) matters only where more steps are taken: `going_on`. Where
+    else the environment differs, `went_on` says so: a step that is taken again gives the same release or none.
     """
     recorded = run.read_json(names.SETTINGS)
     present, where = job.record(recorded.get("run", "")), str(run.path)
@@ -111,28 +110,73 @@ def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, going_on: bool = 
             f"the run in {run.path} is {'' if recorded.get('candidate') else 'no '}candidate of a private selection",
             "give the command of the search again, or another `directory`",
         )
+    if going_on:
+        compare_draws(recorded, present, where=where)
+    pins.compare("code", recorded.get("code", {}), present.get("code", {}), remedy=again, where=where)
     for name, value in (job.further | job.keyed).items():  # runs that were begun before there were such have none
         pins.compare(name, recorded.get(name, {}), value, remedy=again, where=where)
     if isinstance(job, PrivateJob):
         pins.compare("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again, where=where)
     for part, remedy in PINNED.items():
-        if part not in present or (part in ("performance", "environment") and not going_on):
+        if part not in present or (part == "performance" and not going_on):
             continue
         if part not in recorded:
             raise SfumatoError(f"{run / names.SETTINGS} lacks {part}", "restore it from a copy")
-        if part == "environment":
-            pins.compare_environment(recorded[part], present[part], remedy=remedy, where=where)
-        elif part == "model":
-            pins.compare_model(recorded, present, where=where)
-        else:
-            before, after = (one[part] | (lengths(one) if part == "settings" else {}) for one in (recorded, present))
-            before = {"precision": Performance.precision} | before if part == "performance" else before
-            pins.compare(part, before, after, remedy=remedy or again, where=where)
+        before, after = (one[part] | (lengths(one) if part == "settings" else {}) for one in (recorded, present))
+        if part == "performance":
+            before, after = as_compared(before), as_compared(after)
+        pins.compare(part, before, after, remedy=remedy or again, where=where)
+
+
+def as_compared(performance: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a run's performance must be the same again."""
+    every = {"precision": Performance.precision} | dict(performance)
+    return {name: value for name, value in every.items() if name not in pins.FREE}
+
+
+def compare_draws(recorded: Mapping[str, Any], present: Mapping[str, Any], *, where: str) -> None:
+    """Refuse to take more steps with another NumPy, whose versions may draw other numbers from one key.
+
+    **Guarantee.** What is drawn from the key for all steps together stays what it was: the bins of a fixed order, and
+    with them how often an example takes part; noise of earlier steps, which later ones take off again; canaries.
+    """
+    before, now = ({pins.DRAWS: one.get("environment", {}).get(pins.DRAWS)} for one in (recorded, present))
+    remedy = "go back to that version, end the run with what it has (sfumato finish), or start another"
+    pins.compare("environment", before, now, remedy=remedy, where=where)
+
+
+def went_on(
+    run: RunDirectory,
+    present: Mapping[str, Any],
+    reached: int,
+    paid: int,
+    *,
+    notify: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Put on record, and tell the owner before another step, that a run goes on where it is computed otherwise.
+
+    Args:
+        present: what the record would be here.
+        reached, paid: the steps of its checkpoint, and those that its ledger has.
+    """
+    recorded = run.read_json(names.SETTINGS)
+    if not (found := pins.since(recorded, present)):
+        return
+    entry = {"step": reached, **pins.computing(present)}
+    run.write_json(names.SETTINGS, recorded | {pins.WENT_ON: [*recorded.get(pins.WENT_ON, ()), entry]}, private=True)
+    told = f"note: the run in {run.path} goes on otherwise than before: {', '.join(found)}"
+    if paid > reached:
+        told += (
+            f"; steps {reached + 1} to {paid} are paid and taken again, and if one comes out otherwise here, nothing "
+            "of it leaves: it is refused, or they are lost and stay paid. Go back to what it was, and none is"
+        )
+    notify(told)
 
 
 def paid_steps(ledger: Ledger, job: PrivateJob, run: RunDirectory) -> int:
     """How many releases the ledger records; refused unless it began as this job and they are steps 0, 1, 2, ..."""
-    return recorded_steps(ledger, _opening(job, run.read_json(names.SETTINGS)["run"]), job.plan)
+    recorded = run.read_json(names.SETTINGS)
+    return recorded_steps(ledger, _opening(job, recorded["run"], recorded.get("model", {})), job.plan)
 
 
 def recorded_steps(ledger: Ledger, beginning: Mapping[str, Any], plan: PrivacyPlan) -> int:
@@ -230,13 +274,16 @@ def refuse_ended(run: RunDirectory, ledger: Ledger, plan: PrivacyPlan) -> None:
         )
 
 
-def _opening(job: PrivateJob, identity: str) -> dict[str, Any]:
-    """The ledger's first entry: all that the run's sums depend on.
+def _opening(job: PrivateJob, identity: str, functions: Mapping[str, str]) -> dict[str, Any]:
+    """The ledger's first entry: all that the run's record says of what its sums depend on.
 
-    **Guarantee.** A copy of an unfinished run goes on as what the run was, or not at all: with another rate, model or
-    transform both would be released with the same noise, and their difference would have none.
+    **Guarantee.** A copy of an unfinished run goes on by the rate, named model and transform of the run, or not at all,
+    so that its record stays true.
+
+    Args:
+        functions: as recorded (`Job.functions`).
     """
-    decided = (job.settings.to_dict(), job.transform.to_dict(), dict(job.functions), job.source.features, job.candidate)
+    decided = (job.settings.to_dict(), job.transform.to_dict(), dict(functions), job.source.features, job.candidate)
     decided += tuple(value for value in job.keyed.values() if value)
     decided += (job.further,) if job.further else ()
     decided += () if job.performance.precision == _devices.PRECISIONS[0] else (job.performance.precision,)

@@ -30,6 +30,7 @@ from sfumato.randomness import Noise, NoiseState, RunKey, Sampler
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.job import PublicJob, PublicTraining
 from sfumato.training.kind import Kind
+from sfumato.training.parts.clock import check_clock
 from sfumato.training.parts.public_examples import PublicExamples, public_examples
 from sfumato.training.preparation import beforehand
 from sfumato.training.preparation.start import Start
@@ -155,6 +156,7 @@ def train(
     left_out = {name: value for name, value in plain.items() if getattr(experiment, name) is None}
     plan, settings, reasons = replace(experiment, **left_out).decide(source)
     _check(plan, settings)
+    check_clock(experiment.clock, by_time=False)
     beside = public_examples(settings, source)
     assert beside is not None
     bare = replace(settings, normalisation=None, public_data=None, public_examples=PUBLIC_EXAMPLES)
