@@ -133,16 +133,14 @@ def free_memory(device: torch.device | str) -> int:
 
 def room(device: torch.device) -> int:
     """Bytes that tensors may still take: what an accelerator has free, and what torch holds of it without using it; a
-    great many where the device does not say, as on the CPU."""
+    great many on the CPU."""
     import torch
 
     if device.type == "cpu":
         return 1 << 62
     module = torch.get_device_module(device)
-    if not hasattr(module, "mem_get_info"):
-        return 1 << 62
-    held = module.memory_reserved(device) - module.memory_allocated(device)
-    return free_memory(device) + held
+    held = [getattr(module, name, lambda device: 0)(device) for name in ("memory_reserved", "memory_allocated")]
+    return free_memory(device) + held[0] - held[1]
 
 
 def has_own_forms(device: torch.device) -> bool:
