@@ -1,4 +1,4 @@
-"""Records that lie on the device: the same inputs as those that are read in each step, and only where they fit."""
+"""Records that lie on the device: the same inputs, and the same run, as of those that are read in each step."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ import torch
 from torch import nn
 
 from benchmarks import RESULTS
-from sfumato import PrivacyPlan, RunKey, _devices
-from sfumato.data.records import TextRecords
+from sfumato import PrivacyPlan, RunKey
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import Fixed, Gaussian, TruncatedPoisson, User
 from sfumato.randomness import NoiseState
-from sfumato.training import held
-from sfumato.training.held import Held, if_they_fit
+from sfumato.training import inputs
 from sfumato.training.inputs import Inputs
 from sfumato.training.inputs_of_users import UserInputs
 from sfumato.training.job import PublicTraining
@@ -28,7 +26,7 @@ from sfumato.training.preparation.prepare import prepare
 from sfumato.training.public import pretraining
 from sfumato.training.steps import PublicSteps
 
-CPU, KEY = torch.device("cpu"), RunKey.from_seed(0)
+KEY = RunKey.from_seed(0)
 OPTIONS = {"optimizer": "sgd", "learning_rate": 1.0, "seed": 0}
 MODELS = {
     "images": {"model": "cnn"},
@@ -43,17 +41,7 @@ MODELS = {
 def on_a_device(monkeypatch):
     """Records lie where they would on a device, though there is none."""
 
-    def begin() -> list[Held]:
-        made: list[Held] = []
-
-        def hold(records, device, progress=None):
-            made.append(Held(records, device, progress))
-            return made[-1]
-
-        monkeypatch.setattr(held, "if_they_fit", hold)
-        return made
-
-    return begin
+    return lambda: monkeypatch.setattr(inputs, "fits", lambda records, device: True)
 
 
 def same(one, other) -> None:
@@ -62,40 +50,14 @@ def same(one, other) -> None:
             assert value is copied is None or torch.equal(value, copied)
 
 
-@pytest.mark.parametrize("labels", [np.arange(7) % 3, np.eye(7, 4, dtype=np.int64)])
-def test_rows_are_the_records_however_they_are_copied(spots, labels, monkeypatch):
-    images = np.random.default_rng(0).integers(0, 255, (7, 8, 8, 1), dtype=np.uint8)
-    images.flags.writeable = False
-    plain = replace(spots.train, images=images, labels=labels, codes=None, rows=None, files=None)
-    texts = TextRecords(
-        tokens=np.arange(35, dtype=np.int32).reshape(7, 5), labels=labels, codes=np.zeros((7, 32), np.uint8)
-    )
-    for block in (1, 100, 1 << 20):
-        monkeypatch.setattr(held, "BLOCK", block)
-        for records in (plain, texts):
-            for rows in (np.array([5, 0, 5]), np.arange(7), np.arange(0)):
-                stored, known = Held(records, CPU).take(rows)
-                assert stored.numpy().dtype == records.take(rows).dtype
-                assert np.array_equal(stored, records.take(rows))
-                assert np.array_equal(known, labels[rows])
-
-
-def test_they_lie_there_where_they_fit_and_never_on_the_cpu(spots, monkeypatch):
-    size, there = spots.train.images.nbytes, torch.device("meta")
-    for free, fits in ((int(size / held.DEVICE_SHARE) + 1, True), (int(size / held.DEVICE_SHARE) - 9, False)):
-        monkeypatch.setattr(_devices, "free_memory", lambda device, free=free: free)
-        assert (if_they_fit(spots.train, there) is not None) == fits
-        assert if_they_fit(spots.train, CPU) is None
-
-
 @pytest.mark.parametrize("model", MODELS)
 def test_the_inputs_are_those_of_records_that_are_read(spots, plan, model, on_a_device):
     dropping = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 4)) if model == "dropout" else None
     job = prepare(dropping, spots, plan, Settings(**MODELS[model], **OPTIONS), micro_batch=16)
     read = list(Inputs(job).micro_batches(KEY, 4, np.arange(0, 200, 3)))
-    made = on_a_device()
+    on_a_device()
     lying = Inputs(job)
-    assert len(made) == 1
+    assert lying._held is not None
     same(read, lying.micro_batches(KEY, 4, np.arange(0, 200, 3)))
 
 
@@ -131,10 +93,8 @@ def test_so_they_are_in_training_without_privacy(spots, on_a_device):
         return PublicSteps(pretraining.prepare(shown, training, threads=1), KEY)(0, NoiseState(step=0))[0]
 
     read = gradient()
-    made = on_a_device()
-    lying = gradient()
-    assert len(made) == 1
-    for name, value in lying.items():
+    on_a_device()
+    for name, value in gradient().items():
         assert torch.equal(value, read[name])
 
 
@@ -144,7 +104,7 @@ from pathlib import Path
 sys.path.insert(0, {root!r})
 from benchmarks.shared.counting import counting_device
 from sfumato.cli import main
-from sfumato.training import held
+from sfumato.data.caches import held
 
 with counting_device():
     pass  # before the first backward pass

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from sfumato import _devices
 from sfumato.data import CachedRecords, Part, Preparation, Source, Tokens, Transform, ViewDraws, Views
+from sfumato.data.caches.held import Held, fits
 from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.models import Trunk, evaluating
 from sfumato.models.class_weights import weights_of
 from sfumato.observers.progress import Progress, Silence
 from sfumato.randomness import RunKey
-from sfumato.training import held, together
+from sfumato.training import together
 from sfumato.training.workers import ALONE, Workers
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class Inputs:
         if job.source.cache is not None and _fits(job):
             self._features = _kept_features(job)
         if job.source.cache is None and job.trunk is None:
-            self._held = held.if_they_fit(job.source.images_for(job.views), job.device, progress)
+            self._held = held(job, progress)
         if job.trunk is not None:
             progress = progress or Silence()
             train = job.source.train
@@ -204,6 +205,16 @@ class Inputs:
         if (np.diff(rows) == 1).all():  # all records in their order need not be copied
             return self._features[rows[0] : rows[0] + len(rows)] if len(rows) else self._features[:0]
         return self._features.index_select(0, _devices.sent(rows, device))  # twice as fast as brackets
+
+
+def held(job: Job, progress: Progress | None = None) -> Held | None:
+    """The training records on the job's device; None where they are read in each step: on the CPU, or too many."""
+    records = job.source.images_for(job.views)
+    if not fits(records, job.device):
+        return None
+    progress = progress or Silence()
+    progress.begin("copying the data to the device", len(records))
+    return Held(records, job.device, progress.advance)
 
 
 def dropout_keys(key: RunKey, step: int, names: Iterable[Any]) -> Tensor:

@@ -17,8 +17,8 @@ from sfumato.models.losses import LOSSES
 from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import NoiseState, RunKey, Sampler
-from sfumato.training import held, together
-from sfumato.training.inputs import Inputs, viewed
+from sfumato.training import together
+from sfumato.training.inputs import Inputs, held, viewed
 from sfumato.training.inputs_of_users import UserInputs
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.kind import Kind
@@ -97,7 +97,7 @@ class PublicSteps:
         self._job, self._key, self._workers = job, key, together.own()
         refuse_running_statistics(job.module, self._workers)
         self._records = job.source.images_for(job.views)
-        self._held = None if job.source.cache is not None else held.if_they_fit(self._records, job.device, progress)
+        self._held = None if job.source.cache is not None else held(job, progress)
         self._trained = {name: value for name, value in job.module.named_parameters() if value.requires_grad}
         self._loss = 0.0
         self._epoch, self._order = -1, np.empty(0, np.int64)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sfumato import _devices
-from sfumato.data import Part
-from sfumato.observers.progress import Progress, Silence
+from sfumato.data.parts import Part
 
 DEVICE_SHARE = 0.25
 """How much of an accelerator's free memory the records may take; most of it is for a step's activations."""
@@ -28,19 +28,17 @@ class Held:
     Args:
         records: N images uint8 (N, S, S, C), or texts int32 (N, T).
         device: where they go.
-        progress: shows the copying.
+        advance: is told how many have been copied.
     """
 
-    def __init__(self, records: Part, device: torch.device, progress: Progress | None = None):
-        progress = progress or Silence()
-        progress.begin("copying the data to the device", len(records))
+    def __init__(self, records: Part, device: torch.device, advance: Callable[[int], None] = lambda done: None):
         each = max(1, BLOCK // max(1, _bytes(records) // max(1, len(records))))
         dtype = torch.from_numpy(records.take(slice(0, 0)).copy()).dtype
         self._stored = torch.empty(records.shape, dtype=dtype, device=device)
         for start in range(0, len(records), each):
             block = records.take(slice(start, start + each))
             self._stored[start : start + each] = _devices.sent(np.require(block, requirements=["C", "W"]), device)
-            progress.advance(min(start + each, len(records)))
+            advance(min(start + each, len(records)))
         self._labels = _devices.sent(np.require(records.labels, requirements=["C", "W"]), device)
 
     def take(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -49,11 +47,9 @@ class Held:
         return self._stored.index_select(0, there), self._labels.index_select(0, there)
 
 
-def if_they_fit(records: Part, device: torch.device, progress: Progress | None = None) -> Held | None:
-    """The records on the device; None on the CPU, and where they would take more than a share of its free memory."""
-    if device.type == "cpu" or _bytes(records) > DEVICE_SHARE * _devices.free_memory(device):
-        return None
-    return Held(records, device, progress)
+def fits(records: Part, device: torch.device) -> bool:
+    """Whether they are to lie there: on an accelerator, where they take at most a share of its free memory."""
+    return device.type != "cpu" and _bytes(records) <= DEVICE_SHARE * _devices.free_memory(device)
 
 
 def _bytes(records: Part) -> int:
