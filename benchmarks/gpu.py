@@ -7,6 +7,7 @@ The pieces, each of them resumable:
 
 - `smoke`: one command of each kind (`smoke.py`), each printed as soon as it has ended;
 - `repeatable`: what a step costs that gives the same bits each time, over one that need not;
+- `whole step`: a step of `train` beside its bare clipped sum, a WRN-16-4 at batch 4,096 (`speed/beside_the_sum.py`);
 - `tests`: the tests, those of the engine with their comparisons on the device, file by file;
 - `clipping`: clipping.py's table with all peers that are installed, row by row;
 - `heads`: a full-batch step over 1,280,000 x 1,280 features with 1,000 classes against its bare products;
@@ -46,6 +47,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TESTED = ("gradients", "training", "cli", "models", "data", "averaging", "optim", "randomness", "privacy", "report")
 HEAD, TINY_HEAD = (1_280_000, 1280, 1000), (2000, 64, 10)
 TINY_RUN = "--steps 2 --batch-size 16 --views 2 --model wrn-16-1 --noise-multiplier 8 --delta 1e-5 --examples 100"
+TINY_STEP = "--model wrn-10-1 --batch 16 --records 64"
 PATIENCE = 60.0
 """Seconds that a process has to write its last checkpoint."""
 
@@ -147,6 +149,7 @@ def pieces(options: Options) -> Iterator[tuple[str, Callable[[Call], dict[str, A
     rows = ["lenet5"] if options.tiny else list(problems.rows(options.device))
     for row in rows:
         yield f"clipping:{row}", lambda call, row=row: clipping(call, row)
+    yield "whole step", whole_step
     yield "heads", head
     for file in tested(options):
         yield f"tests:{file}", lambda call, file=file: tests(call, file)
@@ -250,6 +253,14 @@ from benchmarks.speed import heads
 place, device, *sizes = sys.argv[1:]
 print(json.dumps(heads.measured(heads.make(Path(place), *map(int, sizes)), device)))
 """
+
+
+def whole_step(call: Call) -> dict[str, Any]:
+    """A whole step of `train` beside the bare sum of its batch, in milliseconds."""
+    options = call.options
+    command = [sys.executable, str(ROOT / "benchmarks" / "speed" / "beside_the_sum.py"), "--device", options.device]
+    command += TINY_STEP.split() if options.tiny else []
+    return json.loads(call.run("whole-step", command).splitlines()[-1])
 
 
 def training(call: Call, epsilon: int) -> dict[str, Any]:

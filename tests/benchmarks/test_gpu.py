@@ -57,7 +57,7 @@ def test_every_file_of_tests_is_a_piece(tmp_path):
     whole = gpu.Options(place=tmp_path, device="cpu")
     names = [name for name, _ in gpu.pieces(whole)]
     assert names[0] == "smoke", "what shows something soonest comes first"
-    assert {"repeatable", "heads", "epsilon 1", "epsilon 8", "tests:training/test_step.py"} <= set(names)
+    assert {"repeatable", "whole step", "heads", "epsilon 1", "epsilon 8", "tests:training/test_step.py"} <= set(names)
     assert any(name.startswith("clipping:") for name in names)
     assert len(names) == len(set(names))
 

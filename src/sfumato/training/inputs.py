@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from sfumato import _devices
 from sfumato.data import CachedRecords, Part, Preparation, Source, Tokens, Transform, ViewDraws, Views
+from sfumato.data.caches.held import Held, fits
 from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.models import Trunk, evaluating
 from sfumato.models.class_weights import weights_of
@@ -85,7 +86,8 @@ class Inputs:
     A trunk's features are computed once for each image and, where views are mirrored, once for its mirror image. Where
     the trunk can say which features of the image those are (`Trunk.mirror_order`), they are put in that order as they
     are wanted, so half as many are held. A cache's are kept in memory where they are few, or on an accelerator where
-    they fit, and else read from disk as they are wanted, one micro-batch ahead.
+    they fit, and else read from disk as they are wanted, one micro-batch ahead. Images lie on an accelerator as bytes
+    where they fit (`Held`), so that only positions and the views' moves go there in a step.
 
     **Guarantee.** Each record's input is a function of that record, of public constants and of draws that know no data.
     Where the plan's participation has a `padded_size`, each step has the same number of micro-batches of the same
@@ -96,12 +98,14 @@ class Inputs:
 
     def __init__(self, job: PrivateJob, progress: Progress | None = None):
         self._job = job
-        self._features = self._mirrored = self._class_weights = None
+        self._features = self._mirrored = self._class_weights = self._held = None
         prevalence = job.settings.objective.class_prevalence
         if prevalence is not None and not job.source.multilabel:  # of several labels the loss weighs the answers
             self._class_weights = torch.tensor(weights_of(prevalence, job.source.classes), device=job.device)
         if job.source.cache is not None and _fits(job):
             self._features = _kept_features(job)
+        if job.source.cache is None and job.trunk is None:
+            self._held = held(job, progress)
         if job.trunk is not None:
             progress = progress or Silence()
             train = job.source.train
@@ -140,15 +144,13 @@ class Inputs:
         dealt = workers.deal(step, participants, [len(participants[at : at + size]) for at in starts])
         starts = [starts[place] for place in dealt]
         pieces = [participants[start : start + size] for start in starts]
-        stored = ahead(records, pieces) if self._features is None else repeat(None)
-        for start, rows, taken in zip(starts, pieces, stored, strict=False):
-            inputs = self._of(rows, draws[start : start + size], taken)
+        for start, rows, taken in zip(starts, pieces, self._read(records, pieces), strict=False):
+            inputs, targets = self._of(rows, draws[start : start + size], taken)
             # Models may draw random numbers by other functions than dropout, which don't follow keys.
             torch.manual_seed(key.seed("model", step, str(start)))
             keys = None
             if job.gradient.draws:
                 keys = dropout_keys(key, step, rows)
-            targets = _devices.sent(records.labels[rows], job.device)
             weights = None if self._class_weights is None else self._class_weights[targets]
             if padded is None:
                 piece = inputs, targets, keys, weights
@@ -166,20 +168,28 @@ class Inputs:
         self._job = replace(self._job, performance=replace(self._job.performance, micro_batch=size))
         return size
 
-    def _of(self, rows: np.ndarray, draws: ViewDraws, taken: np.ndarray | None) -> Tensor:
-        """Inputs (b, ...), or (b, K, ...) with views, of these records.
+    def _read(self, records: Part, pieces: Sequence[np.ndarray]) -> Iterator[np.ndarray | None]:
+        """What the records in each piece hold, read ahead; None where they, or their features, are in memory."""
+        there = self._features is not None or self._held is not None
+        return repeat(None, len(pieces)) if there else ahead(records, pieces)
+
+    def _of(self, rows: np.ndarray, draws: ViewDraws, taken: np.ndarray | None) -> tuple[Tensor, Tensor]:
+        """Inputs (b, ...), or (b, K, ...) with views, of these records, and their labels (b,) or (b, L).
 
         Args:
-            taken: what they hold; None where their features are in memory.
+            taken: what they hold, as `_read` gives it.
         """
         job = self._job
-        if taken is None:
-            inputs = self._kept(rows, draws)
-        elif job.source.cache is not None:
-            inputs = _views(job, taken)
+        if self._held is not None:
+            stored, labels = self._held.take(rows)
         else:
-            inputs = viewed(_devices.sent(taken, job.device), draws, job.source, job.views, job.transform)
-        return inputs.squeeze(1) if job.views.count == 1 else inputs
+            stored = None if taken is None or job.source.cache is not None else _devices.sent(taken, job.device)
+            labels = _devices.sent(job.source.images_for(job.views).labels[rows], job.device)
+        if stored is not None:
+            inputs = viewed(stored, draws, job.source, job.views, job.transform)
+        else:
+            inputs = self._kept(rows, draws) if taken is None else _views(job, taken)
+        return inputs.squeeze(1) if job.views.count == 1 else inputs, labels
 
     def _kept(self, rows: np.ndarray, draws: ViewDraws) -> Tensor:
         """Views (b, K, D) of the records in these rows, out of the features in memory."""
@@ -195,6 +205,16 @@ class Inputs:
         if (np.diff(rows) == 1).all():  # all records in their order need not be copied
             return self._features[rows[0] : rows[0] + len(rows)] if len(rows) else self._features[:0]
         return self._features.index_select(0, _devices.sent(rows, device))  # twice as fast as brackets
+
+
+def held(job: Job, progress: Progress | None = None) -> Held | None:
+    """The training records on the job's device; None where they are read in each step: on the CPU, or too many."""
+    records = job.source.images_for(job.views)
+    if not fits(records, job.device):
+        return None
+    progress = progress or Silence()
+    progress.begin("copying the data to the device", len(records))
+    return Held(records, job.device, progress.advance)
 
 
 def dropout_keys(key: RunKey, step: int, names: Iterable[Any]) -> Tensor:

@@ -12,7 +12,7 @@ from sfumato import _devices
 from sfumato.data import by_user
 from sfumato.observers.progress import Progress
 from sfumato.randomness import RunKey
-from sfumato.training.inputs import Inputs, ahead, dropout_keys
+from sfumato.training.inputs import Inputs, dropout_keys
 from sfumato.training.job import PrivateJob
 from sfumato.training.workers import ALONE, Workers
 
@@ -53,15 +53,13 @@ class UserInputs(Inputs):
         drawn = [job.views.draw(generator, rows.size, size=job.source.size) for _, rows, _ in pieces]
         dealt = workers.deal(step, participants, [rows.size for _, rows, _ in pieces])
         pieces = [pieces[place] for place in dealt]
-        stored = [None] * len(pieces)
-        if self._features is None:
-            stored = ahead(records, [rows.reshape(-1) for _, rows, _ in pieces])
+        stored = self._read(records, [rows.reshape(-1) for _, rows, _ in pieces])
         for (users, rows, own), place, taken in zip(pieces, dealt, stored, strict=True):
             draws = drawn[place]
-            inputs = self._of(rows.reshape(-1), draws, taken).unflatten(0, rows.shape)
+            found = self._of(rows.reshape(-1), draws, taken)
+            inputs, labels = (flat.unflatten(0, rows.shape) for flat in found)
             mask = _devices.sent(own, job.device)
             inputs = torch.where(mask.reshape(*rows.shape, *[1] * (inputs.dim() - 2)), inputs, 0)
-            labels = _devices.sent(records.labels[rows], job.device)
             targets = torch.where(mask.reshape(*rows.shape, *[1] * (labels.dim() - 2)), labels, 0)
             torch.manual_seed(key.seed("model", step, f"user {users[0]}"))
             keys = None

@@ -18,7 +18,7 @@ from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.training import together
-from sfumato.training.inputs import Inputs, viewed
+from sfumato.training.inputs import Inputs, held, viewed
 from sfumato.training.inputs_of_users import UserInputs
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.kind import Kind
@@ -97,6 +97,7 @@ class PublicSteps:
         self._job, self._key, self._workers = job, key, together.own()
         refuse_running_statistics(job.module, self._workers)
         self._records = job.source.images_for(job.views)
+        self._held = None if job.source.cache is not None else held(job, progress)
         self._trained = {name: value for name, value in job.module.named_parameters() if value.requires_grad}
         self._loss = 0.0
         self._epoch, self._order = -1, np.empty(0, np.int64)
@@ -134,11 +135,15 @@ class PublicSteps:
         job, rule, rows = self._job, self._job.views, chosen[piece]
         later = [str(piece[0])] if piece[0] else []  # the first micro-batch draws by the step alone
         torch.manual_seed(self._key.seed("model", step, *later))
-        stored = _devices.sent(self._records.take(rows), job.device)
+        if self._held is None:
+            read = self._records.take(rows), self._records.labels[rows]
+            stored, labels = (_devices.sent(one, job.device) for one in read)
+        else:
+            stored, labels = self._held.take(rows)
         if job.source.cache is None:
             stored = viewed(stored, draws[piece[0] : piece[-1] + 1], job.source, rule, job.transform)
         views = stored[:, -rule.count :].flatten(0, 1)
-        targets = _devices.sent(self._records.labels[rows], job.device).repeat_interleave(rule.count)
+        targets = labels.repeat_interleave(rule.count)
         loss = LOSSES[job.settings.objective.loss](job.module(views), targets) * (len(rows) / len(chosen))
         loss.backward()
         return loss.item()

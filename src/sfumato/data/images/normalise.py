@@ -123,8 +123,13 @@ class Transform:
         return pixels[:, :, middle, middle].contiguous()
 
     def normalised(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Pixels 0 to 255 (n, channels, H, W), changed in place, by the constants."""
-        return pixels.div_(255).sub_(self._constants("mean", pixels)).div_(self._constants("std", pixels))
+        """Pixels 0 to 255 (n, channels, H, W), changed in place, by the constants.
+
+        The same bits on every device: each operation rounds once, as IEEE 754 has it. By a plain 255 CUDA would
+        multiply with its rounded inverse.
+        """
+        mean, std = (_constants(getattr(self, name), pixels) for name in ("mean", "std"))
+        return pixels.div_(_constants((255.0,), pixels)).sub_(mean).div_(std)
 
     def is_one(self, images: Picture | Sequence[Picture]) -> bool:
         """Whether this is a single image, and no list of them."""
@@ -180,8 +185,11 @@ class Transform:
             )
         return cls(**data)
 
-    def _constants(self, name: str, like: torch.Tensor) -> torch.Tensor:
-        return torch.tensor(getattr(self, name), dtype=torch.float32, device=like.device).reshape(1, -1, 1, 1)
+
+def _constants(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
+    """One for each channel, (1, channels or 1, 1, 1), filled in on the device: for a copy the host would wait."""
+    filled = [torch.full((1,), value, dtype=torch.float32, device=like.device) for value in values]
+    return torch.cat(filled).reshape(1, -1, 1, 1)
 
 
 @dataclass(frozen=True, kw_only=True)

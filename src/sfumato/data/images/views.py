@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sfumato import _checks
+from sfumato import _checks, _devices
 from sfumato._checks import SfumatoError
 from sfumato.data.images.windows import cropped, windows
 
@@ -170,7 +170,13 @@ class Views:
         return ViewDraws(down=down, right=right, mirrored=mirrored, sides=sides)
 
     def apply(self, images: Tensor, draws: ViewDraws, *, size: int | None = None) -> Tensor:
-        """Show each image K times. Only the moves, a few bytes a view, come from the host.
+        """Show each image K times. Only the moves, a few bytes a view, come from the host, in one copy.
+
+        The same bits on every device where views are moved by whole pixels and mirrored: then pixels are only picked
+        out (`shift`, `flip`, and `zoom` of images that are read as large as that). What is interpolated (`zoom` of
+        images that are not, `crop_area`) is computed by torch's `interpolate` and by products of matrices, whose
+        additions each device does in an order of its own, with or without rounding in between: there the same bits come
+        again on the same device, and those of two devices differ by some parts in 2^24.
 
         Args:
             images: (n, C, H, W), on any device; of any dtype where nothing is resized, else floating-point.
@@ -198,9 +204,9 @@ class Views:
             return self._crops(images, draws, height)
         if not (self.moves or self.flip):
             return images.unsqueeze(1).expand(-1, self.count, -1, -1, -1)
-        down, right, mirrored = (_on(images.device, moves) for moves in (draws.down, draws.right, draws.mirrored))
+        down, right, mirrored = _on(images.device, draws.down, draws.right, draws.mirrored)
         rows, columns = _window(down, height), _window(right, width)
-        columns = torch.where(mirrored.unsqueeze(-1), columns.flip(-1), columns)
+        columns = torch.where(mirrored.bool().unsqueeze(-1), columns.flip(-1), columns)
         if self.zoom > 1:
             larger = [self.side(height), self.side(width)]
             if sides != larger:
@@ -224,14 +230,16 @@ class Views:
         side = self.side(size)
         if images.shape[2] != side:
             images = functional.interpolate(images, [side, side], mode="bilinear", align_corners=False)
-        moves = (np.stack([draws.down, draws.right], axis=-1), draws.sides, draws.mirrored)
-        places, sides, mirrored = (_on(images.device, one) for one in moves)
+        high, wide = np.moveaxis(draws.sides, -1, 0)
+        *windows, mirrored = _on(images.device, draws.down, draws.right, high, wide, draws.mirrored)
+        places, sides = torch.stack(windows[:2], dim=-1), torch.stack(windows[2:], dim=-1)
         shown = cropped(images, places, sides, size)
-        return torch.where(mirrored[:, :, None, None, None], shown.flip(-1), shown)
+        return torch.where(mirrored.bool()[:, :, None, None, None], shown.flip(-1), shown)
 
 
-def _on(device: torch.device, moves: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(moves)).to(device)
+def _on(device: torch.device, *moves: np.ndarray) -> tuple[Tensor, ...]:
+    """The moves, each (n, K), as int16 on the device, by one copy."""
+    return _devices.sent(np.stack([one.astype(np.int16, copy=False) for one in moves]), device).unbind()
 
 
 def _window(offsets: Tensor, length: int) -> Tensor:

@@ -1,0 +1,16 @@
+"""Views that a device makes: the bits of the CPU's, from one copy of their moves, without a stop."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).with_name("views_on_a_device.py")
+
+
+def test_views_on_a_device_are_those_of_the_cpu():
+    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["device"] != "cpu"
