@@ -22,7 +22,6 @@ from sfumato._checks import SfumatoError
 from sfumato.data.images.levels import Levels, UndeclaredError
 from sfumato.data.images.lookup import SPARE_BITS, Table, table
 from sfumato.data.paths import UnreadableError, refuse_too_large
-from sfumato.data.spellings import composed
 
 if TYPE_CHECKING:
     from pydicom import Dataset, FileDataset
@@ -94,14 +93,15 @@ def in_eight_bits(content: bytes, levels: Levels | None, name: str) -> Image.Ima
 
 
 def patient(content: bytes, name: str) -> str:
-    """The patient identifier of a DICOM file: never to be told or kept, but by a code (`user_code`).
+    """The patient identifier of a DICOM file, as it is written: never to be told or kept, but by a code of its composed
+    form (`user_code`).
 
     Errors: `SfumatoError` for a file that is no DICOM, or has no patient identifier.
     """
     identifier = ""
     if is_dicom(content):
         tags = _library(name).dcmread(io.BytesIO(content), stop_before_pixels=True, specific_tags=["PatientID"])
-        identifier = composed(str(tags.get("PatientID") or "").strip())
+        identifier = str(tags.get("PatientID") or "").strip()
     if not identifier:
         lacks = "has no patient identifier" if is_dicom(content) else "is no DICOM file"
         raise SfumatoError(
