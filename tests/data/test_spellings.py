@@ -14,6 +14,7 @@ from PIL import Image
 
 from sfumato import SfumatoError
 from sfumato.data import open_source
+from sfumato.data.identity.codes import user_code
 from sfumato.data.identity.owners import composed_users
 from sfumato.data.spellings import Spellings
 
@@ -188,3 +189,18 @@ def test_several_users_of_a_record_in_either_form():
     assert composed_users(f"{other_form('Zoë')}; Ann;Zoë", names) == "Ann;Zoë"
     assert composed_users("Ann\u037eBob", names) == "Ann;Bob"  # a Greek question mark, which looks like a semicolon
     assert names.notes == ("users written in more than one Unicode form are taken for one each: 'Zoë'",)
+
+
+def test_a_patient_in_two_forms_is_one_and_a_note_says_so_without_the_name(tmp_path, scan, key):
+    for number in range(40):
+        name = (str, other_form)[number % 2](PEOPLE[number // 4 % 8])
+        pixels = np.full((8, 8), number, np.uint16)
+        tags = {"SpecificCharacterSet": "ISO_IR 192", "PatientID": name}
+        scan(tmp_path / "s" / "ab"[number // 2 % 2] / f"{number}.dcm", pixels, **tags)
+    source = open_source(f"folder:{tmp_path / 's'}", owner_key=key, user_from="dicom", window=(0, 99))
+    sides = [{str(user) for user in part.users} for part in (source.train, source.test)]
+    assert (len(sides[0] | sides[1]), len(sides[0] & sides[1])) == (8, 0)
+    assert sides[0] | sides[1] == {user_code(key, name) for name in PEOPLE}
+    assert source.notes == (
+        "patients whose identifier is written in more than one Unicode form are taken for one each: 3",
+    )

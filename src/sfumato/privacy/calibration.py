@@ -59,9 +59,29 @@ def least(
         middle = math.sqrt(low * high)
         low, high = (low, middle) if enough(middle) else (middle, high)
     value = math.ceil(min(_on_fine_grid(spent, target, high), high) * 1e4) / 1e4
-    while spent(value, FINE_GRID) > target:
-        value = math.ceil(max(value * (1 + 1e-5), value + 1e-4) * 1e4 - 1e-6) / 1e4
-    return value
+    found = _first_enough(lambda value: spent(value, FINE_GRID) <= target, value)
+    if found is None:
+        raise SfumatoError(f"no {what}", remedy)
+    return found
+
+
+def _first_enough(enough: Callable[[float], bool], start: float) -> float | None:
+    """The first of a ladder of values, of four decimals each, that is enough, by ever larger strides and bisection.
+
+    A step of the ladder is 1e-4, or a hundred thousandth of where it starts. None where none up to `MOST_NOISE` is. At
+    a small delta, where rounding counts, the coarse grid's answer may be a hundred steps from the fine one's.
+    """
+    step = max(start * 1e-5, 1e-4)
+    at = lambda place: math.ceil((start + place * step) * 1e4 - 1e-6) / 1e4  # noqa: E731
+    low, high = -1, 0
+    while not enough(at(high)):
+        low, high = high, 2 * high + 1
+        if at(high) > MOST_NOISE:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(at(middle)) else (middle, high)
+    return at(high)
 
 
 class _Bracket:

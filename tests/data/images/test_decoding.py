@@ -61,12 +61,6 @@ def test_exif_orientation_is_obeyed():
     assert np.array_equal(decoded(grey(RAMP), "PNG", channels=1, exif=exif)[..., 0], np.rot90(RAMP, -1))
 
 
-def test_an_animation_gives_its_first_frame():
-    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
-    data = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
-    assert decoding.decode(data, NAME, size=8, channels=3)[0, 0].tolist() == [255, 0, 0]
-
-
 def test_the_centre_square_is_kept_and_brought_to_size():
     wide = np.concatenate([0 * RAMP, RAMP, 0 * RAMP], axis=1)
     for image, expected in ((wide, RAMP), (wide.T.copy(), RAMP.T)):
@@ -166,6 +160,21 @@ def test_a_tiff_may_hold_smaller_versions_and_masks_of_its_image(kind, whole):
 
 
 @pytest.mark.parametrize("form", ["GIF", "PNG", "WEBP"])
-def test_of_an_animation_the_first_frame_is_read(form):
+def test_an_animation_is_refused(form):
     options = {"lossless": True} if form == "WEBP" else {}
-    assert np.array_equal(decoding.decode(pages(3, form, **options), NAME, size=8, channels=1)[..., 0], RAMP)
+    for read in (decoding.header, lambda *given: decoding.decode(*given, size=8, channels=1)):
+        with pytest.raises(UnreadableError, match="'film' is an animation, and one image is wanted; save one frame"):
+            read(pages(3, form, **options), "film")
+    assert np.array_equal(decoding.decode(pages(1, form, **options), NAME, size=8, channels=1)[..., 0], RAMP)
+
+
+def test_looking_for_a_second_frame_changes_nothing_of_the_first():
+    """Pillow seeks there and back, which may leave another palette, mode or transparency."""
+    image = Image.new("RGBA", (8, 8), (200, 30, 30, 255))
+    image.paste((0, 0, 0, 0), (0, 0, 4, 8))
+    for mode in ("RGBA", "RGB", "P", "L"):
+        content = encoded(image.convert(mode), "GIF")
+        with Image.open(io.BytesIO(content)) as plain:
+            right = decoding.prepare(plain, size=8, channels=3)
+        assert np.array_equal(decoding.decode(content, NAME, size=8, channels=3), right)
+    assert decoding.decode(encoded(image, "GIF"), NAME, size=8, channels=3)[0, 0].tolist() == [255, 255, 255]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sfumato import SfumatoError
 from sfumato.data import Transform, open_source
 from sfumato.data.identity.codes import user_code
+from sfumato.data.images import lookup
 from sfumato.data.images.decoding import decode, decode_whole, header, quiet_decoder
 from sfumato.data.images.levels import Levels, UndeclaredError
 from sfumato.data.paths import UnreadableError
@@ -160,6 +161,28 @@ def test_the_first_mapped_value_is_signed_where_values_after_their_modality_are(
     table[0].LUTDescriptor = [4096, 2**16 - 1024, 8]
     tags = {"RescaleSlope": 1, "RescaleIntercept": -1024, "VOILUTSequence": table}
     assert np.array_equal(read(scan(tmp_path / "a.dcm", RISING, **tags))[..., 0], RISING // 16)
+
+
+@pytest.mark.parametrize("kind", ["VOILUTSequence", "ModalityLUTSequence"])
+def test_the_first_mapped_value_is_signed_where_pixels_are_though_it_is_stored_without_a_sign(tmp_path, scan, kind):
+    """The image was black: no signed pixel reaches 63488."""
+    table = lookup_table(np.arange(4096) // 16, bits=8)
+    table[0].LUTDescriptor = [4096, 2**16 - 2048, 8]
+    tags = {"WindowCenter": 128, "WindowWidth": 256, "PixelRepresentation": 1, kind: table}
+    assert np.array_equal(read(scan(tmp_path / "a.dcm", RISING - 2048, **tags))[..., 0], RISING // 16)
+
+
+def test_two_bytes_of_a_word_are_in_the_same_order_on_a_big_endian_machine():
+    words = np.array([0x0201, 0x0403])  # the lower byte first
+    for little, order in ((True, "<u2"), (False, ">u2")):
+        assert lookup.table([4, 0, 8], words.astype(order).tobytes(), "x", little_endian=little).entries.tolist() == [
+            *range(1, 5)
+        ]
+
+
+def test_entries_below_0_are_refused():
+    with pytest.raises(UnreadableError, match="x has a lookup table with entries below 0"):
+        lookup.table([3, 0, 16], [-1, 0, 1], "x", little_endian=True)
 
 
 @pytest.mark.parametrize("bits", [8, 12, 16])

@@ -121,12 +121,13 @@ def _extrapolate(options: PlanChoices, users: int, populations: tuple[int, ...])
     delta = options.delta_among(max(populations))
     with console.bar("extrapolating"):
         rows = _extrapolated(options, plan, users, populations, delta)
+        own = plan.epsilon()  # of hardly any noise it takes seconds
     if options.plot is not None:
         from sfumato.report import extrapolated
 
         write(Path(options.plot), extrapolated(rows, by_size=by_size).encode())
     if options.json:
-        console.as_json({"users": users, "delta": delta, "epsilon_of_the_run": plan.epsilon(), "rows": rows})
+        console.as_json({"users": users, "delta": delta, "epsilon_of_the_run": own, "rows": rows})
         return
     console.table(
         ("users", "epsilon", "accountant", "in a step", "noise", "zCDP", ""),
@@ -139,9 +140,7 @@ def _extrapolate(options: PlanChoices, users: int, populations: tuple[int, ...])
     console.note(
         f"(noise {plan.noise_multiplier:g} over {plan.expected_batch_size}, {plan.steps} steps), delta {delta:g}"
     )
-    console.note(
-        f"the simulated run itself promises {users:,} users epsilon {plan.epsilon():.3g} at delta {plan.delta:g}"
-    )
+    console.note(f"the simulated run itself promises {users:,} users epsilon {own:.3g} at delta {plan.delta:g}")
 
 
 def _check_extrapolation(options: PlanChoices, *, by_size: bool) -> None:

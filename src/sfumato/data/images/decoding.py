@@ -126,9 +126,9 @@ def prepare(
 ) -> np.ndarray:
     """One image by the rule that every source and every prediction follows.
 
-    The frame that it stands at, of an animation's file the first; turned as its EXIF orientation says; 16-bit grey by
-    the declared levels; transparent parts on white; other colour spaces to RGB; the centre square of the shorter side,
-    brought to `size` by an antialiased bilinear filter.
+    The frame that it stands at; turned as its EXIF orientation says; 16-bit grey by the declared levels; transparent
+    parts on white; other colour spaces to RGB; the centre square of the shorter side, brought to `size` by an
+    antialiased bilinear filter.
 
     Args:
         image: any Pillow image.

@@ -21,19 +21,24 @@ _NEVER = frozenset({"EPS", "WMF", "BUFR", "GRIB", "HDF5", "MPEG", "FPX", "MIC"})
 """EPS starts Ghostscript, and WMF what Windows has; of the others Pillow reads no pixels by itself."""
 
 _STACKS = frozenset({"TIFF", "DCX", "IM", "SPIDER"})
-"""Formats of several images of equal rank. Of an animation (GIF, WebP, PNG) the first frame is read, and of a JPEG or
-HEIF the main image."""
+"""Formats of several images of equal rank. Of a JPEG or HEIF of several the main image is read."""
+_ANIMATED = frozenset({"GIF", "WEBP", "PNG", "AVIF", "FLI", "JXL"})
+"""Formats of animations: of several frames none is the image, and the first is often empty or a title."""
 _SUBFILE, _REDUCED_OR_MASK = 254, 0b101
 """TIFF's tag of what a page is (NewSubfileType), and its bits of a smaller version or a mask of another page."""
 
 
 def refuse_stack(image: Image.Image, name: str) -> None:
-    """Refuse a file of several pages, of which none says that it is the image.
+    """Refuse a file of several pages, of which none says that it is the image, and an animation.
 
     Args:
         image: as it was opened, at its first page, where it is afterwards.
         name: what to call it in the refusal.
     """
+    if image.format in _ANIMATED and getattr(image, "is_animated", False):  # which counts no further than two
+        raise UnreadableError(
+            f"{name} is an animation, and one image is wanted", "save one frame as a file of its own, or take it out"
+        )
     pages = getattr(image, "n_frames", 1) if image.format in _STACKS else 1
     if pages > 1 and (image.format != "TIFF" or any(_is_image(image, page) for page in range(1, pages))):
         raise UnreadableError(

@@ -73,7 +73,8 @@ def table(descriptor: Sequence[int], data: bytes | int | Sequence[int], name: st
         name: what to call the image in a refusal.
         little_endian: how the file stores words.
 
-    Errors: `UnreadableError` where the data has another number of entries than the descriptor says.
+    Errors: `UnreadableError` where the data has another number of entries than the descriptor says, or signed ones
+    below 0, which may be meant so or as large ones.
 
     >>> table([3, 5, 8], bytes([1, 2, 3, 0]), "image", little_endian=True).entries.tolist()
     [1, 2, 3]
@@ -83,10 +84,13 @@ def table(descriptor: Sequence[int], data: bytes | int | Sequence[int], name: st
     if isinstance(data, bytes):
         words = np.frombuffer(data[: len(data) // 2 * 2], "<u2" if little_endian else ">u2")
     else:
-        words = (np.atleast_1d(np.asarray(data, np.int64)) & 0xFFFF).astype("<u2")
+        given = np.atleast_1d(np.asarray(data, np.int64))
+        if given.min(initial=0) < 0:
+            raise UnreadableError(f"{name} has a lookup table with entries below 0", "replace the file, or take it out")
+        words = (given & 0xFFFF).astype("<u2")
     if len(words) == count:
         entries = words.astype(np.uint16)
-    elif isinstance(data, bytes) and len(data) == count:  # an odd number of them, without the byte that fills it up
+    elif isinstance(data, bytes) and len(data) == count and count % 2:  # without the byte that fills the last word up
         entries = np.frombuffer(data, np.uint8).astype(np.uint16)
     elif len(words) == -(-count // 2):  # the lower byte of a word comes first, in either order of bytes
         entries = np.frombuffer(words.astype("<u2").tobytes(), np.uint8)[:count].astype(np.uint16)

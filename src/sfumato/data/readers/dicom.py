@@ -22,7 +22,6 @@ from sfumato._checks import SfumatoError
 from sfumato.data.images.levels import Levels, UndeclaredError
 from sfumato.data.images.lookup import SPARE_BITS, Table, table
 from sfumato.data.paths import UnreadableError, refuse_too_large
-from sfumato.data.spellings import composed
 
 if TYPE_CHECKING:
     from pydicom import Dataset, FileDataset
@@ -94,14 +93,15 @@ def in_eight_bits(content: bytes, levels: Levels | None, name: str) -> Image.Ima
 
 
 def patient(content: bytes, name: str) -> str:
-    """The patient identifier of a DICOM file: never to be told or kept, but by a code (`user_code`).
+    """The patient identifier of a DICOM file, as it is written: never to be told or kept, but by a code of its composed
+    form (`user_code`).
 
     Errors: `SfumatoError` for a file that is no DICOM, or has no patient identifier.
     """
     identifier = ""
     if is_dicom(content):
         tags = _library(name).dcmread(io.BytesIO(content), stop_before_pixels=True, specific_tags=["PatientID"])
-        identifier = composed(str(tags.get("PatientID") or "").strip())
+        identifier = str(tags.get("PatientID") or "").strip()
     if not identifier:
         lacks = "has no patient identifier" if is_dicom(content) else "is no DICOM file"
         raise SfumatoError(
@@ -190,17 +190,16 @@ def _after_modality(stored: np.ndarray, dataset: FileDataset, name: str) -> np.n
     Source: DICOM PS3.3, C.11.1 (modality LUT module).
     """
     if dataset.get("ModalityLUTSequence"):
-        return _table(dataset, dataset.ModalityLUTSequence[0], "LUT{}", name).applied(stored)
+        found = _table(dataset, dataset.ModalityLUTSequence[0], "LUT{}", name)
+        return _signed(found, bool(dataset.get("PixelRepresentation"))).applied(stored)
     return _library(name).pixels.processing.apply_modality_lut(stored, dataset)
 
 
 def _of_interest(values: np.ndarray, dataset: FileDataset, name: str) -> np.ndarray:
     """Greys uint8 by the file's own table of values of interest."""
     found = _table(dataset, dataset.VOILUTSequence[0], "LUT{}", name)
-    # Values below 0 make the first mapped value a signed one, which a file of unsigned pixels does not say by itself.
-    signed = not dataset.get("ModalityLUTSequence") and (_first(dataset, "RescaleIntercept") or 0) < 0
-    if signed and found.first >= 2**15:
-        found = replace(found, first=found.first - 2**16)
+    below = dataset.get("PixelRepresentation") or (_first(dataset, "RescaleIntercept") or 0) < 0
+    found = _signed(found, bool(below and not dataset.get("ModalityLUTSequence")))
     bits = found.range_bits()
     if bits is None:
         raise UndeclaredError(
@@ -208,6 +207,12 @@ def _of_interest(values: np.ndarray, dataset: FileDataset, name: str) -> np.ndar
             "declare a `window` (black and white), such as -160,240, or a `bit_depth`, in its place",
         )
     return np.rint(found.applied(values) * (255 / (2**bits - 1))).astype(np.uint8)
+
+
+def _signed(found: Table, values_below_0: bool) -> Table:
+    """The table with a signed first mapped value, where what is looked up may be below 0: files of unsigned pixels, and
+    writers that know no signed descriptor, store it without its sign."""
+    return replace(found, first=found.first - 2**16) if values_below_0 and found.first >= 2**15 else found
 
 
 def _of_palette(stored: np.ndarray, dataset: FileDataset, name: str) -> tuple[np.ndarray, int]:

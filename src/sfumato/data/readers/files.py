@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,6 +24,7 @@ from sfumato.data.readers.dicom import BY_PATIENT, patient
 from sfumato.data.readers.listing import Listing, Texts
 from sfumato.data.readers.whose import BY_CLASS, check_by_class
 from sfumato.data.records import FileRecords, Records, in_threads, paths_of
+from sfumato.data.spellings import composed
 from sfumato.data.subsets.split import record_in_test
 
 COUNTED = 20_000
@@ -65,7 +67,8 @@ def load_files(
             if not len(listing):
                 raise SfumatoError(f"{where} holds no image that can be read", "give images")
         if declared.people.user_from == BY_PATIENT:
-            listing = _of_patients(listing, order.owner_key)
+            listing, written = _of_patients(listing, order.owner_key)
+            notes = (*notes, *written)
         size, channels, size_rule, cropped_share = _shape(listing, declared.pixels)
         side = declared.purpose.larger_side(size) or 0
         room = min(MEMORY_SHARE * memory_limit(), listing.stored.room)
@@ -130,18 +133,28 @@ def _unreadable(listing: Listing, pixels: Pixels) -> np.ndarray:
     return np.fromiter(in_threads(judged, listing.places), bool, len(listing))
 
 
-def _of_patients(listing: Listing, owner_key: bytes) -> Listing:
-    """The records with their patients' codes as users: the identifiers themselves are kept nowhere."""
+def _of_patients(listing: Listing, owner_key: bytes) -> tuple[Listing, tuple[str, ...]]:
+    """The records with their patients' codes as users: the identifiers themselves are kept nowhere. And a note of how
+    many patients have an identifier in several Unicode forms, which it doesn't name."""
     stored, users = listing.stored, Texts()
+    forms: dict[str, str] = {}
 
-    def whose(place: int) -> str:
+    def whose(place: int) -> tuple[str, str]:
         content, name = stored.read(place), stored.name(place)
         with image_files.refusals(name):
-            return user_code(owner_key, patient(content, f"image {str(name)!r}"))
+            written = patient(content, f"image {str(name)!r}")
+        return user_code(owner_key, composed(written)), user_code(owner_key, written)
 
-    for code in in_threads(whose, listing.places):
+    for code, own in in_threads(whose, listing.places):
         users.append(code)
-    return replace(listing, users=users.numbers(), people=tuple(users.names))
+        forms[own] = code
+    found = replace(listing, users=users.numbers(), people=tuple(users.names))
+    several = sum(count > 1 for count in Counter(forms.values()).values())
+    if not several:
+        return found, ()
+    return found, (
+        f"patients whose identifier is written in more than one Unicode form are taken for one each: {several}",
+    )
 
 
 def _shape(listing: Listing, pixels: Pixels) -> tuple[int, int, str, float]:
