@@ -59,9 +59,11 @@ CPU = {
     "bilstm-ln": Row(model="bilstm,embedding=64,hidden=64,norm=layer", batch=256, size=64, classes=4, vocabulary=8192),
 }
 CUDA = {
+    "wrn-16-4": Row(model="wrn-16-4", batch=256, size=32),
     "wrn-40-4-views": Row(model="wrn-40-4", batch=64, views=16, size=32, precision="bf16"),
     "vit-base": Row(model="timm:vit_base_patch16_224", batch=64, size=224, classes=1000, precision="bf16"),
-    "nf-resnet-50": Row(model="timm:nf_resnet50", batch=64, size=224, classes=1000),
+    "vit-tiny": Row(model="timm:vit_tiny_patch16_224", batch=128, size=224, classes=1000, precision="bf16"),
+    "nf-resnet-50": Row(model="timm:nf_resnet50", batch=64, size=224, classes=1000, precision="bf16"),
     "last-layer": Row(model="", batch=32768, size=2048, classes=1000, bare=True),
 }
 
