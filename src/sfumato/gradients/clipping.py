@@ -21,6 +21,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from sfumato import _devices
 from sfumato.gradients import grid
 
 # Numbers of float32 that are squared and summed in their own type before float64 takes over.
@@ -80,10 +81,13 @@ def squared_lengths(values: Tensor) -> Tensor:
         return torch.zeros(values.shape[:-1], dtype=torch.float64, device=values.device)
     piece = next((size for size in range(_PIECE, _PIECE // 2, -1) if width % size == 0), _PIECE)
     whole = width // piece * piece
-    parts = [values] if width <= _PIECE else [values[..., :whole].unflatten(-1, (-1, piece))]
+    # A piece is what lies together; on a device it has one number of each stretch, for threads side by side.
+    last = -2 if _devices.has_own_forms(values.device) and width > _PIECE else -1
+    pieces = values[..., :whole].unflatten(-1, (-1, piece) if last == -1 else (piece, -1))
+    parts = [(values, -1)] if width <= _PIECE else [(pieces, last)]
     if 0 < whole < width:
-        parts.append(values[..., whole:])
-    lengths = [torch.linalg.vector_norm(part, dim=-1).double().square_() for part in parts]
+        parts.append((values[..., whole:], -1))
+    lengths = [torch.linalg.vector_norm(part, dim=axis).double().square_() for part, axis in parts]
     total = lengths[0] if lengths[0].dim() < values.dim() else lengths[0].sum(dim=-1)
     for more in lengths[1:]:
         total += more

@@ -6,6 +6,9 @@ slower. Which forms are taken is a matter of the kind of device alone (`_devices
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -69,6 +72,25 @@ def summing(terms: int, like: Tensor) -> float:
     if like.dtype == torch.bfloat16 and like.device.type == "cuda":
         return (terms / _AT_ONCE + 8) * 2.0**-23
     return (terms + 8) * 2.0**-24
+
+
+@contextmanager
+def as_convolutions(device: torch.device) -> Iterator[None]:
+    """Within, products of float32 are as precise as torch's convolutions are: TF32 on CUDA unless that is off."""
+    try:
+        coarser = (
+            device.type == "cuda" and torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
+        )
+    except RuntimeError:  # precisions were set one by one, in the newer way
+        coarser = False
+    if not coarser:
+        yield
+        return
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def scaled(values: Tensor, factors: Tensor) -> Tensor:

@@ -180,7 +180,8 @@ def row_statistics_of(gradients: Tensor, rows: RowMap) -> RowStatistics:
         squares=squares @ rows.scales.square(),
         own=(each * own.reshape(each.shape[1:])).sum(dim=-1).double(),
         ones=each.sum(dim=-1).double(),
-        rounding=rounding((squares @ rows.sizes.square()).sqrt(), each, 0),
+        # No tensor cores take part: the sum is one of products with factors, and pulled back number by number.
+        rounding=_ALLOWED_ROUNDINGS * torch.finfo(each.dtype).eps / 2 * (squares @ rows.sizes.square()).sqrt(),
         own_rounding=torch.zeros_like(squares),
     )
 

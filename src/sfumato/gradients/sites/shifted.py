@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.gradients import clipping
-from sfumato.gradients.products import batched
+from sfumato.gradients.products import as_convolutions, batched
 
 if TYPE_CHECKING:
     from sfumato.gradients.sites.conv import Geometry
@@ -40,6 +40,12 @@ def instantiate(x: Tensor, g: Tensor, geometry: Geometry, shape: tuple[int, ...]
         return _by_channel(x, g, geometry, shape, views)
     if groups == 1 and shape[1] <= _FEW:
         return _of_patches(x, g, geometry, shape, views)
+    with as_convolutions(x.device):
+        return _of_shifts(x, g, geometry, shape, views)
+
+
+def _of_shifts(x: Tensor, g: Tensor, geometry: Geometry, shape: tuple[int, ...], views: int) -> Tensor:
+    """By a product for each place of the kernel."""
     grid = Grid(g, geometry, shape)
     outputs = grid.of_gradients(g, views)
     found = outputs.new_empty(

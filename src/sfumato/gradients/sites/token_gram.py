@@ -11,9 +11,9 @@ from torch import Tensor
 
 from sfumato.gradients import clipping, products
 from sfumato.gradients.sites.forms import GRAM_TOLERANCE, in_range, with_hard_kept
-from sfumato.gradients.use import Kernel, RowMap, RowStatistics, rounding, row_statistics_of
+from sfumato.gradients.use import Kernel, RowMap, RowStatistics, constants, rounding, row_statistics_of
 
-TOLERANCES = {torch.bfloat16: 0.05, torch.float64: GRAM_TOLERANCE}
+TOLERANCES = {torch.bfloat16: 0.25, torch.float64: GRAM_TOLERANCE}
 """For each type that has this form, by how much, relatively, the bound may be larger than the norm that was found
 before an example counts as hard. What float32 would have to be allowed for is more than an exact sum should bear."""
 
@@ -40,26 +40,24 @@ class TokenGram:
         self.kernel, self.x, self.g = kernel, x, g
         self._hard: tuple[Tensor, Tensor] | None = None
         of_x, of_g = products.gram(x), products.gram(g)
-        self._squares = (of_x * of_g).sum(dim=(1, 2), dtype=torch.float64)
-        tokens = [one.diagonal(dim1=1, dim2=2).clamp_min(0) for one in (of_x, of_g)]
-        self._sizes = tuple(one.sum(dim=1).sqrt().double() for one in tokens)
-        self._terms = (tokens[0] * tokens[1]).sqrt_().sum(dim=1).double()
-        spread = torch.linalg.vector_norm(of_g.flatten(1), dim=1).double().sqrt_()
-        self._rounded = torch.minimum(self._terms, self._sizes[0] * spread)
+        x_tokens, g_tokens = (one.diagonal(dim1=1, dim2=2).clamp_min(0) for one in (of_x, of_g))
+        self.found = (
+            (of_x * of_g).sum(dim=(1, 2), dtype=torch.float64),
+            (x_tokens * g_tokens).sqrt_().sum(dim=1, dtype=torch.float64),
+            x_tokens.sum(dim=1, dtype=torch.float64),
+            g_tokens.sum(dim=1, dtype=torch.float64),
+            torch.linalg.vector_norm(of_g, dim=(1, 2), dtype=torch.float64),
+        )
+        """(B,) each: the squared norms of the gradients, s, ``|x|^2``, ``|g|^2``, and the Frobenius norm of the Gram
+        matrix of g."""
 
-    def certificate(self) -> Tensor:
-        """(B,) float64: the squared norms' bounds, infinity for hard examples."""
-        of_grams = products.summing(self.x.shape[2] + self.g.shape[2] + 8, self.x)
-        terms, positions = self._terms * (1 + 4 * of_grams), self.g.shape[1]  # the lengths themselves are rounded
-        if self.x.dtype == torch.bfloat16:
-            rounded = products.SCALING * (1 + 2.0**-7) * (1 + 4 * of_grams) * self._rounded
-            felt = rounded + products.summing(positions, self.x) * terms
-        else:
-            felt = rounding(terms, self.g[:0], positions)
-        squares = self._squares.clamp_min(0)
-        bound = (squares + of_grams * terms.square()).sqrt() + felt
-        sure = (bound <= (1 + TOLERANCES[self.x.dtype]) * squares.sqrt()) & in_range(*self._sizes)
-        return bound.square().masked_fill(~sure, torch.inf)
+    def allowances(self) -> tuple[float, float, float]:
+        """What `products.summing` is for the Gram matrices; and of the norm's allowance, relative to s, that of the
+        additions and that of rounded activations."""
+        of_grams, positions = products.summing(self.x.shape[2] + self.g.shape[2] + 8, self.x), self.g.shape[1]
+        if self.x.dtype != torch.bfloat16:
+            return of_grams, rounding(1.0, self.g[:0], positions), 0.0
+        return of_grams, products.summing(positions, self.x), products.SCALING * (1 + 2.0**-7)
 
     def squared_norms(self) -> Tensor:
         return certified([self])[0]
@@ -95,5 +93,13 @@ def certified(uses: list[TokenGram], *, asking: bool = False) -> Tensor:
     Args:
         asking: look which examples are hard, and keep their gradients.
     """
-    found = torch.stack([use.certificate() for use in uses])
-    return with_hard_kept(found, found == torch.inf, uses) if asking else found
+    squares, terms, x, g, spread = (torch.stack(found) for found in zip(*(use.found for use in uses), strict=True))
+    numbers = zip(*((*use.allowances(), 1 + TOLERANCES[use.x.dtype]) for use in uses), strict=True)
+    of_grams, of_sums, of_rounding, most = (constants(own, squares.device)[:, None] for own in numbers)
+    spare = 1 + 4 * of_grams  # the lengths themselves are rounded
+    terms, x, g, squares = terms * spare, x.sqrt_(), g.sqrt_(), squares.clamp_min_(0)
+    felt = of_sums * terms + of_rounding * torch.minimum(terms, x * spread.sqrt_() * spare)
+    bound = (squares + of_grams * terms.square()).sqrt_() + felt
+    hard = ~((bound <= most * squares.sqrt()) & in_range(x, g))
+    found = bound.square_().masked_fill_(hard, torch.inf)
+    return with_hard_kept(found, hard, uses) if asking else found
