@@ -218,7 +218,7 @@ print(json.dumps(median(found)))
 
 def tests(call: Call, file: str) -> dict[str, Any]:
     """One file's outcome, and the names of those that failed."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/{file}"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:benchmark", f"tests/{file}"]
     device = {"SFUMATO_TEST_DEVICE": call.options.device}
     # Such a file is short; one that does not fit into what is left is begun anew by the next call.
     printed = call.run(f"tests-{file}", command, **device)

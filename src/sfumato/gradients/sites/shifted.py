@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from itertools import product as all_of
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -18,9 +17,7 @@ from torch import Tensor
 
 from sfumato.gradients import clipping
 from sfumato.gradients.products import as_convolutions, batched
-
-if TYPE_CHECKING:
-    from sfumato.gradients.sites.conv import Geometry
+from sfumato.gradients.sites.geometry import Geometry
 
 _FEW = 4
 # Input channels of which patches are written out: a product for each place would be too thin.
