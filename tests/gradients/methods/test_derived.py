@@ -389,3 +389,19 @@ def test_rows_whose_squares_float32_cannot_hold(monkeypatch, scale, method):
     found = ClippedGradient(model, loss, max_norm=bound)(x, torch.zeros(1))
     assert found.gradients["w"].double().norm() <= bound * (1 + 1e-6)
     assert found.norms[0] >= norms[0] * (1 - 1e-5)
+
+
+def test_coarse_products_make_no_kept_example_hard(monkeypatch, forms_of_devices):
+    """Where products may be TF32, kept gradients are still summed number by number, so nothing is computed twice."""
+    monkeypatch.setattr("sfumato.gradients.use.unit_roundoff", lambda like: 2.0**-11)
+    monkeypatch.setattr("sfumato.gradients.batches.Batches._runs_behind", lambda self, batch: True)
+    model = create("wrn-10-1", classes=3, channels=3, size=(8, 8))
+    gradient = ClippedGradient(model, F.cross_entropy)
+    x, y = torch.randn(4, 3, 8, 8), torch.arange(4) % 3
+    gradient(x, y)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.01)
+    monkeypatch.setattr("sfumato.gradients.batches.Batches._later", lambda *given: lambda: pytest.fail("again"))
+    assert gradient(x, y).norms.isfinite().all()
+    assert {method for site, method in gradient.methods.items() if site.startswith("conv")} == {"keep shifted"}
