@@ -109,7 +109,7 @@ def test_convolution_norms_are_never_too_small(method, scale, offset):
 def test_without_a_part_of_the_certificate_a_bound_breaks(monkeypatch, mutant):
     """Each part is needed: taken away, some example goes beyond C, or its norm is plainly wrong."""
     if mutant == "allowance":
-        monkeypatch.setattr(forms, "rounding", lambda reach, like, positions: 0 * reach)
+        monkeypatch.setattr(forms, "rounding", lambda reach, like, positions, **given: 0 * reach)
         monkeypatch.setattr(forms, "_GRAM_ROUNDING", 0.0)
     else:
         right = LinearKernel.squares_by_gram

@@ -81,15 +81,17 @@ def constants(values: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=torch.float64, device=device)
 
 
-def unit_roundoff(tensor: Tensor) -> float:
-    """The rounding unit of matrix products of such tensors, which may be coarser than the type's."""
+def unit_roundoff(tensor: Tensor, *, convolution: bool = False) -> float:
+    """The rounding unit of matrix products of such tensors, or of convolutions, which may be coarser than the type's:
+    on CUDA torch's convolutions take TF32 by default, and its products do not."""
     if tensor.dtype == torch.float64:
         return torch.finfo(torch.float64).eps / 2
     try:
         lax = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}[torch.get_float32_matmul_precision()]
     except RuntimeError:  # precisions were set one by one, which this question refuses to sum up
         return 2.0**-8
-    if tensor.device.type == "cuda" and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32):
+    of_products, of_convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    if tensor.device.type == "cuda" and (of_products.allow_tf32 or (convolution and of_convolutions.allow_tf32)):
         lax = max(lax, 2.0**-11)
     return lax
 
@@ -99,15 +101,17 @@ def tolerance(dtype: torch.dtype) -> float:
     return 3e-10 if dtype == torch.float64 else 5e-5
 
 
-def rounding(reach: Reach, like: Tensor, positions: int) -> Reach:
+def rounding(reach: Reach, like: Tensor, positions: int, *, convolution: bool = False) -> Reach:
     """By how much a computed weight gradient may differ from the exact one in norm.
 
     Args:
         reach: (B,) bounds on the sums of the absolute terms.
         like: one of the factors, for its type and device.
         positions: the terms of an example's gradient.
+        convolution: whether a convolution's kernel computes it, and not a matrix product.
     """
-    return (_ALLOWED_ROUNDINGS + positions / _POSITIONS_PER_ROUNDING) * unit_roundoff(like) * reach
+    unit = unit_roundoff(like, convolution=convolution)
+    return (_ALLOWED_ROUNDINGS + positions / _POSITIONS_PER_ROUNDING) * unit * reach
 
 
 def joined(parts: list[Tensor] | tuple[Tensor, ...]) -> Tensor:

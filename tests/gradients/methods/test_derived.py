@@ -393,7 +393,7 @@ def test_rows_whose_squares_float32_cannot_hold(monkeypatch, scale, method):
 
 def test_coarse_products_make_no_kept_example_hard(monkeypatch, forms_of_devices):
     """Where products may be TF32, kept gradients are still summed number by number, so nothing is computed twice."""
-    monkeypatch.setattr("sfumato.gradients.use.unit_roundoff", lambda like: 2.0**-11)
+    monkeypatch.setattr("sfumato.gradients.use.unit_roundoff", lambda like, **given: 2.0**-11)
     monkeypatch.setattr("sfumato.gradients.batches.Batches._runs_behind", lambda self, batch: True)
     model = create("wrn-10-1", classes=3, channels=3, size=(8, 8))
     gradient = ClippedGradient(model, F.cross_entropy)

@@ -1,10 +1,13 @@
 """Uses of one tensor in unlike forms: all of them add up before the norm is taken."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from sfumato.gradients import use
 from sfumato.gradients.methods import contributions
 from sfumato.gradients.sites.forms import Instantiated, together
 
@@ -45,3 +48,14 @@ def test_uses_in_the_common_form_are_added(count):
     before = [value.clone() for value in values]
     torch.testing.assert_close(together([*map(Instantiated, values)]).instantiate(), sum(before))
     assert all(map(torch.equal, values, before))
+
+
+@pytest.mark.parametrize(("products", "convolutions"), [(False, True), (True, False), (False, False)])
+def test_a_rounding_unit_is_that_of_the_kernel_that_computes(monkeypatch, products, convolutions):
+    """Torch's convolutions take TF32 on CUDA by default, and its matrix products do not."""
+    there = SimpleNamespace(dtype=torch.float32, device=torch.device("cuda"))
+    monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(allow_tf32=products))
+    monkeypatch.setattr(torch.backends, "cudnn", SimpleNamespace(allow_tf32=convolutions))
+    coarse, fine = 2.0**-11, 2.0**-24
+    assert use.unit_roundoff(there) == (coarse if products else fine)
+    assert use.unit_roundoff(there, convolution=True) == (coarse if products or convolutions else fine)

@@ -148,7 +148,8 @@ class Held:
         return x, g
 
     def _rounding(self, reach: Reach) -> Reach:
-        return rounding(reach, self.g[:0].to(self._dtype), self.kernel.positions(self.g))
+        like, positions = self.g[:0].to(self._dtype), self.kernel.positions(self.g)
+        return rounding(reach, like, positions, convolution=not self.kernel.joins)
 
     def _sums_of_squares(self, scales: Tensor | None = None) -> Tensor:
         """(B,) float64, of the exact gradients or of gradients with scaled rows, up to float64's rounding."""
@@ -230,7 +231,7 @@ class Held:
             own=own,
             ones=ones,
             rounding=self._rounding(reach),
-            own_rounding=rounding(outputs, g[:0], kernel.fan_in()),
+            own_rounding=rounding(outputs, g[:0], kernel.fan_in(), convolution=not kernel.joins),
         )
 
     def bytes(self) -> int:
