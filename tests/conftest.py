@@ -92,6 +92,12 @@ def one_secret() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def one_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One key of every seed, which else depends on all choices, so that each of them would change the noise."""
+    monkeypatch.setattr(RunKey, "from_seed", classmethod(lambda cls, seed, context="": cls(bytes(range(32)))))
+
+
 @pytest.fixture(scope="module", autouse=True)
 def no_curves() -> Iterator[None]:
     """Of a module, so that runs which several of its tests look at save it too."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 
@@ -73,6 +74,16 @@ BUDGET: dict[str, Any] = {
     "drawn": "users",
 }
 """The same of what only a private training has."""
+
+
+def spots(folder: Path, side: int) -> str:
+    """An archive of 60 training and 30 test images of random greys, of three classes and of users with three each."""
+    place, numbers = folder / "spots.npz", np.random.default_rng(0)
+    train, test = np.arange(60) % 3, np.arange(30) % 3
+    images = [numbers.integers(0, 255, (count, side, side, 1), dtype=np.uint8) for count in (60, 30)]
+    users = {"users_train": np.arange(60) // 3, "users_test": 100 + np.arange(30) // 3}
+    np.savez(place, x_train=images[0], y_train=train, x_test=images[1], y_test=test, **users)
+    return f"npz:{place}"
 
 
 def left_by(place: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

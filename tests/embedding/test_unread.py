@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import sfumato
-from sfumato import RunKey
 from tests.unread import left_by, refused
+
+pytestmark = pytest.mark.usefixtures("one_key")
 
 CHANGED = {
     "clients": 3,
@@ -44,12 +45,6 @@ CHANGED = {
 RECORDED = {"far", "grouping"}
 """What names or measures something, and need not move a weight."""
 METHODS = ("fedemb", "fedavg", "dpsgd", "central", "fedemb-noiseless", "fedavg-noiseless")
-
-
-@pytest.fixture(autouse=True)
-def one_key(monkeypatch):
-    """Else every choice would change the noise, since a seed's key depends on all of them."""
-    monkeypatch.setattr(RunKey, "from_seed", classmethod(lambda cls, seed, context="": cls(bytes(range(32)))))
 
 
 @pytest.fixture(scope="module")

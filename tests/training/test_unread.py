@@ -6,13 +6,13 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 
 import sfumato
-from sfumato import RunKey
 from sfumato.experiment import Experiment
-from tests.unread import BUDGET, CHOICES, refused
+from tests.unread import BUDGET, CHOICES, refused, spots
+
+pytestmark = pytest.mark.usefixtures("one_key")
 
 RECORDED = {"delta", "adjacency", "largest_batch", "mechanism", "steps_per_tree"}
 """What says what is promised, and need not move a weight; noise of one band is that of
@@ -28,20 +28,10 @@ def test_every_choice_is_tried():
     assert {one.name for one in fields(Experiment)} - {"model", "seed"} == set(CHOICES) | set(BUDGET)
 
 
-@pytest.fixture(autouse=True)
-def one_key(monkeypatch):
-    """Else every choice would change the noise, since a seed's key depends on all of them."""
-    monkeypatch.setattr(RunKey, "from_seed", classmethod(lambda cls, seed, context="": cls(bytes(range(32)))))
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    place, numbers = tmp_path_factory.mktemp("spots") / "spots.npz", np.random.default_rng(0)
-    train, test = np.arange(60) % 3, np.arange(30) % 3
-    images = [numbers.integers(0, 255, (count, 16, 16, 1), dtype=np.uint8) for count in (60, 30)]
-    users = {"users_train": np.arange(60) // 3, "users_test": 100 + np.arange(30) // 3}
-    np.savez(place, x_train=images[0], y_train=train, x_test=images[1], y_test=test, **users)
-    return sfumato.open_source(f"npz:{place}", owner_key=sfumato.owner_key())
+    place = spots(tmp_path_factory.mktemp("spots"), 16)
+    return sfumato.open_source(place, owner_key=sfumato.owner_key())
 
 
 def trained(source, place, **choices):

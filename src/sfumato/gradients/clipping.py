@@ -110,19 +110,18 @@ def exact_norms(values: Tensor) -> Tensor:
 
 def _rows(values: Tensor) -> Tensor:
     """(B, n): each example's values, in the order in which they lie in memory."""
-    return values.permute(_as_it_lies(values)).reshape(values.shape[0], math.prod(values.shape[1:]))
+    return values.permute(0, *as_it_lies(values)).reshape(values.shape[0], math.prod(values.shape[1:]))
 
 
-def _as_it_lies(values: Tensor) -> tuple[int, ...]:
-    """The axes in the order of memory, that of the examples first."""
-    return (0, *sorted(range(1, values.dim()), key=values.stride, reverse=True))
+def as_it_lies(values: Tensor, first: int = 1) -> list[int]:
+    """The axes from the first one on, by default all but that of the examples, in the order of memory."""
+    return sorted(range(first, values.dim()), key=values.stride, reverse=True)
 
 
 def _shaped(row: Tensor, like: Tensor) -> Tensor:
     """One example's numbers (n,), from `_rows` of examples like this, in their shape."""
-    axes = _as_it_lies(like)
-    back = sorted(range(1, like.dim()), key=axes.__getitem__)
-    return row.reshape([like.shape[axis] for axis in axes[1:]]).permute([axis - 1 for axis in back])
+    axes = as_it_lies(like)
+    return row.reshape([like.shape[axis] for axis in axes]).permute([axes.index(axis) for axis in range(1, like.dim())])
 
 
 def clip_factors(

@@ -176,7 +176,7 @@ def row_statistics_of(gradients: Tensor, rows: RowMap) -> RowStatistics:
     """Of (b, rows, ...) that are summed as they are."""
     own = rows.values
     if gradients.dim() > 2:
-        last = sorted(range(2, gradients.dim()), key=gradients.stride, reverse=True)  # nothing is copied
+        last = clipping.as_it_lies(gradients, 2)  # nothing is copied
         gradients, own = gradients.permute(0, 1, *last), own.permute(0, *(axis - 1 for axis in last))
     each = gradients.flatten(2) if gradients.dim() > 2 else gradients.unsqueeze(-1)
     squares = clipping.squared_lengths(each)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
 import pytest
 
 import sfumato
-from sfumato import RunKey, SfumatoError
+from sfumato import SfumatoError
 from sfumato.cli.options.observed import Observed
 from sfumato.cli.verbs.train import Train
 from sfumato.experiment import Experiment
 from sfumato.training.public import printed_run
-from tests.unread import BUDGET, CHOICES, refused
+from tests.unread import BUDGET, CHOICES, refused, spots
+
+pytestmark = pytest.mark.usefixtures("one_key")
 
 CLAIMED = {"delta", "adjacency", "largest_batch"}
 """What says what would be claimed, and need not move a weight."""
@@ -21,20 +22,10 @@ READ = {"what", "seeds", "dry_run"}
 """What `sfumato train` has read by then."""
 
 
-@pytest.fixture(autouse=True)
-def one_key(monkeypatch):
-    """Else every choice would change the noise, since a seed's key depends on all of them."""
-    monkeypatch.setattr(RunKey, "from_seed", classmethod(lambda cls, seed, context="": cls(bytes(range(32)))))
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    place, numbers = tmp_path_factory.mktemp("spots") / "spots.npz", np.random.default_rng(0)
-    train, test = np.arange(60) % 3, np.arange(30) % 3
-    images = [numbers.integers(0, 255, (count, 8, 8, 1), dtype=np.uint8) for count in (60, 30)]
-    users = {"users_train": np.arange(60) // 3, "users_test": 100 + np.arange(30) // 3}
-    np.savez(place, x_train=images[0], y_train=train, x_test=images[1], y_test=test, **users)
-    return sfumato.open_source(f"npz:{place}", owner_key=sfumato.owner_key(), public=True)
+    place = spots(tmp_path_factory.mktemp("spots"), 8)
+    return sfumato.open_source(place, owner_key=sfumato.owner_key(), public=True)
 
 
 def pretrained(source, place, **choices):

@@ -57,6 +57,37 @@ class KeepsHard(Protocol):
     def keep_hard(self, rows: Tensor) -> Tensor: ...
 
 
+class SparesHard:
+    """A use that forms its sum anew, but for the examples that were hard (`keep_hard`): theirs are summed as they are.
+
+    Whoever inherits forms the sum of the others, `easy_sum`, and instantiates.
+    """
+
+    _hard: tuple[Tensor, Tensor] | None = None
+
+    def easy_sum(self, factors: Tensor, *, excluding: bool) -> Tensor:
+        """As `use.Use.weighted_sum`, of examples that are not hard."""
+        raise NotImplementedError
+
+    def instantiate(self, rows: Tensor | None = None) -> Tensor:
+        """As `use.Use.instantiate`."""
+        raise NotImplementedError
+
+    def keep_hard(self, rows: Tensor) -> Tensor:
+        """The squared norms of these examples (b,) int64, whose gradients are kept and summed as they are."""
+        self._hard = rows, self.instantiate(rows)
+        return clipping.squared_norms(self._hard[1])
+
+    def weighted_sum(self, factors: Tensor, *, excluding: bool = True) -> Tensor:
+        """As `use.Use.weighted_sum`."""
+        if self._hard is None:
+            return self.easy_sum(factors, excluding=excluding)
+        rows, gradients = self._hard
+        total = self.easy_sum(factors.index_fill(0, rows, 0), excluding=excluding)
+        total += clipping.weighted_sum(gradients, factors[rows], excluding=excluding)
+        return total
+
+
 class Kept(Instantiated):
     """Per-example gradients in tiles; norms are taken at once, while a tile is near the processor.
 
@@ -84,7 +115,7 @@ class Kept(Instantiated):
         return super().row_statistics(rows) if self._statistics is None else self._statistics
 
 
-class Held:
+class Held(SparesHard):
     """Inputs and output gradients; no per-example gradient outlives its norm.
 
     Args:
@@ -119,7 +150,6 @@ class Held:
         self._method, self._y, self._bias = method, y, bias
         self._dtype = clipping.accumulation_dtype(x.dtype)
         self._statistics: RowStatistics | None = None
-        self._hard: tuple[Tensor, Tensor] | None = None
         if not later:
             _ = (self._squares, self._sizes) if derived is None else self.row_statistics(derived)
 
@@ -174,20 +204,10 @@ class Held:
     def squared_norms(self) -> Tensor:
         return certified([self])[0]
 
-    def keep_hard(self, rows: Tensor) -> Tensor:
-        """The squared norms of these examples (b,) int64, whose gradients are kept and summed as they are."""
-        self._hard = rows, self.instantiate(rows)
-        return clipping.squared_norms(self._hard[1])
-
-    def weighted_sum(self, factors: Tensor, *, excluding: bool = True) -> Tensor:
-        easy = factors if self._hard is None else factors.index_fill(0, self._hard[0], 0)
-        images = easy.repeat_interleave(self.kernel.views) if self.kernel.views > 1 else easy
+    def easy_sum(self, factors: Tensor, *, excluding: bool) -> Tensor:
+        images = factors.repeat_interleave(self.kernel.views) if self.kernel.views > 1 else factors
         x, g = ((clipping.without_excluded(t, images) if excluding else t).to(self._dtype) for t in (self.x, self.g))
-        total = self.kernel.total(x, g * images.to(self._dtype).reshape(-1, *[1] * (g.dim() - 1)))
-        if self._hard is not None:
-            rows, gradients = self._hard
-            total += clipping.weighted_sum(gradients, factors[rows], excluding=excluding)
-        return total
+        return self.kernel.total(x, g * images.to(self._dtype).reshape(-1, *[1] * (g.dim() - 1)))
 
     def instantiate(self, rows: Tensor | None = None) -> Tensor:
         x, g, kernel = self.x, self.g, self.kernel

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sfumato.gradients import clipping, products
-from sfumato.gradients.sites.forms import GRAM_TOLERANCE, in_range, with_hard_kept
+from sfumato.gradients.sites.forms import GRAM_TOLERANCE, SparesHard, in_range, with_hard_kept
 from sfumato.gradients.use import Kernel, RowMap, RowStatistics, constants, rounding, row_statistics_of
 
 TOLERANCES = {torch.bfloat16: 0.25, torch.float64: GRAM_TOLERANCE}
@@ -18,7 +18,7 @@ TOLERANCES = {torch.bfloat16: 0.25, torch.float64: GRAM_TOLERANCE}
 before an example counts as hard. What float32 would have to be allowed for is more than an exact sum should bear."""
 
 
-class TokenGram:
+class TokenGram(SparesHard):
     """The per-example gradients of a weight (d, p) used at T positions (`use.Use`).
 
     Args:
@@ -38,7 +38,6 @@ class TokenGram:
 
     def __init__(self, kernel: Kernel, x: Tensor, g: Tensor):
         self.kernel, self.x, self.g = kernel, x, g
-        self._hard: tuple[Tensor, Tensor] | None = None
         of_x, of_g = products.gram(x), products.gram(g)
         x_tokens, g_tokens = (one.diagonal(dim1=1, dim2=2).clamp_min(0) for one in (of_x, of_g))
         self.found = (
@@ -62,19 +61,9 @@ class TokenGram:
     def squared_norms(self) -> Tensor:
         return certified([self])[0]
 
-    def keep_hard(self, rows: Tensor) -> Tensor:
-        """As `forms.Held.keep_hard`."""
-        self._hard = rows, self.instantiate(rows)
-        return clipping.squared_norms(self._hard[1])
-
-    def weighted_sum(self, factors: Tensor, *, excluding: bool = True) -> Tensor:
-        easy = factors if self._hard is None else factors.index_fill(0, self._hard[0], 0)
-        x, g = (clipping.without_excluded(t, easy) if excluding else t for t in (self.x, self.g))
-        total = self.kernel.total(products.scaled(x, easy), g)
-        if self._hard is not None:
-            rows, gradients = self._hard
-            total += clipping.weighted_sum(gradients, factors[rows], excluding=excluding)
-        return total
+    def easy_sum(self, factors: Tensor, *, excluding: bool) -> Tensor:
+        x, g = (clipping.without_excluded(t, factors) if excluding else t for t in (self.x, self.g))
+        return self.kernel.total(products.scaled(x, factors), g)
 
     def instantiate(self, rows: Tensor | None = None) -> Tensor:
         x, g = (self.x, self.g) if rows is None else (self.x[rows], self.g[rows])
