@@ -266,7 +266,8 @@ class Draft:
 
     def _most_steps(self, epsilon: float) -> Any:
         one = self.plan(steps=1)
-        limit = min(one.participation.most_steps(self.examples) or MAX_STEPS, MAX_STEPS)
+        longest = MAX_STEPS if isinstance(self.mechanism, Mechanism) else self.mechanism.longest
+        limit = min(one.participation.most_steps(self.examples) or MAX_STEPS, longest)
         fixed = isinstance(self.mechanism, Mechanism)
         most = (one if fixed else self.plan(steps=min(FIRST_STEPS, limit))).most_steps(epsilon)
         if most and not fixed:  # the noise is another one for each number of steps

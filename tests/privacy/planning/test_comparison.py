@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sfumato import Noise, RunKey
+from sfumato import Noise, RunKey, SfumatoError
 from sfumato.privacy.planning.comparison import compare, to_take
 
 STEPS, MOMENTUM = 24, 0.8
@@ -62,3 +62,8 @@ def test_the_pair_to_take_has_nearly_the_least_noise_and_keeps_little(pairs):
     assert best.final <= 1.03 * known[0].final
     assert all(pair.buffers >= best.buffers for pair in known if pair.final <= 1.03 * known[0].final)
     assert not to_take(pairs, sampled=False).sampled
+
+
+def test_more_steps_than_can_be_compared_are_refused():
+    with pytest.raises(SfumatoError, match="pairs are compared over at most 1000000 steps, got 1000001"):
+        compare(examples=200, batch_size=25, steps=1_000_001, epsilon=5.0, delta=1e-5)

@@ -9,7 +9,7 @@ import pytest
 from sfumato import FullBatch, Gaussian, PrivacyPlan, SfumatoError
 from sfumato.privacy import BandedToeplitz, BufferedToeplitz, CyclicPoisson, FixedOrder, Tree, TruncatedPoisson
 from sfumato.privacy.factorisation import Workload, optimal_banded, optimal_blt
-from sfumato.privacy.planning.requested import requested
+from sfumato.privacy.planning.requested import Optimal, requested
 
 NUMBERS = {"batch_size": 100, "steps": 40, "noise_multiplier": 8.0, "epsilon": 4.0}
 PAIRS = {
@@ -161,3 +161,20 @@ def test_coins_and_noise_that_remembers_have_no_theorem(mechanism):
     with pytest.raises(SfumatoError, match="no theorem here covers") as refused:
         PrivacyPlan.calibrate(examples=1000, delta=1e-5, **numbers, **request._asdict())
     assert "fixed-order" in refused.value.remedy
+
+
+def test_coefficients_are_sought_for_so_many_steps_and_no_more():
+    pair = requested(examples=1000, participation="fixed-order", mechanism="blt")
+    with pytest.raises(SfumatoError) as refused:
+        PrivacyPlan.calibrate(examples=1000, batch_size=10, steps=50_001, epsilon=8.0, delta=1e-5, **pair._asdict())
+    assert str(refused.value) == (
+        "the best coefficients of blt noise are sought for at most 50000 steps, got 50001; take --mechanism tree or "
+        "gaussian, or larger batches and fewer steps; in Python a mechanism with coefficients of its own, such as "
+        "those of sfumato.privacy.factorisation, takes any number of steps"
+    )
+
+
+def test_where_the_budget_allows_more_steps_than_coefficients_are_sought_for_the_plan_ends_there(monkeypatch):
+    monkeypatch.setattr(Optimal, "longest", 30)
+    plan = planned("steps", None, epsilon=1000.0, participation="fixed-order", mechanism="banded", bands=4)
+    assert plan.steps == 30

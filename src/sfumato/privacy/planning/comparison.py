@@ -21,6 +21,7 @@ PAIRS = (
     ("fixed-order", "banded"),
     ("fixed-order", "blt"),
 )
+MOST_STEPS = 1_000_000
 WITHOUT_SAMPLING = ("fixed-order", "full-batch")
 
 
@@ -76,6 +77,10 @@ def compare(
             position or time is among them, records cannot be drawn, and pairs of other participations have no plan.
         on_progress: called with how many pairs are done, and of how many.
     """
+    if steps > MOST_STEPS:
+        raise SfumatoError(
+            f"pairs are compared over at most {MOST_STEPS} steps, got {steps}", "give fewer steps, or plan one pair"
+        )
     found, given = [], options or {}
     for done, (participation, mechanism) in enumerate(PAIRS, start=1):
         names = (*OF_MECHANISMS.get(mechanism, ()), *OF_PARTICIPATIONS.get(participation, ()), "adjacency")

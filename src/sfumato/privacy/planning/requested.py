@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._choices import choice
@@ -57,8 +57,22 @@ class Optimal:
     momentum: float = 0.0
     rates: Callable[[int], tuple[float, ...]] | None = None
 
+    longest: ClassVar[int] = 50_000
+    """The most steps: there the search takes some seconds, and beyond it longer in proportion."""
+
     def adapted(self, participation: Participation, population: int, steps: int) -> Mechanism:
-        """The best of its kind for so many steps and the units' participations."""
+        """The best of its kind for so many steps and the units' participations.
+
+        Raises:
+            SfumatoError: for more steps than `longest`.
+        """
+        if steps > self.longest:
+            raise SfumatoError(
+                f"the best coefficients of {'banded' if self.buffers is None else 'blt'} noise are sought for at most "
+                f"{self.longest} steps, got {steps}",
+                "take --mechanism tree or gaussian, or larger batches and fewer steps; in Python a mechanism with "
+                "coefficients of its own, such as those of sfumato.privacy.factorisation, takes any number of steps",
+            )
         gap = participation.gap(population)
         # Where coins decide, bands end before a group's next turn, and a column of C is what one unit moves.
         rates = None if self.rates is None else self.rates(steps)
