@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from sfumato._checks import SfumatoError
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
+
+Found = TypeVar("Found")
 
 PRECISIONS = ("float32", "bfloat16")
 """What the matrix products and convolutions of a training step may be computed in."""
@@ -146,6 +148,37 @@ def room(device: torch.device) -> int:
 def has_own_forms(device: torch.device) -> bool:
     """Whether gradients take the forms of devices there (`gradients.products`); tests ask for them on a CPU as well."""
     return device.type != "cpu"
+
+
+def can_capture(device: torch.device) -> bool:
+    """Whether what is launched there can be recorded as a graph."""
+    return device.type == "cuda"
+
+
+def on_another_stream(function: Callable[[], Found], device: torch.device) -> Found:
+    """What a function gives whose kernels run beside the usual stream, as those do that are recorded."""
+    import torch
+
+    usual, other = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    other.wait_stream(usual)
+    with torch.cuda.stream(other):
+        found = function()
+    usual.wait_stream(other)
+    return found
+
+
+def captured(function: Callable[[], Found], device: torch.device) -> tuple[Callable[[], None], Found]:
+    """Record what a function launches on a CUDA device, without running it.
+
+    Returns:
+        what launches all of it; and what the function returned, whose tensors hold its results after that.
+    """
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.device(device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        found = function()
+    return graph.replay, found
 
 
 def exhausted(error: BaseException) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise, starmap
 from operator import itemgetter
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sfumato._checks import SfumatoError
+from sfumato.gradients.captured import Captures
 from sfumato.gradients.checks import isolation, memory, unseen
 from sfumato.gradients.checks.discovery import discover, run_expanding
 from sfumato.gradients.checks.synthetic import Examples, fits
@@ -34,6 +35,7 @@ class Batches:
         objective: whose gradients are clipped.
         max_norm: the bound C.
         template: examples on which paths are found out; None for random ones.
+        capture: whether sums on a device are recorded as graphs (`Captures`).
 
     Attributes:
         template: those, or the latest made-up ones.
@@ -41,12 +43,13 @@ class Batches:
         latest: the path of the latest batch.
     """
 
-    def __init__(self, objective: Objective, max_norm: float, template: Examples | None):
+    def __init__(self, objective: Objective, max_norm: float, template: Examples | None, *, capture: bool = False):
         self._objective, self._max_norm = objective, max_norm
         self.template, self.given = template, template is not None
         self.paths: dict[tuple, RunPath] = {}
         self.latest: RunPath | None = None
         self._pieces: dict[tuple, int] = {}
+        self._captures = Captures(objective.model, objective.forms.known.clear) if capture else None
 
     def path(self, batch: Examples) -> tuple[tuple, RunPath]:
         """The kind of the batch, and the path for it."""
@@ -120,9 +123,13 @@ class Batches:
         self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None, *, asking: bool = True
     ) -> ClippedSum:
         """Examples that take the same branches; without asking, a sum that a device may still compute."""
-        known, parameters = self.paths[key], trainable_parameters(self._objective.model)
+        known = self.paths[key]
         try:
-            found = self._run(batch, key, keys, weights, asking=asking)
+            if asking or known.draws or self._captures is None:
+                total, others, some = self._first(batch, weights, key=key, keys=keys, asking=asking)
+            else:
+                first = partial(self._first, key=key, keys=None, asking=False)
+                total, others, some = self._captures.sums(key, batch, weights, known.synthetic, first)
         except DependsOnExample:
             self.paths[key] = replace(known, conditional=True)
             return self._at_once(batch, key, keys, weights)
@@ -132,13 +139,17 @@ class Batches:
             if not known.conditional:
                 raise
             return self.one_at_a_time(batch, weights)  # a branch that no made-up example took may not be for vmap
-        total, others, some = first_sum(found, parameters, self._max_norm, weights, asking=asking)
         if isinstance(some, Tensor):
             return QueuedSum(total, some, self._later(total, others, batch, key, keys, weights))
-        if not some:
-            return total
-        del found
-        return self._completed(total, others, batch, key, keys, weights)
+        return self._completed(total, others, batch, key, keys, weights) if some else total
+
+    def _first(
+        self, batch: Examples, weights: Tensor | None, *, key: tuple, keys: Tensor | None, asking: bool
+    ) -> tuple[ClippedSum, Tensor, bool | Tensor]:
+        """What `first_sum` gives for the batch."""
+        found = self._run(batch, key, keys, weights, asking=asking)
+        parameters = trainable_parameters(self._objective.model)
+        return first_sum(found, parameters, self._max_norm, weights, asking=asking)
 
     def _completed(
         self, total: ClippedSum, others: Tensor, batch: Examples, key: tuple, *own: Tensor | None

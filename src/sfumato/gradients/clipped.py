@@ -84,6 +84,10 @@ class ClippedGradient(Bounded):
             run is found out on these. Needed where it fails on random numbers, and on whole numbers that are all 0 and
             all 1: for sequence lengths, special tokens, masks of a certain kind. Axes may have other lengths than in
             the call. `self_check` gives one too.
+        capture: on a CUDA device, record the fourth call of a kind as a CUDA graph and launch that from then on, which
+            saves the host's time. Until the object is thrown away, model and loss must compute the same function of
+            weights, inputs and targets: a number in an attribute of theirs, or a branch of Python, may not change.
+            A model with dropout is not recorded.
 
     **Guarantee.** With one example added, removed or zeroed out, `ClippedSum.gradients` moves by at most `max_norm` in
     L2 norm over all parameters together; with one replaced by another, by at most twice that (`sensitivity`). Adding
@@ -109,6 +113,7 @@ class ClippedGradient(Bounded):
         views: int = 1,
         methods: Mapping[str, str] | None = None,
         template: Examples | None = None,
+        capture: bool = False,
         ways: Mapping[str, str] | None = None,
     ):
         if not isinstance(model, nn.Module):
@@ -128,9 +133,8 @@ class ClippedGradient(Bounded):
             )
         tuner = Tuner(with_old_name(methods, ways))
         self._objective = Objective(model=model, loss=loss, views=self.views, tuner=tuner)
-        self._batches = Batches(
-            self._objective, self._max_norm, None if template is None else checked(template, self.views)
-        )
+        made_up = None if template is None else checked(template, self.views)
+        self._batches = Batches(self._objective, self._max_norm, made_up, capture=capture)
         unseen.refuse_scripted(model, loss)
         trainable_parameters(model)
         isolation.refuse_mixing_layers(model)

@@ -190,13 +190,13 @@ def _gradient(
 ) -> tuple[ClippedGradient | UserGradient, Shape]:
     """The clipped gradient of what the plan draws, and the shape of what it takes."""
     shape: Shape = source.shape
-    texts: dict[str, Any] = {}
     of_users = plan.unit.drawn == "users"
+    options: dict[str, Any] = {} if of_users else {"capture": True}  # nobody else changes the model meanwhile
     if source.tokens is not None:
         shape = source.tokens.synthetic(1)[0]
         if not of_users:
             rows = source.tokens.synthetic(SYNTHETIC_TEXTS).to(device)
-            texts = {"template": (rows, torch.arange(SYNTHETIC_TEXTS, device=device) % len(source.classes))}
+            options["template"] = rows, torch.arange(SYNTHETIC_TEXTS, device=device) % len(source.classes)
     if trunk is not None:
         features_alone(
             trunk, torch.zeros(2, *source.shape, device=device)
@@ -209,7 +209,7 @@ def _gradient(
         max_norm=plan.max_norm,
         views=settings.augmentation.views,
         methods=recorded.ways if recorded else None,
-        **texts,
+        **options,
     )
     return gradient, shape
 

@@ -1,0 +1,219 @@
+"""Clipped sums as CUDA graphs: what a micro-batch launches on a device is recorded once and then launched at once.
+
+Where the host cannot launch kernels as fast as a device runs them, this is most of the time of a step. A graph reads
+and writes the same memory each time: the batch is copied into tensors of its own, weights are those of the model,
+written in place by its optimizer. What Python decides on the way is decided once.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from sfumato import _devices
+from sfumato.gradients.checks.synthetic import Examples, repeated
+from sfumato.gradients.examples import each, tensors
+from sfumato.gradients.sums import ClippedSum
+
+FIRST_CALLS = 3
+"""Calls of a kind, one after the other, before it is recorded: what is found out about a model is so by then."""
+
+Sums = tuple[ClippedSum, Tensor, Any]
+"""A clipped sum, which examples it lacks, and () bool, whether there are any: as `first_sum` gives them."""
+
+
+@dataclass(eq=False)
+class Captures:
+    """The graph of one `ClippedGradient`: of the latest kind of batch that came four times in a row.
+
+    Args:
+        model: whose parameters and buffers the graph reads.
+        forget: forgets what was found out about the values of parameters, so that a call finds it out anew.
+
+    **Guarantee.** A graph does the same operations as the call it was recorded from, on the batch and the weights of
+    now: norms, factors and sum come from the same kernels, so its terms obey the bound C if those of the call do. It
+    is used only if, on made-up examples, it gives the same bits as a call without it; and only while batches have the
+    same shapes and types, the model the same modes, and parameters and buffers the same addresses. Memory from
+    elsewhere that it reads is kept as long as it is. What it cannot notice is a model or a loss that comes to compute
+    something else through a number or a branch of Python: it goes on as it was recorded.
+    """
+
+    model: nn.Module
+    forget: Callable[[], None]
+    _graph: _Graph | None = None
+    _latest: tuple = ()
+    _in_a_row: int = 0
+    _failed: bool = False
+
+    def sums(
+        self,
+        kind: tuple,
+        batch: Examples,
+        weights: Tensor | None,
+        made_up: Examples,
+        compute: Callable[[Examples, Tensor | None], Sums],
+    ) -> Sums:
+        """What `compute` gives for the batch, by a graph where there is one for its kind.
+
+        Args:
+            kind: all that a computation depends on besides numbers.
+            made_up: an example, (1, ...).
+            compute: without a question to the device.
+        """
+        device = tensors(batch)[0].device
+        kind = (kind, len(tensors(batch)[0]), weights is None, _modes(device), self._addresses())
+        if self._graph is not None and self._graph.kind[-1] != kind[-1]:
+            self._graph = None  # what it reads is the model's no longer
+        if self._graph is None or self._graph.kind != kind:
+            self._in_a_row = self._in_a_row + 1 if kind == self._latest else 1
+            self._latest = kind
+            if self._failed or self._in_a_row <= FIRST_CALLS or not _devices.can_capture(device):
+                return compute(batch, weights)
+            self._graph = None  # its memory is for the next one
+            self._graph = self._recorded(kind, batch, weights, made_up, compute)
+            if self._graph is None:
+                return compute(batch, weights)
+        return self._graph(batch, weights)
+
+    def _recorded(
+        self,
+        kind: tuple,
+        batch: Examples,
+        weights: Tensor | None,
+        made_up: Examples,
+        compute: Callable[[Examples, Tensor | None], Sums],
+    ) -> _Graph | None:
+        """The graph for such a batch; None, with a warning, where there can be none."""
+        device = tensors(batch)[0].device
+        own = repeated(made_up, len(tensors(batch)[0]))
+        own_weights = None if weights is None else torch.ones_like(weights)
+        outside = _Outside()
+
+        def recorded() -> Sums:
+            self.forget()
+            with outside:
+                return compute(own, own_weights)
+
+        def apart() -> Sums:
+            self.forget()
+            return _copied(compute(own, own_weights))
+
+        try:
+            with self._same_randomness(device):
+                expected = _devices.on_another_stream(apart, device)
+            replay, outputs = _devices.captured(recorded, device)
+            graph = _Graph(kind, own, own_weights, outputs, replay, tuple(outside.read.values()))
+            with self._same_randomness(device):
+                found = graph(own, own_weights)
+            reason = "" if _same(found, expected) else "it does not give the same bits"
+        except RuntimeError as error:  # whatever a device refuses while it records, memory included
+            graph, reason = None, str(error).strip().partition("\n")[0]
+        finally:
+            self.forget()
+        if reason:
+            self._failed = True
+            warnings.warn(
+                f"clipped sums are not recorded as a CUDA graph ({reason}): training goes on, and each kernel is "
+                "launched by itself",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return None
+        return graph
+
+    @contextmanager
+    def _same_randomness(self, device: torch.device) -> Iterator[None]:
+        """Within, a model that draws from torch's generators draws the same numbers each time."""
+        with _devices.own_randomness(device):
+            torch.manual_seed(0)
+            yield
+
+    def _addresses(self) -> tuple[int, ...]:
+        return tuple(each.data_ptr() for each in (*self.model.parameters(), *self.model.buffers()))
+
+
+@dataclass(eq=False)
+class _Graph:
+    """A recorded computation.
+
+    Attributes:
+        kind: of batch.
+        batch, weights: the tensors that it reads.
+        outputs: those that it writes.
+        replay: launches it.
+        outside: whatever else it reads, which must live as long.
+    """
+
+    kind: tuple
+    batch: Examples
+    weights: Tensor | None
+    outputs: Sums
+    replay: Callable[[], None]
+    outside: tuple[Tensor, ...]
+
+    def __call__(self, batch: Examples, weights: Tensor | None) -> Sums:
+        """The outputs for another batch, which the next call leaves alone."""
+        each(torch.Tensor.copy_, self.batch, batch)
+        if self.weights is not None and weights is not None:
+            self.weights.copy_(weights)
+        self.replay()
+        return _copied(self.outputs)
+
+
+class _Outside(TorchDispatchMode):
+    """Notes the tensors that operations within read and did not make."""
+
+    def __init__(self):
+        super().__init__()
+        self.read: dict[int, Tensor] = {}
+        self._made: set[int] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        for tensor in _of(args, kwargs):
+            place = tensor.untyped_storage()._cdata
+            if place not in self._made:
+                self.read.setdefault(place, tensor.detach())
+        found = func(*args, **(kwargs or {}))
+        self._made.update({one.untyped_storage()._cdata for one in _of(found)} - self.read.keys())
+        return found
+
+
+def _of(*trees: Any) -> list[Tensor]:
+    return [one for one in tree_leaves(trees) if isinstance(one, Tensor)]
+
+
+def _copied(sums: Sums) -> Sums:
+    total, others, some = sums
+    gradients = {name: value.clone() for name, value in total.gradients.items()}
+    total = replace(total, gradients=gradients, norms=total.norms.clone(), losses=total.losses.clone())
+    return total, others.clone(), some.clone()
+
+
+def _same(found: Sums, expected: Sums) -> bool:
+    """Whether all numbers have the same bits, or are both none."""
+    pairs = zip(_numbers(found), _numbers(expected), strict=True)
+    return all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs)
+
+
+def _numbers(sums: Sums) -> list[Tensor]:
+    total, others, some = sums
+    return [*total.gradients.values(), total.norms, total.losses, others.to(torch.uint8), some.to(torch.uint8)]
+
+
+def _modes(device: torch.device) -> tuple:
+    """What torch's own switches say of products there."""
+    return (
+        torch.is_autocast_enabled(device.type),
+        torch.get_autocast_dtype(device.type),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cudnn.allow_tf32,
+    )

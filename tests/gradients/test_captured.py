@@ -1,0 +1,285 @@
+"""Sums that are recorded once and launched again: the same bits as without, or none are recorded.
+
+No GPU is needed: what is recorded here are torch's own operations, which are run again on the same tensors without any
+Python of the model's or the engine's. As on a device, a question about a number cannot be recorded.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from sfumato import _devices
+from sfumato.gradients import ClippedGradient
+from sfumato.gradients.batches import Batches
+from sfumato.gradients.sums import QueuedSum
+from sfumato.models.networks.wide_resnet import WideResNet
+from tests.gradients.conftest import ASKED
+from tests.gradients.test_doubtful import MODELS
+
+pytestmark = pytest.mark.skipif(ASKED not in ("cpu", "forms"), reason="a device of its own records in its own way")
+
+
+class Recorder(TorchDispatchMode):
+    """What operations a function does, to be done again."""
+
+    def __init__(self):
+        super().__init__()
+        self.done = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten._local_scalar_dense.default:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        found = func(*args, **(kwargs or {}))
+        self.done.append((func, args, kwargs or {}, found))
+        return found
+
+    def replay(self):
+        for func, args, kwargs, found in self.done:
+            given = {
+                one.untyped_storage()._cdata for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)
+            }
+            again = func(*args, **kwargs)
+            for old, new in zip(tree_leaves(found), tree_leaves(again), strict=True):
+                if isinstance(old, torch.Tensor) and old.untyped_storage()._cdata not in given:
+                    old.copy_(new)
+
+
+@pytest.fixture
+def recorders(monkeypatch, forms_of_devices):
+    """Those of a device that is the CPU, one for each graph."""
+    found = []
+
+    def captured(function, device):
+        recorder = Recorder()
+        with recorder:
+            outputs = function()
+        found.append(recorder)
+        return torch.autocast("cpu", enabled=False)(torch.no_grad()(recorder.replay)), outputs
+
+    monkeypatch.setattr(_devices, "can_capture", lambda device: True)
+    monkeypatch.setattr(_devices, "on_another_stream", lambda function, device: function())
+    monkeypatch.setattr(_devices, "captured", captured)
+    monkeypatch.setattr(Batches, "_runs_behind", lambda self, batch: True)
+    return found
+
+
+def batches(shape, *, count=7, size=5, classes=3, views=1, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(1)
+    lead = (size,) if views == 1 else (size, views)
+    for _ in range(count):
+        yield (
+            torch.randn(*lead, *shape, generator=generator, dtype=dtype),
+            torch.randint(classes, (size,), generator=generator),
+            torch.randint(2, (size,), generator=generator).double() * 0.5 + 0.5,
+        )
+
+
+def moved(model):
+    """As an optimizer moves weights, in place."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.9).add_(0.01)
+
+
+def same_bits(found, expected):
+    assert torch.equal(found.norms, expected.norms)
+    assert torch.equal(found.losses, expected.losses)
+    assert found.gradients.keys() == expected.gradients.keys()
+    for name, value in expected.gradients.items():
+        assert torch.equal(found.gradients[name], value), name
+
+
+def both(model, **options):
+    return [ClippedGradient(model, F.cross_entropy, max_norm=0.1, capture=one, **options) for one in (True, False)]
+
+
+def compared(model, shape, *, views=1, classes=3, dtype=torch.float32, weighted=False):
+    captured, plain = both(model.to(dtype), views=views)
+    for inputs, targets, weights in batches(shape, views=views, classes=classes, dtype=dtype):
+        given = (inputs, targets, None, weights) if weighted else (inputs, targets)
+        found = captured(*given)
+        assert not found.__dict__["_lacking"], "computed twice"
+        same_bits(found, plain(*given))
+        moved(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_recorded_sum_has_the_bits_of_one_that_is_not_while_weights_move(name, views, dtype, recorders):
+    compared(MODELS[name](), (2, 8, 8), views=views, dtype=dtype, weighted=views == 2)
+    assert len(recorders) == 1
+
+
+NETWORKS = {
+    "vit": lambda: timm.create_model("vit_tiny_patch16_224", num_classes=3, img_size=32, depth=2),
+    "convnext": lambda: timm.create_model("convnext_atto", num_classes=3, depths=(1, 1, 1, 1)),
+    "wrn": lambda: WideResNet(depth=10, width=1, classes=3, channels=3),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_whole_networks_are_recorded(name, recorders):
+    compared(NETWORKS[name](), (3, 32, 32))
+    assert len(recorders) == 1
+
+
+@pytest.mark.parametrize("name", [*MODELS, *NETWORKS])
+def test_casts_of_weights_are_made_anew(name, recorders):
+    """Autocast remembers them as long as it is on."""
+    networks, shape = (MODELS, (2, 8, 8)) if name in MODELS else (NETWORKS, (3, 32, 32))
+    with torch.autocast("cpu", torch.bfloat16):
+        compared(networks[name](), shape)
+    assert len(recorders) == 1
+
+
+def test_what_is_recorded_is_run_without_python(recorders):
+    calls = []
+
+    def loss(outputs, targets):
+        calls.append(1)
+        return F.cross_entropy(outputs, targets)
+
+    gradient = ClippedGradient(MODELS["convolution"](), loss, capture=True)
+    for number, (inputs, targets, _) in enumerate(batches((2, 8, 8))):
+        before = len(calls)
+        gradient(inputs, targets)
+        assert (len(calls) == before) == (number > 3)
+
+
+def test_without_being_asked_nothing_is_recorded(recorders):
+    gradient = ClippedGradient(MODELS["linear"](), F.cross_entropy)
+    for inputs, targets, _ in batches((2, 8, 8)):
+        gradient(inputs, targets)
+    assert not recorders
+
+
+def test_sums_that_wait_do_not_overwrite_each_other(recorders):
+    captured, plain = both(MODELS["convolution"]())
+    given = [pair for *pair, _ in batches((2, 8, 8))]
+    found = [captured(*pair) for pair in given]
+    assert all(isinstance(one, QueuedSum) for one in found)
+    for one, pair in zip(found, given, strict=True):
+        same_bits(one, plain(*pair))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_examples_that_are_not_finite_are_left_out_of_a_recorded_sum_too(name, recorders):
+    model = MODELS[name]()
+    captured, plain = both(model)
+    for number, (inputs, targets, _) in enumerate(batches((2, 8, 8))):
+        if number > 4:
+            inputs[1], inputs[3] = torch.nan, 1e25 * inputs[3]
+        found, expected = captured(inputs, targets), plain(inputs, targets)
+        same = torch.isfinite(expected.norms)
+        assert torch.equal(same, torch.isfinite(found.norms))
+        assert torch.equal(found.norms[same], expected.norms[same])
+        for key, value in expected.gradients.items():
+            assert torch.isfinite(value).all()
+            assert torch.equal(found.gradients[key], value)
+        moved(model)
+    assert len(recorders) == 1
+
+
+def test_a_model_whose_tensors_lie_elsewhere_is_recorded_anew(recorders):
+    model = MODELS["standardised"]()
+    captured, plain = both(model)
+    for number, (inputs, targets, _) in enumerate(batches((2, 8, 8), count=12)):
+        if number == 6:
+            for parameter in model.parameters():
+                parameter.data = parameter.detach() * 2
+        same_bits(captured(inputs, targets), plain(inputs, targets))
+    assert len(recorders) == 2
+
+
+def test_other_modes_sizes_and_precisions_are_computed_as_they_are(recorders):
+    model = nn.Sequential(MODELS["convolution"](), nn.Softplus())
+    captured, plain = both(model)
+    for number, (inputs, targets, _) in enumerate(batches((2, 8, 8), count=12)):
+        model.train(number < 7)
+        size = 3 if number == 4 else 5
+        with torch.autocast("cpu", torch.bfloat16, enabled=number in (6, 10)):
+            same_bits(captured(inputs[:size], targets[:size]), plain(inputs[:size], targets[:size]))
+    assert len(recorders) == 1
+
+
+def test_batches_that_alternate_are_not_recorded_and_a_new_kind_replaces_the_old_one(recorders):
+    captured, plain = both(MODELS["linear"]())
+    for number, (inputs, targets, _) in enumerate(batches((2, 8, 8), count=20)):
+        size = 5 - number % 2 if number < 8 else 5 if number < 13 else 3
+        same_bits(captured(inputs[:size], targets[:size]), plain(inputs[:size], targets[:size]))
+        assert len(recorders) == (0 if number < 11 else 1 if number < 16 else 2)
+
+
+def test_a_model_with_dropout_is_not_recorded(recorders):
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(128, 3))
+    captured, plain = both(model)
+    for inputs, targets, _ in batches((2, 8, 8)):
+        keys = torch.arange(20).reshape(5, 4)
+        same_bits(captured(inputs, targets, keys), plain(inputs, targets, keys))
+    assert not recorders
+
+
+class Asking(nn.Module):
+    """A layer that looks at one of its weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(128, 3)
+        self.register_buffer("scale", torch.ones(1))
+
+    def forward(self, x):
+        return self.linear(x.flatten(1)) * float(self.scale)
+
+
+def test_what_cannot_be_recorded_goes_on_with_one_warning(recorders):
+    captured, plain = both(Asking())
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        for inputs, targets, _ in batches((2, 8, 8)):
+            same_bits(captured(inputs, targets), plain(inputs, targets))
+    assert [str(one.message) for one in shown] == [
+        "clipped sums are not recorded as a CUDA graph (operation not permitted when stream is capturing): training "
+        "goes on, and each kernel is launched by itself"
+    ]
+
+
+def test_a_recording_that_gives_other_bits_is_not_used(recorders, monkeypatch):
+    right = _devices.captured
+
+    def wrong(function, device):
+        replay, outputs = right(function, device)
+
+        def replayed():
+            replay()
+            next(iter(outputs[0].gradients.values())).add_(1e-7)
+
+        return replayed, outputs
+
+    monkeypatch.setattr(_devices, "captured", wrong)
+    with pytest.warns(RuntimeWarning, match="it does not give the same bits"):
+        compared(MODELS["tokens"](), (2, 8, 8))
+
+
+def test_what_a_graph_reads_from_elsewhere_lives_as_long(recorders):
+    model = MODELS["standardised"]()
+    gradient, _ = both(model)
+    for inputs, targets, _ in batches((2, 8, 8)):
+        gradient(inputs, targets)
+    kept = {one.untyped_storage().data_ptr() for one in gradient._batches._captures._graph.outside}
+    assert {one.data_ptr() for one in model.parameters()} <= kept
+    made, read = set(), set()
+    for _, args, kwargs, found in recorders[0].done:
+        read |= {
+            one.untyped_storage().data_ptr() for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)
+        } - made
+        made |= {one.untyped_storage().data_ptr() for one in tree_leaves(found) if isinstance(one, torch.Tensor)}
+    assert read <= kept
