@@ -78,14 +78,18 @@ def error(sums: Sums, truth: Sums) -> float:
     return float(difference / sum(right.square().sum() for right in truth.values())) ** 0.5
 
 
-def with_sfumato(problem: Problem, *, moving: bool = False) -> Method:
+def with_sfumato(problem: Problem, *, moving: bool = False, capture: bool = False) -> Method:
     """The clipped sum.
 
     Args:
         moving: the weights change before each step, so that what is made of weights is made anew.
+        capture: as a CUDA graph, as in `train`.
     """
+    if capture and problem.inputs.device.type != "cuda":
+        raise CannotError("there are no CUDA graphs here")
     model = problem.copy()
-    gradient = sfumato.ClippedGradient(model, F.cross_entropy, max_norm=MAX_NORM, views=problem.views)
+    known = {"max_norm": MAX_NORM, "views": problem.views, "capture": capture}
+    gradient = sfumato.ClippedGradient(model, F.cross_entropy, **known)
     signs = itertools.cycle((1e-5, -1e-5))
 
     def step() -> Sums:
@@ -187,6 +191,7 @@ def with_jax_privacy(problem: Problem) -> Method:
 METHODS: dict[str, Callable[[Problem], Method]] = {
     "sfumato": with_sfumato,
     "sfumato-moving": partial(with_sfumato, moving=True),
+    "sfumato-captured": partial(with_sfumato, moving=True, capture=True),
     "opacus-hooks": _opacus("hooks"),
     "opacus-functorch": _opacus("functorch"),
     "opacus-ew": _opacus("ew"),

@@ -13,7 +13,8 @@ agree with plain autograd in float64 on one example after the other; the table g
 where it is more than rounding explains. Memory is the growth of the allocator's peak in a process of its own
 (measuring.py) over that of the plain step, in every row; for JAX both are what its compiler has laid out.
 
-In `sfumato-moving` the weights change before each step: what is made of them is made anew for one batch.
+In `sfumato-moving` the weights change before each step: what is made of them is made anew for one batch. So they do in
+`sfumato-captured`, on a CUDA device alone, where the sum is launched as one CUDA graph, as `train` does it.
 
 FastDP has no row: it is on no package index, only in its repository.
 
@@ -56,7 +57,7 @@ class Options:
     models: tuple[str, ...] = ()
     """rows of the table, by name; where none is given, all of the device"""
     ways: tuple[str, ...] = ()
-    """of sfumato, sfumato-moving, opacus-hooks,
+    """of sfumato, sfumato-moving, sfumato-captured, opacus-hooks,
     opacus-functorch, opacus-ew, opacus-ghost, vmap, jax-privacy; or all"""
     rounds: int = 7
     """how often every method is timed; 0 leaves the times out"""

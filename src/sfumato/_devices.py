@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -167,18 +167,22 @@ def on_another_stream(function: Callable[[], Found], device: torch.device) -> Fo
     return found
 
 
-def captured(function: Callable[[], Found], device: torch.device) -> tuple[Callable[[], None], Found]:
+def captured(function: Callable[[], Found], device: torch.device, *, beside: Sequence[Any] = ()) -> tuple[Any, Found]:
     """Record what a function launches on a CUDA device, without running it.
 
+    Args:
+        beside: earlier recordings, whose working memory this one shares: they may not run at the same time.
+
     Returns:
-        what launches all of it; and what the function returned, whose tensors hold its results after that.
+        the recording, whose `replay()` launches all of it; and what the function returned, whose tensors hold its
+        results after that.
     """
     import torch
 
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.device(device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    graph, pool = torch.cuda.CUDAGraph(), beside[0].pool() if beside else None
+    with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         found = function()
-    return graph.replay, found
+    return graph, found
 
 
 def exhausted(error: BaseException) -> bool:

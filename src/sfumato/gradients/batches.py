@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import pairwise, starmap
@@ -41,6 +42,7 @@ class Batches:
         template: those, or the latest made-up ones.
         paths: by kind of batch.
         latest: the path of the latest batch.
+        captures: graphs of sums on a device; None where there are to be none.
     """
 
     def __init__(self, objective: Objective, max_norm: float, template: Examples | None, *, capture: bool = False):
@@ -49,7 +51,16 @@ class Batches:
         self.paths: dict[tuple, RunPath] = {}
         self.latest: RunPath | None = None
         self._pieces: dict[tuple, int] = {}
-        self._captures = Captures(objective.model, objective.forms.known.clear) if capture else None
+        self.captures = Captures(objective.model, objective.forms.known.clear) if capture else None
+
+    @contextmanager
+    def uncaptured(self) -> Iterator[None]:
+        """Within, no graph is recorded or used."""
+        captures, self.captures = self.captures, None
+        try:
+            yield
+        finally:
+            self.captures = captures
 
     def path(self, batch: Examples) -> tuple[tuple, RunPath]:
         """The kind of the batch, and the path for it."""
@@ -125,11 +136,11 @@ class Batches:
         """Examples that take the same branches; without asking, a sum that a device may still compute."""
         known = self.paths[key]
         try:
-            if asking or known.draws or self._captures is None:
+            if asking or known.draws or self.captures is None:
                 total, others, some = self._first(batch, weights, key=key, keys=keys, asking=asking)
             else:
                 first = partial(self._first, key=key, keys=None, asking=False)
-                total, others, some = self._captures.sums(key, batch, weights, known.synthetic, first)
+                total, others, some = self.captures.sums(key, batch, weights, known.synthetic, first)
         except DependsOnExample:
             self.paths[key] = replace(known, conditional=True)
             return self._at_once(batch, key, keys, weights)

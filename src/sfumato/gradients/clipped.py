@@ -260,7 +260,8 @@ class ClippedGradient(Bounded):
             losses.refuse_sum(self._model, loss, *synthetic, self.views)
             if path.fast and not path.conditional:
                 mixing.refuse_mixing(self._model, synthetic[0], self.views)
-        selfcheck.check(self, build, self._model, loss, synthetic, max_norm=self._max_norm, views=self.views)
+        with self._batches.uncaptured():
+            selfcheck.check(self, build, self._model, loss, synthetic, max_norm=self._max_norm, views=self.views)
 
     def bytes_per_example(self, example_shape: Any = None, *, targets: Tree | None = None) -> int:
         """An estimate of the memory, in bytes, that one more example in a batch costs, views included.
