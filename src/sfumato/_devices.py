@@ -180,8 +180,16 @@ def captured(function: Callable[[], Found], device: torch.device, *, beside: Seq
     import torch
 
     graph, pool = torch.cuda.CUDAGraph(), beside[0].pool() if beside else None
-    with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-        found = function()
+    usual = torch.cuda.current_stream(device)
+    try:
+        with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            found = function()
+    except RuntimeError as error:
+        # Torch leaves its stream and its generator as they were while it recorded.
+        torch.cuda.set_stream(usual)
+        generator = torch.cuda.default_generators[usual.device_index]
+        generator.graphsafe_set_state(torch.Generator(device).set_state(generator.get_state()))
+        raise RuntimeError(str(error.__context__ or error)) from error  # the first, not that the recording is void
     return graph, found
 
 

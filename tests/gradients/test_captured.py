@@ -16,69 +16,23 @@ import timm
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sfumato import _devices
 from sfumato.gradients import ClippedGradient
-from sfumato.gradients.batches import Batches
 from sfumato.gradients.sums import QueuedSum
 from sfumato.models.networks.wide_resnet import WideResNet
 from tests.gradients.conftest import ASKED, DEVICE, on_device
 from tests.gradients.test_doubtful import MODELS
+from tests.recorders import NO_QUESTION, recording
 
 pytestmark = pytest.mark.skipif(ASKED not in ("cpu", "forms", "cuda"), reason="this device records nothing")
-NO_QUESTION = "operation not permitted when stream is capturing"
-
-
-class Recorder(TorchDispatchMode):
-    """What operations a function does, to be done again."""
-
-    def __init__(self):
-        super().__init__()
-        self.done = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten._local_scalar_dense.default:
-            raise RuntimeError(NO_QUESTION)
-        found = func(*args, **(kwargs or {}))
-        self.done.append((func, args, kwargs or {}, found))
-        return found
-
-    @torch.no_grad()
-    @torch.autocast("cpu", enabled=False)
-    def replay(self):
-        for func, args, kwargs, found in self.done:
-            given = {
-                one.untyped_storage()._cdata for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)
-            }
-            again = func(*args, **kwargs)
-            for old, new in zip(tree_leaves(found), tree_leaves(again), strict=True):
-                if isinstance(old, torch.Tensor) and old.untyped_storage()._cdata not in given:
-                    old.copy_(new)
 
 
 @pytest.fixture
 def recorders(monkeypatch, forms_of_devices):
     """What was recorded: on a CPU a `Recorder` for each graph."""
-    found, record = [], _devices.captured
-
-    def emulated(function, device, beside):
-        found.append(Recorder())
-        with found[-1]:
-            outputs = function()
-        return found[-1], outputs
-
-    def counted(function, device, beside):
-        found.append(None)
-        return record(function, device, beside=beside)
-
-    monkeypatch.setattr(_devices, "captured", counted if DEVICE == "cuda" else emulated)
-    if DEVICE != "cuda":
-        monkeypatch.setattr(_devices, "can_capture", lambda device: True)
-        monkeypatch.setattr(_devices, "on_another_stream", lambda function, device: function())
-        monkeypatch.setattr(Batches, "_runs_behind", lambda self, batch: True)
-    with _devices.repeatable(DEVICE):
+    with recording(monkeypatch, DEVICE) as found:
         yield found
 
 

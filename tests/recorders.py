@@ -1,0 +1,71 @@
+"""A CPU that records what is launched on it, as a CUDA device does for a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from sfumato import _devices
+from sfumato.gradients.batches import Batches
+
+NO_QUESTION = "operation not permitted when stream is capturing"
+
+
+class Recorder(TorchDispatchMode):
+    """What operations a function does, to be done again on the same tensors; no question about a number is answered."""
+
+    def __init__(self):
+        super().__init__()
+        self.done = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten._local_scalar_dense.default:
+            raise RuntimeError(NO_QUESTION)
+        found = func(*args, **(kwargs or {}))
+        self.done.append((func, args, kwargs or {}, found))
+        return found
+
+    @torch.no_grad()
+    @torch.autocast("cpu", enabled=False)
+    def replay(self) -> None:
+        """Do them again."""
+        for func, args, kwargs, found in self.done:
+            given = {one.untyped_storage()._cdata for one in _tensors((args, kwargs))}
+            for old, new in zip(_tensors(found), _tensors(func(*args, **kwargs)), strict=True):
+                if old.untyped_storage()._cdata not in given:
+                    old.copy_(new)
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [one for one in tree_leaves(tree) if isinstance(one, torch.Tensor)]
+
+
+@contextmanager
+def recording(monkeypatch: pytest.MonkeyPatch, device: str = "cpu") -> Iterator[list[Any]]:
+    """Within, sums are recorded, on a CPU by recorders; what was is in the list."""
+    found, record = [], _devices.captured
+
+    def emulated(function, device, beside):
+        found.append(Recorder())
+        with found[-1]:
+            outputs = function()
+        return found[-1], outputs
+
+    def counted(function, device, beside):
+        found.append(None)
+        return record(function, device, beside=beside)
+
+    monkeypatch.setattr(_devices, "captured", counted if device == "cuda" else emulated)
+    if device != "cuda":
+        monkeypatch.setattr(_devices, "has_own_forms", lambda device: True)
+        monkeypatch.setattr(_devices, "can_capture", lambda device: True)
+        monkeypatch.setattr(_devices, "on_another_stream", lambda function, device: function())
+        monkeypatch.setattr(Batches, "_runs_behind", lambda self, batch: True)
+    with _devices.repeatable(device):
+        yield found
