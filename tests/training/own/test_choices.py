@@ -19,6 +19,7 @@ from sfumato.randomness import Sampler
 from sfumato.randomness.noise.secure import SecureNoise, grid_of
 from sfumato.runs import directory as names
 from sfumato.training.own import steps as own_steps
+from tests.recorders import recording
 
 
 def network():
@@ -101,6 +102,17 @@ def test_half_precision_is_recorded_and_has_a_key_of_its_own_under_one_seed(data
     assert not torch.equal(weights(exact), weights(coarse))
     with pytest.raises(SfumatoError, match="precision must be one of"):
         begun(data, tmp_path / "c", precision="float16")
+
+
+def test_sums_are_recorded_where_that_is_asked_for_and_weights_are_the_same(data, tmp_path, monkeypatch):
+    moved = {}
+    with recording(monkeypatch) as graphs:
+        for capture in (False, True):
+            run, model = begun(data, tmp_path / str(capture), capture=capture, micro_batch=8, steps=8)
+            assert len(list(run)) == 8
+            moved[capture] = weights(model)
+            assert bool(graphs) == capture
+    assert torch.equal(moved[True], moved[False])
 
 
 class Own(nn.Linear):

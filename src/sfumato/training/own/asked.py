@@ -57,6 +57,7 @@ def private_steps(
     precision: str | None = None,
     threads: int | None = None,
     micro_batch: int | None = None,
+    capture: bool = False,
     if_changed: str = REFUSE,
     **unknown: Never,
 ) -> PrivateSteps:
@@ -101,6 +102,8 @@ def private_steps(
         precision: "float32", or "bfloat16" for the matrix products and convolutions of a step.
         threads: CPU threads of torch.
         micro_batch: the most examples in memory at once.
+        capture: on a CUDA device, launch the clipped sum as a CUDA graph (`ClippedGradient`), which `train` does by
+            itself. The loop's body must then leave what model and loss compute as it is, apart from the weights.
         if_changed: after an interruption, what is done where a step that is taken again would release something else,
             as with another loss or on a device that rounds otherwise: "refuse", or "skip": the steps that were paid
             since the checkpoint are lost, which the statement says, and the loop goes on with the first that was not.
@@ -141,6 +144,7 @@ def private_steps(
         budget=budget,
         seed=seed,
         if_changed=if_changed,
+        capture=capture,
         start=start,
     )
 

@@ -100,6 +100,7 @@ class PrivateSteps:
         budget: str | None,
         seed: int | None,
         if_changed: str,
+        capture: bool,
         start: Start,
     ):
         self.plan, self.directory, self.note = plan, run.path, ""
@@ -115,7 +116,12 @@ class PrivateSteps:
         recorded = start.unfinished.recorded
         _, threads = settled_on(start)
         self._gradient = ClippedGradient(
-            model, loss, max_norm=plan.max_norm, template=template, methods=recorded.ways if recorded else None
+            model,
+            loss,
+            max_norm=plan.max_norm,
+            template=template,
+            methods=recorded.ways if recorded else None,
+            capture=capture,
         )
         micro_batch = self._checked(loss, template or _synthetic(records), start)
         self.performance = Performance(
