@@ -15,7 +15,6 @@ from dataclasses import MISSING, Field, field, fields, is_dataclass, make_datacl
 from typing import Any, Self, get_type_hints
 
 from sfumato._checks import SfumatoError
-from sfumato._renamed import warn_renamed
 
 
 def choice(
@@ -100,14 +99,6 @@ class OfParts:
                 else:
                     value = replace(value, **own)
             object.__setattr__(self, one.name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        kind = type(self)
-        for place, inside in parts_of(kind).items():
-            if name in choices_of(inside):
-                warn_renamed(f"{kind.__name__}.{name}", f"{kind.__name__}.{place}.{name}")
-                return getattr(getattr(self, place), name)
-        raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
 
     def flat(self) -> dict[str, Any]:
         """Every choice by its own name."""

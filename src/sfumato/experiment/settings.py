@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from sfumato import _devices
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._choices import OfParts, choice, recorded
-from sfumato._renamed import OldName
 from sfumato.averaging.averages import Averages
 from sfumato.data.images.augmentation import Augmentation
 from sfumato.experiment.budget import NOISES, STANDARD
@@ -62,8 +61,6 @@ class Settings(OfParts):
     def model(self) -> str:
         """The name of the model."""
         return self.network.model
-
-    view_rule = OldName("views")
 
     @property
     def views(self) -> Views:

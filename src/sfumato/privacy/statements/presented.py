@@ -1,4 +1,4 @@
-"""What all statements have, whatever they promise: a card in a notebook, and the old access to their fields."""
+"""What all statements have, whatever they promise: a sentence, its data, a card in a notebook."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from abc import abstractmethod
 from typing import Any
 
 from sfumato._cards import card
-from sfumato._renamed import warn_renamed
 from sfumato.privacy.statements.rounding import rounded_up
 
 
@@ -30,8 +29,3 @@ class Presented:
             figures = [("epsilon", rounded_up(epsilon)), ("delta", repr(data["delta"]))]
         lines = (f"Not covered ({len(data['not_covered'])})", data["not_covered"])
         return card("Statement", figures, data["sentence"], more=lines)
-
-    def __getitem__(self, name: str) -> Any:
-        """Its field as in statement.json: a loaded model's statement was a dictionary."""
-        warn_renamed(f"statement[{name!r}]", f"statement.to_dict()[{name!r}]")
-        return self.to_dict()[name]
