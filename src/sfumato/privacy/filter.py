@@ -245,14 +245,14 @@ class PrivacyFilter:
             "unit": self.unit,
             "adjacency": self.adjacency,
             "accounting": self.accounting,
-            **({} if self.order is None else {"order": self.order}),
-            **({"plans": [plan.to_dict() for plan in self.plans]} if self.plans else {}),
+            "order": self.order,
+            "plans": [plan.to_dict() for plan in self.plans],
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PrivacyFilter:
         """The filter that `to_dict` wrote."""
-        plans = tuple(PrivacyPlan.from_dict(plan) for plan in data.get("plans", ()))
+        plans = tuple(PrivacyPlan.from_dict(plan) for plan in data["plans"])
         return cls(**{**data, "plans": plans})
 
     @property

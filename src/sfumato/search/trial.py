@@ -127,7 +127,7 @@ class Trial:
 
     >>> from sfumato.experiment import Experiment
     >>> Trial(experiment=Experiment(epsilon=3.0), source="digits").spec.record()
-    {'spec': 'digits', 'download': False}
+    {'spec': 'digits'}
 
     Args:
         experiment: what was chosen; the rest follows by rule.

@@ -275,9 +275,9 @@ class Statement(Presented):
         >>> Statement.from_dict(written).to_dict() == written
         True
         """
-        if data.get("format", FORMAT) != FORMAT:
+        if (found := data.get("format")) != FORMAT:
             raise SfumatoError(
-                f"format of a statement must be {FORMAT}, got {data['format']!r}",
+                f"format of a statement must be {FORMAT}, got {found!r}",
                 "read it with the version of sfumato that wrote it",
             )
         try:

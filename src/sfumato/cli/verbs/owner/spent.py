@@ -79,7 +79,7 @@ def show(what: str, found: History) -> None:
         return
     rows = [
         (
-            one.date or "before dates were kept",
+            one.date,
             one.name or one.run[:12],
             one.kind,
             one.unit,
