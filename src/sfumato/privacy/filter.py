@@ -13,7 +13,7 @@ from sfumato._checks import SfumatoError, fraction, one_of, positive
 from sfumato.privacy import calibration
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.selection import PrivateSelection
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 from sfumato.privacy.theorems.composed_gaussian import OneGaussian
 from sfumato.privacy.theorems.selection import renyi_of_pure
 from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency

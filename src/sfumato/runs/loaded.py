@@ -31,7 +31,7 @@ from sfumato.data import (
 from sfumato.gradients.checks.wrapped import unwrapped
 from sfumato.models.losses import exclusive
 from sfumato.privacy import NoPromise, Statement, statement_of
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.aggregated import ENSEMBLES, ENTRY, PAID

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato.privacy import PrivacyPlan, PrivateChoice, PrivateSelection
-from sfumato.privacy.statements.rounding import ceiling
+from sfumato.privacy.statements.presented import ceiling
 from sfumato.privacy.unit import Example
 from sfumato.runs.owner import budgets, called, compared, composition, uses
 from sfumato.runs.owner.composition import Together, Use
