@@ -16,8 +16,7 @@ from sfumato.privacy.statements.curve import beyond_one_point
 from sfumato.privacy.statements.not_covered import not_covered
 from sfumato.privacy.statements.other_units import group_epsilon
 from sfumato.privacy.statements.presented import Presented, ceiling, rounded_up
-from sfumato.privacy.statements.released import released
-from sfumato.privacy.statements.wording import Wording, wording
+from sfumato.privacy.statements.wording import Wording, released, wording
 from sfumato.privacy.theorems.selection import Selection
 from sfumato.privacy.theorems.theorem import Theorem
 
