@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 import re
 import subprocess
@@ -18,7 +17,7 @@ import sfumato
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "sfumato"
 FLOORS = [
-    {"_cards", "_checks", "_choices", "_devices", "_files", "_renamed", "_systems"},
+    {"_cards", "_checks", "_choices", "_devices", "_files", "_systems"},
     {"privacy", "gradients", "data", "models", "optim", "averaging", "audit"},
     {"randomness"},
     {"report"},
@@ -37,7 +36,6 @@ EXCEPTIONS = {
     ("_files", "_systems"),
     ("_systems", "_checks"),
     ("_choices", "_checks"),
-    ("_choices", "_renamed"),
 }
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
@@ -60,8 +58,7 @@ def files() -> list[Path]:
     return sorted(
         path
         for path in PACKAGE.rglob("*.py")
-        if path.parent != PACKAGE
-        or path.name in ("_checks.py", "_devices.py", "_files.py", "_renamed.py", "_systems.py")
+        if path.parent != PACKAGE or path.name in ("_checks.py", "_devices.py", "_files.py", "_systems.py")
     )
 
 
@@ -202,27 +199,6 @@ def test_types():
 
 def test_no_room_without_a_name():
     assert not [path for path in PACKAGE.rglob("*.py") if path.stem in ("utils", "util", "common", "helpers", "misc")]
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("sfumato.DiceKey", "sfumato.RunKey"),
-        ("sfumato.randomness.DiceKey", "sfumato.randomness.RunKey"),
-        ("sfumato.training.printed", "sfumato.training.public.printed"),
-        ("sfumato.training.Settings", "sfumato.experiment.Settings"),
-        ("sfumato.training.Experiment", "sfumato.experiment.Experiment"),
-        ("sfumato.training.Performance", "sfumato.experiment.Performance"),
-        ("sfumato.embedding.recall_at_far", "sfumato.evaluation.recall_at_far"),
-        ("sfumato.embedding.similarity", "sfumato.evaluation.similarity"),
-    ],
-)
-def test_an_old_name_still_works_and_says_the_new_one(old: str, new: str):
-    room, _, name = old.rpartition(".")
-    with pytest.warns(DeprecationWarning, match=f"{old} is now {new}; the old name goes in version"):
-        found = getattr(importlib.import_module(room), name)
-    room, _, name = new.rpartition(".")
-    assert found is getattr(importlib.import_module(room), name)
 
 
 LONGEST_FILE, LONGEST_FUNCTION, MOST_FILES = 350, 60, 17

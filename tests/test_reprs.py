@@ -10,7 +10,7 @@ import sfumato
 from sfumato import search
 from sfumato.data import Cache
 from sfumato.privacy import CandidateCount, PrivateSelection, Search
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 from sfumato.runs import Run
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import read

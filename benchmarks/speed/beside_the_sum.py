@@ -78,7 +78,7 @@ def measured(
 def _bare(name: str, batch: int, views: int, performance: dict[str, Any], device: str) -> float:
     """Milliseconds of the clipped sum of images that lie on the device."""
     model = models.create(name, classes=10, channels=3, size=SIDE).to(device)
-    gradient = ClippedGradient(model, cross_entropy, views=views, methods=performance["ways"], capture=True)
+    gradient = ClippedGradient(model, cross_entropy, views=views, methods=performance["methods"], capture=True)
     shape = (batch, *([views] if views > 1 else []), 3, SIDE, SIDE)
     inputs, targets = torch.randn(shape, device=device), torch.arange(batch, device=device) % 10
     size, times = performance["micro_batch"], []

@@ -5,10 +5,7 @@ The public names (`__init__.pyi` lists them) are resolved when they are first us
 
 import lazy_loader
 
-from sfumato._renamed import with_old_names
-
 _get, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-_get = with_old_names(__name__, _get, {"DiceKey": "sfumato.RunKey"})
 
 
 def __getattr__(name: str) -> object:

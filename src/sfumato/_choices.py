@@ -15,7 +15,6 @@ from dataclasses import MISSING, Field, field, fields, is_dataclass, make_datacl
 from typing import Any, Self, get_type_hints
 
 from sfumato._checks import SfumatoError
-from sfumato._renamed import warn_renamed
 
 
 def choice(
@@ -23,7 +22,6 @@ def choice(
     metavar: str = "NUMBER",
     by_default: str = "by rule",
     *,
-    always_recorded: bool = True,
     given_as: str | None = None,
 ) -> Any:
     """A field of a part. The words below it are its help.
@@ -32,11 +30,9 @@ def choice(
         default: what is settled where nothing was chosen; without one something must be.
         metavar: how the command line spells its value.
         by_default: what stands in for it where it is left out, in words.
-        always_recorded: whether records have it where it is the default too. False for whatever is new: older records
-            lack it.
         given_as: the type of what is asked for, where the part makes another one of it.
     """
-    known = {"metavar": metavar, "default": by_default, "always_recorded": always_recorded, "given_as": given_as}
+    known = {"metavar": metavar, "default": by_default, "given_as": given_as}
     return field(metadata=known) if default is MISSING else field(default=default, metadata=known)
 
 
@@ -101,14 +97,6 @@ class OfParts:
                     value = replace(value, **own)
             object.__setattr__(self, one.name, value)
 
-    def __getattr__(self, name: str) -> Any:
-        kind = type(self)
-        for place, inside in parts_of(kind).items():
-            if name in choices_of(inside):
-                warn_renamed(f"{kind.__name__}.{name}", f"{kind.__name__}.{place}.{name}")
-                return getattr(getattr(self, place), name)
-        raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
-
     def flat(self) -> dict[str, Any]:
         """Every choice by its own name."""
         homes = {name: place for place, inside in parts_of(type(self)).items() for name in choices_of(inside)}
@@ -119,28 +107,17 @@ class OfParts:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
-        known = choices_of(type(self))
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in self.flat().items()
-            if known[name].metadata.get("always_recorded", True) or value != known[name].default
-        }
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in self.flat().items()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """What `to_dict` wrote."""
-        optional = {name for name, one in choices_of(cls).items() if not one.metadata.get("always_recorded", True)}
-        return cls(**recorded(cls, data, optional))
+        return cls(**recorded(cls, data))
 
 
-def recorded(kind: type, data: Mapping[str, Any], optional: Iterable[str] = ()) -> dict[str, Any]:
-    """The choices that a record has; refused where some are missing or unknown.
-
-    Args:
-        optional: those that a record need not have.
-    """
-    odd = sorted((set(data) ^ set(choices_of(kind))) - (set(optional) - set(data)))
-    if odd:
+def recorded(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The choices that a record has; refused where some are missing or unknown."""
+    if odd := sorted(set(data) ^ set(choices_of(kind))):
         raise SfumatoError(
             f"the run's record of its {kind.__name__.lower()} has missing or unknown fields: {', '.join(odd)}",
             "restore settings.json from a copy, or start another run",

@@ -42,7 +42,7 @@ def test_a_model_is_measured_on_users_that_it_has_not_met(call, patients, quick)
     for further, images in ((f"--user-from '{RULE}'", by_user), ("--part all", 120)):
         assert json.loads(call(f"evaluate run {patients} {further} --json"))["images"] == images
     call(f"train {patients} {quick} --output other")
-    assert set(json.loads(Path("other/settings.json").read_text())["request"]["source"]) == {"spec", "download"}
+    assert set(json.loads(Path("other/settings.json").read_text())["request"]["source"]) == {"spec"}
     assert json.loads(call(f"evaluate other {patients} --json"))["images"] == by_image
 
 

@@ -35,10 +35,3 @@ def test_a_reader_refuses_what_it_does_not_name():
     Declared(user_from="dicom").refuse_foreign("csv:t.csv", ["user_from=dicom"])
     with pytest.raises(SfumatoError, match="user_from=folder is for folder:, and the source is csv:"):
         Declared(user_from="folder").refuse_foreign("csv:t.csv", ["user_from=dicom"])
-
-
-def test_old_names_of_a_source_still_work(key):
-    source = open_source("digits", owner_key=key)
-    for old, new in (("material", "stored_digest"), ("parted", "has_own_split"), ("larger", "zoomed")):
-        with pytest.warns(DeprecationWarning, match=f"Source.{old} is now {new}"):
-            assert getattr(source, old) == getattr(source, new)

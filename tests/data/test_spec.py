@@ -21,7 +21,6 @@ def test_its_record_reads_the_same_from_anywhere(arrays, monkeypatch, tmp_path):
     assert record == {
         "spec": arrays,
         "root": str(path.parent / "sets"),
-        "download": False,
         "test_fraction": 0.5,
     }
     monkeypatch.chdir(tmp_path)
@@ -31,10 +30,10 @@ def test_its_record_reads_the_same_from_anywhere(arrays, monkeypatch, tmp_path):
 
 def test_users_are_recorded_where_they_are_declared():
     spec = SourceSpec(spec="digits", user_from="p([0-9]+)_", users=218)
-    assert spec.record() == {"spec": "digits", "download": False, "user_from": "p([0-9]+)_", "users": 218}
-    assert SourceSpec(spec="digits").record() == {"spec": "digits", "download": False}
+    assert spec.record() == {"spec": "digits", "user_from": "p([0-9]+)_", "users": 218}
+    assert SourceSpec(spec="digits").record() == {"spec": "digits"}
 
 
 def test_names_of_collections_are_no_paths():
     assert SourceSpec(spec="torchvision:CIFAR10").record()["spec"] == "torchvision:CIFAR10"
-    assert SourceSpec(spec="digits", window=(0, 9)).record() == {"spec": "digits", "window": [0, 9], "download": False}
+    assert SourceSpec(spec="digits", window=(0, 9)).record() == {"spec": "digits", "window": [0, 9]}

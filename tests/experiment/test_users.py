@@ -21,7 +21,7 @@ from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import FixedOrder, TruncatedPoisson, User, user_rule
 from sfumato.privacy.statements.other_units import of_person
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 from sfumato.training import steps
 from sfumato.training.inputs_of_users import UserInputs
 from sfumato.training.preparation.prepare import prepare

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients import ClippedGradient, UserGradient, tuner
+from sfumato.gradients import ClippedGradient, tuner
 
 
 @pytest.fixture(autouse=True)
@@ -144,12 +144,3 @@ def test_explain_needs_the_fast_path():
 
     with pytest.raises(SfumatoError, match="one example at a time"):
         ClippedGradient(Wandering(4, 3), F.cross_entropy).explain(torch.zeros(2, 4))
-
-
-@pytest.mark.parametrize("kind", [ClippedGradient, UserGradient])
-def test_ways_still_is_a_name_of_methods_and_says_the_new_one(kind):
-    model = net()
-    with pytest.warns(DeprecationWarning, match="the argument `ways` of a gradient is now `methods`"):
-        gradient = kind(model, F.cross_entropy, ways={"a site": "gram"})
-    with pytest.warns(DeprecationWarning, match=f"{kind.__name__}.ways is now methods; the old name goes in version"):
-        assert gradient.ways == gradient.methods == {"a site": "gram"}

@@ -98,9 +98,10 @@ def test_the_ledger_tells_nothing_of_the_settings_to_who_does_not_know_the_run()
 def test_other_circumstances_than_the_statement_s_are_named(copy):
     record = json.loads((copy / "settings.json").read_text())
     written = json.loads((copy / "statement.json").read_text())["circumstances"]
-    commitment.require(record, {}, written)
+    opening = commitment.commitments(record)
+    commitment.require(record, opening, written)
     with pytest.raises(ValueError, match="other circumstances than the statement, in seeded"):
-        commitment.require(record, {}, {**written, "seeded": not written["seeded"]})
+        commitment.require(record, opening, {**written, "seeded": not written["seeded"]})
 
 
 def test_the_last_line_says_whether_the_settings_were_looked_at(copy):

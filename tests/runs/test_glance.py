@@ -120,22 +120,16 @@ def test_a_list_of_runs_fits_a_terminal(at, capsys):
     assert "note: runs/broken cannot be read (runs/broken/settings.json is not valid JSON" in shown.err
 
 
-def test_what_is_no_run_and_lines_of_earlier_versions(at, monkeypatch, tmp_path, capsys):
+def test_what_is_no_run(at, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("SFUMATO_HOME", str(tmp_path))
     source = open_source(f"npz:{at / 'people.npz'}", owner_key=owner_key())
     plan = glance.PrivacyPlan.calibrate(examples=100, batch_size=100, steps=5, epsilon=1.0, delta=1e-5)
     record_use(source, plan)
     uses.record_choice(source.materials, PrivateChoice(epsilon=0.5, candidates=3))
-    line = next(line for line in (tmp_path / uses.FILE).read_text().splitlines() if line)
-    entry = json.loads(line)
-    assert entry.pop("date")
-    assert entry.pop("name") == "a loop of one's own"
-    (tmp_path / uses.FILE).write_text(json.dumps(entry) + "\n")
-    (one,) = history.spent(source.materials).uses
-    assert (one.date, one.name, one.kind) == (None, "", "run")
+    (one, _) = history.spent(source.materials).uses
+    assert (one.name, one.kind) == ("a loop of one's own", "run")
     main(["spent", f"npz:{at / 'people.npz'}"])
-    assert f"before dates were kept  {one.run[:12]}" in capsys.readouterr().out
-    uses.record_choice(source.materials, PrivateChoice(epsilon=0.5, candidates=3))
+    assert f"{one.date}  a loop of one's own" in capsys.readouterr().out
     both = history.spent(source.materials)
     assert [(one.kind, one.delta) for one in both.uses] == [("run", 1e-5), ("choice", 0.0)]
     assert [one.runs for one in both.together] == [1], "a choice says nothing of what was trained on"

@@ -107,7 +107,7 @@ def test_a_file_that_says_what_cannot_be_is_refused(name, value):
 
     about = {
         "model": "linear", "classes": list(CLASSES), "transform": {}, "test_fraction": 0.2, "channels": 1, "size": 8,
-        "statement": {"epsilon": 1.0},
+        "loss": "softmax", "trained_on": [], "statement": {"epsilon": 1.0, "origins": [], "filtered": False},
     }  # fmt: skip
     good = about | {"shares": TRAINED, "prevalence": USED, "operating_point": POINT.to_dict()}
     assert about_of({"sfumato": json.dumps(good)}, "model") == good

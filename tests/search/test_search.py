@@ -77,11 +77,6 @@ def test_an_uncovered_search_counts_all_runs_and_those_behind_them(tmp_path):
     place = tmp_path / "s"
     asked = replace(PRIVATE, earlier_search=lambda source: None if source.public else earlier)
     found = search.open(asked, RATES, directory=place, search="uncovered")
-    with pytest.warns(DeprecationWarning, match=r"behind=... is now Trial\(earlier_search=...\)"):
-        old = search.open(
-            PRIVATE, RATES, directory=place, search="uncovered", behind=asked.earlier_search, dry_run=True
-        )
-    assert old.uncovered == found.uncovered
     plan = found.plans[0]
     assert found.uncovered is not None
     assert found.uncovered.runs == 6
@@ -233,15 +228,10 @@ def test_what_no_search_can_be_is_refused(call: Callable[[Path], Any], words: st
     assert not list(tmp_path.iterdir())
 
 
-def test_options_of_a_trial_are_known_and_their_old_keywords_still_work():
+def test_options_of_a_trial_are_known():
     with pytest.raises(SfumatoError, match="options has 'kep', which no run knows; did you mean keep"):
         replace(PUBLIC, options={"kep": 0})
     with pytest.raises(
         SfumatoError, match=r"options has 'epochs', which no run knows; there are .*report_epsilon.*keep"
     ):
         replace(PUBLIC, options={"epochs": 3})
-    with pytest.warns(DeprecationWarning, match=r"Trial\(keep=...\) is now Trial\(options={'keep': ...}\)") as warned:
-        trial = search.Trial(experiment=EXPERIMENT, source="digits", keep=0)
-    assert warned[0].filename == __file__
-    assert trial.options == {"keep": 0}
-    assert replace(trial, threads=1).options == {"keep": 0}

@@ -229,22 +229,6 @@ def test_users_are_known_by_their_codes_and_keep_their_records(tmp_path, images)
         assert (ours.fingerprint, ours.examples) == (theirs.fingerprint, theirs.examples)
 
 
-def test_a_cache_that_began_without_users_goes_on_without(tmp_path, images):
-    """As one that an earlier version began with a table that names users."""
-    cache = computed(tmp_path / "c", images)
-    cut = sorted(cache.path.glob("train-*"))[1]
-    before = cut.read_bytes()
-    cut.unlink()
-    users = np.arange(24).astype(np.str_)
-    source = replace(images, train=replace(images.train, users=users, groups=users), users=24, users_read=True)
-    computed(tmp_path / "c", source)
-    assert cut.read_bytes() == before
-    known = open_source(f"features:{cache.path}", owner_key=KEY)
-    assert (known.users, known.train.users, known.train.groups) == (None, None, None)
-    with pytest.raises(SfumatoError, match=r"users=9 is declared, and features:.* does not say whose record each one"):
-        open_source(f"features:{cache.path}", owner_key=KEY, users=9)
-
-
 def test_another_backbone_or_source_is_refused(tmp_path, images):
     computed(tmp_path / "a", images)
     torch.manual_seed(1)

@@ -126,10 +126,10 @@ def test_keys_are_made_for_models_that_draw_alone(spots, plan):
 def test_a_run_keeps_its_ways(spots, plan):
     settings = Settings(model="cnn", optimizer="sgd", learning_rate=1.0)
     job = prepare(None, spots, plan, settings)
-    assert job.performance.ways == job.gradient.methods
-    assert len(job.performance.ways) == 2
-    other = dict.fromkeys(job.performance.ways, "drop loop")
-    recorded = Performance(device="cpu", threads=1, micro_batch=8, ways=other)
+    assert job.performance.methods == job.gradient.methods
+    assert len(job.performance.methods) == 2
+    other = dict.fromkeys(job.performance.methods, "drop loop")
+    recorded = Performance(device="cpu", threads=1, micro_batch=8, methods=other)
     assert Performance.from_dict(recorded.to_dict()) == recorded
     assert prepare(None, spots, plan, settings, recorded=recorded).gradient.methods == other
 

@@ -18,15 +18,15 @@ class Averages:
 
     ema: float = choice(0.9999)
     """Decay of the weights' moving average; 0 keeps the last weights."""
-    ema_form: str = choice("warm-up", "warm-up|constant", "warm-up", always_recorded=False)
+    ema_form: str = choice("warm-up", "warm-up|constant", "warm-up")
     """warm-up for a decay of at most (1 + t) / (10 + t) at step t, constant for the same decay in all steps."""
-    aggregate: str | None = choice(None, "ema|uta", "none", always_recorded=False)
+    aggregate: str | None = choice(None, "ema|uta", "none")
     """Take gradients at an average of the weights so far: that of --ema, or the mean of the last ones (uta)."""
-    aggregate_from: int = choice(0, "STEP", "0", always_recorded=False)
+    aggregate_from: int = choice(0, "STEP", "0")
     """From which step on."""
-    aggregate_last: int | None = choice(None, "K", "5", always_recorded=False)
+    aggregate_last: int | None = choice(None, "K", "5")
     """Of uta: how many of the last weights; so many copies of what is trained are kept."""
-    aggregate_restart: bool | None = choice(None, "True|False", "True with uta", always_recorded=False)
+    aggregate_restart: bool | None = choice(None, "True|False", "True with uta")
     """Whether a step starts at the average too, instead of at the last weights."""
 
     def __post_init__(self) -> None:

@@ -34,9 +34,9 @@ def fact(metavar: str = "NUMBER", by_default: str = "", *, otherwise: Any = None
         otherwise: its value where it is left out.
         known: `only` and `remedy`, of a fact that readers must name (`UNDERSTOOD`): the refusal by all others; `of`,
             "images" or "texts", where it says something of these alone, and `called`, its name in that refusal;
-            `neutral`, a value that says nothing; `always_recorded`, and `given_as`, as for `choice`.
+            `neutral`, a value that says nothing; `given_as`, as for `choice`.
     """
-    about = {"metavar": metavar, "default": by_default, "always_recorded": False, "given_as": None}
+    about = {"metavar": metavar, "default": by_default, "given_as": None}
     return field(default=otherwise, metadata=about | known)
 
 
@@ -104,7 +104,7 @@ class Loading:
 
     root: str | None = fact("PATH")
     """Where torchvision's data sets are."""
-    download: bool = fact("", otherwise=False, always_recorded=True)
+    download: bool = fact("", otherwise=False)
     """Let torchvision download the data set."""
     path_column: str | None = fact(
         "NAME",
@@ -256,6 +256,10 @@ class Declared(OfParts):
         return {
             name: value for name, value in self.flat().items() if value is not None and value is not known[name].default
         }
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is declared as plain data: keywords of `open_source`."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in self.given.items()}
 
     def check_counts(self) -> None:
         """Refuse numbers of examples and users that count nothing."""

@@ -218,7 +218,7 @@ def open_cache(path: str, declared: Declared, owner_key: bytes, progress: OnProg
         known |= {"users": number_of(declared.people.users, train, f"features:{cache.path}"), "users_read": False}
     if declared.public is not None:
         known["public"] = declared.public
-    known[PLACES] = (*places_of(f"features:{cache.path}"), *known.get(PLACES, ()))
+    known[PLACES] = (*places_of(f"features:{cache.path}"), *known[PLACES])
     return from_facts(
         {**known, "kind": "features"},
         train=train,

@@ -12,8 +12,7 @@ import numpy as np
 from sfumato._cards import card
 from sfumato._checks import SfumatoError
 from sfumato._choices import OfParts
-from sfumato._renamed import OldName
-from sfumato.data.caches.features import LATER_FACTS, SOURCE_FACTS, USER_FACTS, Cache
+from sfumato.data.caches.features import SOURCE_FACTS, USER_FACTS, Cache
 from sfumato.data.declared import Declared
 from sfumato.data.identity.codes import codes_of
 from sfumato.data.identity.owners import are_shared
@@ -139,14 +138,6 @@ class Source(OfParts):
     in_neither_part = Of[int]("reading")
     tokens = Of[Tokens | None]("reading")
     cache = Of[Cache | None]("reading")
-
-    larger = OldName("zoomed")
-    material = OldName("stored_digest")
-    cut = OldName("cropped_share")
-    parted = OldName("has_own_split")
-    left_out = OldName("unreadable_files")
-    read_by_user = OldName("facts_read")
-    shown = OldName("images_for")
 
     def __init__(self, **given: Any):
         """Of its parts, or of their fields by their own names, which go over what the parts say.
@@ -299,8 +290,7 @@ _SPELT = {"material": "stored_digest", "parted": "has_own_split"}
 
 def facts(source: Source) -> dict[str, Any]:
     """What a cache keeps of the source that it is made from, as plain data."""
-    nameless = USER_FACTS if source.train.users is None else frozenset()
-    names = sorted((SOURCE_FACTS | LATER_FACTS) - nameless)
+    names = sorted(SOURCE_FACTS if source.train.users is None else SOURCE_FACTS | USER_FACTS)
     known = {name: getattr(source, _SPELT.get(name, name)) for name in names}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
 

@@ -106,7 +106,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
 
         Errors: `SfumatoError` for what cannot be, before anything is spent.
         """
-        from sfumato.privacy.statements.rounding import rounded_up
+        from sfumato.privacy.statements.presented import rounded_up
 
         self.refuse_no_noise()
         if self.chosen in WITHOUT_PLAN:

@@ -106,7 +106,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         from sfumato.experiment import defaults
         from sfumato.privacy import PrivacyPlan, User
         from sfumato.privacy.plan import default_delta
-        from sfumato.privacy.statements.rounding import rounded_up
+        from sfumato.privacy.statements.presented import rounded_up
 
         epsilon, noise, steps, batch_size = self.epsilon, self.noise_multiplier, self.steps, self.batch_size
         if epsilon is None and noise is None:

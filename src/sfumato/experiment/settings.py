@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from sfumato import _devices
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato._choices import OfParts, choice, recorded
-from sfumato._renamed import OldName
 from sfumato.averaging.averages import Averages
 from sfumato.data.images.augmentation import Augmentation
 from sfumato.experiment.budget import NOISES, STANDARD
@@ -44,7 +43,7 @@ class Settings(OfParts):
     augmentation: Augmentation
     averages: Averages
     norms: Norms
-    noise: str = choice(STANDARD, always_recorded=False)
+    noise: str = choice(STANDARD)
     seed: int | None = None
 
     def __init__(self, **given: Any):
@@ -63,8 +62,6 @@ class Settings(OfParts):
         """The name of the model."""
         return self.network.model
 
-    view_rule = OldName("views")
-
     @property
     def views(self) -> Views:
         """How the views of an example are made."""
@@ -82,18 +79,18 @@ class Performance:
         micro_batch: the most examples that are in memory at once.
         precision: what matrix products and convolutions of a step are computed in; norms, sums and noise stay as
             precise.
-        ways: how each site's gradient norms are computed (`ClippedGradient.methods`), as measured when the run began.
+        methods: how each site's gradient norms are computed (`ClippedGradient.methods`), measured when the run began.
     """
 
     device: str = "cpu"
     threads: int = 1
     micro_batch: int = 64
     precision: str = "float32"
-    ways: Mapping[str, str] = field(default_factory=dict)
+    methods: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.ways, Mapping):
-            raise SfumatoError(f"ways must be a mapping, got {self.ways!r}", "give those of a ClippedGradient")
+        if not isinstance(self.methods, Mapping):
+            raise SfumatoError(f"methods must be a mapping, got {self.methods!r}", "give those of a ClippedGradient")
         positive_integer("threads", self.threads)
         positive_integer("micro_batch", self.micro_batch)
         one_of("precision", self.precision, _devices.PRECISIONS)
@@ -105,5 +102,5 @@ class Performance:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Performance:
-        """The settings that `to_dict` wrote; a record of before there was a choice of precision had float32."""
-        return cls(**recorded(cls, data, optional=("precision",)))
+        """The settings that `to_dict` wrote."""
+        return cls(**recorded(cls, data))

@@ -13,7 +13,7 @@ from sfumato.privacy import Example, FixedOrder, FullBatch, Gaussian, Poisson, P
 from sfumato.privacy.plan import default_delta
 from sfumato.privacy.planning.requested import Request
 from sfumato.privacy.statements.other_units import of_person
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 
 if TYPE_CHECKING:
     from sfumato.data import Source

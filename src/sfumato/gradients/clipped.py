@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
-from sfumato._renamed import warn_renamed
 from sfumato.gradients.batches import Batches
 from sfumato.gradients.checks import isolation, losses, memory, mixing, selfcheck, unseen, wrapped
 from sfumato.gradients.checks.discovery import undisturbed_random
@@ -21,7 +20,7 @@ from sfumato.gradients.methods.expanded import trainable_parameters, zero_gradie
 from sfumato.gradients.methods.vectorised import Objective
 from sfumato.gradients.sites.dropout import WORDS
 from sfumato.gradients.sums import ClippedSum
-from sfumato.gradients.tuner import Tuner, with_old_name
+from sfumato.gradients.tuner import Tuner
 
 # By how many bounds C the clipped sum moves in L2 when one example changes.
 _LEAST_NORM = 1e-12
@@ -45,12 +44,6 @@ class Bounded:
     def views(self) -> int:
         """K, the views of each example or record."""
         return self._views
-
-    @property
-    def ways(self) -> dict[str, str]:
-        """The old name of `methods`."""
-        warn_renamed(f"{type(self).__name__}.ways", "methods")
-        return self.methods
 
     def sensitivity(self, adjacency: str) -> float:
         """How far the sum can move in L2 norm between adjacent data sets.
@@ -113,8 +106,11 @@ class ClippedGradient(Bounded):
         views: int = 1,
         methods: Mapping[str, str] | None = None,
         template: Examples | None = None,
+<<<<<<< HEAD
         capture: bool = False,
         ways: Mapping[str, str] | None = None,
+=======
+>>>>>>> w-b
     ):
         if not isinstance(model, nn.Module):
             raise SfumatoError(f"model must be a torch.nn.Module, got {type(model).__name__}", "wrap it in a module")
@@ -131,7 +127,7 @@ class ClippedGradient(Bounded):
                 f"max_norm must be at least {_LEAST_NORM}, got {max_norm}: float32 does not hold smaller sums exactly",
                 "multiply the loss, and the bound, by the same number",
             )
-        tuner = Tuner(with_old_name(methods, ways))
+        tuner = Tuner(methods)
         self._objective = Objective(model=model, loss=loss, views=self.views, tuner=tuner)
         made_up = None if template is None else checked(template, self.views)
         self._batches = Batches(self._objective, self._max_norm, made_up, capture=capture)

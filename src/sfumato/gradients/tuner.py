@@ -17,7 +17,6 @@ from torch import Tensor
 from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato._devices import wait_for
-from sfumato._renamed import warn_renamed
 from sfumato.gradients import products
 from sfumato.gradients.sites import token_gram
 from sfumato.gradients.sites.forms import Held, Kept
@@ -80,7 +79,7 @@ class Tuner:
         if not (kernel.has_gram() if method == "gram" else verb in ("keep", "drop") and rest in kernel.methods()):
             allowed = [f"{verb} {method}" for verb in ("keep", "drop") for method in kernel.methods()]
             raise SfumatoError(
-                f"ways has {method!r} for {key!r}, which cannot be computed so",
+                f"methods has {method!r} for {key!r}, which cannot be computed so",
                 f"give one of {', '.join(allowed)}, or leave it out to have it measured",
             )
         return method
@@ -151,10 +150,3 @@ def _seconds(action: Callable[[], object], device: torch.device, rival: float = 
         wait_for(device)
         tries.append(clock() - began)
     return min(tries)
-
-
-def with_old_name(methods: Mapping[str, str] | None, ways: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    """The argument `methods` of a gradient, which may still be given as `ways`."""
-    if ways is not None:
-        warn_renamed("the argument `ways` of a gradient", "`methods`", stacklevel=4)
-    return ways if methods is None else methods

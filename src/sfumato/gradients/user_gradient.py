@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from sfumato._checks import SfumatoError
 from sfumato.gradients.clipped import Bounded, ClippedGradient
 from sfumato.gradients.sums import ClippedSum, sum_of_one
-from sfumato.gradients.tuner import with_old_name
 
 AT_ONCE = 64
 """Views of one user that are vectorised together; of more a user's gradient is added up in pieces."""
@@ -54,11 +53,10 @@ class UserGradient(Bounded):
         views: int = 1,
         methods: Mapping[str, str] | None = None,
         at_once: int = AT_ONCE,
-        ways: Mapping[str, str] | None = None,
     ):
         super().__init__(float(max_norm), views)
         self._model, self._loss = model, loss
-        self._at_once, self._given = max(1, at_once // views), with_old_name(methods, ways)
+        self._at_once, self._given = max(1, at_once // views), methods
         self._by_records: dict[tuple[int, bool], ClippedGradient] = {}
         self._of(1)  # refuses here whatever it refuses
 

@@ -20,7 +20,7 @@ class Network:
     timm:NAME, or package:function; head for features; options follow after commas, as in wrn-16-4,norm=none."""
     pretrained: str | None = choice(None, "PATH", "")
     """Initial weights, from public data: a run directory, a safetensors file, or the word timm."""
-    pretrained_weights: str | None = choice(None, "ema|last", "those that the run has released", always_recorded=False)
+    pretrained_weights: str | None = choice(None, "ema|last", "those that the run has released")
     """Of a run of sfumato pretrain that has averaged its weights: the averaged ones (ema), or the last ones."""
     head: str = choice("new", "new|pretrained", "new")
     """On pre-trained weights: new for a classifier of zeros, pretrained for the one that they bring."""
@@ -69,7 +69,6 @@ class Objective:
         None,
         "NAME=SHARE [NAME=SHARE ...]",
         "all classes weigh alike",
-        always_recorded=False,
         given_as="tuple[str, ...]",
     )
     """Each class's share, declared: its examples weigh the less the more frequent it is. Of several labels the share of
@@ -88,13 +87,13 @@ class Objective:
 class Norms:
     """What stands in the place of the model's normalisation layers."""
 
-    normalisation: str | None = choice(None, "NAME", "as the model has it", always_recorded=False)
+    normalisation: str | None = choice(None, "NAME", "as the model has it")
     """public-batch, public-batch-own, public-batch-joint, public-batch-through, frozen-batch, lsuv, group, layer,
     instance, weight-standardised or none, in the place of the model's own; printed-2020 for the algorithm of Davody et
     al. 2020 as printed, which promises nothing, on public data."""
-    public_data: str | None = choice(None, "SOURCE", "", always_recorded=False)
+    public_data: str | None = choice(None, "SOURCE", "")
     """A public source, whose examples give batch norm its statistics; a private record among them is left out."""
-    public_examples: int = choice(PUBLIC_EXAMPLES, "M", "128", always_recorded=False)
+    public_examples: int = choice(PUBLIC_EXAMPLES, "M", "128")
     """How many of its training examples are taken, by a public draw."""
 
     def __post_init__(self) -> None:

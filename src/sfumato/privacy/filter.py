@@ -13,7 +13,7 @@ from sfumato._checks import SfumatoError, fraction, one_of, positive
 from sfumato.privacy import calibration
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.selection import PrivateSelection
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 from sfumato.privacy.theorems.composed_gaussian import OneGaussian
 from sfumato.privacy.theorems.selection import renyi_of_pure
 from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency
@@ -245,14 +245,14 @@ class PrivacyFilter:
             "unit": self.unit,
             "adjacency": self.adjacency,
             "accounting": self.accounting,
-            **({} if self.order is None else {"order": self.order}),
-            **({"plans": [plan.to_dict() for plan in self.plans]} if self.plans else {}),
+            "order": self.order,
+            "plans": [plan.to_dict() for plan in self.plans],
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PrivacyFilter:
         """The filter that `to_dict` wrote."""
-        plans = tuple(PrivacyPlan.from_dict(plan) for plan in data.get("plans", ()))
+        plans = tuple(PrivacyPlan.from_dict(plan) for plan in data["plans"])
         return cls(**{**data, "plans": plans})
 
     @property

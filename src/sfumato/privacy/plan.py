@@ -18,7 +18,7 @@ from sfumato.privacy.loss import FINE_GRID, Loss
 from sfumato.privacy.mechanism import MECHANISMS, Gaussian, Mechanism
 from sfumato.privacy.participation import PARTICIPATIONS, FullBatch, Participation, refuse_unproven
 from sfumato.privacy.planning.requested import Optimal
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 from sfumato.privacy.theorems.theorem import Theorem
 from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency, Example, Unit, User
 
@@ -259,7 +259,7 @@ class PrivacyPlan:
         """Plain data that `from_dict` reads back."""
         data = {
             "unit": self.unit.name,
-            **{name: value for name, value in asdict(self.unit).items() if name != "shared" or value},
+            **asdict(self.unit),
             "adjacency": self.adjacency,
             "sampling": type(self.participation).__name__,
             "examples": self.population,
@@ -311,8 +311,7 @@ class PrivacyPlan:
 
 def _part(kind: Callable[..., T], data: Mapping[str, Any]) -> T:
     """One of the parts whose fields stand in `PrivacyPlan.to_dict`."""
-    own = (one.name for one in fields(kind))  # type: ignore[arg-type]
-    given = {name: data[name] for name in own if name != "shared" or name in data}
+    given = {one.name: data[one.name] for one in fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 from sfumato.report.plots.attack import Attack
 from sfumato.report.plots.drawing import rendered
 from sfumato.report.sections.audits import audits

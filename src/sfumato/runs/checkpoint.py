@@ -190,7 +190,7 @@ def stored_materials(weights: str | None) -> tuple[str, ...]:
     It is keyed: it says nothing to whoever has not the owner's key.
     """
     about = None if weights is None else stored_about(file_of(weights))
-    return () if about is None else tuple(about.get("trained_on", ()))
+    return () if about is None else tuple(about["trained_on"])
 
 
 def stored_constants(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]] | None:

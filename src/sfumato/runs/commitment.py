@@ -98,7 +98,7 @@ def _as_begun(record: dict[str, Any]) -> dict[str, Any]:
 
 def require(record: Mapping[str, Any], opening: Mapping[str, Any], circumstances: Mapping[str, Any]) -> None:
     """Refuse a record that is not the one that the ledger began with, or another statement's."""
-    if WHOLE in opening and (found := edited(record, opening)):
+    if found := edited(record, opening):
         raise SfumatoError(
             f"settings.json is not what the ledger began with, in {', '.join(found)}", "restore it from a copy"
         )

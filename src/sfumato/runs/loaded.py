@@ -31,7 +31,7 @@ from sfumato.data import (
 from sfumato.gradients.checks.wrapped import unwrapped
 from sfumato.models.losses import exclusive
 from sfumato.privacy import NoPromise, Statement, statement_of
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.aggregated import ENSEMBLES, ENTRY, PAID
@@ -250,7 +250,7 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = N
                 if len({name.partition(".")[0] for name in weights}) != count:
                     raise SfumatoError(f"{path} does not hold the weights of {count} models", "make it again")
                 members = [built() if given is None else copy.deepcopy(built()) for _ in range(count)]
-            together = models.Ensemble(members, method=made["method"], loss=about.get("loss", "softmax"))
+            together = models.Ensemble(members, method=made["method"], loss=about["loss"])
             return _filled(together, weights, about, path)
         except SfumatoError:
             raise

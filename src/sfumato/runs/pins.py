@@ -31,7 +31,7 @@ LIBRARIES = ("sfumato", "torch", "numpy", "timm")
 VARIABLES = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
 """By which the libraries under torch are told to compute otherwise on the same processor."""
 PROCESSOR = "processor's model"
-"""Vendor and model; runs that were begun before it was recorded lack it."""
+"""Vendor and model."""
 DRAWS = "version of numpy"
 """By which participants and noise are drawn from a key: a run goes on with this one only."""
 FREE = ("device", "threads")
@@ -101,22 +101,17 @@ def since(record: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
     """In words, what computes a run's sums otherwise than before: its environment, device and threads, and what model,
     loss and optimizer give for made-up numbers, as they were when it last went on (`went_on`).
 
-    A run that was begun before the processor's model was recorded is compared in what it recorded.
-
     Args:
         record, present: the run's whole record, and what it would be here.
     """
-    before, now = computing(record), computing(present)
-    if PROCESSOR not in before:
-        now = {name: value for name, value in now.items() if name in before or name == "accelerator"}
-    return _differences(before, now, written=str)
+    return _differences(computing(record), computing(present), written=str)
 
 
 def computing(record: Mapping[str, Any]) -> dict[str, Any]:
     """What a record says of how its last steps were computed."""
     if WENT_ON in record:
         return {name: value for name, value in record[WENT_ON][-1].items() if name != "step"}
-    functions = {} if record.get("kind") == OWN_LOOP else record.get("model", {})
+    functions = {} if record.get("kind") == OWN_LOOP else record["model"]
     digests = {f"digest of {name}": one[:16] for name, one in functions.items()}
     return {**record["environment"], **{name: record["performance"][name] for name in FREE}, **digests}
 

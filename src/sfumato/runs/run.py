@@ -10,9 +10,8 @@ from typing import Any
 from torch import nn
 
 from sfumato._cards import card
-from sfumato._renamed import warn_renamed
 from sfumato.privacy import Statement
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
@@ -95,12 +94,6 @@ class Run(Measured):
         figures = [*self.measured, (epsilon, rounded_up(self.statement.epsilon))]
         figures += [("delta", repr(self.statement.plan.delta)), ("steps", f"{self.steps:,}")]
         return card(str(self.directory), figures, self.statement.sentence, "" if self.open else PRIVATE)
-
-    @property
-    def beside(self) -> tuple[Together, ...]:
-        """The old name of `other_units`."""
-        warn_renamed("Run.beside", "other_units")
-        return self.other_units
 
     @property
     def open(self) -> bool:

@@ -176,7 +176,7 @@ def _second_and_settings(
     second = agreement(written)
     with _noted(checks, second.words if second.holds else "a second accountant agrees"):
         _require(second.holds, second.words)
-    bound = commitment.WHOLE in opening and (run / names.SETTINGS).is_file()
+    bound = (run / names.SETTINGS).is_file()
     if bound:
         with _noted(checks, f"the settings in {names.SETTINGS} are those that the ledger began with"):
             commitment.require(run.read_json(names.SETTINGS), opening, written["circumstances"])

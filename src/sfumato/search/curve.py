@@ -13,7 +13,7 @@ from sfumato._files import write
 from sfumato.experiment.fixed_features import fixed_features
 from sfumato.observers.notebook import shown
 from sfumato.observers.progress import Progress
-from sfumato.privacy.statements.rounding import ceiling, rounded_up
+from sfumato.privacy.statements.presented import ceiling, rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.report import curve_of_budgets
 from sfumato.runs.directory import EVALUATION, SETTINGS, RunDirectory

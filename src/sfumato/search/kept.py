@@ -17,7 +17,7 @@ from sfumato.data import Source
 from sfumato.observers.notebook import shown
 from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan, Search
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.randomness import Space
 from sfumato.report import figure_of, swept

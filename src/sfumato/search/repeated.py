@@ -16,7 +16,7 @@ from sfumato._checks import positive_integer
 from sfumato.observers.notebook import shown
 from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.report import Evaluation, figure_of
 from sfumato.runs import directory as names

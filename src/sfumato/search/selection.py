@@ -19,7 +19,7 @@ from sfumato.observers.notebook import shown
 from sfumato.observers.progress import Progress
 from sfumato.privacy import CandidateCount, Ledger, PrivacyPlan, PrivateSelection, Search, least_score_noise
 from sfumato.privacy.plan import default_delta
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 from sfumato.randomness import RunKey, Space
 from sfumato.runs import directory as names
 from sfumato.runs import pins

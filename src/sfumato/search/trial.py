@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar
 
 from sfumato._checks import SfumatoError
 from sfumato._choices import nearest
-from sfumato._renamed import warn_renamed
 from sfumato.data import Source, SourceSpec
 from sfumato.experiment.as_recipe import request_of
 from sfumato.experiment.drift import second_group
@@ -128,7 +127,7 @@ class Trial:
 
     >>> from sfumato.experiment import Experiment
     >>> Trial(experiment=Experiment(epsilon=3.0), source="digits").spec.record()
-    {'spec': 'digits', 'download': False}
+    {'spec': 'digits'}
 
     Args:
         experiment: what was chosen; the rest follows by rule.
@@ -137,7 +136,6 @@ class Trial:
         options: what is wanted of the parts around the run, by name (`registry.OPTIONS`).
         notes: what else is reported when its run begins.
         earlier_search: the search that these choices came from, which then counts as well.
-        keep, report_epsilon, calibrate_on: of `options`, as they were given for one version.
     """
 
     experiment: Experiment
@@ -149,15 +147,8 @@ class Trial:
     options: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     earlier_search: EarlierSearch | None = None
-    keep: InitVar[int | None] = None
-    report_epsilon: InitVar[float | None] = None
-    calibrate_on: InitVar[Any] = None
 
-    def __post_init__(self, keep: int | None, report_epsilon: float | None, calibrate_on: Any) -> None:
-        for name, value in (("keep", keep), ("report_epsilon", report_epsilon), ("calibrate_on", calibrate_on)):
-            if value is not None:
-                warn_renamed(f"Trial({name}=...)", f"Trial(options={{{name!r}: ...}})", stacklevel=4)
-                object.__setattr__(self, "options", {**self.options, name: value})
+    def __post_init__(self) -> None:
         for name in self.options:
             if name not in OPTIONS:
                 near = nearest(name, OPTIONS)
@@ -271,16 +262,10 @@ def refuse_embeddings(trial: AnyTrial, what: str) -> None:
 
 
 def of_trials(search: Callable[P, T]) -> Callable[P, T]:
-    """Around a search, whose first argument is a trial: torch has as many threads afterwards as before.
-
-    The keyword `behind` is the trial's `earlier_search`; it still works for one version.
-    """
+    """Around a search, whose first argument is a trial: torch has as many threads afterwards as before."""
 
     @functools.wraps(search)
     def called(trial: Trial, *given: Any, **named: Any) -> Any:
-        if "behind" in named:
-            warn_renamed("behind=...", "Trial(earlier_search=...)")
-            trial = replace(trial, earlier_search=named.pop("behind"))
         with own_threads():
             return search(trial, *given, **named)  # type: ignore[call-arg]
 

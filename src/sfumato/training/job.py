@@ -109,7 +109,7 @@ class Job:
             "environment": pins.environment(),
             "transform": self.transform.to_dict(),
             "model": dict(self.functions),
-            **({"code": self.own.names} if self.own.names else {}),
+            "code": self.own.names,
             **self.further,
         }
 
@@ -183,12 +183,10 @@ class PrivateJob(Job):
 
     def record(self, run: str) -> dict[str, Any]:
         """What settings.json holds."""
-        count = self.most_of_one_user
-        most = {} if count is None else {"most_of_one_user": count}
         return super().record(run) | {
-            **most,
+            "most_of_one_user": self.most_of_one_user,
             "candidate": self.candidate,
-            **({"assignment": self.source.assignment} if self.source.assignment else {}),
+            "assignment": self.source.assignment,
             "places": list(self.source.places),
             **self.keyed,
             "circumstances": self.circumstances.to_dict(),
@@ -238,7 +236,7 @@ class PublicTraining:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PublicTraining:
         """The training in a run's record."""
-        given = {name: data[name] for name in ("steps", "batch_size", "max_norm") if name in data}
+        given = {name: data[name] for name in ("steps", "batch_size", "max_norm")}
         return cls(settings=Settings.from_dict(data["settings"]), **given)
 
 
@@ -274,7 +272,7 @@ class PublicJob(Job):
             "kind": PUBLIC,
             "steps": self.steps,
             "batch_size": self.batch_size,
-            **({} if self.max_norm is None else {"max_norm": self.max_norm}),
+            "max_norm": self.max_norm,
             "data": {
                 "kind": self.source.kind,
                 "fingerprint": self.source.fingerprint,

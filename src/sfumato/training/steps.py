@@ -133,8 +133,7 @@ class PublicSteps:
     def _backward(self, step: int, chosen: np.ndarray, piece: np.ndarray, draws: ViewDraws) -> float:
         """The loss of a piece of the batch, as its part of the mean; leaves its gradient with the parameters."""
         job, rule, rows = self._job, self._job.views, chosen[piece]
-        later = [str(piece[0])] if piece[0] else []  # the first micro-batch draws by the step alone
-        torch.manual_seed(self._key.seed("model", step, *later))
+        torch.manual_seed(self._key.seed("model", step, str(piece[0])))
         if self._held is None:
             read = self._records.take(rows), self._records.labels[rows]
             stored, labels = (_devices.sent(one, job.device) for one in read)

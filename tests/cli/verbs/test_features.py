@@ -18,7 +18,7 @@ from sfumato.cli import main
 from sfumato.data import Records
 from sfumato.evaluation import label_sets
 from sfumato.privacy import PrivacyPlan
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 from sfumato.training import computing, run
 
 BACKBONE = "--backbone runs/wrn"

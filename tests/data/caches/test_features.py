@@ -22,6 +22,7 @@ SOURCE = {
     "kind": "npz",
     "fingerprint": "ab" * 32,
     "material": "cd" * 32,
+    "pixels": "ef" * 32,
     "classes": ["a", "b", "c"],
     "examples": 20,
     "read": ["examples", "size"],
@@ -31,6 +32,7 @@ SOURCE = {
     "size_rule": "declared",
     "filtered": False,
     "parted": True,
+    "places": [],
 }
 
 
@@ -38,7 +40,7 @@ def contents(*, train: int = 20, test: int = 7, width: int = 5, **others) -> Con
     return Contents(width=width, counts={"train": train, "test": test}, source=SOURCE, rows=8, **others)
 
 
-def made(path: Path, what: Contents, seed: int = 0, coded: int = 32) -> dict[str, tuple[torch.Tensor, np.ndarray]]:
+def made(path: Path, what: Contents, seed: int = 0) -> dict[str, tuple[torch.Tensor, np.ndarray]]:
     """Write a whole cache of random features; returns them by part."""
     cache = Cache(path)
     cache.begin(what)
@@ -47,22 +49,12 @@ def made(path: Path, what: Contents, seed: int = 0, coded: int = 32) -> dict[str
         views = what.stored if part == "train" else 1
         features = torch.randn(what.counts[part], views, what.width, generator=generator)
         labels = np.arange(what.counts[part]) % 3
-        codes = np.random.default_rng(seed).integers(0, 256, (len(labels), coded), np.uint8)
+        codes = np.random.default_rng(seed).integers(0, 256, (len(labels), 32), np.uint8)
         for name, rows in what.pieces(part):
             some = slice(rows.start, rows.stop)
             cache.write(name, features[some], labels[some], codes[some])
         parts[part] = features.to(DTYPES[what.dtype]).float(), labels
     return parts
-
-
-def test_a_cache_that_knows_one_code_of_each_record_is_read_all_the_same(tmp_path):
-    """As earlier versions wrote them."""
-    expected = made(tmp_path / "cache", contents(), coded=16)["train"][0]
-    records = Cache(tmp_path / "cache").records("train")
-    assert records.codes.shape == (20, 32)
-    assert (records.codes[:, :16] == records.codes[:, 16:]).all()
-    assert np.array_equal(records.take(slice(None)), expected.numpy())
-    assert open_source(f"features:{tmp_path / 'cache'}", owner_key=bytes(32)).materials == (SOURCE["material"],)
 
 
 @settings(max_examples=25, deadline=None)

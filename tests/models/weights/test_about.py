@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 import sfumato
 from sfumato import SfumatoError, models
+from sfumato.data import Transform
 from sfumato.models import METADATA, about_of
 from sfumato.models.weights.about import REQUIRED
 
@@ -19,9 +20,9 @@ RIGHT = {
     "classes": ["a", "b"],
     "channels": 1,
     "size": 8,
-    "transform": {"size": 8, "channels": 1, "mean": [0.5], "std": [0.5]},
+    "transform": Transform(size=8, channels=1, mean=[0.5], std=[0.5]).to_dict(),
     "loss": "softmax",
-    "statement": {"epsilon": None, "origins": []},
+    "statement": {"epsilon": None, "origins": [], "filtered": False},
     "trained_on": [],
     "test_fraction": 0.2,
 }
@@ -57,7 +58,7 @@ def test_what_is_no_model_of_ours_says_nothing():
         *(("classes", value) for value in (5, [], [1], None)),
         *(("transform", value) for value in (None, [], {"mean": [0.5]}, {"mean": "a", "std": [1]})),
         *(("statement", value) for value in (None, [], "a", {}, {"epsilon": 1, "circumstances": 5})),
-        ("statement", {"epsilon": 1, "origins": 7}),
+        *(("statement", {"epsilon": 1, **facts}) for facts in ({"origins": 7, "filtered": False}, {"origins": []})),
         ("trained_on", None),
         ("features", ["a"]),
         ("channels", -1),

@@ -26,7 +26,7 @@ from sfumato.privacy import (
     TruncatedPoisson,
     User,
 )
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 
 PLAN = PrivacyPlan(
     population=1000,
@@ -82,10 +82,13 @@ def test_published_data_were_declared_public_by_nobody():
     assert "The owner declared the training data public" in "\n".join(statement(data_public=True).plain)
 
 
-def test_facts_that_came_later_leave_earlier_statements_as_they_are():
-    assert "published" not in Circumstances().to_dict()
+def test_circumstances_are_recorded_whole_and_read_only_whole():
     for facts in (Circumstances(), Circumstances(published=True)):
-        assert Circumstances.from_dict(facts.to_dict()) == facts
+        written = facts.to_dict()
+        assert Circumstances.from_dict(written) == facts
+        for name in written:
+            with pytest.raises(SfumatoError, match="circumstances have missing or unknown fields"):
+                Circumstances.from_dict({one: value for one, value in written.items() if one != name})
 
 
 def test_full_batch_is_named():

@@ -9,7 +9,7 @@ import pytest
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, Statement
 from sfumato.privacy import Circumstances, FixedOrder, TruncatedPoisson, User, group_epsilon
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 
 UNITS = {
     "examples": User(drawn="examples", at_most=10, users=3400),

@@ -58,9 +58,3 @@ def test_a_notebook_shows_it_with_what_is_not_covered(statement):
 
 def test_plans_have_cards():
     assert "1.000" in PLAN._repr_html_()
-
-
-@pytest.mark.parametrize("statement", KINDS[:2], ids=lambda one: type(one).__name__)
-def test_the_dictionary_that_it_was_goes_in_a_later_version(statement):
-    with pytest.warns(DeprecationWarning, match=r"statement\['sentence'\] is now statement.to_dict\(\)\['sentence'\]"):
-        assert statement["sentence"] == statement.sentence

@@ -39,7 +39,7 @@ def test_runs_on_one_data_set_are_found_and_others_are_not(tmp_path):
 def test_data_are_known_again_by_what_is_stored_or_by_their_pixels(tmp_path):
     uses.record(["files", "pixels"], "run1", plan(50), tmp_path)
     uses.record(["arrays", "pixels"], "run2", plan(60), tmp_path)
-    uses.record(["files"], "run3", plan(70), tmp_path)  # as earlier versions wrote it
+    uses.record(["files"], "run3", plan(70), tmp_path)
     steps = {
         name: [found.steps for found in uses.plans([*name], tmp_path)]
         for name in (("files", "pixels"), ("arrays", "pixels"), ("files",), ("pixels",), ("others", "elsewhere"))

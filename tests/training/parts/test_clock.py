@@ -256,18 +256,6 @@ def test_a_run_goes_on_by_the_clock_that_it_began_with(begun, arrays, times, tmp
     assert begun().steps == STEPS
 
 
-def test_a_run_that_began_before_there_were_clocks_goes_on(spots, tmp_path, monkeypatch):
-    options = {"directory": tmp_path / "run", "settings": SETTINGS, "threads": 1}
-    with monkeypatch.context() as patch:
-        patch.setattr(run, "go_on", lambda *_, **__: (_ for _ in ()).throw(StopError))
-        with pytest.raises(StopError):
-            train(None, spots, in_order("random"), **options)
-    record = json.loads((tmp_path / "run" / "settings.json").read_text())
-    assert record.pop("clock") == {}
-    (tmp_path / "run" / "settings.json").write_text(json.dumps(record))
-    assert train(None, spots, in_order("random"), **options).steps == STEPS
-
-
 def test_under_one_seed_clocks_have_keys_of_their_own(spots, times):
     """Noise that two releases share is gone from their difference."""
     stream = with_times(spots, times)

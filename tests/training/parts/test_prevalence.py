@@ -110,8 +110,8 @@ def test_the_pages_and_the_verdict_know_it(finished, tmp_path):
     page = report(RunDirectory(finished.directory), public=True)
     assert f"own score for it is {finished.published.operating.threshold:g} or more" in page
     statement = finished.statement.to_dict()
-    assert "figures" in statement["circumstances"]
-    assert not {"prevalence", "training_prevalence"} & set(statement["circumstances"])
+    assert statement["circumstances"]["figures"]
+    assert statement["circumstances"]["prevalence"] == statement["circumstances"]["training_prevalence"] == {}
 
 
 def rebound(place, **bound):
@@ -207,7 +207,7 @@ def test_declared_shares_move_the_scores_and_stand_in_the_statement(source, tmp_
     assert "from which scores are moved (normal 0.26, pneumonia 0.74): that they were not counted" in lines[0]
     assert "to which scores are moved (normal 0.9, pneumonia 0.1)" in lines[1]
     assert verify(run.directory).holds
-    assert "prevalence" not in plain.statement.to_dict()["circumstances"]
+    assert plain.statement.circumstances.prevalence == ()
     written = json.loads(read_safetensors(run.directory / names.MODEL)[1][METADATA])
     assert (written["shares"], written["prevalence"]) == (TRAINED, {"normal": 0.9, "pneumonia": 0.1})
 

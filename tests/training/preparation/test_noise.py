@@ -66,10 +66,10 @@ def test_a_run_records_its_noise_and_the_statement_says_that_it_holds(run):
     assert run.statement.epsilon == PLAN.epsilon(), "the plan's noise multiplier is kept"
 
 
-def test_standard_noise_leaves_no_trace(tmp_path, spots):
+def test_standard_noise_has_no_grid(tmp_path, spots):
     run = train("linear", spots, PLAN, directory=tmp_path / "run", **PLAIN | {"noise": "standard"})
-    assert "noise" not in record(run)["settings"]
-    assert "noise_grid" not in record(run, "statement.json")["circumstances"]
+    assert record(run)["settings"]["noise"] == "standard"
+    assert record(run, "statement.json")["circumstances"]["noise_grid"] is None
     assert any("Floating-point artefacts of the noise" in line for line in run.statement.not_covered)
 
 

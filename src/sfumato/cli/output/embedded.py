@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sfumato.cli.output import console
 from sfumato.cli.output.outcome import audit_of, by_processes, kept_words, show_audit, show_uses, uses_of
 from sfumato.observers.progress import duration
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 
 if TYPE_CHECKING:
     from sfumato.embedding.job import AnyJob

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato.cli.output import console
 from sfumato.observers.progress import duration
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 
 if TYPE_CHECKING:
     from pathlib import Path

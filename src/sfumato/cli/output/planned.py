@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sfumato._checks import SfumatoError
 from sfumato._files import write
 from sfumato.cli.output import console
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 
 if TYPE_CHECKING:
     from sfumato.cli.options.planning import PlanChoices

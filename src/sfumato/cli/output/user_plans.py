@@ -11,7 +11,7 @@ from sfumato._checks import one_of, positive_integer
 from sfumato._files import write
 from sfumato.cli.options.spellings import UnclearError
 from sfumato.cli.output import console, planned
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 
 if TYPE_CHECKING:
     from sfumato.cli.options.planning import PlanChoices

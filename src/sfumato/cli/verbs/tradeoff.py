@@ -117,7 +117,7 @@ class Tradeoff(PrintsJson):
         console.note(f"next: {self._next(best)}")
 
     def _table(self, found: Frontier) -> tuple[list[str], list[list[str]]]:
-        from sfumato.privacy.statements.rounding import rounded_up
+        from sfumato.privacy.statements.presented import rounded_up
         from sfumato.report.sections.numbers import significant
 
         norm = self.parameters or 0

@@ -31,15 +31,13 @@ from sfumato.data.paths import FEATURES, expanded, is_cache
 BACKBONE = "backbone.safetensors"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PARTS = ("train", "test")
-SOURCE_FACTS = frozenset(("kind", "fingerprint", "material", "classes", "examples", "read", "public")) | frozenset(
-    ("size", "channels", "size_rule", "filtered", "parted")
-)
-USER_FACTS = frozenset({"users", "users_read", "user_from"})
-"""What a cache says of its source only where that knows whose record each one is."""
 PLACES = "places"
 """Where the records were read from: the same cache may be made of images that lie elsewhere by now."""
-LATER_FACTS = frozenset({"pixels", PLACES}) | USER_FACTS
-"""What not every cache says of its source."""
+SOURCE_FACTS = frozenset(("kind", "fingerprint", "material", "pixels", "classes", "examples", "read", "public")) | {
+    *("size", "channels", "size_rule", "filtered", "parted", PLACES)
+}
+USER_FACTS = frozenset({"users", "users_read", "user_from"})
+"""What a cache says of its source only where that knows whose record each one is."""
 PIECE_BYTES, PIECE_ROWS = 64 << 20, 1024  # a network on a CPU takes seconds to minutes for so many images
 _FOLLOWING = ("fingerprint", "pixels", "size", "enlarged", "digest", "weights", "rows")
 """What follows from choices: named only where no choice differs."""
@@ -89,7 +87,7 @@ class Contents:
         positive_integer("width", self.width)
         positive_integer("views", self.views)
         one_of("dtype", self.dtype, DTYPES)
-        if set(self.source) - LATER_FACTS != SOURCE_FACTS:
+        if set(self.source) - USER_FACTS != SOURCE_FACTS:
             raise TypeError(f"source must hold {sorted(SOURCE_FACTS)}, got {sorted(self.source)}")
         if not self.rows:
             object.__setattr__(self, "rows", max(1, min(PIECE_ROWS, PIECE_BYTES // self.record_bytes)))
@@ -175,10 +173,7 @@ class Cache:
         """Lay down a new cache, or refuse to go on with one that is something else, naming the difference."""
         if self.exists:
             was, now = _anywhere(self.contents.to_dict()), _anywhere(json.loads(json.dumps(contents.to_dict())))
-            for name in LATER_FACTS - set(was["source"]):
-                now["source"].pop(name, None)
-            odd = _differences(was, now)
-            if odd:
+            if odd := _differences(was, now):
                 raise SfumatoError(
                     f"cache {str(self.path)!r} began as something else: {', '.join(odd)}",
                     "give the command that it began with, or another `directory`",

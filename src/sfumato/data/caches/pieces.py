@@ -191,7 +191,7 @@ class Piece:
             several = shapes["labels"][1:]
             if len(several) > 1 or any(type(width) is not int or not 0 < width <= MOST_LABELS for width in several):
                 raise ValueError("labels of another shape")
-            fits = end == size and shapes["features"] == shape and shapes["codes"][1] in (LENGTH, 2 * LENGTH)
+            fits = end == size and shapes["features"] == shape and shapes["codes"][1] == 2 * LENGTH
             fits = fits and all(one[0] == shape[0] for one in shapes.values())
             fits = fits and all(len(shapes[name]) == 2 for name in held[2:])
             own = parse_json(header["__metadata__"][_METADATA])
@@ -227,9 +227,8 @@ class Piece:
         return self._array("labels").view(np.int64).reshape(self.shapes["labels"])
 
     def codes(self) -> np.ndarray:
-        """uint8 (n, 32); where a file has but the first of each record's codes, that one twice."""
-        shape = self.shapes["codes"]
-        return np.tile(self._array("codes").reshape(shape), (1, 2 * LENGTH // shape[1]))
+        """uint8 (n, 32)."""
+        return self._array("codes").reshape(self.shapes["codes"])
 
     def text(self, name: str) -> np.ndarray:
         """Text (n,): "users" or "groups"."""

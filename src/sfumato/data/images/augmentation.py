@@ -23,7 +23,7 @@ class Augmentation:
     """Whether views are mirrored."""
     zoom: float = choice(1.0, by_default="1")
     """How much larger than a view the image is that it is cut out of; for large images, in place of shift."""
-    crop_area: float = choice(1.0, by_default="1", always_recorded=False)
+    crop_area: float = choice(1.0, by_default="1")
     """Random crops as in Inception: the least share of the image's area that a view shows, such as 0.08; 1 for none."""
 
     def __post_init__(self) -> None:

@@ -108,12 +108,6 @@ class Levels:
         inside = np.clip(values.astype(np.float32), low, high) - low
         return np.rint(inside * 255 / (high - low)).astype(np.uint8)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data: the one that is given."""
-        if self.window is None:
-            return {"bit_depth": self.bit_depth}
-        return {"window": list(self.window)}
-
 
 def _listed(window: Sequence[int]) -> str:
     """As it is written on the command line."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,7 +19,6 @@ from sfumato.data.images.levels import Levels, UndeclaredError
 from sfumato.data.texts.tokens import Tokens
 
 INTERPOLATIONS = ("bilinear", "bicubic")
-_CUTTING, _LEVELS = ("resolution", "enlarged", "interpolation"), ("bit_depth", "window")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,22 +166,14 @@ class Transform:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for a JSON file."""
-        constants = {name: list(getattr(self, name)) for name in ("mean", "std")}
-        plain = {"size": self.size, "channels": self.channels, **constants}
-        if self.levels is not None:
-            plain |= self.levels.to_dict()
-        if self.resolution is None and self.enlarged is None:
-            return plain
-        return plain | {name: getattr(self, name) for name in _CUTTING}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Transform:
         """The transform that `to_dict` wrote down."""
-        plain = {"size", "channels", "mean", "std"}
-        if set(data) - set(_LEVELS) not in (plain, plain | set(_CUTTING)):
-            raise SfumatoError(
-                f"a transform holds size, channels, mean and std, got {sorted(data)}", "restore the file"
-            )
+        known = [one.name for one in fields(cls)]
+        if set(data) != set(known):
+            raise SfumatoError(f"a transform holds {', '.join(known)}, got {sorted(data)}", "restore the file")
         return cls(**data)
 
 

@@ -220,15 +220,17 @@ class Tokens:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for a JSON file."""
-        words = {} if self.words is None else {"words": list(self.words)}
-        return {"tokenizer": self.tokenizer, "length": self.length, "vocabulary": self.vocabulary, **words}
+        words = None if self.words is None else list(self.words)
+        return {"tokenizer": self.tokenizer, "length": self.length, "vocabulary": self.vocabulary, "words": words}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Tokens:
         """What `to_dict` wrote down."""
-        if not {"tokenizer", "length", "vocabulary"} <= set(data) <= {"tokenizer", "length", "vocabulary", "words"}:
-            raise SfumatoError(f"tokens hold tokenizer, length and vocabulary, got {sorted(data)}", "restore the file")
-        return cls(**{**data, "words": None if data.get("words") is None else tuple(data["words"])})
+        if set(data) != {"tokenizer", "length", "vocabulary", "words"}:
+            raise SfumatoError(
+                f"tokens hold tokenizer, length, vocabulary and words, got {sorted(data)}", "restore the file"
+            )
+        return cls(**{**data, "words": None if data["words"] is None else tuple(data["words"])})
 
 
 def _hash(word: str) -> int:

@@ -120,9 +120,8 @@ class LocalSGD:
         return self.head == "local" and self.loss == "softmax"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; without what older records lack, where it is as it was then."""
-        new = {"first_head": "random", "temperature": None}
-        return {name: value for name, value in asdict(self).items() if name not in new or value != new[name]}
+        """Plain data."""
+        return asdict(self)
 
 
 class LocalTraining:

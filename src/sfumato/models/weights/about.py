@@ -25,7 +25,7 @@ FARTHEST_MEAN, SMALLEST_STD = 1e3, 1e-6
 MOST_WORDS = 1 << 22
 MOST_WEIGHTS = 1 << 12
 """Members of an ensemble, or weights that a mean is of."""
-REQUIRED = ("model", "classes", "transform", "statement", "test_fraction")
+REQUIRED = ("model", "classes", "transform", "loss", "statement", "test_fraction", "trained_on")
 OF_IMAGES = ("channels", "size")
 """Required too, but of models of texts, whose transform says all."""
 
@@ -94,7 +94,7 @@ _texts, _numbers = _list_of(str), _list_of(int, float)
 
 def _statement(value: Any) -> bool:
     facts = value.get("circumstances", value) if isinstance(value, dict) else None
-    return isinstance(facts, dict) and "epsilon" in value and _texts(facts.get("origins", []))
+    return isinstance(facts, dict) and "epsilon" in value and _texts(facts.get("origins")) and "filtered" in facts
 
 
 def _transform(value: Any) -> bool:

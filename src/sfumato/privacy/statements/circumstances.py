@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from sfumato._checks import SfumatoError, fraction, not_negative, one_of, positive_integer
@@ -43,21 +43,6 @@ ORIGINS = {
 OWN_CODE = ("loss", "optimizer")
 """What of a run may be code of its owner's own, besides the model."""
 
-MAY_BE_ABSENT = (
-    *("published", "kept", "public_examples", "public_filtered", "tokens", "figures", "calibrated_on_public"),
-    *(
-        "class_prevalence",
-        "prevalence",
-        "training_prevalence",
-        "noise_grid",
-        "audit",
-        "audit_directions",
-        "own_loop",
-        "own_code",
-        "steps_lost",
-    ),
-)
-"""What circumstances leave out of their record where it is nothing."""
 _LISTS = ("read", "origins", "kept", "own_code")
 _SHARES = ("class_prevalence", "prevalence", "training_prevalence")
 
@@ -167,18 +152,20 @@ class Circumstances:
         data = asdict(self) | {name: list(getattr(self, name)) for name in _LISTS}
         data |= {name: dict(getattr(self, name)) for name in _SHARES}
         data["figures"] = None if self.figures is None else self.figures.to_dict()
-        return {name: value for name, value in data.items() if value or name not in MAY_BE_ABSENT}
+        return data
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Circumstances:
         """The circumstances that `to_dict` wrote."""
         try:
             search = None if data["search"] is None else Search(**data["search"])
-            lists = {name: tuple(data[name] if name not in MAY_BE_ABSENT else data.get(name, ())) for name in _LISTS}
-            lists |= {name: tuple(data.get(name, {}).items()) for name in _SHARES}
-            figures = None if data.get("figures") is None else NoisyTable.from_dict(data["figures"])
-            grid = None if data.get("noise_grid") is None else NoiseGrid(**data["noise_grid"])
-            fields: dict[str, Any] = {**data, **lists, "search": search, "figures": figures, "noise_grid": grid}
-            return cls(**fields)
+            lists = {name: tuple(data[name]) for name in _LISTS}
+            lists |= {name: tuple(data[name].items()) for name in _SHARES}
+            figures = None if data["figures"] is None else NoisyTable.from_dict(data["figures"])
+            grid = None if data["noise_grid"] is None else NoiseGrid(**data["noise_grid"])
+            if set(data) != {one.name for one in fields(cls)}:
+                raise KeyError
+            known: dict[str, Any] = {**data, **lists, "search": search, "figures": figures, "noise_grid": grid}
+            return cls(**known)
         except (AttributeError, TypeError, KeyError):
             raise SfumatoError("circumstances have missing or unknown fields", "restore the run's own record") from None

@@ -13,7 +13,7 @@ from typing import Any
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.selection import PrivateSelection
 from sfumato.privacy.statements.detection import EPSILONS, curve, detections
-from sfumato.privacy.statements.rounding import ceiling
+from sfumato.privacy.statements.presented import ceiling
 from sfumato.privacy.theorems.composed_gaussian import OneGaussian
 
 FALSE_ALARMS = (0.001, 0.01, 0.1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sfumato.privacy.selection import PrivateSelection
 from sfumato.privacy.statements.circumstances import FACT_NAMES, ORIGINS, Circumstances, Search
 from sfumato.privacy.statements.computed import Computed
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 from sfumato.privacy.statements.wording import Wording
 
 

@@ -1,13 +1,30 @@
-"""What all statements have, whatever they promise: a card in a notebook, and the old access to their fields."""
+"""What all statements have: figures that are never below what they stand for, and a card in a notebook."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
+from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from sfumato._cards import card
-from sfumato._renamed import warn_renamed
-from sfumato.privacy.statements.rounding import rounded_up
+
+
+def rounded_up(value: float, digits: int = 3) -> str:
+    """A figure for a sentence: never below the value.
+
+    >>> rounded_up(2.99961), rounded_up(0.90271), rounded_up(float("inf"))
+    ('3.000', '0.903', 'inf')
+    """
+    return f"{ceiling(value, digits):.{digits}f}" if math.isfinite(value) else "inf"
+
+
+def ceiling(value: float, digits: int) -> float:
+    """The value, rounded up to so many decimals."""
+    if not math.isfinite(value):
+        return value
+    scaled = Decimal(value).scaleb(digits).to_integral_value(ROUND_CEILING)
+    return float(scaled.scaleb(-digits))
 
 
 class Presented:
@@ -30,8 +47,3 @@ class Presented:
             figures = [("epsilon", rounded_up(epsilon)), ("delta", repr(data["delta"]))]
         lines = (f"Not covered ({len(data['not_covered'])})", data["not_covered"])
         return card("Statement", figures, data["sentence"], more=lines)
-
-    def __getitem__(self, name: str) -> Any:
-        """Its field as in statement.json: a loaded model's statement was a dictionary."""
-        warn_renamed(f"statement[{name!r}]", f"statement.to_dict()[{name!r}]")
-        return self.to_dict()[name]

@@ -15,10 +15,8 @@ from sfumato.privacy.statements.computed import Computed
 from sfumato.privacy.statements.curve import beyond_one_point
 from sfumato.privacy.statements.not_covered import not_covered
 from sfumato.privacy.statements.other_units import group_epsilon
-from sfumato.privacy.statements.presented import Presented
-from sfumato.privacy.statements.released import released
-from sfumato.privacy.statements.rounding import ceiling, rounded_up
-from sfumato.privacy.statements.wording import Wording, wording
+from sfumato.privacy.statements.presented import Presented, ceiling, rounded_up
+from sfumato.privacy.statements.wording import Wording, released, wording
 from sfumato.privacy.theorems.selection import Selection
 from sfumato.privacy.theorems.theorem import Theorem
 
@@ -275,9 +273,9 @@ class Statement(Presented):
         >>> Statement.from_dict(written).to_dict() == written
         True
         """
-        if data.get("format", FORMAT) != FORMAT:
+        if (found := data.get("format")) != FORMAT:
             raise SfumatoError(
-                f"format of a statement must be {FORMAT}, got {data['format']!r}",
+                f"format of a statement must be {FORMAT}, got {found!r}",
                 "read it with the version of sfumato that wrote it",
             )
         try:

@@ -25,8 +25,8 @@ def statement_of(data: Mapping[str, Any]) -> Statement | NoPromise:
     try:
         if "plan" in data:
             return Statement.from_dict(data)
-        known: dict[str, Any] = {"published": data["published"], "filtered": data.get("filtered", False)}
-        known["origins"] = tuple(data.get("origins", ()))
+        known: dict[str, Any] = {"published": data["published"], "filtered": data["filtered"]}
+        known["origins"] = tuple(data["origins"])
         if "claimed" in data:
             method, claimed = _METHOD.match(data["sentence"]), data["claimed"]
             if method is None:
@@ -34,7 +34,7 @@ def statement_of(data: Mapping[str, Any]) -> Statement | NoPromise:
             figures = (claimed["epsilon"], claimed["delta"])
             return DisprovedClaim(**known, method=method[1], claimed=figures, reason=data["reason"])
         if "test_public" in data:
-            return NothingPrivate(**known, test_public=data["test_public"], read=tuple(data.get("read", ())))
+            return NothingPrivate(**known, test_public=data["test_public"], read=tuple(data["read"]))
         return ClippedAlone(**known, method=data["method"]) if "method" in data else NoPromise(**known)
     except (AttributeError, KeyError, TypeError):
         raise SfumatoError("a statement lacks what it is made of", "restore it from a copy") from None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 from sfumato.report.plots.drawing import NOTHING, beside, calm
 from sfumato.report.sections.numbers import percent, significant
 from sfumato.report.style import INK, LIGHT, MUTED, RULE, SERIES, figures

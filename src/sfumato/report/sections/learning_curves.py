@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 from sfumato.report.plots.curves import curve, surer_of_mistakes
 from sfumato.report.sections.facts import Evaluation
 from sfumato.report.sections.numbers import percent, significant

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from numbers import Integral, Real
 
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 

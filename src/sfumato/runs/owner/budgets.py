@@ -13,7 +13,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, positive
 from sfumato.privacy import PrivacyFilter
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 from sfumato.randomness import keys
 from sfumato.runs.owner import uses
 from sfumato.runs.owner.account import Account, Reservation, Total, runs

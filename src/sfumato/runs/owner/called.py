@@ -38,7 +38,7 @@ def materials_of(entry: Mapping[str, Any]) -> set[str]:
 
 def places_of(entry: Mapping[str, Any]) -> set[str]:
     """Where they were read from, and what they are called."""
-    return {entry.get("place"), *entry.get("origins", ())} - {None}
+    return {entry["place"], *entry["origins"]} - {None}
 
 
 def together(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato.privacy import PrivacyPlan, PrivateChoice, PrivateSelection
-from sfumato.privacy.statements.rounding import ceiling
+from sfumato.privacy.statements.presented import ceiling
 from sfumato.privacy.unit import Example
 from sfumato.runs.owner import budgets, called, compared, composition, uses
 from sfumato.runs.owner.composition import Together, Use
@@ -19,7 +19,7 @@ class Used:
     """A run, a private search, or a choice by test images.
 
     Args:
-        date: when it began, in UTC; None where an earlier version wrote it down.
+        date: when it began, in UTC.
         run: its identity.
         name: its directory, by the last two names of the path; what else it was; or "" where that is not known.
         kind: "run", "search" or "choice".
@@ -31,7 +31,7 @@ class Used:
         seeded: whether it is by a seed: its plan counts, and it promises nothing.
     """
 
-    date: str | None
+    date: str
     run: str
     name: str
     kind: str
@@ -84,7 +84,7 @@ def spent(materials: Sequence[str], directory: Path | None = None, *, places: Se
         if run not in found:  # one that goes on has further lines, and counts once
             found[run] = _used(entry, use, reserved.get(run, ()))
         if not isinstance(use, PrivateChoice):
-            whose = "" if composition.unit_of(use) == Example.name else str(entry.get(uses.USERS))
+            whose = "" if composition.unit_of(use) == Example.name else entry[uses.USERS]
             plans[run] = (whose, use)
     sums = []
     for own in dict.fromkeys(whose for whose, _ in plans.values()):
@@ -101,7 +101,7 @@ def spent(materials: Sequence[str], directory: Path | None = None, *, places: Se
 
 
 def _used(entry: dict[str, Any], use: Use | PrivateChoice, reserved: tuple[str, ...]) -> Used:
-    known = {"date": entry.get(uses.DATE), "run": entry["run"], "name": entry.get(uses.NAME, ""), "budgets": reserved}
+    known = {"date": entry[uses.DATE], "run": entry["run"], "name": entry.get(uses.NAME, ""), "budgets": reserved}
     known["seeded"] = entry.get(uses.SEEDED, False)
     if isinstance(use, PrivateChoice):
         released = {"kind": "choice", "unit": Example.name, "adjacency": "add-or-remove", "figures": None}

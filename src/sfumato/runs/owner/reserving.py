@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sfumato._checks import SfumatoError
 from sfumato.privacy import PrivacyPlan
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 from sfumato.runs.owner import uses
 from sfumato.runs.owner.account import Account, Reservation, percent, runs
 from sfumato.runs.owner.budgets import WHAT, account_in, names, now, path_of, read_budget, restored

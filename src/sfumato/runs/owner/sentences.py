@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from sfumato.data import Source
 from sfumato.privacy import PrivacyPlan
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 from sfumato.runs.owner.composition import Together, Use, adjacency_of, side_by_side, together, unit_of
 from sfumato.runs.owner.uses import other_assignments, plans, seeded
 

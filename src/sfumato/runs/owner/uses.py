@@ -38,7 +38,7 @@ BUDGET = "budget"
 SEEDED = "seeded"
 """The field of a run whose randomness follows from a seed: its plan counts, and it promises nothing."""
 DATE, NAME = "date", "name"
-"""When a line was written, in UTC, and what the run is called; lines of earlier versions have neither."""
+"""When a line was written, in UTC, and what the run is called."""
 
 
 def record(
@@ -68,10 +68,9 @@ def record(
     whose = {} if unit_of(use) == Example.name else {USERS: users}
     published = {} if figures is None else {FIGURES: figures}
     kind = "plan" if isinstance(use, PrivacyPlan) else "selection"
-    called = {NAME: name} if name else {}
-    called |= {} if budget is None else {BUDGET: budget}
-    drawn = {SEEDED: True} if seeded else {}
-    _append({"run": run, **called, **drawn, **whose, **published, kind: use.to_dict()}, materials, places, directory)
+    named = {} if budget is None else {BUDGET: budget}
+    entry = {"run": run, NAME: name, **named, SEEDED: seeded, **whose, **published, kind: use.to_dict()}
+    _append(entry, materials, places, directory)
 
 
 def record_choice(
@@ -89,7 +88,7 @@ def _append(entry: Mapping[str, Any], materials: Sequence[str], places: Sequence
         )
     path = (directory or keys.home()) / FILE
     data = dict(zip(("data", "pixels"), materials, strict=False))
-    where = {"place": places[0] if places else None, **({"origins": list(places[1:])} if places[1:] else {})}
+    where = {"place": places[0] if places else None, "origins": list(places[1:])}
     try:
         standing.begin(path.parent)
         descriptor = open_bytes(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -110,9 +109,8 @@ def _append(entry: Mapping[str, Any], materials: Sequence[str], places: Sequence
 
 
 def places_of(record: Mapping[str, Any]) -> tuple[str, ...]:
-    """`Source.places` of a run by its settings.json; of one by an earlier version its source as it was asked for."""
-    spec = record["request"].get("source", {}).get("spec")
-    return tuple(record.get("places", () if spec is None else (spec,)))
+    """`Source.places` of a run by its settings.json."""
+    return tuple(record["places"])
 
 
 def plans(
@@ -191,12 +189,12 @@ def _known(materials: Sequence[str], directory: Path | None, places: Sequence[st
             found[entry["run"]] = _Known(None, None, use.epsilon)
             continue
         # Of data that were changed since, at one place, whose they are is taken to be said in one way.
-        users = frozenset([entry.get(USERS)]) if known and unit_of(use) != Example.name else None
+        users = frozenset([entry[USERS]]) if known and unit_of(use) != Example.name else None
         before, published = found.get(entry["run"]), entry.get(FIGURES)
         if before is not None:  # it went on: what it was before counts all the same
             users = None if users is None or before.users is None else users | before.users
             published = max((one for one in (published, before.figures) if one is not None), default=None)
-        found[entry["run"]] = _Known(use, users, published, entry.get(SEEDED, False))
+        found[entry["run"]] = _Known(use, users, published, entry[SEEDED])
     return found
 
 
@@ -243,13 +241,13 @@ def _read(directory: Path | None) -> list[tuple[dict[str, Any], Use | PrivateCho
             continue
         try:
             entry = parse_json(line)
-            if entry.get(AFTER, _code(before)) != _code(before):
+            if entry[AFTER] != _code(before):
                 raise ValueError("it does not follow the line before it")
             before = line
             use = _use_of(entry)
             if all_runs.setdefault(entry["run"], use) != use:
                 raise ValueError("its run has another plan above")
-            hash((entry["data"], entry.get("pixels"), entry.get("place"), *entry.get("origins", ())))  # for `_known`
+            hash((entry["data"], entry.get("pixels"), entry["place"], *entry["origins"]))  # for `_known`
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SfumatoError(
                 f"line {number} of the list of runs {path} cannot be read ({error!r}), so what your runs cost together "

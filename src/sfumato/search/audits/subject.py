@@ -169,7 +169,7 @@ def of_run(directory: str | PathLike[str], *, model: nn.Module | str | None = No
         raise SfumatoError(f"{run.path} was trained without privacy and promises nothing", "there is nothing to audit")
     if "embedding" in record:
         raise SfumatoError(f"{run.path} holds a training of embeddings", "audit a run of sfumato train")
-    if "loss" in record.get("code", {}):
+    if "loss" in record["code"]:
         raise SfumatoError(f"{run.path} was trained by a loss of its owner's own", "audit a run of a named loss")
     settings, loaded = Settings.from_dict(record["settings"]), load(directory, model=model)
     module, transform = loaded.module, loaded.transform

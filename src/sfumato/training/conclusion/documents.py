@@ -10,7 +10,7 @@ from typing import Any
 from sfumato._checks import SfumatoError
 from sfumato.data import Tokens
 from sfumato.privacy import PrivacyPlan
-from sfumato.privacy.statements.rounding import rounded_up
+from sfumato.privacy.statements.presented import rounded_up
 from sfumato.report import Documented, assessment, model_card
 from sfumato.runs import Loaded
 from sfumato.runs import directory as names

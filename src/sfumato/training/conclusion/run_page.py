@@ -75,7 +75,7 @@ def report(run: RunDirectory, *, public: bool = False, total: bool = False) -> s
 
 def _environment(record: Mapping[str, Any]) -> dict[str, Any]:
     """Where the run took place; of one that went on elsewhere what was other there, and from which step on."""
-    shown = record["environment"] | {k: v for k, v in record["performance"].items() if k != "ways"}
+    shown = record["environment"] | {k: v for k, v in record["performance"].items() if k != "methods"}
     for later in record.get(pins.WENT_ON, ()):
         own = {name: value for name, value in later.items() if name != "step" and not name.startswith("digest of ")}
         changed = {

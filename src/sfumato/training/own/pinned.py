@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.experiment.settings import Performance
 from sfumato.models.weights.about import OWN_LOOP
@@ -76,9 +75,7 @@ def key_of(seed: int | None, record: Mapping[str, Any], plan: PrivacyPlan, model
     """
     if seed is None:
         return RunKey.fresh()
-    decided = {name: record[name] for name in _BOUND}
-    if (precision := record["performance"]["precision"]) != _devices.PRECISIONS[0]:
-        decided["precision"] = precision
+    decided = {name: record[name] for name in _BOUND} | {"precision": record["performance"]["precision"]}
     weights = pins.weights_digest(model.state_dict())
     return RunKey.from_seed(seed, json.dumps([plan.fingerprint, weights, decided], sort_keys=True))
 

@@ -120,7 +120,7 @@ class PrivateSteps:
             loss,
             max_norm=plan.max_norm,
             template=template,
-            methods=recorded.ways if recorded else None,
+            methods=recorded.methods if recorded else None,
             capture=capture,
         )
         micro_batch = self._checked(loss, template or _synthetic(records), start)
@@ -129,7 +129,7 @@ class PrivateSteps:
             threads=threads,
             micro_batch=micro_batch,
             precision=precision_of(start),
-            ways=self._gradient.methods,
+            methods=self._gradient.methods,
         )
         facts = with_noise(facts, noise, plan, self._gradient.zeros(), alone=micro_batch == 1)
         known = pinned.record_of(model, optimizer, records, facts, self.performance, with_state)

@@ -41,8 +41,8 @@ class ByTime(Part):
 
     @classmethod
     def recorded(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """The clock of a run's record; runs that were begun before there were clocks have none."""
-        return {"clock": Clock(**record["clock"])} if record.get("clock") else {}
+        """The clock of a run's record."""
+        return {"clock": Clock(**record["clock"])} if record["clock"] else {}
 
     @property
     def draws(self) -> dict[str, np.ndarray]:
@@ -51,7 +51,7 @@ class ByTime(Part):
 
     @property
     def keyed(self) -> dict[str, dict[str, Any]]:
-        """The clock, where there is one."""
+        """The clock; nothing in its place where there is none."""
         return {"clock": {} if self.clock is None else self.clock.to_dict()}
 
     def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:

@@ -52,7 +52,7 @@ class KeptWeights(Part):
     @classmethod
     def recorded(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
         """As many as the run began with."""
-        return {"keep": len(record["circumstances"].get("kept", ()))}
+        return {"keep": len(record["circumstances"]["kept"])}
 
     def with_model(self, module: nn.Module, transform: Preparation) -> KeptWeights:
         """With the steps, by rule from the size of what is trained."""

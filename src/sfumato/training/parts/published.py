@@ -75,7 +75,7 @@ class PublishedFigures(Part):
     @classmethod
     def recorded(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
         """The epsilon that the run began with."""
-        figures = record["circumstances"].get("figures")
+        figures = record["circumstances"]["figures"]
         rule = {"operating_point": record["operating_point"]["rule"]} if "operating_point" in record else {}
         return {} if figures is None else {"report_epsilon": figures["epsilon"], **rule}
 

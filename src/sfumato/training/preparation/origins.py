@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from sfumato import models
-from sfumato._checks import SfumatoError
 from sfumato.data import Source
 from sfumato.experiment.settings import Settings
 from sfumato.runs import checkpoint
@@ -51,7 +50,5 @@ def _origins_of_file(weights: str) -> tuple[str, ...]:
     if statement is None:
         return ("file",)
     facts = statement.get("circumstances", statement)
-    if "origins" not in facts or "filtered" not in facts:
-        raise SfumatoError(f"{path} does not tell what stands behind its weights", "train it again with this version")
     run = "public run" if "plan" not in statement else "private run" if statement["promises"] else "seeded run"
     return tuple(sorted({run, *facts["origins"], *(["filtered data"] if facts["filtered"] else [])}))

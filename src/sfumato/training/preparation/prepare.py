@@ -82,11 +82,9 @@ def prepare(
         return build(own.model, source, settings, key, examples=examples)
 
     def keyed_by(weights: str) -> tuple[Any, ...]:
-        return (
-            *(plan.fingerprint, source.fingerprint, source.features, weights, settings.to_dict(), candidate),
-            *([] if precision == _devices.PRECISIONS[0] else [precision]),
-            *(value for part in parts for value in part.keyed.values() if value),
-        )
+        keyed = {name: value for part in parts for name, value in part.keyed.items()}
+        of_data = (source.fingerprint, source.features)
+        return (plan.fingerprint, *of_data, weights, settings.to_dict(), candidate, precision, keyed)
 
     known = begun(source, settings, start, built, own=own, kind=PRIVATE, steps=plan.steps, keyed_by=keyed_by)
     module, device = known["module"], known["performance"].device
@@ -99,7 +97,7 @@ def prepare(
     facts = with_noise(facts, settings.noise, plan, gradient.zeros(), alone=micro_batch == 1)
     for part in parts:
         facts = part.circumstances(facts)
-    known["performance"] = replace(known["performance"], micro_batch=micro_batch, ways=gradient.methods)
+    known["performance"] = replace(known["performance"], micro_batch=micro_batch, methods=gradient.methods)
     job = PrivateJob(
         **known,
         gradient=gradient,
@@ -208,7 +206,7 @@ def _gradient(
         loss,
         max_norm=plan.max_norm,
         views=settings.augmentation.views,
-        methods=recorded.ways if recorded else None,
+        methods=recorded.methods if recorded else None,
         **options,
     )
     return gradient, shape

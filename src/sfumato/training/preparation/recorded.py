@@ -135,7 +135,7 @@ def _declared(path: str, record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _refuse_missing(path: str, record: Mapping[str, Any], own: OwnCode, *, source: bool) -> None:
     """Refuse a run whose code or data were objects of the caller's that are not given, or were none that are."""
-    needed = {*record.get("code", {}), *(["model"] if record["settings"]["model"] == "module" else [])}
+    needed = {*record["code"], *(["model"] if record["settings"]["model"] == "module" else [])}
     missing = sorted(needed - own.given) + ([] if source else ["source"])
     if missing:
         raise SfumatoError(

@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato._files import write
 from sfumato.experiment import as_recipe
-from sfumato.experiment.settings import Performance
 from sfumato.privacy import Ledger, PrivacyPlan
 from sfumato.privacy.ledger import LOST, OPENING, is_release, open_with_salt, openings
 from sfumato.privacy.statements import computed
@@ -113,7 +111,7 @@ def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, going_on: bool = 
     if going_on:
         compare_draws(recorded, present, where=where)
     pins.compare("code", recorded.get("code", {}), present.get("code", {}), remedy=again, where=where)
-    for name, value in (job.further | job.keyed).items():  # runs that were begun before there were such have none
+    for name, value in (job.further | job.keyed).items():
         pins.compare(name, recorded.get(name, {}), value, remedy=again, where=where)
     if isinstance(job, PrivateJob):
         pins.compare("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again, where=where)
@@ -130,8 +128,7 @@ def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, going_on: bool = 
 
 def as_compared(performance: Mapping[str, Any]) -> dict[str, Any]:
     """What of a run's performance must be the same again."""
-    every = {"precision": Performance.precision} | dict(performance)
-    return {name: value for name, value in every.items() if name not in pins.FREE}
+    return {name: value for name, value in performance.items() if name not in pins.FREE}
 
 
 def compare_draws(recorded: Mapping[str, Any], present: Mapping[str, Any], *, where: str) -> None:
@@ -284,7 +281,5 @@ def _opening(job: PrivateJob, identity: str, functions: Mapping[str, str]) -> di
         functions: as recorded (`Job.functions`).
     """
     decided = (job.settings.to_dict(), job.transform.to_dict(), dict(functions), job.source.features, job.candidate)
-    decided += tuple(value for value in job.keyed.values() if value)
-    decided += (job.further,) if job.further else ()
-    decided += () if job.performance.precision == _devices.PRECISIONS[0] else (job.performance.precision,)
+    decided += (job.keyed, job.further, job.performance.precision)
     return commitment.opening(job.plan, identity, data=job.source.fingerprint, decided=decided)

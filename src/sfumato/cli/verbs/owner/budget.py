@@ -116,7 +116,7 @@ def total_of(account: Account) -> str:
 
 def show(account: Account) -> None:
     """A budget and its history."""
-    from sfumato.privacy.statements.rounding import rounded_up
+    from sfumato.privacy.statements.presented import rounded_up
     from sfumato.runs.owner.account import history, percent
     from sfumato.runs.owner.reserving import lost_words
 

@@ -37,7 +37,7 @@ class Runs(PrintsJson):
 
     def run(self) -> None:
         """Look and print."""
-        from sfumato.privacy.statements.rounding import rounded_up
+        from sfumato.privacy.statements.presented import rounded_up
         from sfumato.runs import glance
 
         found = glance.below(self.what)

@@ -70,7 +70,7 @@ class Spent(PrintsJson, SourceChoices):
 
 def show(what: str, found: History) -> None:
     """The history as a table, and its sums in words."""
-    from sfumato.privacy.statements.rounding import rounded_up
+    from sfumato.privacy.statements.presented import rounded_up
     from sfumato.runs.owner.account import runs
     from sfumato.runs.owner.sentences import of_seeded
 
@@ -79,7 +79,7 @@ def show(what: str, found: History) -> None:
         return
     rows = [
         (
-            one.date or "before dates were kept",
+            one.date,
             one.name or one.run[:12],
             one.kind,
             one.unit,
