@@ -106,11 +106,7 @@ class ClippedGradient(Bounded):
         views: int = 1,
         methods: Mapping[str, str] | None = None,
         template: Examples | None = None,
-<<<<<<< HEAD
         capture: bool = False,
-        ways: Mapping[str, str] | None = None,
-=======
->>>>>>> w-b
     ):
         if not isinstance(model, nn.Module):
             raise SfumatoError(f"model must be a torch.nn.Module, got {type(model).__name__}", "wrap it in a module")
