@@ -323,7 +323,7 @@ def test_a_body_that_freezes_parameters_is_refused(data, tmp_path):
         ("secure_mode", "it is noise=secure"),
         ("lr", "give it to the optimizer"),
         ("poisson_sampling", "leave it out: a plan samples by Poisson"),
-        ("anything", "give one of batch_size, budget, data,"),
+        ("anything", "give one of batch_size, budget, capture, data,"),
     ],
 )
 def test_arguments_of_other_tools_are_answered(data, tmp_path, name, remedy):
