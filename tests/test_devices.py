@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from contextlib import contextmanager
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -36,6 +38,29 @@ def test_an_error_before_torch_is_there_is_told_apart_without_it(monkeypatch):
         patch.setitem(sys.modules, "torch", None)
         assert not _devices.exhausted(ImportError("libtorch.so is missing"))
         assert _devices.exhausted(MemoryError())
+
+
+def test_a_device_is_asked_whether_it_has_bfloat16_in_hardware_and_the_cpu_is_not(monkeypatch):
+    monkeypatch.setattr(torch, "get_device_module", mock.Mock(side_effect=AssertionError))
+    assert not _devices.has_bfloat16("cpu")
+    current = []
+
+    class Module:
+        """Its second device has it, its first one emulates it."""
+
+        @contextmanager
+        def device(self, device):
+            current.append(device.index or 0)
+            yield
+            current.pop()
+
+        def is_bf16_supported(self, including_emulation=True):
+            return including_emulation or current[-1] == 1
+
+    monkeypatch.setattr(torch, "get_device_module", lambda device: Module())
+    assert [_devices.has_bfloat16(name) for name in ("cuda", "cuda:0", "cuda:1")] == [False, False, True]
+    monkeypatch.setattr(torch, "get_device_module", lambda device: object())
+    assert not _devices.has_bfloat16("mps")
 
 
 @pytest.fixture

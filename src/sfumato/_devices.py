@@ -148,6 +148,19 @@ def has_own_forms(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
+def has_bfloat16(name: str) -> bool:
+    """Whether an accelerator multiplies matrices of bfloat16 in hardware. The CPU is not asked: see docs/engine.md."""
+    import torch
+
+    if (device := torch.device(name)).type == "cpu":
+        return False
+    module: Any = torch.get_device_module(device)
+    if not hasattr(module, "is_bf16_supported"):
+        return False
+    with module.device(device):
+        return module.is_bf16_supported(including_emulation=False)
+
+
 def exhausted(error: BaseException) -> bool:
     """Whether an error says that memory, the machine's or an accelerator's, was not enough."""
     if isinstance(error, MemoryError):
