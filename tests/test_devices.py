@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from contextlib import contextmanager
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -36,6 +38,29 @@ def test_an_error_before_torch_is_there_is_told_apart_without_it(monkeypatch):
         patch.setitem(sys.modules, "torch", None)
         assert not _devices.exhausted(ImportError("libtorch.so is missing"))
         assert _devices.exhausted(MemoryError())
+
+
+def test_a_device_is_asked_whether_it_has_bfloat16_in_hardware_and_the_cpu_is_not(monkeypatch):
+    monkeypatch.setattr(torch, "get_device_module", mock.Mock(side_effect=AssertionError))
+    assert not _devices.has_bfloat16("cpu")
+    current = []
+
+    class Module:
+        """Its second device has it, its first one emulates it."""
+
+        @contextmanager
+        def device(self, device):
+            current.append(device.index or 0)
+            yield
+            current.pop()
+
+        def is_bf16_supported(self, including_emulation=True):
+            return including_emulation or current[-1] == 1
+
+    monkeypatch.setattr(torch, "get_device_module", lambda device: Module())
+    assert [_devices.has_bfloat16(name) for name in ("cuda", "cuda:0", "cuda:1")] == [False, False, True]
+    monkeypatch.setattr(torch, "get_device_module", lambda device: object())
+    assert not _devices.has_bfloat16("mps")
 
 
 @pytest.fixture
@@ -160,56 +185,3 @@ def test_each_process_needs_an_accelerator_of_its_own(seen):
         _devices.one_each(3, "cuda")
     with pytest.raises(SfumatoError, match=r"processes is 2, .* and device cuda:1 is one"):
         _devices.one_each(2, "cuda:1")
-
-
-def tree(root, files):
-    """A made-up /proc and /sys."""
-    for name, content in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(f"{content}\n")
-    return root
-
-
-GROUPS = {
-    "a container with groups of its own": (
-        {"proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": 7 << 20},
-        7 << 20,
-    ),
-    "the least along the hierarchy": (
-        {
-            "proc/self/cgroup": "0::/user.slice/job/inner",
-            "sys/fs/cgroup/user.slice/memory.max": 9 << 20,
-            "sys/fs/cgroup/user.slice/job/memory.max": 5 << 20,
-            "sys/fs/cgroup/user.slice/job/inner/memory.max": "max",
-        },
-        5 << 20,
-    ),
-    "the first version, with the machine's path in a container": (
-        {
-            "proc/self/cgroup": "4:cpu,cpuacct:/docker/0123\n3:memory:/docker/0123\n0::/",
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": 6 << 20,
-        },
-        6 << 20,
-    ),
-    "the first version without a limit": (
-        {"proc/self/cgroup": "3:memory:/", "sys/fs/cgroup/memory/memory.limit_in_bytes": 2**63 - 4096},
-        None,
-    ),
-    "nothing that can be read": ({"proc/self/cgroup": "nonsense"}, None),
-    "nothing at all": ({}, None),
-}
-
-
-@pytest.mark.parametrize("kind", GROUPS)
-def test_a_container_has_less_memory_than_its_machine(kind, tmp_path):
-    files, limit = GROUPS[kind]
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    alone = _devices.memory_limit(tmp_path / "nothing")
-    assert alone <= machine
-    assert _devices.memory_limit(tree(tmp_path, files)) == (alone if limit is None else limit)
-
-
-def test_a_limit_on_addresses_is_one_on_memory(tmp_path, monkeypatch):
-    resource = pytest.importorskip("resource")
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (3 << 20, resource.RLIM_INFINITY))
-    assert _devices.memory_limit(tmp_path) == 3 << 20

@@ -17,7 +17,7 @@ import sfumato
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "sfumato"
 FLOORS = [
-    {"_cards", "_checks", "_choices", "_devices", "_files", "_systems"},
+    {"_cards", "_checks", "_choices", "_devices", "_files", "_memory", "_systems"},
     {"privacy", "gradients", "data", "models", "optim", "averaging", "audit"},
     {"randomness"},
     {"report"},
@@ -58,7 +58,8 @@ def files() -> list[Path]:
     return sorted(
         path
         for path in PACKAGE.rglob("*.py")
-        if path.parent != PACKAGE or path.name in ("_checks.py", "_devices.py", "_files.py", "_systems.py")
+        if path.parent != PACKAGE
+        or path.name in ("_checks.py", "_devices.py", "_files.py", "_memory.py", "_systems.py")
     )
 
 

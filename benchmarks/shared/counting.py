@@ -258,6 +258,7 @@ def _register() -> None:
     everything = torch.library.Library("_", "IMPL")
     some = torch.library.Library("aten", "IMPL")
     everything.fallback(lambda function, *a, **k: _run(function, a, k), "PrivateUse1")
+    everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")  # which then casts nothing
 
     # Asked for from C++ below any mode, by indexing with a list among others.
     def empty_strided(size: Any, stride: Any, dtype: Any = None, **_: Any) -> Tensor:

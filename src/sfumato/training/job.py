@@ -130,6 +130,7 @@ class PrivateJob(Job):
         input_shape: of one view of one example, as `gradient` takes it.
         candidate: whether the run is a candidate of a private selection: then it is not measured on its way, and the
             owner's list of uses counts the search instead of it.
+        notes: what a rule has chosen for this machine, to be told before the run begins.
     """
 
     gradient: ClippedGradient | UserGradient
@@ -137,6 +138,7 @@ class PrivateJob(Job):
     circumstances: Circumstances
     input_shape: Shape
     candidate: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def synthetic_targets(self) -> Tensor | None:

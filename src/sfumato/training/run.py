@@ -250,7 +250,7 @@ def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
     if isinstance(job, PublicJob):
         return
     source = job.source
-    yield from (f"note: {note}" for note in reading.notes(source))
+    yield from (f"note: {note}" for note in (*reading.notes(source), *job.notes))
     if (note := sentences.before(source, job.plan, seeded=job.circumstances.seeded)) is not None:
         yield note
     known = {"places": source.places, "users": source.assignment}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sfumato import EMA, PrivacyPlan, SfumatoError, open_source, train
+from sfumato import EMA, PrivacyPlan, SfumatoError, _devices, open_source, train
 from sfumato.randomness.noise import Noise
 from sfumato.runs.owner import uses
 from sfumato.search.audits import many, shadow
@@ -94,6 +94,17 @@ def test_any_model_is_attacked_by_models_trained_one_by_one(chance, spots, tmp_p
         shadow.shadow(tmp_path / "run", 4, source=spots)
     with pytest.raises(SfumatoError, match="shadows must be"):
         shadow.shadow(tmp_path / "run", 0, source=chance)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_shadow_models_are_trained_in_the_precision_of_the_run(chance, tmp_path, monkeypatch, precision):
+    """On a device whose rule is the other one."""
+    train("cnn", chance, planned(1.0, steps=1), directory=tmp_path / "run", **RECIPE, precision=precision)
+    met, right = [], shadow.prepare
+    monkeypatch.setattr(_devices, "has_bfloat16", lambda name: precision == "float32")
+    monkeypatch.setattr(shadow, "prepare", lambda *given, **named: (met.append(right(*given, **named)), met[-1])[1])
+    shadow.shadow(tmp_path / "run", 4, source=chance, seed=0)
+    assert {job.performance.precision for job in met} == {precision}
 
 
 def test_each_record_is_in_half_of_the_models_and_each_model_has_half_of_the_records():

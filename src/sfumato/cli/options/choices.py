@@ -272,7 +272,8 @@ class PrivateChoices(Units, PairOfRecords, NoiseMade, Budget, ClassShares, Norma
     micro_batch: WholeByRule = None
     """The most examples in memory at once."""
     precision: Precision = None
-    """What matrix products and convolutions are computed in; norms, sums and noise stay as precise."""
+    """What matrix products and convolutions are computed in; norms, sums and noise stay as precise. By rule bfloat16
+    where a GPU has it in hardware and a network is trained as a whole, else float32."""
 
     @property
     def experiment(self) -> Experiment:

@@ -79,7 +79,7 @@ def _versions() -> Iterator[Finding]:
 
 def _machine() -> Iterator[Finding]:
     """Where a run would be computed."""
-    from sfumato._devices import memory_limit
+    from sfumato._memory import memory_limit
 
     try:
         from sfumato.training.preparation.prepare import default_threads

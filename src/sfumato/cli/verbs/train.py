@@ -109,7 +109,7 @@ class Train(Observed, Together, PrivateChoices):
             progress.report(note)
         for note in () if run.exists else overlaps(job):
             progress.report(note)
-        for note in reading.notes(job.source):
+        for note in (*reading.notes(job.source), *job.notes):
             progress.report(f"note: {note}")
         for note in (note for part in job.parts for note in part.notes(job.source, job.plan)):
             progress.report(note)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.lib import format
 
 from sfumato._checks import SfumatoError
-from sfumato._devices import memory_limit
 from sfumato._files import refuse_special
+from sfumato._memory import memory_limit
 from sfumato.data import paths
 from sfumato.data.subsets.filtered import MARK
 

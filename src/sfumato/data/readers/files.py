@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sfumato._checks import SfumatoError
-from sfumato._devices import memory_limit
+from sfumato._memory import memory_limit
 from sfumato.data import classes as class_lists
 from sfumato.data.declared import Declared, Order, Pixels, check_size
 from sfumato.data.identity.codes import LENGTH, pixel_code, stored_code, user_code

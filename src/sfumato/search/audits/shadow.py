@@ -21,7 +21,7 @@ from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import CachedRecords, Part, Preparation, Source
 from sfumato.evaluation import accuracy
 from sfumato.experiment import users
-from sfumato.experiment.settings import Settings
+from sfumato.experiment.settings import Performance, Settings
 from sfumato.models.losses import exclusive
 from sfumato.observers.notebook import shown
 from sfumato.observers.progress import Progress, Silence
@@ -106,6 +106,7 @@ def shadow(
     key = RunKey.fresh() if seed is None else RunKey.from_seed(seed, f"shadow models of {record['run']}")
     question = Question.drawn(source, shadows, key)
     about, around = replace(settings, seed=None), registry.recorded(record, str(run.path))
+    around["precision"] = Performance.from_dict(record["performance"]).precision
 
     def job_of(own: Source) -> PrivateJob:
         return prepare(None, own, plan, about, threads=1, **around)

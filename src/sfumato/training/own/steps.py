@@ -37,7 +37,8 @@ from sfumato.training.own.optimizers import refuse_foreign, refuse_unfit
 from sfumato.training.own.records import OwnRecords
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.noise import noise_named, with_noise
-from sfumato.training.preparation.prepare import precision_of, settled_on, size_micro_batch
+from sfumato.training.preparation.precision import precision_of
+from sfumato.training.preparation.prepare import settled_on, size_micro_batch
 from sfumato.training.preparation.start import Start, known_micro_batch
 from sfumato.training.step import PrivateStep, descend
 

@@ -50,8 +50,9 @@ def estimate(job: PrivateJob) -> Estimate:
     synthetic = [inputs, torch.from_numpy(job.source.synthetic_labels(count)).to(job.device).unflatten(0, lead)]
     if each is not None:
         synthetic.append(torch.full(lead, 1 / each, device=job.device))
-    job.gradient(*(values[:1] for values in synthetic))
-    one = seconds_of(job, lambda: job.gradient(*synthetic)) / count
+    with _devices.computing(job.performance.device, job.performance.precision):
+        job.gradient(*(values[:1] for values in synthetic))
+        one = seconds_of(job, lambda: job.gradient(*synthetic)) / count
     noise = noise_of(job.settings, job.plan, RunKey.fresh(), max_norm=1.0)
     nothing = GridSum(job.gradient.zeros(), max_norm=1.0)
     drawing = seconds_of(job, lambda: noise.add(noise.taken(nothing), 0, noise.begin()))

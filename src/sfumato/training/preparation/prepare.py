@@ -33,6 +33,7 @@ from sfumato.training.parts.registry import parts_of, split
 from sfumato.training.preparation.building import build, transform_for
 from sfumato.training.preparation.noise import with_noise
 from sfumato.training.preparation.origins import origins, trained_on
+from sfumato.training.preparation.precision import precision_of, with_precision
 from sfumato.training.preparation.start import Context, Machine, Start, known_micro_batch
 from sfumato.training.started import local_count
 from sfumato.training.steps import PRIVATE
@@ -76,6 +77,7 @@ def prepare(
         source = part.kept_from(source)
     examples = next((part.examples for part in parts if part.examples is not None), None)
 
+    start, notes = with_precision(start, source, settings, own)
     precision = precision_of(start)
 
     def built(key: RunKey) -> nn.Module:
@@ -106,6 +108,7 @@ def prepare(
         input_shape=shape,
         trunk=trunk,
         candidate=candidate is not None,
+        notes=notes,
         parts=parts,
     )
     check(job)
@@ -283,12 +286,6 @@ def circumstances(
         published=source.published and source.public,
         tokens=None if source.tokens is None else source.tokens.described,
     )
-
-
-def precision_of(start: Start) -> str:
-    """Of a step's products: as asked for, else as recorded, else float32."""
-    recorded = start.unfinished.recorded
-    return start.machine.precision or (recorded.precision if recorded else _devices.PRECISIONS[0])
 
 
 def settled_on(start: Start) -> tuple[str, int]:

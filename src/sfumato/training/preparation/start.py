@@ -25,7 +25,8 @@ class Machine:
         device: "cpu", or an accelerator as torch names it: "cuda", "cuda:N", "xpu".
         threads: CPU threads of torch.
         micro_batch: the most examples in memory at once.
-        precision: "float32", or "bfloat16" for the matrix products and convolutions of a step.
+        precision: "float32", or "bfloat16" for the matrix products and convolutions of a step. The rule is that of
+            `preparation.precision`, for named networks; others take float32.
     """
 
     device: str | None = None
