@@ -33,10 +33,9 @@ from sfumato.privacy.participation import (
     TruncatedPoisson,
 )
 from sfumato.privacy.theorems.composed_gaussian import ComposedGaussian
-from sfumato.privacy.theorems.cyclic_banded import CyclicBanded
 from sfumato.privacy.theorems.drifting_gaussian import DriftingGaussian
 from sfumato.privacy.theorems.mixture_of_gaussians import MixtureOfGaussians
-from sfumato.privacy.theorems.poisson_gaussian import PoissonGaussian, TruncatedGaussian
+from sfumato.privacy.theorems.poisson_gaussian import CyclicBanded, PoissonGaussian, TruncatedGaussian
 from sfumato.privacy.theorems.theorem import Plan, Theorem
 from sfumato.privacy.theorems.toeplitz import ToeplitzGaussian
 from sfumato.privacy.theorems.tree_aggregation import TreeAggregation
