@@ -1,8 +1,9 @@
 """Epsilon from scratch, between two bounds, and whether it bears out what a statement says.
 
-Not by dp-accounting, and not by its method: losses are rounded to the nearest point of a grid and not upwards, with
-their mean kept, and the sum's rounding error is bounded by Hoeffding's inequality, as a privacy random variable
-accountant does it (Gopi, Lee and Wutschitz 2021, arXiv 2106.02848, theorem 5).
+One Gaussian has a closed form, and sampled steps are sums of losses. Not by dp-accounting, and not by its method:
+losses are rounded to the nearest point of a grid and not upwards, with their mean kept, and the sum's rounding error is
+bounded by Hoeffding's inequality, as a privacy random variable accountant does it (Gopi, Lee and Wutschitz 2021, arXiv
+2106.02848, theorem 5).
 """
 
 from __future__ import annotations
