@@ -1,13 +1,27 @@
-"""One forward pass on blank images, so that a model that doesn't fit is refused before anything is spent."""
+"""A model in evaluation mode for a while, and one forward pass on blank images that refuses what doesn't fit."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
-from sfumato.models.evaluating import evaluating
 from sfumato.models.logits import giving_logits, holds_logits
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """The module in evaluation mode; all of its parts have their own modes again afterwards."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 def check_shapes(name: str, model: nn.Module, *, classes: int, shape: tuple[int, ...] | Tensor) -> nn.Module:
