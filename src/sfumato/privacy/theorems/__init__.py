@@ -1,4 +1,4 @@
-"""Which theorem speaks for which plan. One table, one file for each row, with the row's own mathematics.
+"""Which theorem speaks for which plan. One table, and a file for each family, with its mathematics.
 
 A combination that has no row is refused, and the refusal names those nearest to it. dp-accounting's accountants differ
 in their conventions (only its PLD doubles the sensitivity under replace-one, for instance), so every row builds its
