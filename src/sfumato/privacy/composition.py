@@ -58,7 +58,7 @@ class Repeated:
         """From dp-accounting's masses of one step's losses."""
         import numpy as np
 
-        from sfumato.privacy.theorems.sampled_losses import Dots
+        from sfumato.privacy.theorems.dots import Dots
 
         dense, subtracted = curve.to_dense_pmf(), not isinstance(curve, Dots)
         kept = np.flatnonzero(dense._probs > 0)

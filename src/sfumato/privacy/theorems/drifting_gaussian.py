@@ -170,7 +170,7 @@ def _removed(sigma: float, q: float, width: float) -> Any:
     import numpy as np
     from scipy.special import ndtr
 
-    from sfumato.privacy.theorems.sampled_losses import dots
+    from sfumato.privacy.theorems.dots import dots
 
     step = _OneStep(sigma, q)
     low, _, epsilons = grid(step.ends[0], step.ends[1], width)
@@ -184,7 +184,7 @@ def _added(sigma: float, q: float, width: float) -> Any:
     import numpy as np
     from scipy.special import ndtr
 
-    from sfumato.privacy.theorems.sampled_losses import dots
+    from sfumato.privacy.theorems.dots import dots
 
     step = _OneStep(sigma, q)
     low, _, epsilons = grid(-step.ends[1], -step.ends[0], width)

@@ -96,7 +96,7 @@ class MixedGaussians(Repeated):
         from dp_accounting.pld import privacy_loss_distribution
         from scipy.special import log_ndtr, logsumexp
 
-        from sfumato.privacy.theorems.sampled_losses import dots
+        from sfumato.privacy.theorems.dots import dots
 
         counts, masses, lost = _weights(self.records, self.probability)
         sigma, curve = self.sigma, _curve(self.sigma, self.probability, self.records)
