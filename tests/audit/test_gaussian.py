@@ -14,8 +14,8 @@ from scipy.stats import binom
 
 from sfumato import PrivacyPlan, SfumatoError
 from sfumato.audit import at_least, at_most, delta_of, epsilon_of, mu_of, white_box
+from sfumato.audit.curve import epsilon_of_mixture
 from sfumato.audit.gaussian import CELLS, mu_shown, refuted
-from sfumato.audit.mixture import epsilon_of_mixture
 
 
 def observed(mu: float, n: int, seed: int = 0, q: float = 1.0, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:

@@ -61,7 +61,7 @@ def test_a_recipe_may_declare_it_and_the_command_line_the_other(call, xrays, qui
     call(f"train a.toml {quick} --seed 1 --bit-depth 12 --output b")
     a, b = (json.loads(Path(run, "settings.json").read_text()) for run in "ab")
     assert a["transform"]["window"] == [0, 4095]
-    assert "window" not in b["transform"]
+    assert b["transform"]["window"] is None
     assert a["data"]["fingerprint"] == b["data"]["fingerprint"]
     for wrong in ("12", "[1, 2, 3]", '"0,4095"', "[0.5, 3]"):
         Path("wrong.toml").write_text(f'source = "{xrays}"\nwindow = {wrong}\n')

@@ -127,7 +127,7 @@ def test_what_is_written_without_some_is_read_again(table, key, tmp_path):
 def test_a_cache_keeps_them(tmp_path, key):
     known = {"kind": "csv", "fingerprint": "ab" * 32, "material": "cd" * 32, "classes": list(NAMES), "examples": 20}
     known |= {"read": [], "public": False, "size": 8, "channels": 1, "size_rule": "declared"}
-    known |= {"filtered": False, "parted": True}
+    known |= {"filtered": False, "parted": True, "pixels": "ef" * 32, "places": []}
     what = Contents(width=5, counts={"train": 20, "test": 7}, source=known, rows=8)
     cache = Cache(tmp_path / "cache")
     cache.begin(what)

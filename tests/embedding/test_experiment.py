@@ -82,11 +82,8 @@ def test_what_is_asked_of_heads_that_clients_do_not_have_is_refused_by_the_optio
         EmbeddingExperiment(**asked).refuse_at_once()
 
 
-def test_a_record_from_before_prototypes_is_of_random_heads():
-    clients = EmbeddingExperiment(client_head="random").clients_of(count=3)
-    record = clients.to_dict()
-    assert not {"first_head", "temperature"} & set(record["local"])
-    assert Clients.from_dict(record) == clients
-    clients = EmbeddingExperiment().clients_of(count=3)
-    assert clients.to_dict()["local"]["first_head"] == "prototype"
-    assert Clients.from_dict(clients.to_dict()) == clients
+def test_a_record_says_where_heads_begin():
+    for asked, first in (({"client_head": "random"}, "random"), ({}, "prototype")):
+        clients = EmbeddingExperiment(**asked).clients_of(count=3)
+        assert clients.to_dict()["local"]["first_head"] == first
+        assert Clients.from_dict(clients.to_dict()) == clients

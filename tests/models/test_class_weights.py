@@ -172,10 +172,6 @@ def test_a_run_records_its_shares_and_its_statement_names_them(weighted):
     assert "0 0.4, 1 0.3" in (weighted.directory / "report.html").read_text()
 
 
-def test_a_run_without_them_has_the_record_that_it_always_had():
-    assert "class_prevalence" not in Settings(model="cnn", learning_rate=1.0).to_dict()
-
-
 def test_a_budget_takes_them_too(tmp_path, spots):
     experiment = Experiment(epsilon=8.0, model="linear", class_prevalence=("0=0.4", "1=0.3", "2=0.2", "3=0.1"))
     assert experiment.decide(spots).settings.objective.class_prevalence == SHARES

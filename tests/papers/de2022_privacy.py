@@ -396,7 +396,7 @@ FORMULAS = [
     Formula(
         where="appendix A.2, what an (epsilon, delta) bound leaves a test",
         says="1 - beta <= min over epsilon of e^epsilon alpha + delta and 1 - e^-epsilon (1 - delta - alpha)",
-        code="privacy/statements/detection.py: detections",
+        code="privacy/statements/curve.py: detections",
         draw=a_full_batch,
         runs=lambda case: detections(planned(case), RATES),
         formula=power_of_tests,

@@ -4,10 +4,10 @@ from .clopper_pearson import at_most as at_most
 from .curve import delta_of as delta_of
 from .curve import epsilon_of as epsilon_of
 from .curve import mu_of as mu_of
-from .faults import smallest_fault as smallest_fault
 from .gaussian import white_box as white_box
 from .one_run import one_run as one_run
 from .one_run import one_run_gaussian as one_run_gaussian
 from .one_shot import one_shot as one_shot
+from .search import smallest_fault as smallest_fault
 from .two_worlds import largest_provable as largest_provable
 from .two_worlds import two_worlds as two_worlds

@@ -28,10 +28,8 @@ from scipy.stats import binom
 from sfumato._checks import SfumatoError, fraction, positive, positive_integer
 from sfumato.audit.bound import Bound
 from sfumato.audit.clopper_pearson import at_least, at_most
-from sfumato.audit.curve import epsilon_of
-from sfumato.audit.faults import smallest_fault, unlucky
-from sfumato.audit.mixture import epsilon_of_mixture
-from sfumato.audit.search import last
+from sfumato.audit.curve import epsilon_of, epsilon_of_mixture
+from sfumato.audit.search import last, smallest_fault, unlucky
 from sfumato.audit.two_worlds import two_worlds
 
 CELLS = 64

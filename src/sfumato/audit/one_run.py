@@ -18,8 +18,7 @@ from scipy.stats import binom
 from sfumato._checks import SfumatoError, fraction, not_negative, positive
 from sfumato.audit.bound import Bound
 from sfumato.audit.curve import mu_of
-from sfumato.audit.faults import smallest_fault, unlucky
-from sfumato.audit.search import last
+from sfumato.audit.search import last, smallest_fault, unlucky
 
 LARGEST = 500.0
 """Beyond this epsilon a bound says infinity."""

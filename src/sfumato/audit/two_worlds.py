@@ -17,7 +17,7 @@ from sfumato._checks import SfumatoError, fraction, not_negative, positive, posi
 from sfumato.audit.bound import Bound
 from sfumato.audit.clopper_pearson import at_least, at_most
 from sfumato.audit.curve import mu_of
-from sfumato.audit.faults import smallest_fault, unlucky
+from sfumato.audit.search import smallest_fault, unlucky
 
 
 def two_worlds(

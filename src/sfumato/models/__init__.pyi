@@ -10,9 +10,6 @@ from .ensemble import METHODS as METHODS
 from .ensemble import Ensemble as Ensemble
 from .ensemble import majority as majority
 from .ensemble import outputs_mean as outputs_mean
-from .evaluating import evaluating as evaluating
-from .logits import giving_logits as giving_logits
-from .logits import holds_logits as holds_logits
 from .normalisation.layers import KINDS as KINDS
 from .normalisation.layers import PRINTED as PRINTED
 from .normalisation.layers import PUBLIC as PUBLIC
@@ -28,6 +25,9 @@ from .registry import create_for_texts as create_for_texts
 from .registry import is_prior as is_prior
 from .trainable import select as select
 from .trial import check_shapes as check_shapes
+from .trial import evaluating as evaluating
+from .trial import giving_logits as giving_logits
+from .trial import holds_logits as holds_logits
 from .weights.about import FORMAT as FORMAT
 from .weights.about import METADATA as METADATA
 from .weights.about import about_of as about_of

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import positive_integer
-from sfumato.models.evaluating import evaluating
+from sfumato.models.trial import evaluating
 from sfumato.models.weights.trunk import Trunk
 
 SEED = 0

@@ -1,13 +1,28 @@
-"""One forward pass on blank images, so that a model that doesn't fit is refused before anything is spent."""
+"""A model tried: in evaluation mode for a while, on blank images, and giving its logits where they lie in an object."""
 
 from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
-from sfumato.models.evaluating import evaluating
-from sfumato.models.logits import giving_logits, holds_logits
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """The module in evaluation mode; all of its parts have their own modes again afterwards."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 def check_shapes(name: str, model: nn.Module, *, classes: int, shape: tuple[int, ...] | Tensor) -> nn.Module:
@@ -47,3 +62,33 @@ def check_shapes(name: str, model: nn.Module, *, classes: int, shape: tuple[int,
             "let its last layer give one number per class",
         )
     return model
+
+
+class _Logits:
+    """Stands in front of a model's class, and takes the logits out of what its forward pass gives."""
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        outputs = super().forward(*inputs, **named)  # type: ignore[misc] - the model's own
+        return outputs if isinstance(outputs, Tensor) else outputs.logits
+
+
+def holds_logits(outputs: Any) -> bool:
+    """Whether what a model gives is an object with logits.
+
+    >>> from types import SimpleNamespace
+    >>> import torch
+    >>> holds_logits(SimpleNamespace(loss=None, logits=torch.zeros(1, 3))), holds_logits(torch.zeros(1, 3))
+    (True, False)
+    """
+    return not isinstance(outputs, Tensor) and isinstance(getattr(outputs, "logits", None), Tensor)
+
+
+def giving_logits(model: nn.Module) -> nn.Module:
+    """A twin of the model that gives the logits themselves: it has the same parts, parameters and names.
+
+    No wrapper, so weights keep their names; no hook, so the model stays as it is, and the twin's steps can be replayed.
+    """
+    kind, twin = type(model), copy.copy(model)
+    named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    twin.__class__ = type(kind.__name__, (_Logits, kind), named)
+    return twin

@@ -30,8 +30,8 @@ from .selection import PrivateSelection as PrivateSelection
 from .selection import least_score_noise as least_score_noise
 from .statements.circumstances import Circumstances as Circumstances
 from .statements.circumstances import Search as Search
-from .statements.detection import detections as detections
-from .statements.detection import gaussian_detections as gaussian_detections
+from .statements.curve import detections as detections
+from .statements.curve import gaussian_detections as gaussian_detections
 from .statements.other_units import PersonEpsilon as PersonEpsilon
 from .statements.other_units import group_epsilon as group_epsilon
 from .statements.other_units import group_privacy as group_privacy

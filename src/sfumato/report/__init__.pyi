@@ -13,8 +13,8 @@ from .plots.comparisons import extrapolated as extrapolated
 from .plots.comparisons import figure_of as figure_of
 from .plots.comparisons import swept as swept
 from .plots.drawing import png as png
-from .plots.recall import roc as roc
 from .plots.receiver import receiver_file as receiver_file
+from .plots.receiver import roc as roc
 from .sections.audits import Audit as Audit
 from .sections.audits import Histogram as Histogram
 from .sections.classes import wilson as wilson

@@ -12,7 +12,7 @@ from typing import Any
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import whole_lines
 from sfumato.privacy import Circumstances, Entry, PrivacyPlan, PrivateSelection, Statement, ledger
-from sfumato.privacy.second.agreement import agreement
+from sfumato.privacy.second.accountant import agreement
 from sfumato.privacy.statements import computed
 from sfumato.privacy.statements.computed import Computed
 from sfumato.privacy.statements.statement import EXPERIMENT

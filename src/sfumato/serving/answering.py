@@ -17,7 +17,7 @@ from sfumato.data import AsStored, Tokens
 from sfumato.models.losses import exclusive
 from sfumato.runs import Loaded
 from sfumato.serving.batches import Asked
-from sfumato.serving.refusals import busy
+from sfumato.serving.limits import busy
 
 THRESHOLD = 0.5
 """From which score on one of several labels is said to be there."""

@@ -11,8 +11,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from sfumato.serving.counts import Counts
-from sfumato.serving.limits import Limits
-from sfumato.serving.refusals import Refused, busy
+from sfumato.serving.limits import Limits, Refused, busy
 
 
 class Asked(NamedTuple):

@@ -15,8 +15,7 @@ from numpy.lib import format
 
 from sfumato._checks import parse_json
 from sfumato.serving.counts import Counts
-from sfumato.serving.limits import Limits
-from sfumato.serving.refusals import Refused, busy
+from sfumato.serving.limits import Limits, Refused, busy
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -23,9 +23,8 @@ from sfumato.serving.batches import Batches
 from sfumato.serving.bodies import ARRAY, bounded, records_of, thrown_away
 from sfumato.serving.counts import CONTENT_TYPE, Counts
 from sfumato.serving.key import ApiKey
-from sfumato.serving.limits import Limits
+from sfumato.serving.limits import Limits, Refused, busy
 from sfumato.serving.page import page
-from sfumato.serving.refusals import Refused, busy
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

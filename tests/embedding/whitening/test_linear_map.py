@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from sfumato.embedding.whitening.linear_map import LEAST, whitening
-from sfumato.embedding.whitening.query import MEAN, MEAN_SHARE, SCATTER, triangle
+from sfumato.embedding.whitening.query import LEAST, MEAN, MEAN_SHARE, SCATTER, triangle, whitening
 
 WIDTH = 24
 

@@ -24,8 +24,7 @@ from sfumato.privacy import (
     TruncatedPoisson,
     User,
 )
-from sfumato.privacy.second.accountant import bounds
-from sfumato.privacy.second.agreement import agreement
+from sfumato.privacy.second.accountant import agreement, bounds
 from sfumato.privacy.second.releases import OneRelease, Steps, releases
 
 

@@ -3,6 +3,10 @@
 DP-FedEmb (Xu et al. 2022, arXiv 2211.10844, algorithm 2): a fresh random head over the classes present goes on the
 backbone, both are trained by SGD with momentum, the head faster, and what the client hands on is the backbone's change.
 A head may begin at its classes' prototypes instead (`prototypes`).
+
+As in prototypical networks (Snell et al. 2017, arXiv 1703.05175, equation 1), with cosines in place of distances. A
+head that begins at random pulls each class to a place of its own in each client, so that much of a client's update is
+of that place. At its prototypes a head says from the first step on what separates the classes that are there.
 """
 
 from __future__ import annotations
@@ -21,9 +25,38 @@ from sfumato._checks import SfumatoError, not_negative, one_of, positive, positi
 from sfumato._devices import own_randomness
 from sfumato.embedding.clients.losses import PAIRED
 from sfumato.embedding.clients.order import batches
-from sfumato.embedding.clients.prototypes import cosine_logits, prototypes
 from sfumato.gradients.checks.isolation import refuse_mixing_layers
 from sfumato.training.descent import trained_parameters
+
+
+def prototypes(embeddings: Tensor, targets: Tensor, classes: int) -> Tensor:
+    """The mean direction of each class: of its embeddings, each brought to length 1, and itself of length 1.
+
+    Args:
+        embeddings: (N, D).
+        targets: (N,) int64 from 0 to `classes` - 1.
+        classes: how many there are.
+
+    Returns:
+        (classes, D); zeros for a class without records.
+
+    >>> import torch
+    >>> prototypes(torch.tensor([[2.0, 0.0], [0.0, 5.0], [0.0, 1.0]]), torch.tensor([0, 1, 1]), 2).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    unit = functional.normalize(embeddings)
+    return functional.normalize(unit.new_zeros(classes, unit.shape[1]).index_add(0, targets, unit))
+
+
+def cosine_logits(embeddings: Tensor, head: Tensor, temperature: float) -> Tensor:
+    """The cosines of embeddings (N, D) and a head's rows (K, D), over the temperature: (N, K).
+
+    >>> import torch
+    >>> cosine_logits(torch.tensor([[3.0, 0.0]]), torch.tensor([[2.0, 0.0], [0.0, 1.0]]), 0.5).tolist()
+    [[2.0, 0.0]]
+    """
+    return functional.normalize(embeddings) @ functional.normalize(head).T / temperature
+
 
 LOSSES = ("softmax", *PAIRED)
 HEADS = ("local", "global")

@@ -15,8 +15,7 @@ from torch.nn import functional
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Transform
-from sfumato.exporting.formats.alone import ELSEWHERE, each_channel, folded, read
-from sfumato.exporting.served import Served
+from sfumato.exporting.served import ELSEWHERE, Served, each_channel, folded, read
 from sfumato.models import Ensemble, OnBackbone
 from sfumato.models.name import parse
 from sfumato.models.networks import zoo

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Transform
-from sfumato.exporting.formats.alone import ELSEWHERE, each_channel, folded, read
-from sfumato.exporting.served import Served
+from sfumato.exporting.served import ELSEWHERE, Served, each_channel, folded, read
 
 FILE = "model.safetensors"
 CONFIG = "config.json"

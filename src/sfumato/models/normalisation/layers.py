@@ -16,11 +16,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from sfumato._checks import SfumatoError, one_of
-from sfumato.models.evaluating import evaluating
 from sfumato.models.networks.standardise import WSConv2d
 from sfumato.models.normalisation.norms import NORMS, normalisation
 from sfumato.models.normalisation.public_batch import give_examples, take_moments
 from sfumato.models.normalisation.public_norms import JointNorm, OwnPublicNorm, PublicNorm, ThroughNorm
+from sfumato.models.trial import evaluating
 
 PRINTED = "printed-2020"
 """Davody et al. 2020 as printed: the test phase alone is here, where each example stands apart with the public ones."""

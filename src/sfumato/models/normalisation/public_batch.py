@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
-from sfumato.models.evaluating import evaluating
 from sfumato.models.normalisation.public_norms import JointNorm, PublicNorm, ThroughNorm
+from sfumato.models.trial import evaluating
 
 EXAMPLES = "public_examples"
 TAKEN_AT = "statistics_taken_at"

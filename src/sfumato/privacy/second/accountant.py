@@ -1,8 +1,9 @@
-"""Epsilon from scratch, between two bounds: a closed form for one Gaussian, and for sampled steps sums of losses.
+"""Epsilon from scratch, between two bounds, and whether it bears out what a statement says.
 
-Not by dp-accounting, and not by its method: losses are rounded to the nearest point of a grid and not upwards, with
-their mean kept, and the sum's rounding error is bounded by Hoeffding's inequality, as a privacy random variable
-accountant does it (Gopi, Lee and Wutschitz 2021, arXiv 2106.02848, theorem 5).
+One Gaussian has a closed form, and sampled steps are sums of losses. Not by dp-accounting, and not by its method:
+losses are rounded to the nearest point of a grid and not upwards, with their mean kept, and the sum's rounding error is
+bounded by Hoeffding's inequality, as a privacy random variable accountant does it (Gopi, Lee and Wutschitz 2021, arXiv
+2106.02848, theorem 5).
 """
 
 from __future__ import annotations
@@ -285,3 +286,35 @@ def _epsilon(losses: Any, masses: Any, delta: float) -> float:
     if not enough[place] or not faded[place] > 0 or above[place] <= delta:
         return float(losses[place] if enough[place] else losses[-1])
     return min(max(math.log((above[place] - delta) / faded[place]), 0.0), float(losses[place]))
+
+
+_LARGER = 1.01
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the second accountant says, and whether the statement claims no less than that."""
+
+    holds: bool
+    words: str
+
+
+def agreement(statement: Mapping[str, Any]) -> Agreement:
+    """Of a statement's plain data.
+
+    **Guarantee.** It holds only where the statement's epsilon is at least the second accountant's lower bound, or where
+    that speaks of no such plan, which the words then say.
+    """
+    stated = statement.get("planned", statement)
+    found = None if "selection" in statement else bounds(statement["plan"], stated["delta"])
+    if found is None:
+        return Agreement(True, "no second accountant speaks of this plan")
+    claimed, between = stated["epsilon"], f"between {found.lower:.4f} and {found.upper:.4f}"
+    if found.upper == math.inf and claimed >= found.lower:
+        return Agreement(True, f"a second accountant does not resolve delta {stated['delta']:g}: epsilon at least "
+                         f"{found.lower:.4f}, {claimed:.4f} stated")  # fmt: skip
+    if claimed < found.lower:
+        return Agreement(False, f"epsilon is {between} by a second accountant, more than the {claimed:.4f} stated")
+    if claimed > _LARGER * found.upper:
+        return Agreement(True, f"a second accountant has epsilon {between}, less than the {claimed:.4f} stated")
+    return Agreement(True, f"a second accountant agrees: epsilon {between}, {claimed:.4f} stated")

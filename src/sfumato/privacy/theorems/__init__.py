@@ -1,4 +1,4 @@
-"""Which theorem speaks for which plan. One table, one file for each row, with the row's own mathematics.
+"""Which theorem speaks for which plan. One table, and a file for each family, with its mathematics.
 
 A combination that has no row is refused, and the refusal names those nearest to it. dp-accounting's accountants differ
 in their conventions (only its PLD doubles the sensitivity under replace-one, for instance), so every row builds its
@@ -33,14 +33,12 @@ from sfumato.privacy.participation import (
     TruncatedPoisson,
 )
 from sfumato.privacy.theorems.composed_gaussian import ComposedGaussian
-from sfumato.privacy.theorems.cyclic_banded import CyclicBanded
 from sfumato.privacy.theorems.drifting_gaussian import DriftingGaussian
 from sfumato.privacy.theorems.mixture_of_gaussians import MixtureOfGaussians
-from sfumato.privacy.theorems.poisson_gaussian import PoissonGaussian
+from sfumato.privacy.theorems.poisson_gaussian import CyclicBanded, PoissonGaussian, TruncatedGaussian
 from sfumato.privacy.theorems.theorem import Plan, Theorem
 from sfumato.privacy.theorems.toeplitz import ToeplitzGaussian
 from sfumato.privacy.theorems.tree_aggregation import TreeAggregation
-from sfumato.privacy.theorems.truncated_gaussian import TruncatedGaussian
 from sfumato.privacy.unit import Example
 
 TABLE: tuple[Theorem, ...] = (

@@ -1,4 +1,4 @@
-"""Gaussian steps under Poisson sampling."""
+"""Gaussian steps under Poisson sampling: as it is, cut at a largest size, and in groups that take turns."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato.privacy.mechanism import Gaussian
-from sfumato.privacy.participation import Poisson
+from sfumato._checks import SfumatoError
+from sfumato.privacy.mechanism import BandedToeplitz, Gaussian
+from sfumato.privacy.participation import CyclicPoisson, Poisson, TruncatedPoisson
 from sfumato.privacy.theorems.theorem import Plan, Repeated, Theorem
 
 
@@ -69,3 +70,102 @@ class SampledGaussians(Repeated):
 def spread(sigma: float) -> float:
     """How far the losses of one release reach, about: its sensitivity is 1."""
     return 1 / (2 * sigma**2) + 10 / sigma
+
+
+class TruncatedGaussian(PoissonGaussian):
+    """The Gaussian mechanism under truncated Poisson sampling, composed over the steps."""
+
+    participations = (TruncatedPoisson,)
+    name = "Gaussian mechanism under truncated Poisson sampling"
+    citation = (
+        "arXiv 2508.15089 (dominating pair: a mixture of a step that is cut, in which another may take the unit's "
+        "place, and one that is not); Doroshenko et al. 2022 (privacy loss distributions, pessimistic connect-the-dots)"
+    )
+
+    def part(self, plan: Plan, steps: int) -> TruncatedGaussians:
+        """The self-composition of one step's privacy loss distribution."""
+        rule = plan.participation
+        assert isinstance(rule, TruncatedPoisson)
+        return TruncatedGaussians(
+            sigma=self.relative_noise(plan),
+            probability=rule.probability(plan.population),
+            largest=rule.largest,
+            population=plan.population,
+            steps=steps,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TruncatedGaussians(SampledGaussians):
+    """`steps` Gaussian releases of noise `sigma` over the sensitivity, each of at most `largest` of those drawn.
+
+    About how many cost how much (`repeats_like`) is told without the cut.
+    """
+
+    largest: int
+    population: int
+
+    @property
+    def coarsening(self) -> float:
+        """As without the cut, or as wide as a step needs in which another takes the unit's place: it moves by 2."""
+        return max(super().coarsening, spread(self.sigma / 2) / 5)
+
+    def event(self) -> None:
+        """None: no Renyi divergence of it is known here."""
+
+    def of_one(self, width: float) -> Any:
+        """The privacy loss distribution of one step."""
+        from dp_accounting.pld import privacy_loss_distribution
+        from dp_accounting.privacy_accountant import NeighboringRelation
+
+        return privacy_loss_distribution.from_truncated_subsampled_gaussian_mechanism(
+            dataset_size=self.population,
+            sampling_probability=self.probability,
+            truncated_batch_size=self.largest,
+            noise_multiplier=self.sigma,
+            value_discretization_interval=width,
+            neighboring_relation=NeighboringRelation.REPLACE_SPECIAL,
+        )
+
+
+class CyclicBanded(Theorem):
+    """Steps of one unit's group are at least as many apart as C has bands, so its columns for them share no row."""
+
+    participations, mechanisms = (CyclicPoisson,), (Gaussian, BandedToeplitz)
+    name = "Gaussian mechanism with banded noise, amplified by cyclic Poisson sampling"
+    citation = (
+        f"Choquette-Choo et al. 2023 (arXiv 2306.08153), theorems 1, 4 and 5; for each turn: {PoissonGaussian.citation}"
+    )
+    tight = PoissonGaussian.tight
+
+    def check(self, plan: Plan) -> None:
+        """Refuse more bands than groups."""
+        super().check(plan)
+        bands, groups = len(_coefficients(plan)), _rule(plan).groups
+        if bands > groups:
+            raise SfumatoError(
+                f"groups must be at least as many as the {bands} bands of the noise, got {groups}: within a band's "
+                "reach a unit may take part once",
+                f"give {bands} groups, fewer bands, or a fixed order",
+            )
+
+    def part(self, plan: Plan, steps: int) -> SampledGaussians:
+        """ceil(T / b) steps of probability b B / N and noise sigma / ||c||."""
+        rule = _rule(plan)
+        sigma = self.relative_noise(plan) / math.hypot(*_coefficients(plan))
+        turns = -(-steps // rule.groups)
+        return SampledGaussians(sigma=sigma, probability=rule.turn_probability(plan.population), steps=turns)
+
+    def steps_like(self, plan: Plan, mu: float) -> float:
+        """As many turns as Poisson sampling has steps."""
+        return _rule(plan).groups * self.part(plan, 1).repeats_like(mu)
+
+
+def _rule(plan: Plan) -> CyclicPoisson:
+    assert isinstance(plan.participation, CyclicPoisson)
+    return plan.participation
+
+
+def _coefficients(plan: Plan) -> tuple[float, ...]:
+    """c, of which the noise of independent steps has c_0 alone."""
+    return plan.mechanism.coefficients if isinstance(plan.mechanism, BandedToeplitz) else (1.0,)

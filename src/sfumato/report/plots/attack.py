@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy.statements.detection import gaussian_detections
+from sfumato.privacy.statements.curve import gaussian_detections
 from sfumato.report.plots.curves import WIDTH, inline
 from sfumato.report.plots.drawing import beside, calm
 from sfumato.report.sections.numbers import percent, percent_up

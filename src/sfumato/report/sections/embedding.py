@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from sfumato._checks import SfumatoError
 from sfumato.report.plots.drawing import in_page, rendered
-from sfumato.report.plots.recall import roc
+from sfumato.report.plots.receiver import roc
 from sfumato.report.sections.numbers import percent, significant
 
 

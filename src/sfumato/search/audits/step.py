@@ -14,8 +14,8 @@ from torch import Tensor
 
 from sfumato._checks import fraction, positive_integer
 from sfumato.audit import Bound, epsilon_of, white_box
+from sfumato.audit.curve import epsilon_of_mixture
 from sfumato.audit.gaussian import mu_shown
-from sfumato.audit.mixture import epsilon_of_mixture
 from sfumato.gradients import ClippedGradient, ClippedSum, UserGradient
 from sfumato.observers.progress import Progress, Silence
 from sfumato.privacy import PrivacyPlan

@@ -32,7 +32,7 @@ from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.training.inputs import dropout_keys
 from sfumato.training.loop import CHECKPOINT_SECONDS, pause_after
-from sfumato.training.own import beginning, body, ending, pinned
+from sfumato.training.own import body, bookkeeping, pinned
 from sfumato.training.own.optimizers import refuse_foreign, refuse_unfit
 from sfumato.training.own.records import OwnRecords
 from sfumato.training.preparation import resume
@@ -111,7 +111,7 @@ class PrivateSteps:
         self._device = next(iter(model.parameters())).device
         refuse_foreign(optimizer, self._trained)
         if run.complete() or run.finished:
-            self._statement: Statement | None = ending.finished(run, model, plan, records)
+            self._statement: Statement | None = bookkeeping.finished(run, model, plan, records)
             return
         self._statement = None
         recorded = start.unfinished.recorded
@@ -198,11 +198,11 @@ class PrivateSteps:
     def _open(self) -> Ledger:
         """The ledger, after the run was laid down where there was none."""
         if self._run.exists:
-            with beginning.reserved(self._run, self._run.read_json(names.SETTINGS), self.plan, self._records):
+            with bookkeeping.reserved(self._run, self._run.read_json(names.SETTINGS), self.plan, self._records):
                 pass  # it was cut before its reservation, or this finds it
         else:
             first = partial(self._checkpoint, 0, noise=NoiseState(step=0))
-            self.note = beginning.begin(self._run, self._known, self.plan, self._key, self._records, first)
+            self.note = bookkeeping.begin(self._run, self._known, self.plan, self._key, self._records, first)
         return Ledger(self._run / names.LEDGER, notify=self._noted)
 
     def _noted(self, line: str) -> None:
@@ -304,7 +304,7 @@ class PrivateSteps:
         lost = len(lost_steps(ledger.entries, steps))
         facts = replace(self._facts, steps_taken=early, steps_lost=lost)
         statement = Statement(plan=self.plan, circumstances=facts)
-        ending.conclude(self._run, ledger, self._model, statement, steps)
+        bookkeeping.conclude(self._run, ledger, self._model, statement, steps)
         self._statement = statement
 
 

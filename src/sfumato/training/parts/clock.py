@@ -1,16 +1,17 @@
-"""The step that each record's own time stamp decides, where a plan goes by it."""
+"""What a declared fact decides for each record: the step, by its own time stamp, or the group of a drift."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Clock, Source
-from sfumato.privacy import FixedOrder, PrivacyPlan
+from sfumato.experiment.drift import facts_read, second_group
+from sfumato.privacy import Circumstances, FixedOrder, PrivacyPlan
 from sfumato.randomness import goes_by_time
 from sfumato.training.parts.part import Asked, Early, Part
 
@@ -129,3 +130,31 @@ def without_a_step(source: Source, plan: PrivacyPlan, times: np.ndarray | None) 
 
 def _within(times: np.ndarray, plan: PrivacyPlan) -> np.ndarray:
     return (times >= 0) & (times < plan.steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift(Part):
+    """The two groups that a plan's participation drifts between.
+
+    Args:
+        groups: whether each training record is in the second one, bool (N,).
+        read: the facts that were read from the data for it.
+    """
+
+    groups: np.ndarray = field(repr=False)
+    read: tuple[str, ...]
+
+    @classmethod
+    def of(cls, asked: Asked) -> Drift | None:
+        """As the plan has it."""
+        groups = second_group(asked.source, asked.plan)
+        return None if groups is None else cls(groups=groups, read=facts_read(asked.source, asked.plan))
+
+    @property
+    def draws(self) -> dict[str, np.ndarray]:
+        """The groups."""
+        return {"groups": self.groups}
+
+    def circumstances(self, facts: Circumstances) -> Circumstances:
+        """With the facts that were read."""
+        return replace(facts, read=facts.read + self.read)

@@ -1,16 +1,50 @@
-"""Declared shares of classes where a model is used, to which its scores are moved."""
+"""Declared shares of classes: by which examples weigh, and to which the scores of a model in use are moved."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sfumato._checks import SfumatoError
+from sfumato.data import Source
+from sfumato.models.class_weights import answer_weights, refuse_of_users, weights_of
 from sfumato.models.shares import declared, in_order
-from sfumato.privacy import Circumstances
+from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.runs.reading import checked
 from sfumato.training.parts.part import Asked, Early, Ending, Part
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassShares(Part):
+    """Each class's declared share, by whose inverse its examples, or the answers to a label, are weighted
+    (`models.class_weights`)."""
+
+    prevalence: Mapping[str, float]
+
+    @classmethod
+    def of(cls, asked: Asked) -> ClassShares | None:
+        """As the settings have them."""
+        prevalence = asked.settings.objective.class_prevalence
+        if prevalence is None:
+            return None
+        (answer_weights if asked.source.multilabel else weights_of)(prevalence, asked.source.classes)
+        if asked.plan.unit.drawn == "users":
+            refuse_of_users()
+        return cls(prevalence=prevalence)
+
+    def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
+        """When weights pay."""
+        of = "labels" if source.multilabel else "classes"
+        line = f"note: weights by `class_prevalence` pay where rare {of} would not be learnt without them"
+        if not source.multilabel:  # measured: docs/figures.md
+            line += "; they cost accuracy, and where the ranking is good already, a threshold finds as many for nothing"
+        yield line
+
+    def circumstances(self, facts: Circumstances) -> Circumstances:
+        """With the shares."""
+        return replace(facts, class_prevalence=tuple(self.prevalence.items()))
+
 
 NAMES = ("prevalence", "training_prevalence")
 
