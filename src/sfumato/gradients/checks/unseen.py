@@ -41,19 +41,19 @@ def _modules(model: nn.Module, loss: Any) -> list[tuple[str, str, nn.Module]]:
     return [*(("module", name, module) for name, module in named_modules(model)), *of_loss]
 
 
-def _place(kind: str, name: str, module: nn.Module) -> str:
+def _place(of: str, name: str, module: nn.Module) -> str:
     """What a refusal calls a module."""
-    return f"{kind} {name!r} ({type(module).__name__})" if name else f"the model ({type(module).__name__})"
+    return f"{of} {name!r} ({type(module).__name__})" if name else f"the model ({type(module).__name__})"
 
 
 def refuse_backward_hooks(model: nn.Module, loss: Any) -> None:
     """Refuses hooks that wait for the gradient of a batch, by the name of their module or parameter."""
     if library._global_backward_hooks or library._global_backward_pre_hooks:
         _refuse_hook("torch.nn.modules.module", "a backward hook of all modules (register_module_full_backward_hook)")
-    for *named, module in _modules(model, loss):
+    for of, name, module in _modules(model, loss):
         for key, kind in _OF_MODULES.items():
             if vars(module).get(key):
-                _refuse_hook(_place(*named, module), kind)
+                _refuse_hook(_place(of, name, module), kind)
     for name, parameter in named_parameters(model).items():
         for key, kind in _OF_PARAMETERS.items():
             if parameter.requires_grad and getattr(parameter, key, None):
@@ -71,8 +71,8 @@ def refuse_scripted(model: nn.Module, loss: Any) -> None:
     """
     if isinstance(loss, _SCRIPTED):
         _refuse_scripted("loss")
-    for *named, module in _modules(model, loss):
-        place = _place(*named, module)
+    for of, name, module in _modules(model, loss):
+        place = _place(of, name, module)
         if isinstance(module, _SCRIPTED):
             _refuse_scripted(place)
         forward = getattr(type(module), "forward", None)
