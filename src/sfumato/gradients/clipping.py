@@ -91,8 +91,8 @@ def squared_lengths(values: Tensor) -> Tensor:
     total, spare = _number(2 * width * torch.finfo(values.dtype).tiny, values.device), 1 + margin(values.dtype)
     for part, axis in parts:
         lengths = torch.linalg.vector_norm(part, dim=axis)
-        whole = lengths.dim() < values.dim()
-        lengths = lengths.double() if whole else torch.linalg.vector_norm(lengths, dim=-1, dtype=torch.float64)
+        by_piece = lengths.dim() == values.dim()
+        lengths = lengths.double() if not by_piece else torch.linalg.vector_norm(lengths, dim=-1, dtype=torch.float64)
         total = torch.addcmul(total, lengths, lengths, value=spare)
     return total
 
