@@ -32,7 +32,11 @@ _MIXED = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, at
 _COPIES = {aten._to_copy.default, aten.copy_.default, aten.copy.default, aten._copy_from.default}
 _STOPS = {aten._local_scalar_dense.default, aten.nonzero.default, aten.equal.default, aten.masked_select.default}
 _UNIQUE = ("aten::_unique", "aten::unique")
-_NO_KERNEL = ("aten::detach", "prim::device", "aten::promote_types")
+_NO_KERNEL = {
+    *("aten::detach", "prim::device", "aten::promote_types", "aten::_unsafe_view"),
+    *("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided"),
+}
+"""Operations that a GPU does without a kernel: questions, views, and memory that nothing is written to."""
 
 
 @dataclass

@@ -27,6 +27,7 @@ from sfumato.gradients.sites.dropout import fresh_keys
 from sfumato.gradients.sums import ClippedSum, QueuedSum, exact_sum, first_sum
 from sfumato.gradients.tuner import Tuner
 from sfumato.gradients.use import slices
+from sfumato.gradients.walk import named_modules
 
 
 class Batches:
@@ -78,9 +79,9 @@ class Batches:
         self.paths[self._key(batch)] = replace(path, synthetic=each(itemgetter(slice(1)), batch))
 
     def _key(self, batch: Examples) -> tuple:
-        model = self._objective.model
-        modes = tuple(module.training for module in model.modules())
-        return signature(batch), modes, tuple(parameter.requires_grad for parameter in model.parameters())
+        modules = [module for _, module in named_modules(self._objective.model)]
+        trained = tuple(p.requires_grad for module in modules for p in module._parameters.values() if p is not None)
+        return signature(batch), tuple(module.training for module in modules), trained
 
     def in_pieces(self, batch: Examples, key: tuple, *own: Tensor | None) -> ClippedSum:
         """The batch in pieces that stay near the processor, as large as makes no difference to the time.

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -44,7 +45,7 @@ def zeros(parameter: Tensor) -> Tensor:
 
 def margin(dtype: torch.dtype) -> float:
     """By how much, relatively, `squared_lengths` adds to a sum of squares for its rounding."""
-    return (_PIECE + 2) * torch.finfo(dtype).eps / 2
+    return (_PIECE + 4) * torch.finfo(dtype).eps / 2
 
 
 def squared_norms(values: Tensor) -> Tensor:
@@ -87,11 +88,19 @@ def squared_lengths(values: Tensor) -> Tensor:
     parts = [(values, -1)] if width <= _PIECE else [(pieces, last)]
     if 0 < whole < width:
         parts.append((values[..., whole:], -1))
-    lengths = [torch.linalg.vector_norm(part, dim=axis).double().square_() for part, axis in parts]
-    total = lengths[0] if lengths[0].dim() < values.dim() else lengths[0].sum(dim=-1)
-    for more in lengths[1:]:
-        total += more
-    return total.mul_(1 + margin(values.dtype)).add_(2 * width * torch.finfo(values.dtype).tiny)
+    total, spare = _number(2 * width * torch.finfo(values.dtype).tiny, values.device), 1 + margin(values.dtype)
+    for part, axis in parts:
+        lengths = torch.linalg.vector_norm(part, dim=axis)
+        by_piece = lengths.dim() == values.dim()
+        lengths = lengths.double() if not by_piece else torch.linalg.vector_norm(lengths, dim=-1, dtype=torch.float64)
+        total = torch.addcmul(total, lengths, lengths, value=spare)
+    return total
+
+
+@lru_cache(maxsize=256)
+def _number(value: float, device: torch.device) -> Tensor:
+    """() float64, copied to a device once."""
+    return torch.tensor(value, dtype=torch.float64, device=device)
 
 
 def exact_squared_norms(values: Tensor) -> Tensor:
@@ -103,7 +112,9 @@ def exact_squared_norms(values: Tensor) -> Tensor:
 def exact_norms(values: Tensor) -> Tensor:
     """L2 norms of each example's values (B, ...), summed in float64 without a word about its rounding: (B,) float64."""
     rows = _rows(values)
-    width = _BLOCK // max(1, len(rows)) + 1 if values.device.type == "cpu" else max(1, rows.shape[1])
+    if values.device.type != "cpu":
+        return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    width = _BLOCK // max(1, len(rows)) + 1
     norms = [torch.linalg.vector_norm(block.double(), dim=1) for block in rows.split(width, dim=1)]
     return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms), dim=0)
 

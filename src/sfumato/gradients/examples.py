@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from sfumato._checks import SfumatoError
+from sfumato.gradients.walk import named_tensors
 
 # A tensor, or a tuple, list or dict of such.
 Tree = Any
@@ -107,18 +108,14 @@ def call(model: nn.Module, by_name: dict[str, Tensor], inputs: Tree) -> Any:
         by_name: by the first name of each parameter or buffer; one that is missing is the model's own.
         inputs: a tensor, or a tuple (positional arguments) or a dict (keyword arguments).
     """
-    own = {id(t): by_name[name] for name, t in (*model.named_parameters(), *model.named_buffers()) if name in by_name}
     # Every module once, and every place that a tied parameter has: torch's own way of following ties leaves a module
     # that is reachable by two names with the substitute.
-    places = {
-        f"{prefix}.{key}".lstrip("."): own[id(tensor)]
-        for prefix, module in model.named_modules()
-        for key, tensor in (*module._parameters.items(), *module._buffers.items())
-        if id(tensor) in own
-    }
+    places = named_tensors(model)
+    own = {id(tensor): by_name[name] for name, tensor in places if name in by_name}
+    substitutes = {name: own[id(tensor)] for name, tensor in places if id(tensor) in own}
     if isinstance(inputs, dict):
-        return functional_call(model, places, (), inputs, tie_weights=False)
-    return functional_call(model, places, inputs if isinstance(inputs, tuple) else (inputs,), tie_weights=False)
+        return functional_call(model, substitutes, (), inputs, tie_weights=False)
+    return functional_call(model, substitutes, inputs if isinstance(inputs, tuple) else (inputs,), tie_weights=False)
 
 
 def loss_of_one(

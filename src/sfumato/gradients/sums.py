@@ -114,7 +114,9 @@ def first_sum(
         factors = clipping.clip_factors(squares, found.losses, max_norm=max_norm, of=trainable.values())
         others = clipping.doubtful(factors, weights)
         some = bool(others.any()) if asking else others.any()
-        factors = _times(factors, weights).masked_fill(others, 0.0)
+        # Once, as all parts would: rounding them is paid for (`clipping.clip_factors`).
+        widest = max((clipping.accumulation_dtype(p.dtype) for p in trainable.values()), key=lambda kind: kind.itemsize)
+        factors = _times(factors, weights).masked_fill(others, 0.0).to(widest)
         return _total(found, trainable, squares, factors, excluding=some is True), others, some
 
 

@@ -92,14 +92,13 @@ def _key(site: str, kernel: Kernel, g: Tensor) -> str:
 
 def _by_rule(kernel: Kernel, x: Tensor, g: Tensor, *, derived: bool) -> str:
     """On a device: what moves fewer numbers, and keeps gradients only where there is room; no clock is asked."""
-    if kernel.joins and not derived and products.working(x, g) in token_gram.TOLERANCES:
-        pays = kernel.positions(g) ** 2 < kernel.gradient_elements()
-    else:
-        pays = kernel.gram_surely_pays(x, g)
-    if pays:
+    of_tokens = kernel.joins and not derived and products.working(x, g) in token_gram.TOLERANCES
+    if of_tokens and kernel.positions(g) ** 2 < kernel.gradient_elements():
         return "gram"
     kept = len(g) // kernel.views * kernel.gradient_elements() * max(4, g.element_size())
-    return f"{'keep' if kept * _SHARE <= _devices.room(g.device) else 'drop'} {kernel.methods()[0]}"
+    if kept * _SHARE <= _devices.room(g.device):
+        return f"keep {kernel.methods()[0]}"
+    return "gram" if kernel.gram_surely_pays(x, g) else f"drop {kernel.methods()[0]}"
 
 
 def _fastest(kernel: Kernel, x: Tensor, g: Tensor) -> str:

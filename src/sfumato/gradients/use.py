@@ -30,11 +30,18 @@ class RowMap(NamedTuple):
         values: (rows, ...), V itself.
         scales: (rows,) float64, s of `derived`.
         sizes: (rows,) float64, at least the norm of the map that pulls a row's gradient back.
+        known: (rows, 2) float64, the squares of both, where they are at hand.
     """
 
     values: Tensor
     scales: Tensor
     sizes: Tensor
+    known: Tensor | None = None
+
+    @property
+    def squared(self) -> Tensor:
+        """(rows, 2): the squares of scales and sizes."""
+        return torch.stack([self.scales, self.sizes], dim=1).square_() if self.known is None else self.known
 
 
 class RowStatistics(NamedTuple):
@@ -42,8 +49,8 @@ class RowStatistics(NamedTuple):
 
     Attributes:
         squares: (B,) float64, ``sum_i s_i^2 |G_bi|^2``.
-        own: (B, rows) float64, ``G_bi . v_i``.
-        ones: (B, rows) float64, ``G_bi . 1``.
+        own: (B, rows), ``G_bi . v_i``.
+        ones: (B, rows), ``G_bi . 1``.
         rounding: (B,) float64, what `weighted_sum` and the dots may be wrong by, in norm, once it is pulled back.
         own_rounding: (B, rows) float64, what `own` may be wrong by besides.
     """
@@ -180,13 +187,14 @@ def row_statistics_of(gradients: Tensor, rows: RowMap) -> RowStatistics:
         gradients, own = gradients.permute(0, 1, *last), own.permute(0, *(axis - 1 for axis in last))
     each = gradients.flatten(2) if gradients.dim() > 2 else gradients.unsqueeze(-1)
     squares = clipping.squared_lengths(each)
+    scaled, pulled = (squares @ rows.squared).unbind(1)
     return RowStatistics(
-        squares=squares @ rows.scales.square(),
-        own=(each * own.reshape(each.shape[1:])).sum(dim=-1).double(),
-        ones=each.sum(dim=-1).double(),
+        squares=scaled,
+        own=(each * own.reshape(each.shape[1:])).sum(dim=-1),
+        ones=each.sum(dim=-1),
         # No tensor cores take part: the sum is one of products with factors, and pulled back number by number.
-        rounding=_ALLOWED_ROUNDINGS * torch.finfo(each.dtype).eps / 2 * (squares @ rows.sizes.square()).sqrt(),
-        own_rounding=torch.zeros_like(squares),
+        rounding=_ALLOWED_ROUNDINGS * torch.finfo(each.dtype).eps / 2 * pulled.sqrt(),
+        own_rounding=constants((0.0,), each.device).expand_as(squares),
     )
 
 

@@ -19,6 +19,7 @@ from sfumato.gradients.examples import each, tensors
 from sfumato.gradients.methods import sequential
 from sfumato.gradients.methods.vectorised import Objective, Run, RunPath, run
 from sfumato.gradients.sites.dropout import WORDS
+from sfumato.gradients.walk import named_parameters
 
 
 @contextmanager
@@ -34,15 +35,16 @@ def undisturbed_random():
 
 def run_expanding(objective: Objective, batch: Examples, path: RunPath, **options: Any) -> tuple[Run, RunPath]:
     """A run in which no gradient path was missed, and the path with what had to be known for it; options of `run`."""
-    for _ in range(sum(1 for _ in objective.model.parameters()) + 1):
-        found = run(objective, *batch, path=path, **options)
-        if not found.missed:
-            return found, path
+    found, times = run(objective, *batch, path=path, **options), 0
+    while found.missed:
+        if (times := times + 1) > len(named_parameters(objective.model)):
+            raise SfumatoError(
+                "the model uses its parameters in another way at every run, so no way to clip it was found",
+                "make its forward pass use the same parameters each time",
+            )
         path = replace(path, expanded=path.expanded | found.missed)
-    raise SfumatoError(
-        "the model uses its parameters in another way at every run, so no way to clip it was found",
-        "make its forward pass use the same parameters each time",
-    )
+        found = run(objective, *batch, path=path, **options)
+    return found, path
 
 
 def discover(objective: Objective, batch: Examples, template: Examples | None) -> RunPath:

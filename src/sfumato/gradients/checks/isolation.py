@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from sfumato._checks import SfumatoError
+from sfumato.gradients.walk import named_modules
 
 # Torch's own book-keeping in a module: parameters and sub-modules are followed by name, hooks hold functions.
 _BOOKKEEPING = frozenset(vars(nn.Module()).keys() - {"_buffers", "training"})
@@ -35,6 +36,9 @@ _VALUES = (
     *(torch.dtype, torch.device, torch.memory_format),
 )
 
+# What says nothing where only tensors are compared, and most of what modules hold.
+_SKIPPED = frozenset({bool, int, float, str, type(None), types.FunctionType, types.BuiltinFunctionType})
+
 
 class Opaque:
     """Stands for what `held` can't look into."""
@@ -42,7 +46,9 @@ class Opaque:
 
 def refuse_mixing_layers(model: nn.Module) -> None:
     """Refuses, by module name, layers that couple examples or rewrite weights at private positions."""
-    for name, module in model.named_modules():
+    for name, module in named_modules(model):
+        if not isinstance(module, (_BatchNorm, _InstanceNorm, nn.Embedding, nn.EmbeddingBag)):
+            continue
         place = f"module {name!r} ({type(module).__name__})" if name else f"the model ({type(module).__name__})"
         if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
             kind = "synchronised batch norm" if isinstance(module, nn.SyncBatchNorm) else "batch norm"
@@ -95,12 +101,14 @@ class _Kept:
         self._before = dict(self._contents(save=not plain))
 
     def _contents(self, *, save: bool) -> Iterator[tuple[tuple[str, ...], tuple[Any, Any]]]:
+        everything = self._strict or self._plain
         for name, module in self._modules:
             attributes = vars(module)
             if save:
                 self._saved.append((attributes, dict(attributes)))
             for key, value in _own_attributes(module):
-                yield from self._inside((name, key), value, save, 0)
+                if everything or type(value) not in _SKIPPED:
+                    yield from self._inside((name, key), value, save, 0)
             for key, parameter in module._parameters.items():
                 if parameter is not None:
                     yield (name, key), _identity(parameter)
@@ -182,8 +190,8 @@ def _contents_of(tensor: Tensor) -> bytes | None:
 
 def _own_attributes(module: nn.Module) -> list[tuple[str, Any]]:
     """What a module holds besides parameters, sub-modules and torch's own book-keeping; its buffers too."""
-    aliases = ("_flat_weights", "_flat_weight_refs") if isinstance(module, nn.RNNBase) else ()
-    return [(key, value) for key, value in vars(module).items() if key not in _BOOKKEEPING and key not in aliases]
+    hidden = _BOOKKEEPING | {"_flat_weights", "_flat_weight_refs"} if isinstance(module, nn.RNNBase) else _BOOKKEEPING
+    return [(key, value) for key, value in vars(module).items() if key not in hidden]
 
 
 def _is_plain_object(value: Any) -> bool:
@@ -217,8 +225,8 @@ def _by_value(what: Any, version: Any) -> Any:
 
 
 def _modules(model: nn.Module, loss: Any) -> list[tuple[str, nn.Module]]:
-    own = loss.named_modules() if isinstance(loss, nn.Module) else ()
-    return [*model.named_modules(), *((f"loss.{name}".rstrip("."), module) for name, module in own)]
+    own = named_modules(loss) if isinstance(loss, nn.Module) else ()
+    return [*named_modules(model), *((f"loss.{name}".rstrip("."), module) for name, module in own)]
 
 
 @contextmanager

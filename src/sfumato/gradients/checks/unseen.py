@@ -8,7 +8,7 @@ plain calls after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.nn.modules import module as library
 
 from sfumato._checks import SfumatoError
 from sfumato.gradients.methods.lowered import values_of
+from sfumato.gradients.walk import named_modules, named_parameters
 
 _OF_MODULES = {
     "_backward_hooks": "a backward hook (register_full_backward_hook or register_backward_hook)",
@@ -33,25 +34,27 @@ _REMEDY = (
 _SCRIPTED = (torch.jit.ScriptModule, torch.jit.ScriptFunction)
 
 
-def _modules(model: nn.Module, loss: Any) -> Iterator[tuple[str, nn.Module]]:
-    """All modules, each with what a refusal calls it."""
-    for name, module in model.named_modules():
-        kind = type(module).__name__
-        yield (f"module {name!r} ({kind})" if name else f"the model ({kind})"), module
-    if isinstance(loss, nn.Module):
-        for name, module in loss.named_modules():
-            yield f"loss module {f'loss.{name}'.rstrip('.')!r} ({type(module).__name__})", module
+def _modules(model: nn.Module, loss: Any) -> list[tuple[str, str, nn.Module]]:
+    """All modules: of what, by what name, and the module."""
+    own = named_modules(loss) if isinstance(loss, nn.Module) else ()
+    of_loss = [("loss module", f"loss.{name}".rstrip("."), module) for name, module in own]
+    return [*(("module", name, module) for name, module in named_modules(model)), *of_loss]
+
+
+def _place(of: str, name: str, module: nn.Module) -> str:
+    """What a refusal calls a module."""
+    return f"{of} {name!r} ({type(module).__name__})" if name else f"the model ({type(module).__name__})"
 
 
 def refuse_backward_hooks(model: nn.Module, loss: Any) -> None:
     """Refuses hooks that wait for the gradient of a batch, by the name of their module or parameter."""
     if library._global_backward_hooks or library._global_backward_pre_hooks:
         _refuse_hook("torch.nn.modules.module", "a backward hook of all modules (register_module_full_backward_hook)")
-    for place, module in _modules(model, loss):
+    for of, name, module in _modules(model, loss):
         for key, kind in _OF_MODULES.items():
             if vars(module).get(key):
-                _refuse_hook(place, kind)
-    for name, parameter in model.named_parameters():
+                _refuse_hook(_place(of, name, module), kind)
+    for name, parameter in named_parameters(model).items():
         for key, kind in _OF_PARAMETERS.items():
             if parameter.requires_grad and getattr(parameter, key, None):
                 _refuse_hook(f"parameter {name!r}", kind)
@@ -68,7 +71,8 @@ def refuse_scripted(model: nn.Module, loss: Any) -> None:
     """
     if isinstance(loss, _SCRIPTED):
         _refuse_scripted("loss")
-    for place, module in _modules(model, loss):
+    for of, name, module in _modules(model, loss):
+        place = _place(of, name, module)
         if isinstance(module, _SCRIPTED):
             _refuse_scripted(place)
         forward = getattr(type(module), "forward", None)

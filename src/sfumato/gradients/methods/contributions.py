@@ -121,8 +121,16 @@ class OfRows:
 
     def weighted_sums(self, factors: Tensor, *, excluding: bool) -> dict[str, Tensor]:
         """As `Direct.weighted_sums`."""
+        return self.completed(self._pulled(self.easy_sum(factors, excluding=excluding)), factors, excluding=excluding)
+
+    def easy_sum(self, factors: Tensor, *, excluding: bool) -> Tensor:
+        """The clipped sum of the operand's own gradients, without hard examples."""
         easy = factors if self._hard is None else factors.index_fill(0, self._hard[0], 0)
-        totals = self._shaped(self._pulled(self._use.weighted_sum(easy, excluding=excluding)))
+        return self._use.weighted_sum(easy, excluding=excluding)
+
+    def completed(self, pulled: dict[str, Tensor], factors: Tensor, *, excluding: bool) -> dict[str, Tensor]:
+        """What is pulled back of `easy_sum`, with the hard examples and in the parameters' shapes."""
+        totals = self._shaped(pulled)
         if self._hard is not None:
             rows, exact = self._hard
             for name, use in exact.items():
@@ -160,7 +168,40 @@ class OfRows:
         return self._use.bytes()
 
 
-Contribution = Direct | Beside | OfRows
+class OfManyRows:
+    """What the parameters got behind all functions of rows whose numbers stand in one matrix: its sum is pulled back
+    by the same few kernels for all."""
+
+    def __init__(self, parts: list[OfRows]):
+        self.parts = sorted(parts, key=lambda part: part.form.rows.start)
+        self.names = tuple(name for part in parts for name in part.names)
+
+    def squared_norms(self) -> Tensor:
+        """As `Direct.squared_norms`."""
+        return bounds(self.parts).sum(dim=0)
+
+    def weighted_sums(self, factors: Tensor, *, excluding: bool) -> dict[str, Tensor]:
+        """As `Direct.weighted_sums`."""
+        numbers, parts = self.parts[0].form.numbers, self.parts
+        sums = numbers.layout.joined([part.easy_sum(factors, excluding=excluding).flatten(1) for part in parts])
+        own = numbers.layout.joined([part.operand.tensor.detach().flatten(1) for part in parts])
+        weights, gains = numbers.pulled(own.to(sums.dtype), sums)
+        totals: dict[str, Tensor] = {}
+        for part, weight in zip(parts, numbers.layout.apart(weights), strict=True):
+            pulled = part.form.by_name(weight, [gain[part.form.rows] for gain in gains])
+            totals |= part.completed(pulled, factors, excluding=excluding)
+        return totals
+
+    def by_name(self) -> dict[str, Use]:
+        """As `Direct.by_name`."""
+        return {name: use for part in self.parts for name, use in part.by_name().items()}
+
+    def bytes(self) -> int:
+        """Memory held."""
+        return sum(part.bytes() for part in self.parts)
+
+
+Contribution = Direct | Beside | OfRows | OfManyRows
 
 
 def squared_norms(parts: list[Contribution], *, asking: bool) -> Tensor:
@@ -174,8 +215,8 @@ def squared_norms(parts: list[Contribution], *, asking: bool) -> Tensor:
     rows: list[OfRows] = []
     others: list[Contribution] = []
     for part in parts:
-        if isinstance(part, OfRows):
-            rows.append(part)
+        if isinstance(part, (OfRows, OfManyRows)):
+            rows += part.parts if isinstance(part, OfManyRows) else [part]
         elif isinstance(part, Direct) and isinstance(part.use, Held):
             held.append(part.use)
         elif isinstance(part, Direct) and isinstance(part.use, TokenGram):
@@ -192,11 +233,12 @@ def squared_norms(parts: list[Contribution], *, asking: bool) -> Tensor:
 def bounds(parts: list[OfRows], *, asking: bool = False) -> Tensor:
     """(S, B) float64: the squared norms of S functions of rows, as `OfRows` promises, by the same kernels for all."""
     found, forms = [part.statistics() for part in parts], [part.form for part in parts]
-    ones, own, doubt = (torch.cat([getattr(one, name) for one in found], 1) for name in ("ones", "own", "own_rounding"))
-    of_ones, of_own, of_both = torch.cat([form.quadratic for form in forms], dim=1)
+    each = (torch.cat([getattr(one, name) for one in found], 1) for name in ("ones", "own", "own_rounding"))
+    ones, own, doubt = (one.double() for one in each)
+    of_ones, of_own, of_both = torch.cat([form.numbers.quadratic[:, form.rows] for form in forms], dim=1)
     change = ones.square() * of_ones + own.square() * of_own + ones * own * of_both
     slope = (2 * of_own * own).abs() + (of_both * ones).abs() + of_own.abs() * doubt
-    members = _members(tuple(len(form.scales) for form in forms), ones.device)
+    members = _members(tuple(form.rows.stop - form.rows.start for form in forms), ones.device)
     change, unsure = (torch.stack([change, slope * doubt]) @ members).unbind()
     direct, felt = (torch.stack([getattr(one, name) for one in found], 1) for name in ("squares", "rounding"))
     dtypes = [part.operand.tensor.dtype for part in parts]
@@ -208,9 +250,9 @@ def bounds(parts: list[OfRows], *, asking: bool = False) -> Tensor:
     most = constants(tuple(1 + 1.8 * tolerance(dtype) for dtype in dtypes), ones.device)
     certain = (bound <= most * least.sqrt()) | (felt == 0)
     hard = ~certain.t()
-    unproven = [part.operand.proven for part in parts if part.operand.proven is not None]
+    unproven = {id(proven): proven for part in parts if (proven := part.operand.proven) is not None}
     if unproven:
-        hard |= ~torch.stack(unproven).all()
+        hard |= ~torch.stack(list(unproven.values())).all()
     squares = bound.square_().t().masked_fill(hard, torch.inf)
     return with_hard_kept(squares, hard, parts) if asking else squares
 
@@ -249,7 +291,7 @@ def contributions(
             parts.extend(Direct(name, gradient, operands) for name, gradient in pulled.items())
     parts = _added(parts, operands)
     if not exact:
-        return _beside(parts)
+        return _of_many_rows(_beside(parts))
     own = [pair for part in parts for pair in part.by_name().items()]
     return [Direct(name, Exact(use.instantiate()), operands) for name, use in own]
 
@@ -279,3 +321,14 @@ def _beside(parts: list[Contribution]) -> list[Contribution]:
     several = [own for own in small.values() if len(own) > 1]
     done = {id(part) for own in several for part in own}
     return [*(part for part in parts if id(part) not in done), *map(Beside, several)]
+
+
+def _of_many_rows(parts: list[Contribution]) -> list[Contribution]:
+    """The same with functions of rows together whose numbers make up one matrix."""
+    groups: dict[int, list[OfRows]] = {}
+    for part in parts:
+        if isinstance(part, OfRows):
+            groups.setdefault(id(part.form.numbers), []).append(part)
+    whole = [group for group in groups.values() if len(group) == len(group[0].form.numbers.layout.rows) > 1]
+    done = {id(part) for group in whole for part in group}
+    return [*(part for part in parts if id(part) not in done), *map(OfManyRows, whole)]

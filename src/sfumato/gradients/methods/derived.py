@@ -20,7 +20,7 @@ values have changed. The clipped sum then goes through the form too, so that its
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
@@ -28,8 +28,10 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
+from sfumato import _devices
 from sfumato._checks import SfumatoError
-from sfumato.gradients.methods.row_forms import PROOF, Candidate, Forms, KnownForm, RowForm, measured
+from sfumato.gradients.methods.layout import arranged
+from sfumato.gradients.methods.row_forms import PROOF, Candidate, Forms, KnownForms, RowForm, measured
 from sfumato.gradients.use import Instantiated, RowMap, Use
 
 # Backward steps of views that hold every entry once.
@@ -99,7 +101,10 @@ class Operand:
     @property
     def rows(self) -> RowMap | None:
         """What a use must know of a function of rows."""
-        return None if self.form is None else RowMap(self.tensor.detach(), self.form.scales, self.form.sizes)
+        if (form := self.form) is None:
+            return None
+        numbers, own = form.numbers, form.rows
+        return RowMap(self.tensor.detach(), numbers.scales[own], numbers.sizes[own], numbers.squared[own])
 
 
 class Operands:
@@ -187,39 +192,55 @@ class Operands:
     def _settle(self) -> None:
         """Finds the forms of all operands that have been met and may have one."""
         waiting, self._waiting = self._waiting, []
-        unknown: list[tuple[Operand, Tensor, Candidate]] = []
-        for operand, weight, gains in waiting:
+        for operand, *_ in waiting:
             operand.refuse_changed()
-            tensor, names = operand.tensor, operand.names
-            # The same values have the same form, in all micro-batches of a step; they are known again by random dots.
-            tensors = [t.detach().reshape(len(tensor), -1) for t in (tensor, *(self._shared[name] for name in names))]
-            marks = torch.stack([torch.mv(t, self._forms.probe(t[:1], 2)[0]) for t in tensors])
-            known = self._known(operand.key, marks)
-            if known is None:
-                unknown.append((operand, marks, Candidate(tensor, weight, gains, partial(self._each, tensor, names))))
-            else:
-                operand.found(*known)
-        found = measured([candidate for *_, candidate in unknown], self._forms)
-        for (operand, marks, _), own in zip(unknown, found, strict=True):
-            if own is None or (self._asking and not bool(own[1])):
+        by_kind: dict[tuple, list[tuple[Operand, Candidate]]] = {}
+        for operand, weight, gains in waiting:
+            pull = partial(self._each, operand.tensor, operand.names)
+            own = operand, Candidate(operand.tensor, weight, gains, pull)
+            by_kind.setdefault((operand.tensor.dtype, operand.tensor.device), []).append(own)
+        for (_, device), own in by_kind.items():
+            shapes = [(len(operand.tensor), operand.tensor[0].numel()) for operand, _ in own]
+            for group in arranged(shapes, padded=_devices.has_own_forms(device)):
+                self._settle_group([own[place] for place in group])
+
+    def _settle_group(self, group: list[tuple[Operand, Candidate]]) -> None:
+        """The same of operands whose numbers come from the same kernels."""
+        operands, candidates = [operand for operand, _ in group], [candidate for _, candidate in group]
+        key, names = tuple(operand.key for operand in operands), [n for operand in operands for n in operand.names]
+        # The same values have the same form, in all micro-batches of a step; they are known again by random dots.
+        marks, versions, known = self._marks(candidates), self._versions(names), self._forms.known.get(key)
+        if known is not None and (self._asking or known.versions == versions):
+            same = (known.marks == marks).all()  # without a question: but for writes that torch does not count
+            if not self._asking or (known.proven is None and bool(same)):
+                proven = None if self._asking else same if known.proven is None else same & known.proven
+                for operand, form in zip(operands, known.forms, strict=True):
+                    operand.found(form, proven)
+                return
+        forms, right = measured(candidates, self._forms)
+        if self._asking:
+            forms = [form if fine else None for form, fine in zip(forms, right.tolist(), strict=True)]
+        proven = None if self._asking else right.all()
+        for operand, form in zip(operands, forms, strict=True):
+            operand.found(form, None if form is None else proven)
+            if form is None:
                 self._forms.without.add(operand.key)
-                operand.found(None, None)
-            else:
-                form, proven = own[0], None if self._asking else own[1]
-                self._forms.known[operand.key] = KnownForm(marks, self._versions(operand.names), form, proven)
-                operand.found(form, proven)
+        good = [form for form in forms if form is not None]
+        if len(good) == len(forms):
+            self._forms.known[key] = KnownForms(marks, versions, good, proven)
 
-    def _known(self, key: tuple, marks: Tensor) -> tuple[RowForm, Tensor | None] | None:
-        """The form that an earlier run found at the same values; and whether it is right, if nobody looked."""
-        known = self._forms.known.get(key)
-        if known is None or not (self._asking or known.versions == self._versions(key[0])):
-            return None
-        same = (known.marks == marks).all()  # without a question: but for writes that torch does not count
-        if not self._asking:
-            return known.form, same if known.proven is None else same & known.proven
-        return (known.form, None) if known.proven is None and bool(same) else None
+    def _marks(self, candidates: list[Candidate]) -> Tensor:
+        """Random dots of the rows of tensors and of their weights, and the gains as they are."""
+        layout = self._forms.layout([candidate.tensor for candidate in candidates])
+        like = [candidate.tensor.detach().flatten(1) for candidate in candidates]
+        weights = [
+            self._shared[one.weight].detach().reshape(own.shape) for one, own in zip(candidates, like, strict=True)
+        ]
+        dots = [torch.mv(rows, self._forms.probe(rows[:1], 2)[0]) for rows in map(layout.joined, (like, weights))]
+        gains = [self._shared[name].detach().flatten() for candidate in candidates for name in candidate.gains]
+        return torch.cat([*dots, *gains])
 
-    def _versions(self, names: tuple[str, ...]) -> tuple[int, ...]:
+    def _versions(self, names: Iterable[str]) -> tuple[int, ...]:
         return tuple(self._originals[name]._version for name in names if name in self._originals)
 
     def _weight_and_gains(self, tensor: Tensor, names: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None:

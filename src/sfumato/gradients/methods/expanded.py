@@ -18,12 +18,13 @@ from sfumato._checks import SfumatoError
 from sfumato.gradients import clipping
 from sfumato.gradients.methods.derived import refuse_bypassed
 from sfumato.gradients.use import Instantiated, Use
+from sfumato.gradients.walk import named_parameters
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, Tensor]:
     """The parameters that require gradients, each once, by the first of its names."""
     found: dict[str, Tensor] = {
-        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+        name: parameter for name, parameter in named_parameters(model).items() if parameter.requires_grad
     }
     for name, parameter in found.items():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
@@ -100,7 +101,7 @@ def make_leaves(model: nn.Module, examples: int, expanded: Collection[str], *, o
     trainable = trainable_parameters(model)
     fixed: dict[str, Tensor] = {}
     if own_copies:
-        frozen = {name: tensor for name, tensor in model.named_parameters() if name not in trainable}
+        frozen = {name: tensor for name, tensor in named_parameters(model).items() if name not in trainable}
         fixed = {name: plain(tensor) for name, tensor in {**frozen, **dict(model.named_buffers())}.items()}
     return Leaves(
         shared={name: plain(p).requires_grad_() for name, p in trainable.items() if name not in expanded},

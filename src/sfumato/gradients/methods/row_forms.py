@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from sfumato.gradients.methods.layout import Layout
 
 # Not a seed that people give: weights drawn from the same numbers would be no test.
 _PROBE_SEED = 0x5F3759DF
@@ -25,7 +26,7 @@ class RowNumbers:
     """Those of functions one after the other, each (rows of all of them,) float64, so that few kernels make them.
 
     Attributes:
-        widths: n, of a row.
+        layout: how the rows of all operands stand in one matrix.
         scales, ones, own: s, a, c of the docstring of `derived`.
         lengths: |V_i|.
         overlap: u_i . e.
@@ -33,7 +34,7 @@ class RowNumbers:
             for a function that has fewer of these.
     """
 
-    widths: Tensor
+    layout: Layout
     scales: Tensor
     ones: Tensor
     own: Tensor
@@ -46,8 +47,8 @@ class RowNumbers:
         """(3, rows): what ``(d.1)^2``, ``(d.V)^2`` and ``(d.1) (d.V)`` add to ``s^2 |d|^2``, gains included."""
         a, c, square = self.ones, self.own, self.scales.square()
         of_own = (c * c - 2 * c) * square / self.lengths.square() + self.gains.square().sum(0)
-        of_both = 2 * a * c * self.overlap * square / (self.widths.sqrt() * self.lengths)
-        return torch.stack([(a * a - 2 * a) * square / self.widths, of_own, of_both])
+        of_both = 2 * a * c * self.overlap * square / (self.layout.widths.sqrt() * self.lengths)
+        return torch.stack([(a * a - 2 * a) * square / self.layout.widths, of_own, of_both])
 
     @cached_property
     def sizes(self) -> Tensor:
@@ -59,7 +60,7 @@ class RowNumbers:
     @cached_property
     def coefficients(self) -> Tensor:
         """(3 + G, rows): of a row itself, of its sum, of its dot with V, and of that dot in each gain."""
-        ones, along = self.scales * self.ones / self.widths, self.scales * self.own / self.lengths**2
+        ones, along = self.scales * self.ones / self.layout.widths, self.scales * self.own / self.lengths**2
         return torch.cat([torch.stack([self.scales, ones, along]), self.gains])
 
     @cached_property
@@ -67,6 +68,25 @@ class RowNumbers:
         """(rows,) bool."""
         numbers = torch.stack([self.scales, self.ones, self.own, self.lengths, self.overlap])
         return torch.isfinite(torch.cat([numbers, self.gains])).all(dim=0)
+
+    @cached_property
+    def squared(self) -> Tensor:
+        """(rows, 2): the squares of scales and sizes."""
+        return torch.stack([self.scales, self.sizes], dim=1).square_()
+
+    def pulled(self, own: Tensor, values: Tensor, rows: slice = slice(None)) -> tuple[Tensor, list[Tensor]]:
+        """``J^T values``: (..., rows, width) of the weights, and (..., rows) of each gain.
+
+        Args:
+            own: V, (rows, width).
+            values: (..., rows, width), as `own` with zeros behind shorter rows, where anything may come out.
+            rows: which ones these are.
+        """
+        dots, sums = (values * own).sum(-1), values.sum(-1)
+        scales, ones, along, *gains = self.coefficients[:, rows].to(values.dtype)
+        weight = (values * scales[:, None]).sub_((ones * sums).unsqueeze(-1))
+        weight.addcmul_(own, (along * dots).unsqueeze(-1), value=-1)
+        return weight, [gain * dots for gain in gains]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,21 +104,6 @@ class RowForm:
     numbers: RowNumbers
     rows: slice
 
-    @property
-    def scales(self) -> Tensor:
-        """s, (rows,) float64."""
-        return self.numbers.scales[self.rows]
-
-    @property
-    def sizes(self) -> Tensor:
-        """(rows,): see `RowNumbers.sizes`."""
-        return self.numbers.sizes[self.rows]
-
-    @property
-    def quadratic(self) -> Tensor:
-        """(3, rows): see `RowNumbers.quadratic`."""
-        return self.numbers.quadratic[:, self.rows]
-
     def pulled(self, operand: Tensor, values: Tensor) -> dict[str, Tensor]:
         """``J^T values`` by parameter name, in the shapes (..., rows, width) and (..., rows).
 
@@ -108,26 +113,26 @@ class RowForm:
         """
         own = operand.flatten(1).to(values.dtype)
         rows = values.reshape(*values.shape[: values.dim() - operand.dim()], *own.shape)
-        dots, sums = (rows * own).sum(-1), rows.sum(-1)
-        scales, ones, along, *gains = self.numbers.coefficients[:, self.rows].to(values.dtype)
-        weight = (rows * scales[:, None]).sub_((ones * sums).unsqueeze(-1))
-        weight.addcmul_(own, (along * dots).unsqueeze(-1), value=-1)
-        return {self.weight: weight, **{name: gain * dots for name, gain in zip(self.gains, gains, strict=False)}}
+        return self.by_name(*self.numbers.pulled(own, rows, self.rows))
+
+    def by_name(self, weight: Tensor, gains: Sequence[Tensor]) -> dict[str, Tensor]:
+        """What belongs to the parameters, of which there may be fewer gains."""
+        return {self.weight: weight, **dict(zip(self.gains, gains, strict=False))}
 
 
-class KnownForm(NamedTuple):
-    """What was found out about a function at some values of its parameters.
+class KnownForms(NamedTuple):
+    """What was found out about functions at some values of their parameters.
 
     Attributes:
         marks: random dots of these, by which they are known again.
         versions: how often each had been written to.
-        form: the numbers.
+        forms: of each of them.
         proven: () bool, whether they are right; None if that is known.
     """
 
     marks: Tensor
     versions: tuple[int, ...]
-    form: RowForm
+    forms: list[RowForm]
     proven: Tensor | None
 
 
@@ -136,7 +141,8 @@ class Forms:
     """What has been found out about a model's functions of parameters; lives as long as its `ClippedGradient`."""
 
     without: set[tuple] = field(default_factory=set)
-    known: dict[tuple, KnownForm] = field(default_factory=dict)
+    known: dict[tuple, KnownForms] = field(default_factory=dict)
+    layouts: dict[tuple, Layout] = field(default_factory=dict)
     probes: dict[tuple, Tensor] = field(default_factory=dict)
 
     def probe(self, like: Tensor, number: int) -> Tensor:
@@ -147,6 +153,13 @@ class Forms:
             drawn = np.random.default_rng([_PROBE_SEED, number]).standard_normal(like.numel())
             self.probes[key] = torch.from_numpy(drawn).to(like)
         return self.probes[key][: like.numel()].reshape(like.shape)
+
+    def layout(self, tensors: Sequence[Tensor]) -> Layout:
+        """Of tensors (rows, ...), each as a matrix."""
+        shapes, device = tuple((len(tensor), tensor[0].numel()) for tensor in tensors), tensors[0].device
+        if (shapes, device) not in self.layouts:
+            self.layouts[shapes, device] = Layout(shapes, device)
+        return self.layouts[shapes, device]
 
 
 class Candidate(NamedTuple):
@@ -163,93 +176,75 @@ class Candidate(NamedTuple):
     gains: tuple[str, ...]
     pull: Callable[[Tensor], dict[str, Tensor]]
 
-
-class _Rows:
-    """A candidate's rows V and made-up rows z, whose dots with each other and with others are what is needed."""
-
-    def __init__(self, candidate: Candidate, forms: Forms):
-        self.candidate, self.own = candidate, candidate.tensor.detach().flatten(1)
-        self._made_up, self._other = (forms.probe(self.own, number) for number in range(2))
-
-    def dots(self) -> Tensor:
-        """(5, rows) float64: |V|, V.1, V.z, z.1 and z.z."""
-        own, made_up = self.own, self._made_up
-        lengths = torch.linalg.vector_norm(own, dim=1, dtype=torch.float64)
-        return torch.stack([lengths, _sums(own), _dots(own, made_up), _sums(made_up), _dots(made_up, made_up)])
-
-    def dots_with(self, found: list[dict[str, Tensor]] | None) -> Tensor:
-        """(3, rows) float64: of V, 1 and z with what `pulled` found first for the weight."""
-        if found is None:
-            return self.own.new_zeros(3, len(self.own), dtype=torch.float64)  # nobody looks at them
-        weight = found[0][self.candidate.weight]
-        return torch.stack([_dots(weight, self.own), _sums(weight), _dots(weight, self._made_up)])
-
-    def pulled(self, parts: Tensor) -> list[dict[str, Tensor]] | None:
-        """``J^T`` of z and so much (2, rows) of V and 1 beside it, and of other random rows; None where a parameter
-        gets nothing."""
-        of_own, of_ones = parts.to(self.own.dtype).unsqueeze(2)
-        probes = torch.stack([torch.addcmul(self._made_up, self.own, of_own).add_(of_ones), self._other])
-        found = self.candidate.pull(probes.reshape(2, *self.candidate.tensor.shape))
-        if found.keys() != {self.candidate.weight, *self.candidate.gains}:
+    def pulled(self, probes: Tensor) -> tuple[Tensor, list[Tensor]] | None:
+        """``J^T`` of (m, rows, width): (m, rows, width) of the weight, and (m, rows) of each gain; None where a
+        parameter gets nothing."""
+        found = self.pull(probes.reshape(len(probes), *self.tensor.shape))
+        if found.keys() != {self.weight, *self.gains}:
             return None
-        return [{name: value[one].reshape(len(self.own), -1) for name, value in found.items()} for one in range(2)]
-
-    def predicted(self, form: RowForm, found: dict[str, Tensor]) -> Tensor:
-        """() bool: whether the form gives what was found for the other rows, entry by entry."""
-        expected = form.pulled(self.own, self._other)
-        scales, _, _, *gains = form.numbers.coefficients[:, form.rows].abs()
-        lengths = form.numbers.lengths[form.rows] * self.own.shape[1] ** 0.5
-        sizes = {form.weight: scales} | {name: m * lengths for name, m in zip(form.gains, gains, strict=False)}
-        near_enough = [
-            ((expected[name].reshape(value.shape) - value).abs().amax(1) <= PROOF[self.own.dtype] * sizes[name]).all()
-            for name, value in found.items()
-        ]
-        return near_enough[0] if len(near_enough) == 1 else torch.stack(near_enough).all()
+        return found[self.weight].reshape(probes.shape), [found[name].reshape(probes.shape[:2]) for name in self.gains]
 
 
-def measured(candidates: Sequence[Candidate], forms: Forms) -> list[tuple[RowForm, Tensor] | None]:
-    """For each candidate its form, and () bool whether that is right; None where it is no function of rows at all.
+def measured(candidates: Sequence[Candidate], forms: Forms) -> tuple[list[RowForm | None], Tensor]:
+    """For each candidate its form, None where it is no function of rows at all; and (candidates,) bool, whether these
+    are right.
 
     One probe ``v = z + 3 e + 3 u``, z across e and u, gives ``J^T v = s v + alpha e + beta u``, from which the numbers
     of all candidates follow together; another probe shows whether they are right.
     """
-    tried = [_Rows(candidate, forms) for candidate in candidates]
-    if not tried:
-        return []
-    counts = [len(rows.own) for rows in tried]
-    widths = torch.cat([torch.full_like(rows.own[:, 0], rows.own.shape[1], dtype=torch.float64) for rows in tried])
-    lengths, v1, vz, z1, zz = torch.cat([rows.dots() for rows in tried], dim=1)
-    even = widths**-0.5
+    layout = forms.layout([candidate.tensor for candidate in candidates])
+    own = layout.joined([candidate.tensor.detach().flatten(1) for candidate in candidates])
+    z, other = (_inside(forms.probe(own, number), layout) for number in range(2))
+    lengths = torch.linalg.vector_norm(own, dim=1, dtype=torch.float64)
+    v1, vz, z1, zz, even = _sums(own), _dots(own, z), _sums(z), _dots(z, z), layout.widths**-0.5
     overlap, ze, zu = v1 * even / lengths, z1 * even, vz / lengths
     usable = (lengths > _LENGTHS[0]) & (lengths < _LENGTHS[1]) & (overlap.abs() < 0.9)
     # The probe z - (z.e) e - k (u - (u.e) e) + 3 e + 3 u, as so much of V and of 1 beside z itself.
     k = (zu - ze * overlap) / (1 - overlap.square())
     of_v, of_1 = (3 - k) / lengths, (3 - ze + k * overlap) * even
-    parts = torch.stack([of_v, of_1]).split(counts, dim=1)
-    found = [rows.pulled(part) for rows, part in zip(tried, parts, strict=True)]
-    ve, vu = ze + (of_v * v1 + of_1 * widths) * even, zu + of_v * lengths + of_1 * v1 / lengths
+    beside_v, beside_1 = torch.stack([of_v, of_1]).to(own.dtype).unsqueeze(2)
+    probes = torch.stack([torch.addcmul(z, own, beside_v).add_(beside_1), other])
+    pulled = [candidate.pulled(probe) for candidate, probe in zip(candidates, layout.views(probes), strict=True)]
+    first, second = layout.joined(_weights(pulled, layout.views(probes)))
+    gains = _gains(pulled, layout)
+    ve, vu = ze + (of_v * v1 + of_1 * layout.widths) * even, zu + of_v * lengths + of_1 * v1 / lengths
     vv = of_v * vu * lengths + of_1 * ve / even + (of_v * vz + of_1 * z1 + zz)
-    of_pulled = torch.cat([rows.dots_with(own) for rows, own in zip(tried, found, strict=True)], dim=1)
-    pv, pe, pu = of_pulled[2] + of_v * of_pulled[0] + of_1 * of_pulled[1], of_pulled[1] * even, of_pulled[0] / lengths
+    p1, pown = _sums(first), _dots(first, own)
+    pv, pe, pu = _dots(first, z) + of_v * pown + of_1 * p1, p1 * even, pown / lengths
     one = torch.ones_like(vv)
     basis = torch.stack([vv, ve, vu, ve, one, overlap, vu, overlap, one], -1).reshape(-1, 3, 3)
     solution, failed = torch.linalg.solve_ex(basis, torch.stack([pv, pe, pu], -1).unsqueeze(-1))
     scales, alpha, beta = solution.squeeze(-1).unbind(-1)
     numbers = RowNumbers(
-        widths=widths,
+        layout=layout,
         scales=scales,
         ones=-alpha / (scales * ve),
         own=-beta / (scales * vu),
         lengths=lengths,
         overlap=overlap,
-        gains=_gains(tried, found) / (vu * lengths),
+        gains=gains[:, 0].double() / (vu * lengths),
     )
-    good = (usable & (failed == 0) & numbers.finite).split(counts)
-    result: list[tuple[RowForm, Tensor] | None] = []
-    for rows, end, own, fine in zip(tried, accumulate(counts), found, good, strict=True):
-        form = RowForm(rows.candidate.weight, rows.candidate.gains, numbers, slice(end - len(rows.own), end))
-        result.append(None if own is None else (form, fine.all() & rows.predicted(form, own[1])))
-    return result
+    right = usable & (failed == 0) & numbers.finite & _predicted(numbers, own, other, second, gains[:, 1])
+    return [
+        None if found is None else RowForm(candidate.weight, candidate.gains, numbers, rows)
+        for candidate, found, rows in zip(candidates, pulled, layout.rows, strict=True)
+    ], layout.all_of_each(right)
+
+
+def _predicted(numbers: RowNumbers, own: Tensor, other: Tensor, weight: Tensor, gains: Tensor) -> Tensor:
+    """(rows,) bool: whether the form gives what was found for the other rows, entry by entry."""
+    expected, of_gains = numbers.pulled(own, other)
+    apart, proof = _inside(expected.sub_(weight).abs_(), numbers.layout).amax(1), PROOF[own.dtype]
+    right = apart <= proof * numbers.scales.abs()
+    if of_gains:
+        most = proof * numbers.gains.abs() * numbers.lengths * numbers.layout.widths.sqrt()
+        right &= ((torch.stack(of_gains) - gains).abs() <= most).all(0)
+    return right
+
+
+def _inside(values: Tensor, layout: Layout) -> Tensor:
+    """The values (n, w) with zeros behind shorter rows."""
+    return values if layout.beyond is None else values.masked_fill(layout.beyond, 0)
 
 
 def _dots(first: Tensor, second: Tensor) -> Tensor:
@@ -261,13 +256,23 @@ def _sums(rows: Tensor) -> Tensor:
     return rows.sum(dim=1, dtype=torch.float64)
 
 
-def _gains(tried: list[_Rows], pulled: list[list[dict[str, Tensor]] | None]) -> Tensor:
-    """(G, rows) float64: what each candidate's gains got, zero where there is none."""
-    most, rows = max(len(own.candidate.gains) for own in tried), sum(len(own.own) for own in tried)
-    gains, start = tried[0].own.new_zeros(most, rows, dtype=torch.float64), 0
-    for own, found in zip(tried, pulled, strict=True):
-        if found is not None:
-            for place, name in enumerate(own.candidate.gains):
-                gains[place, start : start + len(own.own)] = found[0][name][:, 0]
-        start += len(own.own)
-    return gains
+_Pulled = tuple[Tensor, list[Tensor]] | None
+
+
+def _weights(pulled: Sequence[_Pulled], like: Sequence[Tensor]) -> list[Tensor]:
+    """(2, n_i, w_i) each: what the weights got, zero where a parameter got nothing."""
+    return [torch.zeros_like(own) if one is None else one[0] for one, own in zip(pulled, like, strict=True)]
+
+
+def _gains(pulled: Sequence[_Pulled], layout: Layout) -> Tensor:
+    """(G, 2, n): what each candidate's gains got, zero where there is none."""
+    own = [[] if one is None else one[1] for one in pulled]
+    none = layout.widths.new_zeros(2, layout.shape[0])
+    rows = range(max(map(len, own)))
+    found = [
+        torch.cat(
+            [one[place] if place < len(one) else none[:, at] for one, at in zip(own, layout.rows, strict=True)], 1
+        )
+        for place in rows
+    ]
+    return torch.stack(found) if found else none.new_zeros(0, *none.shape)

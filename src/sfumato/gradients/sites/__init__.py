@@ -59,6 +59,10 @@ class Site:
         operand = self.operands.get(role)
         return None if operand is None else operand.detach().to(like.dtype)
 
+    def over_views(self, values: Tensor) -> Tensor:
+        """(B, ...): the sums over views of values (B*K, ...)."""
+        return values if len(values) == self.examples else values.unflatten(0, (self.examples, -1)).sum(dim=1)
+
     def add(self, role: str, use: Use) -> None:
         """Notes the per-example gradients of the operand of this role."""
         self.uses.append((self.roles[role], use))

@@ -247,7 +247,7 @@ class ConvSite(Site):
             self.add_weight(kernel, x, g, outputs)
         if self.trained("bias"):
             sums = output_gradients.flatten(2).sum(dim=2, dtype=clipping.accumulation_dtype(output_gradients.dtype))
-            self.add("bias", Instantiated(sums.unflatten(0, (self.examples, -1)).sum(dim=1)))
+            self.add("bias", Instantiated(self.over_views(sums)))
         if not wanted:
             return None
         weight = self.constant("weight", output_gradients)

@@ -76,7 +76,7 @@ class ChannelNormSite(Site):
         of_inputs, *found = (part[0] if len(part) == 1 else torch.cat(part) for part in zip(*parts, strict=True))
         for role, values in zip(("weight", "bias"), found, strict=True):
             if self.trained(role):
-                self.add(role, Instantiated(values.reshape(self.examples, -1, x.shape[1]).sum(dim=1)))
+                self.add(role, Instantiated(self.over_views(values.reshape(-1, x.shape[1]))))
         if self._stored is not None:
             of_inputs = g * (scale[0] if weight is None else scale[0] * weight).reshape(-1, *[1] * (g.dim() - 2))
         return of_inputs.reshape(inputs.shape).to(output_gradients.dtype) if wanted else None
