@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from sfumato import _devices
 from sfumato.gradients.batches import Batches
@@ -27,8 +27,9 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is torch.ops.aten._local_scalar_dense.default:
             raise RuntimeError(NO_QUESTION)
+        given = _as_they_are((args, kwargs or {}))
         found = func(*args, **(kwargs or {}))
-        self.done.append((func, args, kwargs or {}, found))
+        self.done.append((func, *given, _as_they_are(found)))
         return found
 
     @torch.no_grad()
@@ -44,6 +45,11 @@ class Recorder(TorchDispatchMode):
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
     return [one for one in tree_leaves(tree) if isinstance(one, torch.Tensor)]
+
+
+def _as_they_are(tree: Any) -> Any:
+    """The same memory in tensors whose shapes stay."""
+    return tree_map_only(torch.Tensor, torch.Tensor.detach, tree)
 
 
 @contextmanager

@@ -74,7 +74,7 @@ def test_linear_norms_are_never_too_small(seed, positions, inputs, outputs, offs
     if 1e-30 < reach < 1e30:
         # Never smaller than the exact norm, but for what the gradient's own computation rounds away.
         assert use.squared_norms().sqrt().item() >= exact.item() * (1 - 1e-6) - 1e-6 * reach
-        ordinary = max(map(abs, exponents)) < 8
+        ordinary = max(map(abs, exponents)) < 8 and x.abs().max() < 1e10
         assert torch.isfinite(use.squared_norms()) or not (ordinary and (method == "keep" or exact > 0.1 * reach))
         if exact > 0.1 * reach and torch.isfinite(use.squared_norms()):
             assert use.squared_norms().sqrt().item() <= exact.item() * (1 + 1e-4) + 1e-15
