@@ -196,6 +196,8 @@ def make(place: Path, records: int, width: int, classes: int) -> Path:
             "size": 224,
             "channels": 3,
             "size_rule": "declared",
+            "pixels": "",
+            "places": [],
             "filtered": False,
             "material": "0" * 64,
             "parted": True,
