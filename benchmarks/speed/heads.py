@@ -196,6 +196,8 @@ def make(place: Path, records: int, width: int, classes: int) -> Path:
             "size": 224,
             "channels": 3,
             "size_rule": "declared",
+            "pixels": "",
+            "places": [],
             "filtered": False,
             "material": "0" * 64,
             "parted": True,
@@ -206,7 +208,7 @@ def make(place: Path, records: int, width: int, classes: int) -> Path:
     for part in ("train", "test"):
         for name, rows in cache.missing(part):
             dice = np.random.default_rng(rows.start)
-            labels, codes = dice.integers(0, classes, len(rows)), dice.integers(0, 256, (len(rows), 16), np.uint8)
+            labels, codes = dice.integers(0, classes, len(rows)), dice.integers(0, 256, (len(rows), 32), np.uint8)
             cache.write(name, torch.randn(len(rows), 1, width, generator=generator), labels, codes)
     return cache.path
 

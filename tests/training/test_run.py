@@ -239,7 +239,7 @@ def test_model_files_of_other_versions_are_refused(one_run, tmp_path):
     facts = {name: value for name, value in statement["circumstances"].items() if name != "origins"}
     for change, refused, words in (
         ({"format": 1}, load, "was written by another version of sfumato"),
-        ({"statement": {**statement, "circumstances": facts}}, origins_of, "does not tell what stands behind"),
+        ({"statement": {**statement, "circumstances": facts}}, origins_of, "says of its model that statement is"),
     ):
         path = tmp_path / "model.safetensors"
         path.write_bytes(to_bytes(tensors, {METADATA: json.dumps(about | change)}))

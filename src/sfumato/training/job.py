@@ -290,7 +290,7 @@ class PublicJob(Job):
 def lengths(record: Mapping[str, Any]) -> dict[str, Any]:
     """What the record of a training without privacy says of its steps; nothing of any other."""
     named = {"steps": "steps", "batch_size": "batch size", "max_norm": "clipping norm"}
-    return {words: record[name] for name, words in named.items() if name in record}
+    return {words: record[name] for name, words in named.items() if record.get(name) is not None}
 
 
 def is_public(run: RunDirectory) -> bool:
