@@ -144,3 +144,16 @@ def test_explain_needs_the_fast_path():
 
     with pytest.raises(SfumatoError, match="one example at a time"):
         ClippedGradient(Wandering(4, 3), F.cross_entropy).explain(torch.zeros(2, 4))
+
+
+def test_on_a_device_a_layer_keeps_its_gradients_where_there_is_room_for_those_of_64_examples(
+    monkeypatch, forms_of_devices
+):
+    model = nn.Sequential(nn.Conv2d(8, 16, 3), nn.Tanh(), nn.Conv2d(16, 16, 3), nn.Flatten(), nn.Linear(16 * 16, 3))
+    larger = 64 * 4 * 16 * 16 * 9
+    for room, methods in ((6 * larger, {"keep shifted"}), (6 * larger - 1, {"keep shifted", "drop shifted"})):
+        monkeypatch.setattr("sfumato._devices.room", lambda device, room=room: room)
+        gradient = ClippedGradient(model, F.cross_entropy)
+        gradient(torch.randn(2, 8, 8, 8), torch.zeros(2, dtype=torch.int64))  # few examples, and then many
+        gradient(torch.randn(99, 8, 8, 8), torch.zeros(99, dtype=torch.int64))
+        assert set(gradient.methods.values()) == methods

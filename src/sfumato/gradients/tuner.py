@@ -33,6 +33,8 @@ _REPEATS, _HOPELESS = 2, 2.5
 _WORTH_MEMORY = 2
 # On a device one layer's kept gradients may take one part in so many of the memory that is free.
 _SHARE = 6
+# Of so many examples: the rule is first asked on the few on which a model is found out about.
+_AT_ONCE = 64
 # A method is only left for one that is clearly faster.
 _CLEARLY = 0.95
 
@@ -95,7 +97,7 @@ def _by_rule(kernel: Kernel, x: Tensor, g: Tensor, *, derived: bool) -> str:
     of_tokens = kernel.joins and not derived and products.working(x, g) in token_gram.TOLERANCES
     if of_tokens and kernel.positions(g) ** 2 < kernel.gradient_elements():
         return "gram"
-    kept = len(g) // kernel.views * kernel.gradient_elements() * max(4, g.element_size())
+    kept = _AT_ONCE * kernel.gradient_elements() * max(4, g.element_size())
     if kept * _SHARE <= _devices.room(g.device):
         return f"keep {kernel.methods()[0]}"
     return "gram" if kernel.gram_surely_pays(x, g) else f"drop {kernel.methods()[0]}"
