@@ -214,6 +214,19 @@ class TestQueued(Waiting):
         assert len(runs) == wholly
         assert exactly == [2]
 
+    @pytest.mark.parametrize("odd", ["huge", "not a number"])
+    def test_what_a_sum_lacks_is_computed_in_the_precision_of_the_rest(self, odd):
+        """Though it is read outside of autocast."""
+        torch.manual_seed(0)
+        model, (x, y) = MODELS["standardised"](), batch()
+        ODD[odd](x[2])
+        gradient, found = ClippedGradient(model, F.cross_entropy, max_norm=0.05), []
+        with torch.autocast(x.device.type, torch.bfloat16):
+            found += [gradient(x, y), gradient(x, y)]
+            values = found[0].gradients
+        for name, value in found[1].gradients.items():
+            assert torch.equal(value, values[name])
+
     def test_a_model_that_was_changed_meanwhile_is_refused(self):
         model, (x, y) = MODELS["linear"](), batch()
         gradient = ClippedGradient(model, F.cross_entropy)

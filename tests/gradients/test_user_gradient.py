@@ -113,7 +113,7 @@ def test_the_sum_is_that_of_plain_autograd_clipped_user_by_user(dtype, count, re
     for one in zip(inputs.double(), targets, shares.double(), strict=True):
         whole, own = of_one(exact, *one), one[2] > 0
         error = rounding(exact, one[0][own], one[1][own], one[2][own]) * (2 * eps / 2.0**-23)  # twice: higher orders
-        norm, relative = whole.norm(), clipping.margin(dtype) / 2 + 4 * eps + grid.allowance(len(whole))
+        norm, relative = whole.norm(), clipping.margin(dtype, whole.device) / 2 + 4 * eps + grid.allowance(len(whole))
         relative = relative + 2 * error.norm() / norm + 4 * eps  # the norm's own error, and products with the factor
         factor = min(1.0, max_norm / float(norm))
         wanted, allowed = wanted + factor * whole, allowed + factor * (error + relative * whole.abs())

@@ -205,7 +205,8 @@ class Batches:
         """
         model = self._objective.model
         given = [*model.parameters(), *model.buffers(), *tensors(batch)]
-        versions = [tensor._version for tensor in given]
+        versions, kind = [tensor._version for tensor in given], tensors(batch)[0].device.type
+        precision = torch.autocast(kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
 
         def later() -> ClippedSum:
             if versions != [tensor._version for tensor in given]:
@@ -215,7 +216,7 @@ class Batches:
                     "read `gradients` before the optimizer's step, and before a batch's memory is used again",
                 )
             few = 2 * int(others.sum()) <= len(others)
-            with torch.enable_grad():
+            with torch.enable_grad(), precision:
                 if few and all(bool(value.isfinite().all()) for value in total.gradients.values()):
                     return self._completed(total, others, batch, key, *own)
                 return self._at_once(batch, key, *own)

@@ -25,8 +25,9 @@ from torch import Tensor
 from sfumato import _devices
 from sfumato.gradients import grid
 
-# Numbers of float32 that are squared and summed in their own type before float64 takes over.
-_PIECE = 64
+# Numbers of float32 that are squared and summed in their own type before float64 takes over: on a CPU, where they lie
+# together, and on a device, where more pieces cost little and an example that turns out hard costs much.
+_PIECE, _DEVICE_PIECE = 64, 16
 # Elements converted to float64 at a time: the buffer stays in a core's cache instead of being fresh memory.
 _BLOCK = 1 << 17
 # Below this a float32 product of factor and gradient could lose digits to gradual underflow.
@@ -43,9 +44,13 @@ def zeros(parameter: Tensor) -> Tensor:
     return torch.zeros_like(parameter.detach(), dtype=accumulation_dtype(parameter.dtype))
 
 
-def margin(dtype: torch.dtype) -> float:
+def _longest(device: torch.device) -> int:
+    return _DEVICE_PIECE if _devices.has_own_forms(device) else _PIECE
+
+
+def margin(dtype: torch.dtype, device: torch.device) -> float:
     """By how much, relatively, `squared_lengths` adds to a sum of squares for its rounding."""
-    return (_PIECE + 4) * torch.finfo(dtype).eps / 2
+    return (_longest(device) + 4) * torch.finfo(dtype).eps / 2
 
 
 def squared_norms(values: Tensor) -> Tensor:
@@ -63,9 +68,9 @@ def squared_norms(values: Tensor) -> Tensor:
 def squared_lengths(values: Tensor) -> Tensor:
     """Squared L2 norms along the last axis, never too small; not finite where squares overflow.
 
-    Pieces of 64 numbers are summed in the values' own type, which is as fast as memory; the pieces in float64. However
-    a piece is summed, its relative error is below 65 roundings, since no term is negative; that much is added, and what
-    the squares of tiny numbers may have lost altogether, 1e-38 for each in float32.
+    Pieces of 64 numbers, of 16 on a device, are summed in the values' own type, which is as fast as memory; the pieces
+    in float64. However a piece is summed, its relative error is below 65 roundings, or 17, since no term is negative;
+    that much is added, and what the squares of tiny numbers may have lost altogether, 1e-38 for each in float32.
 
     Args:
         values: (..., n), any real floating type.
@@ -80,15 +85,19 @@ def squared_lengths(values: Tensor) -> Tensor:
     width = values.shape[-1]
     if values.numel() == 0:
         return torch.zeros(values.shape[:-1], dtype=torch.float64, device=values.device)
-    piece = next((size for size in range(_PIECE, _PIECE // 2, -1) if width % size == 0), _PIECE)
+    longest = _longest(values.device)
+    piece = next((size for size in range(longest, longest // 2, -1) if width % size == 0), longest)
     whole = width // piece * piece
     # A piece is what lies together; on a device it has one number of each stretch, for threads side by side.
-    last = -2 if _devices.has_own_forms(values.device) and width > _PIECE else -1
+    last = -2 if _devices.has_own_forms(values.device) and width > longest else -1
     pieces = values[..., :whole].unflatten(-1, (-1, piece) if last == -1 else (piece, -1))
-    parts = [(values, -1)] if width <= _PIECE else [(pieces, last)]
+    parts = [(values, -1)] if width <= longest else [(pieces, last)]
     if 0 < whole < width:
         parts.append((values[..., whole:], -1))
-    total, spare = _number(2 * width * torch.finfo(values.dtype).tiny, values.device), 1 + margin(values.dtype)
+    total, spare = (
+        _number(2 * width * torch.finfo(values.dtype).tiny, values.device),
+        1 + margin(values.dtype, values.device),
+    )
     for part, axis in parts:
         lengths = torch.linalg.vector_norm(part, dim=axis)
         by_piece = lengths.dim() == values.dim()

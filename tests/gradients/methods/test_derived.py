@@ -393,6 +393,24 @@ def test_rows_whose_squares_float32_cannot_hold(monkeypatch, scale, method):
     assert found.norms[0] >= norms[0] * (1 - 1e-5)
 
 
+def test_gradients_of_coarse_products_are_hard_later(monkeypatch, forms_of_devices):
+    """Positive inputs leave a standardised weight little of its gradient: what its rows lose is most of it."""
+    monkeypatch.setattr("sfumato.gradients.batches.Batches._runs_behind", lambda self, batch: True)
+    model = nn.Sequential(timm.layers.ScaledStdConv2d(8, 16, 3, padding=0), nn.Flatten(), nn.Linear(576, 3))
+    x, y = torch.randn(6, 8, 8, 8) + 10, torch.arange(6) % 3
+    found = {}
+    for tolerance in (contributions._COARSE, 5e-5):
+        monkeypatch.setattr(contributions, "_COARSE", tolerance)
+        with torch.autocast("cpu", torch.bfloat16):
+            total = ClippedGradient(model, F.cross_entropy)(x, y)
+        found[tolerance] = total.__dict__["_lacking"], total.norms
+    (lacking, coarse), (again, exact) = found.values()
+    assert not lacking
+    assert again
+    assert (coarse >= exact * (1 - 1e-7)).all()
+    assert (coarse <= exact * 1.001).all()
+
+
 def test_coarse_products_make_no_kept_example_hard(monkeypatch, forms_of_devices):
     """Where products may be TF32, kept gradients are still summed number by number, so nothing is computed twice."""
     monkeypatch.setattr("sfumato.gradients.use.unit_roundoff", lambda like, **given: 2.0**-11)

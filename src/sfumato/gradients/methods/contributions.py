@@ -11,12 +11,14 @@ from sfumato.gradients import clipping
 from sfumato.gradients.methods.derived import Operand, Operands
 from sfumato.gradients.methods.row_forms import RowForm
 from sfumato.gradients.sites import token_gram
-from sfumato.gradients.sites.forms import Held, certified, together, with_hard_kept
+from sfumato.gradients.sites.forms import Held, Kept, certified, together, with_hard_kept
 from sfumato.gradients.sites.token_gram import TokenGram
 from sfumato.gradients.use import Exact, Instantiated, RowStatistics, Use, constants, slices, tolerance
 
 # Numbers per example up to which gradients are put beside those of other parameters.
 _SMALL = 1 << 12
+# The tolerance of gradients whose products were formed in bfloat16 or TF32: their factors were rounded by 5e-4 or more.
+_COARSE = 5e-4
 # What the numbers s, a, c may be wrong by, relative to the norm that they give.
 _FORM_ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-5}
 
@@ -155,6 +157,13 @@ class OfRows:
         assert self.operand.form is not None
         return self.operand.form
 
+    @property
+    def tolerance(self) -> float:
+        """How much too large a norm may be, relatively, before its example counts as hard."""
+        if isinstance(self._use, Kept) and self._use.coarse:
+            return _COARSE
+        return tolerance(self.operand.tensor.dtype)
+
     def statistics(self) -> RowStatistics:
         """What the norm is made of."""
         assert self.operand.rows is not None
@@ -246,8 +255,10 @@ def bounds(parts: list[OfRows], *, asking: bool = False) -> Tensor:
     upper = squares + 4 * felt * (torch.maximum(direct, squares).sqrt() + felt) + unsure
     bound = upper.sqrt() * constants(tuple(1 + _FORM_ROUNDING[dtype] for dtype in dtypes), ones.device) + felt
     # Without what the norms of rows were given for their rounding, which counts for more where terms cancel.
-    least = (squares - constants(tuple(map(clipping.margin, dtypes)), ones.device) * direct).clamp_min(0)
-    most = constants(tuple(1 + 1.8 * tolerance(dtype) for dtype in dtypes), ones.device)
+    least = (
+        squares - constants(tuple(clipping.margin(dtype, ones.device) for dtype in dtypes), ones.device) * direct
+    ).clamp_min(0)
+    most = constants(tuple(1 + 1.8 * part.tolerance for part in parts), ones.device)
     certain = (bound <= most * least.sqrt()) | (felt == 0)
     hard = ~certain.t()
     unproven = {id(proven): proven for part in parts if (proven := part.operand.proven) is not None}

@@ -38,6 +38,7 @@ from sfumato.gradients.use import (
     row_statistics_of,
     slices,
     tolerance,
+    unit_roundoff,
 )
 
 # The Gram form in float64: relative to the square of the reach, what dot products of 9,000 numbers may lose.
@@ -96,6 +97,9 @@ class Kept(Instantiated):
         x, g: inputs and output gradients (B*K, ...); not held.
         method: the kernel's method of instantiating.
         derived: as in `row_statistics`, where the weight is a function of parameters.
+
+    Attributes:
+        coarse: whether inputs and output gradients were multiplied in bfloat16 or TF32.
     """
 
     def __init__(self, kernel: Kernel, x: Tensor, g: Tensor, method: str, derived: RowMap | None):
@@ -107,6 +111,7 @@ class Kept(Instantiated):
             else:
                 statistics.append(row_statistics_of(tiles[-1], derived))
         super().__init__(*tiles)
+        self.coarse = x.dtype == torch.bfloat16 or unit_roundoff(x, convolution=not kernel.joins) > 2.0**-24
         self._statistics = of_all(statistics) if statistics else None
         if squares:
             self._squares = joined(squares)
