@@ -203,7 +203,7 @@ def test_a_plan_says_whether_records_are_shared():
     assert plan(BY_RECORDS).to_dict()["shared"] is False
     assert PrivacyPlan.from_dict(plan(BY_RECORDS).to_dict()) == plan(BY_RECORDS)
     assert one.fingerprint != plan(BY_RECORDS, adjacency="zero-out").fingerprint
-    for odd in (False, 1, "yes"):
+    for odd in (0, 1, None, "yes"):
         with pytest.raises(SfumatoError):
             PrivacyPlan.from_dict(one.to_dict() | {"shared": odd})
 
