@@ -74,7 +74,7 @@ class NoiseAudit:
         parameters, steps, numbers: how many were looked at.
         false_alarm: the probability, at most, that noise that is the plan's has a fault here.
         faults: what is wrong, in words; empty where nothing is.
-        weakest: the parameter of which least can be seen.
+        weakest: the smallest parameter, of which least can be seen.
         scale: the largest factor on the noise, below 1, that would have been noticed in nine of ten repetitions: of
             the weakest parameter, and of all together; None for none.
         cut: noise that is cut off at so many standard deviations, or fewer, would have been noticed: of the weakest
@@ -98,16 +98,19 @@ class NoiseAudit:
     @property
     def sentences(self) -> tuple[str, ...]:
         """What was looked at, what was found, and what would have been noticed."""
+        each = "the only parameter" if self.parameters == 1 else f"each of the {self.parameters:,} parameters"
         looked = (
-            f"The noise of each of the {self.parameters} parameters was checked by itself in {self.steps:,} steps of "
-            "two runs: its scale, its largest values, and whether it repeats between steps, runs or parameters. Noise "
-            f"that is the plan's fails this with probability at most {self.false_alarm:g}."
+            f"The noise of {each} was checked in {self.steps:,} steps of two runs: its scale, its largest values, and "
+            "repeats between steps, runs and parameters. Correct noise fails this check with probability at most "
+            f"{self.false_alarm:g}."
         )
-        single, together = ("none" if one is None else f"{math.floor(1e4 * one) / 100:.2f}%" for one in self.scale)
+        single, together = (
+            "less than a hundredth" if one is None else f"{math.floor(1e4 * one) / 100:.2f}%" for one in self.scale
+        )
         noticed = (
-            f"Noise of {together} of its scale in all parameters would have been noticed, and of {single} in "
-            f"{self.weakest} alone, of which least can be seen; so would noise cut off at {_down(self.cut[1])} "
-            f"standard deviations in all parameters, or at {_down(self.cut[0])} in {self.weakest} alone."
+            f"The check would have noticed noise of {together} of its scale in all parameters, or of {single} in "
+            f"{self.weakest} alone, the smallest of them; and noise cut off at {_down(self.cut[1])} standard "
+            f"deviations in all parameters, or at {_down(self.cut[0])} in {self.weakest} alone."
         )
         if not self.faults:
             return looked, f"No fault was found. {noticed}"

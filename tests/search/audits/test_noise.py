@@ -48,7 +48,7 @@ def test_right_noise_has_no_fault_and_what_would_have_been_noticed_is_said():
     assert right.noise.scale[1] > 0.99
     assert right.noise.cut[1] > 4
     printed = " ".join(audits_shown.lines(names.STEP_AUDIT, right))
-    assert "The noise of each of the 4 parameters was checked by itself in 600 steps of two runs" in printed
+    assert "The noise of each of the 4 parameters was checked in 600 steps of two runs" in printed
     assert "with probability at most 1e-06" in printed
     assert "ALARM" not in printed
     assert Audited.from_dict(json.loads(json.dumps(right.to_dict()))).noise == right.noise
@@ -126,7 +126,7 @@ def test_the_page_and_the_record_of_a_run_have_it(one_run, tmp_path, monkeypatch
     shutil.copytree(one_run.directory, path)
     audit_run(path, observations=100)
     right = (path / names.REPORT).read_text()
-    assert "parameters was checked by itself in 200 steps of two runs" in right
+    assert "parameters was checked in 200 steps of two runs" in right
     assert "Warning: the noise is not the plan" not in right
     bias = next(name for name in one_run.load().module.state_dict() if name.endswith("bias"))
     monkeypatch.setattr(*changed(lambda name, z: 0 * z if name == bias else z))
