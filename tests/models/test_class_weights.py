@@ -137,6 +137,19 @@ def test_a_step_s_sum_is_that_of_weighted_clipped_gradients(spots, model, padded
         torch.testing.assert_close(value.double(), expected[name], rtol=1e-4, atol=1e-5)
 
 
+def test_weights_do_not_depend_on_how_frequent_the_classes_are_among_the_records(spots, plan):
+    """Nor on whether they are at all."""
+    asked, found = Settings(model="linear", **SETTINGS), []
+    for classes in ([0, 1, 2, 3], [0, 0, 0, 0, 1, 2, 2, 3], [3, 3, 2]):
+        labels = np.resize(classes, len(spots.train.labels)).astype(spots.train.labels.dtype)
+        source = replace(spots, train=replace(spots.train, labels=labels))
+        pieces = Inputs(prepare(None, source, plan, asked)).micro_batches(RunKey.from_seed(0), 0, np.arange(40))
+        for _, targets, _, weights in pieces:
+            found.append(torch.tensor([0.25, 1 / 3, 0.5, 1.0])[targets])
+            assert torch.equal(weights, found[-1].to(weights.dtype))
+    assert len({float(one.mean()) for one in found}) == 3
+
+
 def sigmoid(logits, labels):
     wanted = functional.one_hot(labels, logits.shape[-1]).to(logits.dtype)
     return functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none").sum(-1).mean()

@@ -125,3 +125,14 @@ def test_other_plans_noises_and_divisors_are_refused():
         )
     with pytest.raises(SfumatoError, match=r"step must lie in 0\.\.59"):
         step_of(asked)(60, [], NoiseState(step=60))
+
+
+def test_a_vector_is_never_longer_than_the_norm_of_its_step():
+    """By how much one that is far longer than C_t moves the sum, under the same noise, at any C_t."""
+    step = step_of(plan(1.0))
+    for norm in (0.2, 1.0, 3.0):
+        sums = []
+        for batches in ([(100 * vectors()[-1:],)], []):
+            given = {NORM: torch.tensor(norm, dtype=torch.float64)}
+            sums.append(step(0, batches, NoiseState(step=0, tensors=given))[0]["w"].double() * VECTORS)
+        assert (sums[0] - sums[1]).norm().item() == pytest.approx(norm, rel=1e-5)

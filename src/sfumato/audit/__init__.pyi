@@ -5,6 +5,9 @@ from .curve import delta_of as delta_of
 from .curve import epsilon_of as epsilon_of
 from .curve import mu_of as mu_of
 from .gaussian import white_box as white_box
+from .noise import NoiseAudit as NoiseAudit
+from .noise import ParameterNoise as ParameterNoise
+from .noise import audit_noise as audit_noise
 from .one_run import one_run as one_run
 from .one_run import one_run_gaussian as one_run_gaussian
 from .one_shot import one_shot as one_shot

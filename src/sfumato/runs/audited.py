@@ -10,7 +10,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato._files import write
-from sfumato.audit import Bound, one_run, one_run_gaussian, one_shot
+from sfumato.audit import Bound, NoiseAudit, one_run, one_run_gaussian, one_shot
 from sfumato.privacy import PrivacyPlan
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
@@ -35,6 +35,7 @@ class Audited:
         nominal: the promised epsilon.
         bounds: from below, at the promise's delta; the first presumes least.
         sure: the same at confidence `SURE`, by which an alarm is decided.
+        noise: of the step's audit, whether the noise of each parameter is the plan's.
         plan: the fingerprint of the plan.
         details: what was observed: for canaries "scores" (M,) and "included" (M,), in their order.
     """
@@ -44,16 +45,23 @@ class Audited:
     plan: str
     details: Mapping[str, Any] = field(default_factory=dict, repr=False)
     sure: tuple[Bound, ...] = field(default=(), repr=False)
+    noise: NoiseAudit | None = None
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether a bound at confidence `SURE` lies above the promise."""
+        return any(bound.refutes(self.nominal) for bound in self.sure or self.bounds)
 
     @property
     def refuted(self) -> bool:
-        """Whether a bound at confidence `SURE` lies above the promise: then something is wrong."""
-        return any(bound.refutes(self.nominal) for bound in self.sure or self.bounds)
+        """Whether a bound at confidence `SURE` lies above the promise, or the noise is not the plan's: then something
+        is wrong."""
+        return self.exceeds or (self.noise is not None and self.noise.broken)
 
     @property
     def doubtful(self) -> bool:
         """Whether a bound lies above the promise, as chance alone brings about with probability 1 - its confidence."""
-        return not self.refuted and any(bound.refutes(self.nominal) for bound in self.bounds)
+        return not self.exceeds and any(bound.refutes(self.nominal) for bound in self.bounds)
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -64,6 +72,7 @@ class Audited:
             "bounds": [bound.to_dict() for bound in self.bounds],
             "sure": [bound.to_dict() for bound in self.sure],
             "plan": self.plan,
+            **({} if self.noise is None else {"noise": self.noise.to_dict()}),
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -78,9 +87,15 @@ class Audited:
             tuple(Bound(**{name: bound[name] for name in known}) for bound in data.get(which, ()))
             for which in ("bounds", "sure")
         )
-        own = ("nominal", "refuted", "bounds", "sure", "plan")
-        details = {name: value for name, value in data.items() if name not in own}
-        return cls(nominal=float(data["nominal"]), bounds=bounds, plan=str(data["plan"]), details=details, sure=sure)
+        own = ("nominal", "refuted", "bounds", "sure", "plan", "noise")
+        return cls(
+            nominal=float(data["nominal"]),
+            bounds=bounds,
+            plan=str(data["plan"]),
+            details={name: value for name, value in data.items() if name not in own},
+            sure=sure,
+            noise=NoiseAudit.from_dict(data["noise"]) if "noise" in data else None,
+        )
 
 
 def of_canaries(

@@ -69,6 +69,7 @@ class Audit:
             estimate).
         refuted: whether a bound lies above the promise.
         histogram: what was seen.
+        faults: what is wrong with the noise of single parameters.
     """
 
     heading: str
@@ -76,6 +77,7 @@ class Audit:
     rows: Sequence[tuple[str, float, float, float | None, float | None]]
     refuted: bool
     histogram: Histogram
+    faults: Sequence[str] = ()
 
 
 def audits(found: Sequence[Audit], promised: str) -> Markup:
@@ -91,6 +93,7 @@ def audits(found: Sequence[Audit], promised: str) -> Markup:
             "heading": one.heading,
             "words": list(one.words),
             "refuted": one.refuted,
+            "faults": list(one.faults),
             "rows": [
                 (
                     presumed,

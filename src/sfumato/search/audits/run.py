@@ -25,7 +25,7 @@ def audit_run(
     confidence: float = 0.95,
     progress: Progress | None = None,
 ) -> Audited:
-    """Attack the step of a finished run on made-up inputs, and write what that proves beside it, and on its page.
+    """Attack a finished run's step on made-up inputs, check its noise, and write the outcome beside it and on its page.
 
     Args:
         directory: of a run of `train`. None of its data are read, and nothing is spent.
@@ -36,7 +36,8 @@ def audit_run(
         progress: where to report to.
 
     Returns:
-        The promised epsilon, the bounds, and whether one of them lies above it (`refuted`).
+        The promised epsilon, the bounds, the check of the noise (`noise`), and whether a bound lies above the promise
+        or the noise is not the plan's (`refuted`).
 
     Errors: `SfumatoError` for what is no finished private run of a classifier, for one without its record, and for
     plans of which single steps say nothing (correlated noise).

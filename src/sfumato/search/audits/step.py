@@ -1,4 +1,7 @@
-"""White box: the software's own private step, with a canary and without it (Nasr et al. 2023, arXiv 2302.07956)."""
+"""White box: the software's own private step, with a canary and without it (Nasr et al. 2023, arXiv 2302.07956).
+
+The canary's direction is one projection of what is released. The noise of each parameter is checked beside it.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,14 @@ from sfumato._checks import fraction, positive_integer
 from sfumato.audit import Bound, epsilon_of, white_box
 from sfumato.audit.curve import epsilon_of_mixture
 from sfumato.audit.gaussian import mu_shown
+from sfumato.audit.noise import audit_noise
 from sfumato.gradients import ClippedGradient, ClippedSum, UserGradient
 from sfumato.observers.progress import Progress, Silence
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.unit import Drawn
 from sfumato.randomness import RunKey
 from sfumato.runs.audited import SURE, Audited
+from sfumato.search.audits.residuals import Residuals
 from sfumato.search.audits.subject import Subject, at
 from sfumato.training.step import PrivateStep
 
@@ -33,6 +38,8 @@ TRIED = 5
 BEST_SEEN = 3.0
 """A mu that so few observations tell well."""
 OTHERS, CANDIDATES = 3, 8
+SEEDS = 2, 3
+"""Public ones, of the keys of two runs: without the canary, and with it."""
 FULL, POISSON = "full-batch", "poisson"
 Gradient = Mapping[str, Tensor]
 
@@ -41,16 +48,25 @@ class Remembered:
     """A clipped gradient that computes the sum over the same batch once, unless the model draws random numbers.
 
     What one observation differs in from another is then the noise alone, which is drawn, added and divided each time.
+
+    Attributes:
+        latest: the sum of the latest batch.
     """
 
     def __init__(self, gradient: ClippedGradient | UserGradient):
         self._gradient, self._found = gradient, {}
+        self.latest: Gradient = {}
         self.max_norm = gradient.max_norm
         self.sums_over: Drawn = gradient.sums_over
         self.sensitivity, self.zeros = gradient.sensitivity, gradient.zeros
 
     def __call__(self, *batch: Tensor) -> ClippedSum:
         """The clipped sum of a batch, known again by its tensors being the same objects."""
+        found = self._of(batch)
+        self.latest = found.gradients
+        return found
+
+    def _of(self, batch: tuple[Tensor, ...]) -> ClippedSum:
         if self._gradient.draws:
             return self._gradient(*batch)
         place = tuple(map(id, batch))
@@ -73,7 +89,8 @@ class WhiteBox:
     autograd has it, is taken off; and the rest is projected on the canary's own gradient.
 
     **Guarantee.** Neither clipped gradient nor noise nor sampler has a part in what it is compared with: the canary's
-    direction and the others' sum are autograd's, one record after the other, clipped here.
+    direction and the others' sum are autograd's, one record after the other, clipped here. What is collected of the
+    noise is what was released less the software's own clipped sum, which the projection is for.
     """
 
     subject: Subject
@@ -123,11 +140,16 @@ class WhiteBox:
         return at(self.subject.plan, self.subject.plan.noise_multiplier / math.sqrt(self.merged), 10**6)
 
     @cached_property
-    def step(self) -> PrivateStep:
+    def gradient(self) -> Remembered:
         """The software's."""
-        key = RunKey.from_seed(0, f"audit of {self.subject.plan.fingerprint}")
-        gradient, noise = Remembered(self.subject.gradient()), self.subject.noise(self.plan, key)
-        return PrivateStep(plan=self.plan, gradient=gradient, noise=noise)
+        return Remembered(self.subject.gradient())
+
+    @cached_property
+    def runs(self) -> tuple[PrivateStep, ...]:
+        """The software's steps of two runs, each with a key of its own."""
+        keys = [RunKey.from_seed(seed, f"audit of {self.subject.plan.fingerprint}") for seed in SEEDS]
+        noises = [self.subject.noise(self.plan, key) for key in keys]
+        return tuple(PrivateStep(plan=self.plan, gradient=self.gradient, noise=noise) for noise in noises)
 
     @cached_property
     def batches(self) -> dict[bool, tuple[Tensor, ...]]:
@@ -143,12 +165,20 @@ class WhiteBox:
             return inputs, labels, torch.full(labels.shape[:2], 1 / self.subject.records)
         return inputs.squeeze(1), labels.squeeze(1)
 
-    def observed(self, place: int, *, canary: bool) -> float:
-        """One observation, N(0, 1) without the canary and N(1 / sigma, 1) with it where all is well."""
-        private = self.step(place, [self.batches[canary]])
+    def observed(self, place: int, *, canary: bool, residuals: Residuals | None = None) -> float:
+        """One observation, N(0, 1) without the canary and N(1 / sigma, 1) with it where all is well.
+
+        Args:
+            place: the step: of one run without the canary, of the other with it.
+            residuals: collects the noise of the step.
+        """
+        private = self.runs[canary](place, [self.batches[canary]])
         scale = self.plan.expected_batch_size * self.plan.max_norm
+        unit = self.plan.noise_multiplier * self.plan.max_norm
+        if residuals is not None:
+            residuals.add(int(canary), place, private, self.gradient.latest, scale=scale, unit=unit)
         found = scale * _inner(private, self.direction) - self.of_others
-        return found / (self.plan.noise_multiplier * self.plan.max_norm)
+        return found / unit
 
 
 def audit_step(
@@ -158,7 +188,7 @@ def audit_step(
     confidence: float = 0.95,
     progress: Progress | None = None,
 ) -> Audited:
-    """A lower bound of a run's epsilon from its own step on made-up inputs: no data are read.
+    """A lower bound of a run's epsilon from its own step, and a check of its noise: no data are read.
 
     Args:
         subject: what is audited.
@@ -170,7 +200,8 @@ def audit_step(
     threshold is half the nominal mu, and the number of observations is fixed before the first of them counts. The
     first bound presumes what it says. Of full batches a second one presumes nothing, and speaks of the steps that one
     observation stands for. Where a unit need not take part there is none: of steps in which the canary takes part for
-    certain more can be proven than the whole run spends, since sampling hides it there.
+    certain more can be proven than the whole run spends, since sampling hides it there. The check of the noise
+    (`audit_noise`) finds a fault in noise that is the plan's with probability at most 1e-6.
     """
     if observations is not None:
         positive_integer("observations", observations, remedy="give a number such as 5000")
@@ -180,10 +211,10 @@ def audit_step(
     box = WhiteBox(subject=subject, merged=merged)
     count = observations or _affordable(box)
     progress.begin("observing private steps", 2 * count)
-    seen = np.empty((2, count))
+    seen, residuals = np.empty((2, count)), Residuals(box.gradient.zeros(), count)
     for place in range(count):
-        seen[0, place] = box.observed(2 * place, canary=False)
-        seen[1, place] = box.observed(2 * place + 1, canary=True)
+        for canary in (False, True):
+            seen[int(canary), place] = box.observed(place, canary=canary, residuals=residuals)
         progress.advance(2 * place + 2)
     mu = 1 / box.plan.noise_multiplier
     details = {
@@ -195,7 +226,14 @@ def audit_step(
         "histograms": _histograms(seen, mu),
     }
     bounds, sure = (_bounds(seen, box, confidence=one) for one in (confidence, max(confidence, SURE)))
-    return Audited(nominal=plan.epsilon(), bounds=bounds, plan=plan.fingerprint, details=details, sure=sure)
+    return Audited(
+        nominal=plan.epsilon(),
+        bounds=bounds,
+        plan=plan.fingerprint,
+        details=details,
+        sure=sure,
+        noise=audit_noise(residuals.seen),
+    )
 
 
 def _bounds(seen: np.ndarray, box: WhiteBox, *, confidence: float) -> tuple[Bound, ...]:
@@ -256,11 +294,12 @@ def _steps(count: int) -> str:
 
 def _affordable(box: WhiteBox) -> int:
     """How many observations a world take `SECONDS`, of `OBSERVATIONS` at most; those that tell are not counted."""
-    box.observed(10**6 - 1, canary=True)  # what is made at the first call is not to be timed
+    residuals = Residuals(box.gradient.zeros(), 1)
+    box.observed(0, canary=True, residuals=residuals)  # what is made at the first call is not to be timed
     each = math.inf
-    for place in range(TRIED):
+    for _ in range(TRIED):
         began = time.perf_counter()
-        box.observed(10**6 - 2 - place, canary=True)
+        box.observed(0, canary=True, residuals=residuals)
         each = min(each, time.perf_counter() - began)
     return max(FEWEST, min(OBSERVATIONS, int(SECONDS / (2 * each))))
 

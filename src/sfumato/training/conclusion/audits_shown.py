@@ -32,7 +32,8 @@ def shown(name: str, found: Audited) -> Audit:
             (one.assumption or "nothing", one.epsilon, one.at_most or math.inf, one.smallest_fault, one.confidence)
             for one in found.bounds
         ],
-        refuted=found.refuted,
+        refuted=found.exceeds,
+        faults=[] if found.noise is None else found.noise.faults,
         histogram=_of_scores(found) if within else _of_observations(found),
     )
 
@@ -58,6 +59,7 @@ def words(name: str, found: Audited) -> Sequence[str]:
         f"on made-up inputs, each time with as much noise as {whole} have together. None of the run's data were read.",
         *([] if details["reach"] == 1 else [f"The canary's gradient has {details['reach']:.0%} of the clipping norm."]),
         *_of_chance(found),
+        *([] if found.noise is None else found.noise.sentences),
     ]
 
 
@@ -87,8 +89,15 @@ def _of_cosines(found: Audited) -> list[str]:
 
 def lines(name: str, found: Audited) -> list[str]:
     """The same with its bounds, for the terminal."""
-    alarm = ["ALARM: this audit proves more than is promised. Do not rely on the promise."] if found.refuted else []
-    return [*words(name, found), *(f"  {bound.sentence}" for bound in found.bounds), *alarm]
+    alarms = [
+        *(["ALARM: this audit proves more than is promised. Do not rely on the promise."] if found.exceeds else []),
+        *(
+            ["ALARM: the noise is not the plan's. Do not rely on the promise."]
+            if found.noise and found.noise.broken
+            else []
+        ),
+    ]
+    return [*words(name, found), *(f"  {bound.sentence}" for bound in found.bounds), *alarms]
 
 
 def _of_scores(found: Audited) -> Histogram:

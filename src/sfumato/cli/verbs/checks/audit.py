@@ -25,8 +25,8 @@ class Audit(EndsWithJson):
     """Attack the training step of a finished run, or of a recipe.
 
     The software's own step is taken thousands of times with a canary and without it, on made-up inputs: no data of the
-    run are read, and nothing is spent. It says which epsilon that proves at least. Exit status 0, or 1 where a bound
-    lies above the promised epsilon.
+    run are read, and nothing is spent. It says which epsilon that proves at least, and checks the noise of each
+    parameter. Exit status 0, or 1 where a bound lies above the promised epsilon or the noise is not the plan's.
     """
 
     what: RunOrRecipe
@@ -125,5 +125,6 @@ class Audit(EndsWithJson):
 def _verdict(found: Audited) -> str:
     """The line that stands last."""
     best = max(found.bounds, key=lambda bound: bound.epsilon)
-    where = "above" if found.refuted else "within chance of" if found.doubtful else "not above"
-    return f"proven at least {int(best.epsilon * 100) / 100:.2f}, {where} the promised {found.nominal:.3f}"
+    where = "above" if found.exceeds else "within chance of" if found.doubtful else "not above"
+    noise = "; the noise is NOT the plan's" if found.noise is not None and found.noise.broken else ""
+    return f"proven at least {int(best.epsilon * 100) / 100:.2f}, {where} the promised {found.nominal:.3f}{noise}"

@@ -1,0 +1,158 @@
+"""The audit of a step checks the noise of each parameter: faults that the projection on one direction passes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sfumato import Noise, PrivacyPlan, RunKey, audit_run
+from sfumato.data import Images
+from sfumato.experiment.settings import Settings
+from sfumato.randomness.noise import blocks
+from sfumato.runs import audited
+from sfumato.runs import directory as names
+from sfumato.runs.audited import Audited
+from sfumato.runs.directory import RunDirectory
+from sfumato.search.audits.residuals import Residuals
+from sfumato.search.audits.step import audit_step
+from sfumato.search.audits.subject import Subject
+from sfumato.training.conclusion import audits_shown
+from sfumato.training.preparation.noise import noise_of
+
+
+def subject(**further) -> Subject:
+    torch.manual_seed(0)
+    layers = nn.Flatten(), nn.Linear(36, 30), nn.Tanh(), further.pop("layer", nn.Identity()), nn.Linear(30, 4)
+    plan = PrivacyPlan.calibrate(examples=50, batch_size=50, steps=30, epsilon=8.0, delta=1e-5, max_norm=0.5)
+    known = {"name": "it", "module": nn.Sequential(*layers), "form": Images(size=6, channels=1), "loss": "softmax"}
+    return Subject(plan=plan, views=1, classes=4, **known | further)
+
+
+def found(it: Subject | None = None, observations: int = 300) -> Audited:
+    return audit_step(it or subject(), observations=observations)
+
+
+def test_right_noise_has_no_fault_and_what_would_have_been_noticed_is_said():
+    right = found()
+    assert not right.refuted
+    assert not right.noise.faults
+    assert (right.noise.parameters, right.noise.steps) == (4, 600)
+    assert right.noise.numbers == 600 * (37 * 30 + 31 * 4)
+    assert right.noise.weakest == "4.bias"
+    assert right.noise.scale[1] > 0.99
+    assert right.noise.cut[1] > 4
+    printed = " ".join(audits_shown.lines(names.STEP_AUDIT, right))
+    assert "The noise of each of the 4 parameters was checked in 600 steps of two runs" in printed
+    assert "with probability at most 1e-06" in printed
+    assert "ALARM" not in printed
+    assert Audited.from_dict(json.loads(json.dumps(right.to_dict()))).noise == right.noise
+
+
+@pytest.mark.parametrize("choice", ["secure", "dropout"])
+def test_secure_noise_and_models_that_draw_are_audited_as_what_they_are(choice):
+    secure = Settings(model="linear", learning_rate=0.1, noise="secure")
+    its = {"noise": partial(noise_of, secure)} if choice == "secure" else {"layer": nn.Dropout(0.5)}
+    assert not found(subject(**its), 100).noise.broken
+
+
+DRAW = blocks.draw
+
+
+def changed(change):
+    """Noise that is drawn, and then changed: by the parameter's name and the numbers in standard deviations."""
+
+    def draw(rule, shapes, kept, step, key, deviation, share, take):
+        def altered(name, columns, drawn):
+            take(name, columns, deviation * change(name, drawn / deviation))
+
+        DRAW(rule, shapes, kept, step, key, deviation, share, altered)
+
+    return blocks, "draw", draw
+
+
+def at_step(step_of):
+    """Noise of another step."""
+    return blocks, "draw", lambda rule, shapes, kept, step, *rest: DRAW(rule, shapes, kept, step_of(step), *rest)
+
+
+def one_for_all(key, stream, step, name=""):
+    return GENERATOR(RunKey.from_seed(7), stream, step, name)
+
+
+GENERATOR = RunKey.generator
+STANDARD = Noise.standard_deviation.fget
+
+FAULTS = {
+    "a parameter without noise": (
+        changed(lambda name, z: 0 * z if name == "4.bias" else z),
+        "4.bias: the noise has 0.00%",
+    ),
+    "a hundredth less noise": (
+        (Noise, "standard_deviation", property(lambda noise: 0.99 * STANDARD(noise))),
+        "all parameters together: the noise has 9",
+    ),
+    "noise cut at 4 standard deviations": (
+        changed(lambda name, z: np.clip(z, -4, 4)),
+        "all parameters together: the largest of 740,400 values is 4.00",
+    ),
+    "noise of two steps in a row": (at_step(lambda step: step // 2), "of two steps in a row has a correlation of 1.00"),
+    "noise that comes again after a hundred steps": (at_step(lambda step: step % 100), "comes again in another"),
+    "noise of two runs": ((RunKey, "generator", one_for_all), "of the same step of two runs has a correlation of 1.00"),
+    "noise of two parameters": (
+        (RunKey, "generator", lambda key, stream, step, name="": GENERATOR(key, stream, step)),
+        "1.weight and 1.bias: their noise has a correlation of 1.00",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_a_fault_of_the_noise_is_an_alarm(what, monkeypatch):
+    fault, words = FAULTS[what]
+    monkeypatch.setattr(*fault)
+    wrong = found()
+    assert wrong.refuted
+    assert any(words in one for one in wrong.noise.faults), wrong.noise.faults
+    assert "ALARM: the noise is not the plan's. Do not rely on the promise." in audits_shown.lines("", wrong)
+
+
+def test_the_page_and_the_record_of_a_run_have_it(one_run, tmp_path, monkeypatch):
+    path = tmp_path / "copy"
+    shutil.copytree(one_run.directory, path)
+    audit_run(path, observations=100)
+    right = (path / names.REPORT).read_text()
+    assert "parameters was checked in 200 steps of two runs" in right
+    assert "Warning: the noise is not the plan" not in right
+    bias = next(name for name in one_run.load().module.state_dict() if name.endswith("bias"))
+    monkeypatch.setattr(*changed(lambda name, z: 0 * z if name == bias else z))
+    wrong = audit_run(path, observations=100)
+    assert audited.read(RunDirectory(path), names.STEP_AUDIT).to_dict() == wrong.to_dict()
+    page = (path / names.REPORT).read_text()
+    assert "Warning: the noise is not the plan" in page
+    assert f"{bias}: the noise has 0.00% of its scale" in page
+
+
+def test_what_is_collected_is_what_was_released_less_the_sum():
+    generator, steps = torch.Generator().manual_seed(0), 5
+    like = {"a": torch.zeros(3, 4), "none": torch.zeros(0), "b": torch.zeros(1)}
+    residuals, noise = Residuals(like, steps), {"a": [], "b": []}
+    for run in (0, 1):
+        for step in range(steps):
+            total = {name: torch.randn(value.shape, generator=generator) for name, value in like.items()}
+            drawn = {name: torch.randn(value.shape, generator=generator) for name, value in like.items()}
+            private = {name: (total[name] + 3 * drawn[name]) / 10 for name in like}
+            residuals.add(run, step, private, total, scale=10, unit=3)
+            for name, values in noise.items():
+                values.append(drawn[name].flatten().double())
+    for one in residuals.seen:
+        values = torch.stack(noise[one.name])
+        assert (one.coordinates, one.steps) == (values.shape[1], 2 * steps)
+        assert one.squares == pytest.approx(float(values.square().sum()), rel=1e-5)
+        assert one.least == pytest.approx(float(values.square().sum(0).min()), rel=1e-5)
+        assert one.largest == pytest.approx(float(values.abs().max()), rel=1e-5)
+        assert one.kept[:, :, 0].ravel() == pytest.approx(values[:, 0].numpy(), abs=1e-5)

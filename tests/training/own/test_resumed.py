@@ -1,0 +1,133 @@
+"""A loop of one's own that goes on: its noise, dropout, budget, records and guards are those that it began with."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+import sfumato
+from sfumato import PrivacyPlan, SfumatoError
+from sfumato.privacy.planning.requested import requested
+from sfumato.runs.owner import chained
+from sfumato.training.own.records import own_records
+
+STEPS = 6
+CORRELATED = {
+    "tree": {"mechanism": "tree"},
+    "blt": {"mechanism": "blt"},
+    "banded": {"mechanism": "banded", "bands": 3, "order": "position"},
+}
+
+
+@pytest.fixture
+def data():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(60, 6, generator=generator), torch.arange(60) % 3
+
+
+def begun(data, directory, *, dropout=0.0, **choices):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(dropout) if dropout else nn.Tanh(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    choices = {"noise_multiplier": 1.0, "batch_size": 20, "steps": STEPS, "seed": 1, "threads": 1, **choices}
+    return sfumato.private_steps(model, optimizer, data, directory=directory, **choices), model
+
+
+def taken(data, directory, *, until=None, **choices):
+    run, model = begun(data, directory, **choices)
+    for step in run:
+        if step.number == until:
+            break
+    return torch.cat([value.detach().flatten() for value in model.parameters()])
+
+
+@pytest.mark.parametrize("name", CORRELATED)
+def test_correlated_noise_goes_on_after_an_interruption(data, tmp_path, name):
+    """To the same bytes: what the noise remembers of earlier steps is in the checkpoint."""
+    request = requested(examples=60, momentum=0.0, **CORRELATED[name])._asdict()
+    plan = PrivacyPlan.calibrate(examples=60, batch_size=20, steps=STEPS, noise_multiplier=1.0, delta=1e-4, **request)
+    given = {"plan": plan, "noise_multiplier": None, "batch_size": None, "steps": None}
+    whole = taken(data, tmp_path / "whole", **given)
+    for until in (3, 5, None):
+        cut = taken(data, tmp_path / "cut", until=until, **given)
+    assert torch.equal(cut, whole)
+
+
+def test_dropout_follows_the_record_however_the_batch_is_cut(data, tmp_path):
+    one, other = (taken(data, tmp_path / f"{size}", dropout=0.5, micro_batch=size) for size in (60, 7))
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+class StopError(Exception):
+    """Ends the work at a point, as a kill would."""
+
+
+def test_a_run_that_was_cut_before_its_reservation_asks_its_budget_when_it_goes_on(data, tmp_path, monkeypatch):
+    sfumato.set_budget("own", epsilon=3.0, delta=1e-5)
+    choices = {"budget": "own", "noise_multiplier": None, "epsilon": 2.0, "delta": 1e-5, "seed": None}
+
+    def stop(*_):
+        raise StopError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(chained.Chained, "append", stop)
+        with pytest.raises(StopError):
+            taken(data, tmp_path / "run", **choices)
+    assert sfumato.read_budget("own").lost, "only the list of uses knows of it"
+    taken(data, tmp_path / "run", **choices)
+    assert sfumato.read_budget("own").lost == ()
+    assert len(sfumato.read_budget("own").reservations) == 1
+
+
+class Changing(Dataset):
+    """Its records change when `shift` does, those from `first` on."""
+
+    def __init__(self, first):
+        self.first, self.shift = first, 0.0
+
+    def __len__(self):
+        return 30
+
+    def __getitem__(self, place):
+        return torch.full((6,), place + self.shift * (place >= self.first)), place % 3
+
+
+@pytest.mark.parametrize(("count", "odd"), [(30, 29), (9, 8), (3, 2)])
+def test_records_of_a_map_style_set_are_compared_however_many_are_read_at_once(count, odd):
+    data = Changing(odd)
+    records = own_records(data, bytes(32))
+    rows = torch.arange(count).numpy()
+    records.take(rows)
+    data.shift = 1.0
+    with pytest.raises(SfumatoError, match=f"record {odd} of the data set differs"):
+        records.take(rows)
+
+
+def test_every_step_of_the_loop_guards_the_optimizer(data, tmp_path):
+    """In the first step, in a later one, and in the first after an interruption."""
+    for first, numbers in ((1, (1, 2)), (3, (3, 4))):
+        run, model = begun(data, tmp_path / "run")
+        steps = iter(run)
+        for number in numbers:
+            assert next(steps).number == number
+            model[0].bias.grad = torch.ones(8)
+            with pytest.raises(SfumatoError, match=r"optimizer.step\(\) was called in the body"):
+                run._optimizer.step()
+            model[0].bias.grad = None
+        assert number == first + 1
+        steps.close()
+
+
+def test_a_run_by_a_seed_says_so(data, tmp_path):
+    for seed in (1, None):
+        run, _ = begun(data, tmp_path / str(seed), seed=seed, steps=2)
+        list(run)
+        assert run.statement.circumstances.seeded == (seed is not None)
+
+
+def test_a_finished_run_of_another_plan_is_refused(data, tmp_path):
+    taken(data, tmp_path / "run")
+    with pytest.raises(SfumatoError, match="is finished, and had another plan"):
+        begun(data, tmp_path / "run", noise_multiplier=2.0)
