@@ -31,6 +31,7 @@ from sfumato.runs.run import Run
 from sfumato.training.job import is_public
 from sfumato.training.parts import budgeted
 from sfumato.training.parts.kept_weights import KeptWeights
+from sfumato.training.parts.registry import split
 from sfumato.training.preparation.prepare import own_threads
 from sfumato.training.preparation.recorded import refuse_searched, source_of
 from sfumato.training.preparation.sources import opened
@@ -98,17 +99,14 @@ def begin(
     run: RunDirectory,
     *,
     model: nn.Module | None = None,
-    budget: str | None = None,
-    audit: int | None = None,
-    keep: int | None = None,
     progress: Progress,
     observers: Sequence[Observer] = (),
-    **others: Any,
+    **choices: Any,
 ) -> Run | PublicRun:
-    """Train as it is asked for, in this directory; the others are fields of `Start`."""
+    """Train as it is asked for, in this directory; the choices are parts' options and fields of `Start`."""
     source.require_classes("a training of embeddings")
-    asked: dict[str, Any] = {"budget": budget, "audit": audit, "keep": keep}
-    job, reasons = job_of(experiment, source, model=model, start=Start.of(run, **others), **asked)
+    options, others = split(choices)
+    job, reasons = job_of(experiment, source, model=model, start=Start.of(run, **others), **options)
     if not run.exists:
         for line in reasons:
             progress.report(line)
