@@ -10,7 +10,6 @@ from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec
-from sfumato.embedding import canary_users
 from sfumato.embedding.choices import AT_FEATURES, KIND, UNTRAINED, Clients
 from sfumato.embedding.experiment import Decided, EmbeddingExperiment
 from sfumato.embedding.job import AnyJob
@@ -29,9 +28,7 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run
 from sfumato.training.job import is_public
-from sfumato.training.parts import budgeted
-from sfumato.training.parts.kept_weights import KeptWeights
-from sfumato.training.parts.registry import split
+from sfumato.training.parts import registry
 from sfumato.training.preparation.prepare import own_threads
 from sfumato.training.preparation.recorded import refuse_searched, source_of
 from sfumato.training.preparation.sources import opened
@@ -105,7 +102,7 @@ def begin(
 ) -> Run | PublicRun:
     """Train as it is asked for, in this directory; the choices are parts' options and fields of `Start`."""
     source.require_classes("a training of embeddings")
-    options, others = split(choices)
+    options, others = registry.split(choices)
     job, reasons = job_of(experiment, source, model=model, start=Start.of(run, **others), **options)
     if not run.exists:
         for line in reasons:
@@ -144,9 +141,8 @@ def recorded(path: str) -> tuple[AnyJob, RunDirectory]:
         )
         sizes = {name: record[name] for name in ("steps", "batch_size")}
         decided = Unpromised(settings=settings, clients=clients, **sizes)
-    asked: dict[str, Any] = {"budget": budgeted.of_record(record).get("budget")}
-    asked |= {} if public else KeptWeights.recorded(record, path)
-    return prepare(source, decided, start=start, audit=canary_users.of_record(record), **asked), run
+    options = {} if public else registry.recorded(record, path)
+    return prepare(source, decided, start=start, **options), run
 
 
 def is_embedding(run: RunDirectory) -> bool:

@@ -9,7 +9,7 @@ from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec, by_user
-from sfumato.embedding import canary_users, kept
+from sfumato.embedding import around
 from sfumato.embedding.choices import WITH_NOISE
 from sfumato.embedding.experiment import Decided, EmbeddingExperiment
 from sfumato.embedding.job import AnyJob, DpsgdJob, WhiteningJob
@@ -97,11 +97,9 @@ class EmbeddingTrial(AnyTrial):
 
     def refuse_at_once(self) -> None:
         """Refuse what its choices alone decide to be impossible, before any data are read."""
-        method = self.experiment.chosen
         self.experiment.refuse_at_once(self.spec)
         budgeted.check(self.options.get("budget"), public=self.spec.is_public, seed=self.experiment.seed)
-        canary_users.check(self.options.get("audit"), method)
-        kept.check(self.options.get("keep"), method)
+        around.check(self.options, self.experiment.chosen)
         check_machine(self.machine)
 
 
