@@ -10,10 +10,10 @@ from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec
-from sfumato.embedding.choices import AT_FEATURES, KIND, UNTRAINED, Clients
+from sfumato.embedding.choices import KIND, Clients
 from sfumato.embedding.experiment import Decided, EmbeddingExperiment
 from sfumato.embedding.job import AnyJob
-from sfumato.embedding.noiseless import NoiselessRounds, Unpromised
+from sfumato.embedding.noiseless import ROUND, NoiselessRounds, Unpromised
 from sfumato.embedding.prepare import prepare
 from sfumato.embedding.trial import EmbeddingTrial, job_of
 from sfumato.experiment import users
@@ -123,26 +123,25 @@ def recorded(path: str) -> tuple[AnyJob, RunDirectory]:
     refuse_searched(record, path)
     search = None if public else Circumstances.from_dict(record["circumstances"]).search
     source, start = source_of(path, record), Start.of(run, request=record["request"], search=search)
-    settings, clients = Settings.from_dict(record["settings"]), record[KIND]
-    if clients["method"] in AT_FEATURES:
-        asked = EmbeddingExperiment(**{name: clients[name] for name in ("method", "dimension", "far")})
-        clients = asked.clients_of(count=1, method=asked.chosen).to_dict()
+    settings, clients, options = Settings.from_dict(record["settings"]), _clients(record[KIND]), {}
     if not public:
-        plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
-        decided, source = Decided(plan, settings, Clients.from_dict(clients), []), users.kept_for(source, plan)
-    elif clients["method"] == UNTRAINED:
-        decided = Unpromised(settings=settings, clients=Clients.from_dict(clients), batch_size=1, steps=0)
-    elif clients["method"] != "central":
+        plan, options = PrivacyPlan.from_dict(run.read_json(names.PLAN)), registry.recorded(record, path)
+        decided, source = Decided(plan, settings, clients, []), users.kept_for(source, plan)
+    elif ROUND in record:
         decided = NoiselessRounds.from_record(record)
         source = users.kept(source, decided.per_user)
     else:
-        clients = EmbeddingExperiment(dimension=clients["dimension"], far=clients["far"]).clients_of(
-            count=1, method="central"
-        )
         sizes = {name: record[name] for name in ("steps", "batch_size")}
         decided = Unpromised(settings=settings, clients=clients, **sizes)
-    options = {} if public else registry.recorded(record, path)
     return prepare(source, decided, start=start, **options), run
+
+
+def _clients(recorded: dict[str, Any]) -> Clients:
+    """Those of a run's record, or the little that counts without any."""
+    if "local" in recorded:
+        return Clients.from_dict(recorded)
+    asked = EmbeddingExperiment(**{name: recorded[name] for name in ("method", "dimension", "far")})
+    return asked.clients_of(count=1, method=asked.chosen)
 
 
 def is_embedding(run: RunDirectory) -> bool:
