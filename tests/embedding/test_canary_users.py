@@ -18,6 +18,7 @@ from sfumato.runs import audited
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
+from sfumato.training.parts.directions import Directions
 from sfumato.training.preparation.start import Start
 from sfumato.training.workers import Workers
 
@@ -67,7 +68,7 @@ def test_a_round_s_sum_moves_by_exactly_what_the_canaries_add(source, further):
     with_them = job(source, **further)
     without = replace(with_them, parts=())
     key, m = RunKey.from_seed(2), with_them.clients.count
-    part = with_them.parts[1]  # after that of the weights that are kept
+    part = next(one for one in with_them.parts if isinstance(one, Directions))
     sums = [
         {name: value.double() * m for name, value in EmbeddingSteps(one, key)(0, NoiseState(step=0))[0].items()}
         for one in (with_them, without)

@@ -9,7 +9,7 @@ import torch
 from sfumato import RunKey, SfumatoError, Source, open_source
 from sfumato.averaging import denoising
 from sfumato.embedding import EmbeddingExperiment
-from sfumato.embedding.kept import check
+from sfumato.embedding.around import check
 from sfumato.embedding.run import begin
 from sfumato.embedding.steps import EmbeddingSteps
 from sfumato.embedding.trial import job_of
@@ -68,10 +68,10 @@ def test_the_rule_is_told_the_noise_that_a_round_has(source, tmp_path, monkeypat
 
 
 def test_methods_without_rounds_of_a_plan_keep_none():
-    check(None, "central")
-    check(0, "whiten")
-    check(3, "dpsgd")
+    check({"keep": None}, "central")
+    check({"keep": 0}, "whiten")
+    check({"keep": 3}, "dpsgd")
     with pytest.raises(SfumatoError, match="keep is 3, and method whiten has no rounds by a plan"):
-        check(3, "whiten")
+        check({"keep": 3}, "whiten")
     with pytest.raises(SfumatoError, match="keep must be at least 1, got -3"):
-        check(-3, "fedemb")
+        check({"keep": -3}, "fedemb")

@@ -192,6 +192,18 @@ class Clients:
         """Whether the model that is trained has a head over all classes, which is not released."""
         return self.method not in LOCAL_HEAD
 
+    @property
+    def mapped(self) -> dict[str, int]:
+        """Of an embedding that begins at fixed features, of how many of its numbers there is a map."""
+        return {"mapped": min(MAPPED, self.dimension)} if self.method in AT_FEATURES else {}
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """What a run's record holds: without virtual clients, the little that counts without them."""
+        if self.method not in (*AT_FEATURES, "central"):
+            return self.to_dict()
+        return {name: getattr(self, name) for name in ("method", "dimension", "far")} | self.mapped
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
         return asdict(self) | {"local": self.local.to_dict()}

@@ -63,12 +63,13 @@ class OfEmbeddings:
     @property
     def further(self) -> dict[str, Any]:
         """How clients are made and train."""
-        return super().further | {KIND: self.clients.to_dict()}  # type: ignore[misc] - of the job beside it
+        return super().further | {KIND: self.clients.recorded}  # type: ignore[misc] - of the job beside it
 
     @property
     def of_model(self) -> dict[str, Any]:
-        """How long an embedding is. The classes are none of its business: they may be the names of people."""
-        return {"embedding": self.clients.dimension, "classes": []}
+        """How long an embedding is, and what of it is mapped. The classes are none of its business: they may be the
+        names of people."""
+        return {"embedding": self.clients.dimension, "classes": [], **self.clients.mapped}
 
     def released(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Those of the backbone: a head over classes is not released."""
@@ -97,11 +98,6 @@ class CentralJob(OfEmbeddings, PublicJob):
     """A training of embeddings without clients and privacy: a backbone with one head over all classes, by SGD on mean
     gradients, what the private methods are compared with (DP-FedEmb, section 3.1)."""
 
-    @property
-    def further(self) -> dict[str, Any]:
-        """The dimension and the like."""
-        return {KIND: {"method": "central", "dimension": self.clients.dimension, "far": self.clients.far}}
-
 
 @dataclass(frozen=True, kw_only=True)
 class NoiselessJob(OfEmbeddings, PublicJob):
@@ -127,30 +123,14 @@ class NoiselessJob(OfEmbeddings, PublicJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AtFeatures(OfEmbeddings):
-    """What is released is a `Mapped` of fixed features."""
-
-    @property
-    def further(self) -> dict[str, Any]:
-        """Of clients, which there are none of, what counts."""
-        known = {name: getattr(self.clients, name) for name in ("method", "dimension", "far")}
-        return super().further | {KIND: known | {"mapped": min(MAPPED, self.clients.dimension)}}
-
-    @property
-    def of_model(self) -> dict[str, Any]:
-        """How long an embedding is, and of how many of its numbers there is a map."""
-        return super().of_model | {"mapped": min(MAPPED, self.clients.dimension)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class WhiteningJob(AtFeatures, PrivateJob):
+class WhiteningJob(OfEmbeddings, PrivateJob):
     """A private measurement of what makes images of one person differ, in one step."""
 
     gradient: ClippedScatters  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, kw_only=True)
-class UntrainedJob(AtFeatures, PublicJob):
+class UntrainedJob(OfEmbeddings, PublicJob):
     """An embedding of which nothing is trained: no step, and no private data.
 
     **Guarantee.** The model is a function of public constants and of declared facts: no record is read for it. The test

@@ -13,7 +13,7 @@ from sfumato._checks import SfumatoError
 from sfumato._choices import choices_of
 from sfumato.averaging.averages import Averages
 from sfumato.data import Source, by_user, shared_users
-from sfumato.embedding import canary_users, kept, method
+from sfumato.embedding import around, method
 from sfumato.embedding import steps as kinds
 from sfumato.embedding.choices import EVEN, UNTRAINED, WHITEN, WITH_NOISE, WITHOUT_PLAN, Clients
 from sfumato.embedding.clients.local import LocalTraining
@@ -41,13 +41,11 @@ from sfumato.privacy import FixedOrder, PrivacyPlan, User
 from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.training.job import PrivateJob
-from sfumato.training.parts import budgeted
-from sfumato.training.parts.kept_weights import KeptWeights
-from sfumato.training.parts.part import Part
+from sfumato.training.parts.part import Asked
+from sfumato.training.parts.registry import parts_of, split
 from sfumato.training.preparation.building import transform_for
-from sfumato.training.preparation.noise import with_noise
 from sfumato.training.preparation.origins import origins, trained_on
-from sfumato.training.preparation.prepare import begun, check_epsilon, circumstances, key_of_weights
+from sfumato.training.preparation.prepare import begun, key_of_weights, promised
 from sfumato.training.preparation.prepare import prepare as prepare_classifier
 from sfumato.training.preparation.start import Start
 from sfumato.training.public.pretraining import MICRO_BATCH
@@ -59,10 +57,7 @@ def prepare(
     *,
     model: nn.Module | None = None,
     start: Start | None = None,
-    budget: str | None = None,
-    audit: int | None = None,
-    keep: int | None = None,
-    **others: Any,
+    **choices: Any,
 ) -> AnyJob:
     """Everything up to the first round.
 
@@ -70,27 +65,21 @@ def prepare(
         source: the run's.
         decided: what is decided of it: with a plan, or without.
         model: a module of the caller's own in place of `settings.model`, copied: images (N, C, H, W) to (N, D).
-        budget: the name of the budget that the plan counts against.
-        audit: how many canary users there are; None for none.
-        keep: how many weights of single rounds are kept; None for a rule's number.
-        start, others: as for `sfumato.training.preparation.prepare`.
+        start, choices: as for `sfumato.training.preparation.prepare`; of its parts' options budget, audit and keep.
 
     **Guarantee.** Data that are not declared public are refused where there is no plan.
 
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
+    options, others = split(choices)
     start, clients, settings = Start.given(start, others), decided.clients, decided.settings
-    if budget is not None and not isinstance(decided, Decided):
-        raise SfumatoError(f"`budget` is {budget}, and method {clients.method} spends nothing of it", "leave it out")
-    if audit is not None:
-        canary_users.check(audit, clients.method)
-    kept.check(keep, clients.method)
-    around = {"budget": budget, "audit": audit, "keep": keep}
+    around.check(options, clients.method)
     if isinstance(decided, Decided) or clients.method == UNTRAINED:
         refuse_trained_on(source, trained_on(source, settings))
     if isinstance(decided, Decided):
+        options = around.options_of(options, clients.method)
         if clients.method == "dpsgd":
-            return _by_gradients(source, decided, model, start, around)
+            return _by_gradients(source, decided, model, start, options)
         _refuse(source, decided.plan, clients)
     elif clients.method == UNTRAINED:
         _refuse_cache(source)
@@ -107,7 +96,7 @@ def prepare(
         return build(source, settings, clients, key, model)
 
     if isinstance(decided, Decided):
-        return _private(source, decided, start, built, around)
+        return _private(source, decided, start, built, options)
     if isinstance(decided, NoiselessRounds):
         kind, micro_batch = kinds.NOISELESS, clients.local.batch_size
     elif clients.method == UNTRAINED:
@@ -119,8 +108,7 @@ def prepare(
     known["beginning"] = weights_kept(known["module"])
     if not isinstance(decided, NoiselessRounds):
         return (UntrainedJob if clients.method == UNTRAINED else CentralJob)(**known)
-    updates = ClippedUpdates(local=LocalTraining(known["module"], clients.local), max_norm=decided.clipping.max_norm)
-    return NoiselessJob(**known, gradient=updates, rounds=decided)
+    return NoiselessJob(**known, gradient=_updates(known, decided.clipping.max_norm, clients), rounds=decided)
 
 
 def _private(
@@ -128,17 +116,13 @@ def _private(
     decided: Decided,
     start: Start,
     built: Callable[[RunKey], nn.Module],
-    around: Mapping[str, Any],
+    options: Mapping[str, Any],
 ) -> EmbeddingJob | WhiteningJob:
     """The job of virtual clients, or of whitening, by a plan."""
     plan, settings, clients = decided.plan, decided.settings, decided.clients
     whitens = clients.method == WHITEN
-    known_parts = (
-        None if whitens else KeptWeights(asked=around["keep"], total=plan.steps),
-        canary_users.planned(around["audit"], plan, clients),
-        budgeted.planned(around["budget"], source, plan, seed=settings.seed),
-    )
-    parts: tuple[Part, ...] = tuple(part for part in known_parts if part is not None)
+    asked = Asked(source=source, plan=plan, settings=settings, candidate=False, options=options)
+    parts = around.of_released(parts_of(asked), clients)
 
     def keyed_by(weights: str) -> tuple[Any, ...]:
         own = plan.fingerprint, source.fingerprint, weights, settings.to_dict(), clients.to_dict()
@@ -146,42 +130,37 @@ def _private(
 
     size, kind = (1, WHITENING) if whitens else (clients.local.batch_size, kinds.EMBEDDING)
     known = begun(source, settings, start, built, kind=kind, steps=plan.steps, micro_batch=size, keyed_by=keyed_by)
-    check_epsilon(plan)
-    facts = circumstances(source, plan, settings, known["key"], start.context)
-    known |= {"beginning": weights_kept(known["module"]), "clients": clients, "input_shape": source.shape}
     unused = {"classes"} if whitens else {"examples"} if clients.method == "fedavg" else {"examples", "classes"}
-    read = [fact for fact in facts.read if fact not in unused]
-    facts = replace(facts, read=(*read, *(["groups"] if clients.grouping == "fixed" else [])))
-    parts = tuple(part.with_model(known["module"], known["transform"]) for part in parts)
-    known |= {"plan": plan, "parts": parts}
+    read = [fact for fact in source.facts_read if fact not in unused]
+    facts = {"read": (*read, *(["groups"] if clients.grouping == "fixed" else []))}
     query: Any
     if whitens:
         query = ClippedScatters(width=known["module"].mapped, max_norm=plan.max_norm)
     else:
-        query = ClippedUpdates(local=LocalTraining(known["module"], clients.local), max_norm=plan.max_norm)
-    facts = with_noise(facts, settings.noise, plan, query.zeros(), alone=True)  # one user or client after the other
-    for part in parts:
-        facts = part.circumstances(facts)
-    return (WhiteningJob if whitens else EmbeddingJob)(**known, circumstances=facts, gradient=query)
+        query = _updates(known, plan.max_norm, clients)
+    known |= promised(known, plan, query, parts, start, alone=True, **facts)  # one user or client after the other
+    known |= {"beginning": weights_kept(known["module"]), "clients": clients, "input_shape": source.shape}
+    return (WhiteningJob if whitens else EmbeddingJob)(**known)
+
+
+def _updates(known: Mapping[str, Any], max_norm: float, clients: Clients) -> ClippedUpdates:
+    """A client's clipped update of the model."""
+    return ClippedUpdates(local=LocalTraining(known["module"], clients.local), max_norm=max_norm)
 
 
 def _by_gradients(
-    source: Source,
-    decided: Decided,
-    model: nn.Module | None,
-    start: Start,
-    around: Mapping[str, Any],
+    source: Source, decided: Decided, model: nn.Module | None, start: Start, options: Mapping[str, Any]
 ) -> DpsgdJob:
     """The job of a classifier that has the backbone in it, by each user's mean gradient."""
     check_scored(source)
     settings, clients = decided.settings, decided.clients
     module = build(source, settings, clients, key_of_weights(start.unfinished.key, settings), model)
     own = replace(settings, model="module", pretrained=None, pretrained_weights=None)
-    asked = {"keep": around["keep"], "budget": around["budget"], **canary_users.options(around["audit"])}
-    job = prepare_classifier(module, source, decided.plan, own, start, **asked)
+    job = prepare_classifier(module, source, decided.plan, own, start, **options)
     known: dict[str, Any] = {one.name: getattr(job, one.name) for one in fields(PrivateJob)}
     known |= {"kind": kinds.DPSGD, "settings": settings, "transform": transform_for(job.module, source, settings)}
-    known["parts"] = canary_users.of_released(job.parts, job.module, job.transform)
+    parts = around.of_released(job.parts, clients)
+    known["parts"] = tuple(part.with_model(job.module, job.transform) for part in parts)
     known["circumstances"] = replace(job.circumstances, origins=origins(source, settings))
     return DpsgdJob(**known, clients=clients, beginning=weights_kept(job.module))
 

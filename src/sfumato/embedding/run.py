@@ -10,11 +10,10 @@ from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec
-from sfumato.embedding import canary_users
-from sfumato.embedding.choices import AT_FEATURES, KIND, UNTRAINED, Clients
+from sfumato.embedding.choices import KIND, Clients
 from sfumato.embedding.experiment import Decided, EmbeddingExperiment
 from sfumato.embedding.job import AnyJob
-from sfumato.embedding.noiseless import NoiselessRounds, Unpromised
+from sfumato.embedding.noiseless import ROUND, NoiselessRounds, Unpromised
 from sfumato.embedding.prepare import prepare
 from sfumato.embedding.trial import EmbeddingTrial, job_of
 from sfumato.experiment import users
@@ -29,8 +28,7 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run
 from sfumato.training.job import is_public
-from sfumato.training.parts import budgeted
-from sfumato.training.parts.kept_weights import KeptWeights
+from sfumato.training.parts import registry
 from sfumato.training.preparation.prepare import own_threads
 from sfumato.training.preparation.recorded import refuse_searched, source_of
 from sfumato.training.preparation.sources import opened
@@ -98,17 +96,14 @@ def begin(
     run: RunDirectory,
     *,
     model: nn.Module | None = None,
-    budget: str | None = None,
-    audit: int | None = None,
-    keep: int | None = None,
     progress: Progress,
     observers: Sequence[Observer] = (),
-    **others: Any,
+    **choices: Any,
 ) -> Run | PublicRun:
-    """Train as it is asked for, in this directory; the others are fields of `Start`."""
+    """Train as it is asked for, in this directory; the choices are parts' options and fields of `Start`."""
     source.require_classes("a training of embeddings")
-    asked: dict[str, Any] = {"budget": budget, "audit": audit, "keep": keep}
-    job, reasons = job_of(experiment, source, model=model, start=Start.of(run, **others), **asked)
+    options, others = registry.split(choices)
+    job, reasons = job_of(experiment, source, model=model, start=Start.of(run, **others), **options)
     if not run.exists:
         for line in reasons:
             progress.report(line)
@@ -128,27 +123,25 @@ def recorded(path: str) -> tuple[AnyJob, RunDirectory]:
     refuse_searched(record, path)
     search = None if public else Circumstances.from_dict(record["circumstances"]).search
     source, start = source_of(path, record), Start.of(run, request=record["request"], search=search)
-    settings, clients = Settings.from_dict(record["settings"]), record[KIND]
-    if clients["method"] in AT_FEATURES:
-        asked = EmbeddingExperiment(**{name: clients[name] for name in ("method", "dimension", "far")})
-        clients = asked.clients_of(count=1, method=asked.chosen).to_dict()
+    settings, clients, options = Settings.from_dict(record["settings"]), _clients(record[KIND]), {}
     if not public:
-        plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
-        decided, source = Decided(plan, settings, Clients.from_dict(clients), []), users.kept_for(source, plan)
-    elif clients["method"] == UNTRAINED:
-        decided = Unpromised(settings=settings, clients=Clients.from_dict(clients), batch_size=1, steps=0)
-    elif clients["method"] != "central":
+        plan, options = PrivacyPlan.from_dict(run.read_json(names.PLAN)), registry.recorded(record, path)
+        decided, source = Decided(plan, settings, clients, []), users.kept_for(source, plan)
+    elif ROUND in record:
         decided = NoiselessRounds.from_record(record)
         source = users.kept(source, decided.per_user)
     else:
-        clients = EmbeddingExperiment(dimension=clients["dimension"], far=clients["far"]).clients_of(
-            count=1, method="central"
-        )
         sizes = {name: record[name] for name in ("steps", "batch_size")}
         decided = Unpromised(settings=settings, clients=clients, **sizes)
-    asked: dict[str, Any] = {"budget": budgeted.of_record(record).get("budget")}
-    asked |= {} if public else KeptWeights.recorded(record, path)
-    return prepare(source, decided, start=start, audit=canary_users.of_record(record), **asked), run
+    return prepare(source, decided, start=start, **options), run
+
+
+def _clients(recorded: dict[str, Any]) -> Clients:
+    """Those of a run's record, or the little that counts without any."""
+    if "local" in recorded:
+        return Clients.from_dict(recorded)
+    asked = EmbeddingExperiment(**{name: recorded[name] for name in ("method", "dimension", "far")})
+    return asked.clients_of(count=1, method=asked.chosen)
 
 
 def is_embedding(run: RunDirectory) -> bool:

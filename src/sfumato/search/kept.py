@@ -40,8 +40,9 @@ from sfumato.search.shared import (
     try_each,
 )
 from sfumato.search.space import line_of, plain
-from sfumato.search.trial import AnyTrial, of_trials
+from sfumato.search.trial import of_trials
 from sfumato.search.workers import Worker, rows_of
+from sfumato.training.preparation.trial import AnyTrial
 
 MODES = ("public", "uncovered")
 FILE, FACTORS, PLOT = "sweep.json", "factors.json", "sweep.svg"

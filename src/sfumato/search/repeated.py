@@ -23,8 +23,9 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import composition, uses
 from sfumato.runs.run import Run
-from sfumato.search.trial import AnyTrial, Observers, of_trials
+from sfumato.search.trial import of_trials
 from sfumato.training.conclusion.run_page import evaluation_of
+from sfumato.training.preparation.trial import AnyTrial, Observers
 from sfumato.training.run import PublicRun
 
 

@@ -22,11 +22,12 @@ from sfumato.privacy.planning.simulation import simulated
 from sfumato.randomness import Choice, Space, owner_key
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import overlap, reserving
-from sfumato.search.trial import AnyTrial, refuse_embeddings
+from sfumato.search.trial import refuse_embeddings
 from sfumato.training.job import PrivateJob
 from sfumato.training.preparation.origins import origins
 from sfumato.training.preparation.prepare import check_machine, default_threads
 from sfumato.training.preparation.start import Start, recorded_performance
+from sfumato.training.preparation.trial import AnyTrial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +212,7 @@ def job_for(shared: Shared, held: Held, number: int, change: Mapping[str, Any], 
     )
     source = held.source if selected else replace(held.source, test=held.validation)
     budget = None if selected else shared.trial.options.get("budget")
-    return shared.changed(change).prepared(decided(shared, held, change), source, start, budget=budget)
+    return shared.changed(change).prepared(decided(shared, held, change), source, start, budget=budget, keep=0)
 
 
 def refuse_each(shared: Shared, changes: Iterable[Mapping[str, Any]]) -> None:

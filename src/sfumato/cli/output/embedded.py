@@ -70,9 +70,8 @@ def show(run: Run | PublicRun, *, json: bool) -> None:
 
 def show_dry_run(job: AnyJob, run: RunDirectory, *, json: bool) -> None:
     """What training would be."""
-    from sfumato.embedding.choices import KIND
+    from sfumato.embedding.choices import AT_FEATURES
     from sfumato.embedding.estimate import seconds
-    from sfumato.embedding.job import AtFeatures
     from sfumato.training.conclusion.run_page import plan_table
     from sfumato.training.job import PublicJob
     from sfumato.training.preparation.estimate import average_bytes
@@ -87,8 +86,8 @@ def show_dry_run(job: AnyJob, run: RunDirectory, *, json: bool) -> None:
         plan["batch size"] = job.batch_size
     else:
         plan = {**plan_table(job.plan, {}), "epsilon": job.plan.epsilon(), "epsilon by RDP": job.plan.epsilon_rdp}
-    at_features = isinstance(job, AtFeatures)
-    clients: dict[str, Any] = job.further[KIND] if at_features else job.clients.to_dict()
+    at_features = job.clients.method in AT_FEATURES
+    clients = job.clients.recorded if at_features else job.clients.to_dict()
     settings = job.settings.to_dict()
     parameters = sum(value.numel() for value in job.module.parameters() if value.requires_grad)
     data = {

@@ -56,21 +56,28 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
 
     def run(self) -> None:
         """Train, or say what training would be."""
+        from sfumato.runs.directory import RunDirectory
+
         self.refuse_unobserved()
-        if self.resumes(self.what):
-            self._resume()
-            return
-        if self.seeds is not None:
+        resumed = self.resumes(self.what)
+        if self.seeds is not None and not resumed:
             self._repeated(self.seeds)
             return
-        chosen = self.with_recipe(self.what)
-        run = chosen.directory()
+        chosen = self if resumed else self.with_recipe(self.what)
+        run = RunDirectory(self.what) if resumed else chosen.directory()
         from sfumato.cli.output import embedded
+        from sfumato.runs.run import read
+        from sfumato.training.job import is_public
         from sfumato.training.run import execute
 
-        trial = replace(chosen.trial(), notes=tuple(chosen.notes_on(run)))
+        if resumed and not is_public(run) and run.complete():
+            embedded.show(read(run), json=self.json)
+            return
         with Bars() as progress:
-            job = trial.job(run, progress)
+            if resumed:
+                job, run = self.of_record(self.what)
+            else:
+                job = replace(chosen.trial(), notes=tuple(chosen.notes_on(run))).job(run, progress)
             if self.dry_run:
                 embedded.show_dry_run(job, run, json=self.json)
                 return
@@ -121,24 +128,3 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
     def experiment(self) -> EmbeddingExperiment:
         """What was chosen."""
         return EmbeddingExperiment(**{one.name: getattr(self, one.name) for one in fields(EmbeddingExperiment)})
-
-    def _resume(self) -> None:
-        from sfumato.cli.output import embedded
-        from sfumato.embedding.run import recorded
-        from sfumato.runs.directory import RunDirectory
-        from sfumato.runs.run import read
-        from sfumato.training.job import is_public
-        from sfumato.training.run import execute
-
-        run = RunDirectory(self.what)
-        if not is_public(run) and run.complete():
-            embedded.show(read(run), json=self.json)
-            return
-        with Bars() as progress:
-            job, run = recorded(self.what)
-            if self.dry_run:
-                embedded.show_dry_run(job, run, json=self.json)
-                return
-            observers = self.observers(run, progress, public=job.source.public)
-            finished = execute(job, run, progress=progress, observers=observers)
-        embedded.show(finished, json=self.json)

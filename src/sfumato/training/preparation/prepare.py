@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -28,13 +28,13 @@ from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
 from sfumato.training.job import PUBLIC, PrivateJob, Shape, synthetic_targets
 from sfumato.training.kind import Kind
 from sfumato.training.own.code import Loss, OwnCode
-from sfumato.training.parts.part import Asked
+from sfumato.training.parts.part import Asked, Part
 from sfumato.training.parts.registry import parts_of, split
 from sfumato.training.preparation.building import build, transform_for
 from sfumato.training.preparation.noise import with_noise
 from sfumato.training.preparation.origins import origins, trained_on
 from sfumato.training.preparation.precision import precision_of, with_precision
-from sfumato.training.preparation.start import Context, Machine, Start, known_micro_batch
+from sfumato.training.preparation.start import Machine, Start, known_micro_batch
 from sfumato.training.started import local_count
 from sfumato.training.steps import PRIVATE
 
@@ -94,23 +94,9 @@ def prepare(
     loss = own.loss_for(settings.objective, source.classes, device)
     gradient, shape = _gradient(module, loss, trunk, source, plan, settings, start, device)
     micro_batch = _checked(gradient, shape, source, known_micro_batch(start, settings.noise), device)
-    parts = tuple(part.with_model(module, known["transform"]) for part in parts)
-    facts = replace(circumstances(source, plan, settings, known["key"], start.context), own_code=tuple(own.names))
-    facts = with_noise(facts, settings.noise, plan, gradient.zeros(), alone=micro_batch == 1)
-    for part in parts:
-        facts = part.circumstances(facts)
+    known |= promised(known, plan, gradient, parts, start, alone=micro_batch == 1, own_code=tuple(own.names))
     known["performance"] = replace(known["performance"], micro_batch=micro_batch, methods=gradient.methods)
-    job = PrivateJob(
-        **known,
-        gradient=gradient,
-        plan=plan,
-        circumstances=facts,
-        input_shape=shape,
-        trunk=trunk,
-        candidate=candidate is not None,
-        notes=notes,
-        parts=parts,
-    )
+    job = PrivateJob(**known, input_shape=shape, trunk=trunk, candidate=candidate is not None, notes=notes)
     check(job)
     return job
 
@@ -258,7 +244,6 @@ def check(job: PrivateJob) -> None:
             f"views is {views.count}, but all views of an image would be alike",
             "give shift, flip, zoom or crop_area, or one view",
         )
-    check_epsilon(job.plan)
 
 
 def check_epsilon(plan: PrivacyPlan) -> None:
@@ -270,22 +255,43 @@ def check_epsilon(plan: PrivacyPlan) -> None:
         )
 
 
-def circumstances(
-    source: Source, plan: PrivacyPlan, settings: Settings, key: RunKey, context: Context
-) -> Circumstances:
-    """What the statement of such a run must say, but for its parts."""
-    return Circumstances(
-        read=source.facts_read if isinstance(plan.unit, User) else source.read,
-        data_public=source.public,
-        test_public=source.public,
-        seeded=settings.seed is not None,
-        key_bits=key.bits,
-        origins=tuple(sorted({*origins(source, settings), *context.origins})),
-        filtered=source.filtered,
-        search=context.search,
-        published=source.published and source.public,
-        tokens=None if source.tokens is None else source.tokens.described,
-    )
+def promised(
+    known: Mapping[str, Any],
+    plan: PrivacyPlan,
+    gradient: Any,
+    parts: Sequence[Part],
+    start: Start,
+    *,
+    alone: bool,
+    **facts: Any,
+) -> dict[str, Any]:
+    """What a job by a plan has besides what every job has: plan, gradient, parts, and what the statement must say.
+
+    Args:
+        known: the latter (`begun`).
+        gradient: what gives the clipped sum that noise is added to.
+        alone: whether each vector of a sum reaches the grid by itself.
+        facts: further circumstances, and those that are others than the source says.
+    """
+    source, settings, context = known["source"], known["settings"], start.context
+    parts = tuple(part.with_model(known["module"], known["transform"]) for part in parts)
+    found: dict[str, Any] = {
+        "read": source.facts_read if isinstance(plan.unit, User) else source.read,
+        "data_public": source.public,
+        "test_public": source.public,
+        "seeded": settings.seed is not None,
+        "key_bits": known["key"].bits,
+        "origins": tuple(sorted({*origins(source, settings), *context.origins})),
+        "filtered": source.filtered,
+        "search": context.search,
+        "published": source.published and source.public,
+        "tokens": None if source.tokens is None else source.tokens.described,
+    }
+    stated = with_noise(Circumstances(**found | facts), settings.noise, plan, gradient.zeros(), alone=alone)
+    for part in parts:
+        stated = part.circumstances(stated)
+    check_epsilon(plan)
+    return {"plan": plan, "gradient": gradient, "parts": parts, "circumstances": stated}
 
 
 def settled_on(start: Start) -> tuple[str, int]:
