@@ -8,9 +8,10 @@ from xml.etree import ElementTree
 import matplotlib
 import pytest
 
-from sfumato.report import compared, curve_of_budgets, extrapolated, swept
+from sfumato.report import curve_of_budgets, extrapolated, swept
 from sfumato.report.plots.drawing import rendered
 from sfumato.report.style import DARK, LIGHT, PAPER, stylesheet
+from studies import pairs
 
 FILES = {
     "sweep": lambda: swept(
@@ -20,7 +21,7 @@ FILES = {
     "extrapolated": lambda: extrapolated(
         [{"users": 10**n, "epsilon": 1.0, "accountant": "pld", "batch_size": 10 ** (n - 1)} for n in (3, 4, 6)]
     ),
-    "compared": lambda: compared(
+    "compared": lambda: pairs.drawn(
         [
             {
                 "participation": "poisson",

@@ -43,14 +43,12 @@ class PlanChoices(PrintsJson, Units, PairOfRecords):
     """Where each record's own time stamp decides its step: when step 0 begins. It does not change epsilon."""
     period: spellings.Period = None
     """And how much time each step then covers."""
-    compare: bool = False
-    """Compare all pairs of participation and mechanism: the noise in the final weights, epsilon, memory."""
     extrapolate: spellings.Populations = None
     """Among so many users in place of --users: the rounds that the budget takes at the same noise in the mean."""
     round_sizes: spellings.Populations = None
     """With --extrapolate, in place of --epsilon: rounds of so many users, and what epsilon they come to."""
     plot: spellings.Path = None
-    """With --compare or --extrapolate, draw it to this SVG file."""
+    """With --extrapolate, draw it to this SVG file."""
 
     @property
     def budget(self) -> float | None:
@@ -63,17 +61,13 @@ class PlanChoices(PrintsJson, Units, PairOfRecords):
 
         return default_delta(population) if self.delta is None else self.delta
 
-    @property
-    def assumed_momentum(self) -> float:
-        """The momentum given, or that by rule."""
-        return 0.9 if self.momentum is None else self.momentum
-
     def calibrated(
         self, population: int, delta: float, *, epsilon: float | None, unit: Unit | None = None
     ) -> PrivacyPlan:
         """The plan, in which the one that was left out follows from the others."""
         from sfumato.privacy import PrivacyPlan
 
+        momentum = 0.9 if self.momentum is None else self.momentum
         return PrivacyPlan.calibrate(
             examples=population,
             delta=delta,
@@ -83,21 +77,13 @@ class PlanChoices(PrintsJson, Units, PairOfRecords):
             epsilon=epsilon,
             max_norm=self.max_norm,
             **({} if unit is None else {"unit": unit}),
-            **self.request(population, momentum=self.assumed_momentum, schedule=self.schedule)._asdict(),
+            **self.request(population, momentum=momentum, schedule=self.schedule)._asdict(),
         )
 
     @property
     def clock(self) -> str:
         """The options of the clock for the command that trains: as given, or to be filled in."""
         return f" --start {self.start or 'TIME'} --period {self.period or 'DURATION'}" if self.order == "time" else ""
-
-    def numbers(self, delta: float) -> str:
-        """The options of the budget for the command that trains, and of the optimizer those that were given."""
-        names = [name for name in ("momentum", "schedule") if getattr(self, name) is not None]
-        return (
-            f"--batch-size {self.batch_size} --steps {self.steps} --epsilon {self.budget:g} --delta {delta!r}"
-            f"{''.join(f' --{name} {getattr(self, name)}' for name in names)}{self.clock}"
-        )
 
     def pair_as_given(self) -> str:
         """The options of the unit and the pair for the command that trains."""

@@ -27,8 +27,6 @@ def run(options: PlanChoices) -> None:
     positive_integer("users", options.users)
     if options.drawn is not None:
         one_of("drawn", options.drawn, DRAWN)
-    if options.compare:
-        raise UnclearError("--compare and --unit user are both given", "leave one out: it compares for single examples")
     if options.extrapolate is not None:
         _extrapolate(options, options.users, options.extrapolate)
         return

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sfumato.report.plots.drawing import beside, calm, logarithmic, plot, svg
-from sfumato.report.style import MUTED, SERIES
+from sfumato.report.style import SERIES
 
 _PANEL = (3.4, 2.7)
 _ACROSS = 3
@@ -40,33 +40,6 @@ def curve_of_budgets(rows: Sequence[Mapping[str, Any]], without_privacy: float |
         axes.set_xlabel("epsilon")
         axes.set_ylabel("test accuracy, %")
         calm(axes)
-        return svg(figure)
-
-
-def compared(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Bars of the noise in the final weights and over all steps, the least first.
-
-    Args:
-        rows: `participation`, `mechanism`, `adjacency`, `epsilon`, `noise_in_weights`, `noise_in_final_weights` and
-            `buffers` of each pair.
-
-    Returns:
-        an SVG file.
-    """
-    with plot("compared", 6.4, 0.9 + 0.42 * len(rows)) as figure:
-        axes = figure.add_subplot()
-        for place, row in enumerate(rows):
-            axes.barh(place - 0.18, row["noise_in_final_weights"], 0.34, color=SERIES[0])
-            axes.barh(place + 0.18, row["noise_in_weights"], 0.34, color=SERIES[1])
-            longest = max(row["noise_in_final_weights"], row["noise_in_weights"])
-            copies = f"{row['buffers']} copies of the model" if row["buffers"] else "no memory"
-            words = f"epsilon {row['epsilon']:.3g} ({row['adjacency']}), {copies}"
-            beside(axes, words, (longest, place), (4, 0), va="center", fontsize=7, color=MUTED)
-        axes.set_yticks(range(len(rows)), [f"{row['mechanism']}, {row['participation']}" for row in rows], fontsize=8)
-        axes.invert_yaxis()
-        axes.margins(x=0.45)
-        axes.set_xlabel("noise in a weight, over learning rate and clipping norm: final (above), over all steps")
-        calm(axes, "x")
         return svg(figure)
 
 
