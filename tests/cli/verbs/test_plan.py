@@ -110,52 +110,13 @@ def test_a_plan_for_users(call, options, population, users):
     assert told.get("examples", "340") == str(population)
 
 
-def test_a_budget_among_more_users(call, workplace, once):
-    once("sfumato.privacy.planning.extrapolation.extrapolate")
-    run = "plan --unit user --users 300 --drawn clients --batch-size 60 --steps 20 --noise-multiplier 1"
-    command = f"{run} --epsilon 1,4 --extrapolate 2e3 --plot plot.svg"
-    found = json.loads(call(f"{command} --json"))
-    assert found["delta"] == 1e-5
-    assert {(row["users"], row["epsilon"], row["accountant"]) for row in found["rows"]} == {
-        (2000, epsilon, accountant) for epsilon in (1, 4) for accountant in ("pld", "rdp")
-    }
-    for row in found["rows"]:
-        assert row["batch_size"] is None or abs(row["noise_multiplier"] / row["batch_size"] - 1 / 60) < 1e-12
-    assert (workplace / "plot.svg").read_text().startswith("<?xml")
-    assert "accountant" in call(command)
-
-
-def test_what_rounds_of_a_size_come_to_among_more_users(call, workplace, once):
-    once("sfumato.privacy.planning.extrapolation.spent_by")
-    run = "plan --unit user --users 300 --drawn clients --batch-size 60 --steps 20 --noise-multiplier 1"
-    command = f"{run} --extrapolate 2e3 --round-sizes 1,120,600 --plot plot.svg"
-    found = json.loads(call(f"{command} --json"))["rows"]
-    assert [(row["batch_size"], row["accountant"]) for row in found] == [
-        (size, name) for name in ("pld", "rdp") for size in (1, 120, 600)
-    ]
-    assert found[0]["epsilon"] is None
-    assert found[1]["epsilon"] > found[2]["epsilon"] > 0
-    assert [row["noise_multiplier"] for row in found[1:3]] == [2, 10]
-    assert (workplace / "plot.svg").read_text().startswith("<?xml")
-    shown = call(command)
-    assert f"{-(-found[1]['epsilon'] * 1000 // 1) / 1000:.3f}" in shown
-    assert " inf " in shown
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (f"{BOTH[5:]} --round-sizes 9", "--round-sizes is given without --extrapolate"),
-        (f"{BOTH[5:]} --round-sizes 9 --extrapolate 1e6", "--round-sizes and --epsilon are both given"),
-        ("--examples 9 --round-sizes 3", "--round-sizes is for users, and the unit is an example"),
         ("--unit user --batch-size 3 --steps 3 --epsilon 3", "--users is missing"),
         ("--unit user --users 9 --batch-size 3 --steps 3 --epsilon 3", "--per-user must be given to compare both ways"),
         (f"{BOTH[5:]} --noise-multiplier 3", "both ways of drawing are compared by the noise that they need"),
-        (f"{BOTH[5:]} --plot a.svg", "--plot is given without --extrapolate"),
-        (f"{BOTH[5:-1]} 3,4", "--epsilon 3.0,4.0 names several budgets; give one, or --extrapolate"),
-        (f"{BOTH[5:]} --extrapolate 1e6", "--noise-multiplier must be given with --extrapolate"),
         ("--examples 9 --per-user 3", "--per-user is for users, and the unit is an example; give --unit user"),
-        ("--examples 9 --epsilon 3,4", "--epsilon 3.0,4.0 names several budgets"),
         ("--users 9 --unit person", "unit must be one of example, user; got 'person'"),
     ],
 )

@@ -29,8 +29,8 @@ class PlanChoices(PrintsJson, Units, PairOfRecords):
     """Number of training steps."""
     noise_multiplier: spellings.Number = None
     """Standard deviation of the noise over the clipping norm."""
-    epsilon: spellings.Budgets = None
-    """The privacy budget; with --extrapolate that of the larger populations, one or several with commas."""
+    epsilon: spellings.Number = None
+    """The privacy budget."""
     delta: spellings.Delta = None
     """The chance at which the bound may fail."""
     max_norm: float = 1.0
@@ -43,17 +43,6 @@ class PlanChoices(PrintsJson, Units, PairOfRecords):
     """Where each record's own time stamp decides its step: when step 0 begins. It does not change epsilon."""
     period: spellings.Period = None
     """And how much time each step then covers."""
-    extrapolate: spellings.Populations = None
-    """Among so many users in place of --users: the rounds that the budget takes at the same noise in the mean."""
-    round_sizes: spellings.Populations = None
-    """With --extrapolate, in place of --epsilon: rounds of so many users, and what epsilon they come to."""
-    plot: spellings.Path = None
-    """With --extrapolate, draw it to this SVG file."""
-
-    @property
-    def budget(self) -> float | None:
-        """The single budget."""
-        return None if isinstance(self.epsilon, tuple) else self.epsilon
 
     def delta_among(self, population: int) -> float:
         """The delta given, or that by rule among so many."""
@@ -61,9 +50,7 @@ class PlanChoices(PrintsJson, Units, PairOfRecords):
 
         return default_delta(population) if self.delta is None else self.delta
 
-    def calibrated(
-        self, population: int, delta: float, *, epsilon: float | None, unit: Unit | None = None
-    ) -> PrivacyPlan:
+    def calibrated(self, population: int, delta: float, *, unit: Unit | None = None) -> PrivacyPlan:
         """The plan, in which the one that was left out follows from the others."""
         from sfumato.privacy import PrivacyPlan
 
@@ -74,7 +61,7 @@ class PlanChoices(PrintsJson, Units, PairOfRecords):
             batch_size=self.batch_size,
             steps=self.steps,
             noise_multiplier=self.noise_multiplier,
-            epsilon=epsilon,
+            epsilon=self.epsilon,
             max_norm=self.max_norm,
             **({} if unit is None else {"unit": unit}),
             **self.request(population, momentum=momentum, schedule=self.schedule)._asdict(),

@@ -35,7 +35,6 @@ class Plan(PlanChoices):
         positive_integer("examples", self.examples)
         self._check_clock()
         given = [f"--{name.replace('_', '-')}" for name in FOUR if getattr(self, name) is not None]
-        delta = self.delta_among(self.examples)
         if len(given) + (self.participation == "full-batch" and self.batch_size is None) != 3:
             raise UnclearError(
                 "three of --batch-size, --steps, --noise-multiplier and --epsilon are needed, got "
@@ -44,20 +43,16 @@ class Plan(PlanChoices):
                 "rules",
             )
         with console.bar("calibrating"):
-            plan = self.calibrated(self.examples, delta, epsilon=self.budget)
+            plan = self.calibrated(self.examples, self.delta_among(self.examples))
         planned.show(plan, self)
 
     def _refuse_of_users(self) -> None:
         if self.unit is not None:
             one_of("unit", self.unit, ("example", "user"))
-        for name in ("users", "per_user", "drawn", "extrapolate", "round_sizes", "plot"):
+        for name in ("users", "per_user", "drawn"):
             if getattr(self, name) is not None:
                 option = name.replace("_", "-")
                 raise UnclearError(f"--{option} is for users, and the unit is an example", "give --unit user")
-        if isinstance(self.epsilon, tuple):
-            raise UnclearError(
-                f"--epsilon {','.join(map(str, self.epsilon))} names several budgets", "give one: several are for users"
-            )
 
     def _check_clock(self) -> None:
         from sfumato.data import Clock
