@@ -1,4 +1,4 @@
-"""More users than a simulated run had, at its signal-to-noise: the rounds that a budget takes, or what rounds come to."""
+"""More users than a simulated run had, at its signal-to-noise: rounds that meet a budget, and what rounds come to."""
 
 from __future__ import annotations
 
