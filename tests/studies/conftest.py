@@ -6,7 +6,20 @@ import shlex
 
 import pytest
 
+from sfumato.cli import main
 from studies import command
+
+
+@pytest.fixture
+def call(capsys, workplace):
+    """Run a command of sfumato's. Returns its standard output."""
+
+    def run(line: str) -> str:
+        capsys.readouterr()
+        assert main(shlex.split(line)) == 0
+        return capsys.readouterr().out
+
+    return run
 
 
 @pytest.fixture
@@ -21,3 +34,13 @@ def study(capsys):
         return printed.out if status == 0 else printed.err
 
     return run
+
+
+@pytest.fixture
+def workplace(new_directory, home, monkeypatch):
+    """An empty current directory, and an owner's directory of its own."""
+    path = new_directory("work")
+    (home / "owner.key").write_text("11" * 32)  # the same records are held out each time
+    (home / "owner.key").chmod(0o600)
+    monkeypatch.chdir(path)
+    return path
