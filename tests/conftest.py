@@ -4,6 +4,7 @@ busy machine several threads wait for each other); an owner's directory for each
 from __future__ import annotations
 
 import gc
+import importlib
 import itertools
 import os
 import shutil
@@ -309,6 +310,25 @@ def killed_at(monkeypatch) -> Callable[[int], AbstractContextManager[pytest.Monk
                 yield patch
 
     return killed
+
+
+@pytest.fixture
+def once(monkeypatch):
+    """Let a function of that path compute once what it is asked for several times: as JSON, and as a table."""
+
+    def once(path: str) -> None:
+        module, name = path.rsplit(".", 1)
+        real, found = getattr(importlib.import_module(module), name), {}
+
+        def remembered(*arguments, **named):
+            key = repr((arguments, {one: value for one, value in named.items() if not callable(value)}))
+            if key not in found:
+                found[key] = real(*arguments, **named)
+            return found[key]
+
+        monkeypatch.setattr(path, remembered)
+
+    return once
 
 
 @pytest.fixture(scope="session")

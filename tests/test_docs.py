@@ -18,6 +18,7 @@ from sfumato.cli.registry import VERBS, load
 from sfumato.data.kinds import KINDS
 from sfumato.data.readers.zoo import IN_ARRAYS
 from sfumato.runs import directory
+from studies import command
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -38,17 +39,18 @@ def prose(path: Path) -> str:
 
 
 def commands(text: str) -> list[str]:
-    """The sfumato commands of a shell block, `&&` taken apart, prompts and comments taken away."""
+    """The commands of sfumato and of studies in a shell block, `&&` taken apart, prompts and comments taken away."""
     lines = text.replace("\\\n", " ").splitlines()
     parts = [part for line in lines for part in line.removeprefix("$ ").split("&&")]
-    return [part.strip() for part in parts if part.split()[:1] == ["sfumato"]]
+    return [part.strip() for part in parts if part.strip().startswith(("sfumato ", "python studies/"))]
 
 
 def written(path: Path) -> list[str]:
-    """All sfumato commands of a page: in blocks, and in the text between backticks where they are whole."""
+    """All such commands of a page: in blocks, and in the text between backticks where they are whole."""
     shown = [command for text in blocks(path, "bash", "console") for command in commands(text)]
-    inline = re.findall(r"`(sfumato [^`]+)`", prose(path))
-    return shown + [text for text in inline if text.split()[1] in VERBS and len(text.split()) > 2]
+    inline = re.findall(r"`((?:sfumato |python studies/)[^`]+)`", prose(path))
+    known = {*VERBS, *(f"studies/{name}.py" for name in command.NAMES)}
+    return shown + [text for text in inline if text.split()[1] in known and len(text.split()) > 2]
 
 
 def options_of(verb: type) -> set[str]:
@@ -66,13 +68,23 @@ def section(verb: str) -> str:
 @each_page
 def test_every_command_parses(path: Path, capsys: pytest.CaptureFixture[str]):
     for text in dict.fromkeys(written(path)):
-        parsed = cli.parse(shlex.split(text)[1:])
+        program, name, *options = shlex.split(text)
+        parsed = cli.parse([name, *options]) if program == "sfumato" else command.parse(Path(name).stem, options)
         assert parsed == 0 if "--help" in text else not isinstance(parsed, int), f"{text}: {capsys.readouterr().err}"
 
 
 def test_a_command_that_does_not_parse_would_be_found():
     (text,) = commands("$ pip install . && sfumato train digits --no-such-option 1  # a remark")
     assert cli.parse(shlex.split(text, comments=True)[1:]) == 2
+
+
+def test_every_study_is_a_command_with_help(capsys: pytest.CaptureFixture[str]):
+    scripts = {path.stem for path in (ROOT / "studies").glob("*.py") if "__main__" in path.read_text("utf-8")}
+    assert {*command.NAMES} == scripts
+    for name in command.NAMES:
+        with pytest.raises(SystemExit, match="0"):
+            command.parse(name, ["--help"])
+        assert f"usage: python studies/{name}.py" in capsys.readouterr().out
 
 
 @each_page
@@ -95,7 +107,7 @@ def anchors(path: Path) -> set[str]:
 
 @each_page
 def test_every_file_of_the_repository_that_is_named_exists(path: Path):
-    named = re.findall(r"`((?:src|docs|tests|examples|benchmarks)/[\w./-]*)`", prose(path))
+    named = re.findall(r"`((?:src|docs|tests|examples|benchmarks|studies)/[\w./-]*)`", prose(path))
     for name in named:
         assert (ROOT / name).exists(), f"{path.name} names {name}"
 
@@ -128,7 +140,9 @@ def test_the_reference_documents_each_option_of_each_verb_and_no_other(verb: str
 @each_page
 def test_every_option_that_is_named_exists(path: Path):
     text = prose(path) + "\n".join(command for command in written(path))
-    known = FOREIGN_OPTIONS.union(*(options_of(verb) for verb in map(load, VERBS)))
+    known = FOREIGN_OPTIONS.union(
+        *(options_of(verb) for verb in (*map(load, VERBS), *map(command.load, command.NAMES)))
+    )
     assert set(OPTION.findall(text)) <= known
 
 

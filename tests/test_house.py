@@ -15,7 +15,7 @@ import pytest
 import sfumato
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = ROOT / "src" / "sfumato"
+PACKAGE, STUDIES = ROOT / "src" / "sfumato", ROOT / "studies"
 FLOORS = [
     {"_cards", "_checks", "_choices", "_devices", "_files", "_memory", "_systems"},
     {"privacy", "gradients", "data", "models", "optim", "averaging", "audit"},
@@ -72,6 +72,14 @@ def test_imports_point_down():
                 odd.append(f"{path}: {room} (floor {FLOOR[room]}) imports {other} (floor {FLOOR[other]})")
     assert files()
     assert not odd
+
+
+def test_the_package_does_not_know_the_studies():
+    assert not [
+        path
+        for path in PACKAGE.rglob("*.py*")
+        if re.search(r"^\s*(from|import) studies", path.read_text("utf-8"), re.M)
+    ]
 
 
 def test_a_wrong_import_would_be_found(tmp_path: Path):
@@ -141,7 +149,7 @@ def circles(graph: dict[str, set[str]]) -> list[set[str]]:
     return found
 
 
-@pytest.mark.parametrize("package", [PACKAGE, ROOT / "benchmarks"], ids=lambda package: package.name)
+@pytest.mark.parametrize("package", [PACKAGE, ROOT / "benchmarks", STUDIES], ids=lambda package: package.name)
 def test_no_circle_of_files(package: Path):
     assert circles(graph(package)) == []
 
@@ -177,7 +185,7 @@ def test_public_names_resolve():
 @pytest.mark.parametrize("command", [["check"], ["format", "--check"]], ids=["lint", "format"])
 def test_ruff(command: list[str]):
     done = subprocess.run(
-        [sys.executable, "-m", "ruff", *command, "src", "tests", "benchmarks", "examples"],
+        [sys.executable, "-m", "ruff", *command, "src", "tests", "benchmarks", "studies", "examples"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -213,7 +221,7 @@ def own_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def test_files_and_their_functions_are_of_a_size_that_one_can_see():
-    texts = {path: path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+    texts = {path: path.read_text("utf-8") for folder in (PACKAGE, STUDIES) for path in sorted(folder.rglob("*.py"))}
     assert texts
     assert [str(path) for path, text in texts.items() if len(text.splitlines()) > LONGEST_FILE] == []
     long = {

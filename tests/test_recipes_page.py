@@ -63,7 +63,7 @@ class Line:
     @property
     def files(self) -> list[str]:
         """The benchmarks and other files that it names."""
-        return re.findall(r"(?:benchmarks|src|docs|tests|examples)/[\w./-]*\w", self.command + self.here)
+        return re.findall(r"(?:benchmarks|studies|src|docs|tests|examples)/[\w./-]*\w", self.command + self.here)
 
 
 @cache

@@ -4,7 +4,7 @@ Omniglot's own halves, 600 users (an alphabet's drawer each) to train on and 400
 pixels, LeNet with embeddings of 128 numbers; recall at a false accept rate of 1e-3 among all pairs of test images after
 200 rounds of 256 users. The noise is that of a training among 1,000,000 users at epsilon 2 and delta 1e-7, one user
 counted for two, simulated at the signal to noise of 20,000 users a round (noise multiplier 2.231 -> 0.0286) and of
-2,000 (1.359 -> 0.174): see `sfumato plan --unit user --extrapolate`. What each run promises 600 users is nothing to
+2,000 (1.359 -> 0.174): see `python studies/more_users.py`. What each run promises 600 users is nothing to
 speak of, and not the point. Rates were tried on the first seed, by the same recall; those of heads that begin at
 prototypes in 30 rounds. DATA holds omniglot.npz. Goes on where it stopped; writes results/omniglot.json.
 """

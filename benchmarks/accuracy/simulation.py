@@ -1,6 +1,6 @@
 """How well small runs predict large ones: python benchmarks/accuracy/simulation.py DATA PLACE
 
-`sfumato sweep --simulate` on 8,000 images of MNIST (DATA holds mnist.npz), epsilon 1, batches of 2,048, 100 steps and
+`studies/simulate.py` on 8,000 images of MNIST (DATA holds mnist.npz), epsilon 1, batches of 2,048, 100 steps and
 three learning rates, at 1/16 and 1/4 of batch and noise and in full, by three seeds. Runs are kept in PLACE, and a
 benchmark that is cut goes on there; writes results/simulation.json. About ten minutes of one core.
 """
@@ -18,7 +18,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `benchmarks`
 
 from benchmarks import RESULTS
-from benchmarks.shared.runs import sfumato
+from benchmarks.shared.runs import study
 
 FEW, HELD_OUT = 8000, "0.25"
 RATES = (0.02, 0.2, 2.0)
@@ -56,8 +56,8 @@ def main(data: Path, place: Path) -> None:
 def search(factor: int, seed: int, *, confirm: int) -> dict[str, Any]:
     """One search by simulation."""
     varied = ("--vary", "learning-rate=" + ",".join(f"{rate:g}" for rate in RATES), "--seed", str(seed))
-    how = ("--simulate", str(factor), "--confirm", str(confirm), "--output", f"m{factor}-{seed}")
-    return sfumato("sweep", "npz:mnist8k.npz", *ASKED, *varied, *how)
+    how = ("--factor", str(factor), "--confirm", str(confirm), "--output", f"m{factor}-{seed}")
+    return study("simulate", "npz:mnist8k.npz", *ASKED, *varied, *how)
 
 
 def keep(found: dict[str, Any], size: str, rows: list[dict[str, Any]]) -> None:

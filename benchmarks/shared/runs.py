@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+STUDIES = Path(__file__).parents[2] / "studies"
+
 
 def last_row(run: Path, *command: str) -> dict[str, Any]:
     """The last row of a run's metrics; the run is begun or resumed first where it is not finished.
@@ -33,7 +35,16 @@ def public_network(run: Path, data: Path) -> dict[str, Any]:
 
 def sfumato(*command: str) -> dict[str, Any]:
     """What one command answers as JSON, on one CPU thread."""
-    line = [sys.executable, "-m", "sfumato", *command, "--threads", "1", "--json"]
+    return _answer("-m", "sfumato", *command)
+
+
+def study(name: str, *options: str) -> dict[str, Any]:
+    """Likewise a script of studies/."""
+    return _answer(str(STUDIES / f"{name}.py"), *options)
+
+
+def _answer(*command: str) -> dict[str, Any]:
+    line = [sys.executable, *command, "--threads", "1", "--json"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return json.loads(subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout)
 

@@ -3,7 +3,8 @@
 Each of them breaks a promise in one place of a copy of the package, and the tests that should notice are run against
 the copy up to the first that fails, which must pass without the bug. One that survives shows a promise that no test
 holds up. The bugs of a room of src/sfumato are in tests/ROOM/bugs.toml, those of files in no room in tests/bugs.toml. A
-bug whose text is not there any more is an error, so that the list keeps up with the code.
+bug whose text is not there any more is an error, so that the list keeps up with the code. Those of studies/ are in
+tests/studies/bugs.toml.
 
 Writes results/mutants.json: the test that has caught each bug, and a hash of bug and tests. What was caught and has the
 same hash is not run again but with --again. A job is a process that has imported the libraries and forks for each bug.
@@ -32,7 +33,7 @@ from typing import Annotated
 import tyro
 
 ROOT = Path(__file__).resolve().parents[2]
-TESTS, CODE = ROOT / "tests", ROOT / "src"
+TESTS, CODE, STUDIES = ROOT / "tests", ROOT / "src", ROOT / "studies"
 RESULT = ROOT / "benchmarks" / "results" / "mutants.json"
 SURVIVED = "survived"
 SPAWN = multiprocessing.get_context("spawn")
@@ -45,7 +46,7 @@ class Bug:
 
     Args:
         name: what it breaks.
-        file: in src/sfumato.
+        file: in src/sfumato, or one that begins with studies/.
         right, wrong: the text that stands there once, and what is put in its place.
         tests: files, folders or single tests, in tests/.
         also: further texts of the file, each with what is put in its place.
@@ -57,6 +58,11 @@ class Bug:
     wrong: str
     tests: tuple[str, ...]
     also: tuple[tuple[str, str], ...] = ()
+
+    def path(self, package: Path, studies: Path) -> Path:
+        """The file, in these folders."""
+        room, _, rest = self.file.partition("/")
+        return studies / rest if room == STUDIES.name else package / self.file
 
     def planted(self, text: str) -> str:
         """The file's text with the bug in it."""
@@ -141,6 +147,7 @@ def ready(folder: str) -> None:
     """Make this process ready: a compiled copy of the package, and what takes long to import."""
     place = Path(folder) / str(os.getpid())
     shutil.copytree(CODE, place / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(STUDIES, place / "src" / STUDIES.name, ignore=shutil.ignore_patterns("__pycache__"))
     compileall.compile_dir(place / "src", quiet=2)
     os.environ |= {"PYTHONPATH": str(place / "src"), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(place / "hypothesis")
@@ -150,10 +157,13 @@ def ready(folder: str) -> None:
     import dp_accounting.pld  # noqa: F401
     import timm  # noqa: F401
 
+    import studies  # noqa: F401  # those of the copy: pytest puts the repository's before them
+
 
 def caught_by(bug: Bug, likely: str | None) -> str:
     """The first test that fails, or "survived"; the likely one is tried before the others."""
-    file = Path(os.environ["PYTHONPATH"], "sfumato", bug.file)
+    copy = Path(os.environ["PYTHONPATH"])
+    file = bug.path(copy / "sfumato", copy / STUDIES.name)
     text, stat = file.read_text("utf-8"), file.stat()
     try:
         file.write_text(bug.planted(text), "utf-8")

@@ -11,7 +11,7 @@ BUGS = list(mutants.bugs())
 
 def test_every_planted_bug_can_be_planted():
     for bug in BUGS:
-        text = (mutants.CODE / "sfumato" / bug.file).read_text("utf-8")
+        text = bug.path(mutants.CODE / "sfumato", mutants.STUDIES).read_text("utf-8")
         assert bug.planted(text) != text, bug.name
     assert len({bug.name for bug in BUGS}) == len(BUGS)
 

@@ -56,8 +56,9 @@ def test_the_code_that_a_row_names_is_there():
 
 @functools.cache
 def defined(path: str) -> set[str]:
-    """The functions and classes of a file of the package."""
-    tree = ast.parse((ROOT / "src/sfumato" / path).read_text("utf-8"))
+    """The functions and classes of a file of the package, or of studies."""
+    folder = ROOT if path.startswith("studies/") else ROOT / "src/sfumato"
+    tree = ast.parse((folder / path).read_text("utf-8"))
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 

@@ -21,10 +21,10 @@ from sfumato.models import create_embedding
 from sfumato.models.losses import LOSSES
 from sfumato.privacy import Fixed, FixedOrder, Gaussian, Poisson, Quantile, User
 from sfumato.privacy.mechanism import Tree
-from sfumato.privacy.planning.extrapolation import extrapolate, zcdp
 from sfumato.randomness import NoiseState
 from sfumato.training.adaptive import COUNT, NORM, AdaptiveStep
 from sfumato.training.step import descend
+from studies.extrapolation import extrapolate, zcdp
 
 from .formula import Formula
 from .formulas import xu2022 as formulas
@@ -708,7 +708,7 @@ FORMULAS = [
     Formula(
         where="section 4, zCDP of DP-FTRL without restart",
         says="rho = S^2 / (2 z^2), S^2 the largest sum over complete nodes of (a user's rounds below)^2",
-        code="privacy/planning/extrapolation.py: zcdp",
+        code="studies/extrapolation.py: zcdp",
         draw=tree_plan,
         runs=zcdp,
         formula=zcdp_of,
@@ -736,7 +736,7 @@ FORMULAS = [
     Formula(
         where="section 4.1, extrapolation to more users",
         says="z' = z B' / B; the fewest B' in a round of N' users that meet epsilon, by RDP at q = B' / N'",
-        code="privacy/planning/extrapolation.py: extrapolate",
+        code="studies/extrapolation.py: extrapolate",
         draw=extrapolated_case,
         runs=extrapolated_run,
         formula=extrapolated,

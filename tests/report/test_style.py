@@ -8,19 +8,20 @@ from xml.etree import ElementTree
 import matplotlib
 import pytest
 
-from sfumato.report import compared, curve_of_budgets, extrapolated, swept
+from sfumato.report import curve_of_budgets, swept
 from sfumato.report.plots.drawing import rendered
 from sfumato.report.style import DARK, LIGHT, PAPER, stylesheet
+from studies import more_users, pairs
 
 FILES = {
     "sweep": lambda: swept(
         [{"accuracy": 0.5 + rate / 9, "rate": rate} for rate in (0.1, 1.0, 3.0, 4.0, 5.0, 6, 7, 8)], ["rate"]
     ),
     "budgets": lambda: curve_of_budgets([{"epsilon": 1.0, "accuracy": 0.5}, {"epsilon": 8.0, "accuracy": 0.7}], 0.9),
-    "extrapolated": lambda: extrapolated(
+    "extrapolated": lambda: more_users.drawn(
         [{"users": 10**n, "epsilon": 1.0, "accountant": "pld", "batch_size": 10 ** (n - 1)} for n in (3, 4, 6)]
     ),
-    "compared": lambda: compared(
+    "compared": lambda: pairs.drawn(
         [
             {
                 "participation": "poisson",

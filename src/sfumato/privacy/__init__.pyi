@@ -20,10 +20,6 @@ from .participation import Participation as Participation
 from .participation import Poisson as Poisson
 from .participation import TruncatedPoisson as TruncatedPoisson
 from .plan import PrivacyPlan as PrivacyPlan
-from .planning.extrapolation import Extrapolated as Extrapolated
-from .planning.extrapolation import extrapolate as extrapolate
-from .planning.extrapolation import spent_by as spent_by
-from .planning.extrapolation import zcdp as zcdp
 from .planning.user_rule import UserRule as UserRule
 from .planning.user_rule import user_rule as user_rule
 from .selection import PrivateSelection as PrivateSelection

@@ -7,9 +7,7 @@ from .pairs import ShownPair as ShownPair
 from .pairs import page_of_pairs as page_of_pairs
 from .plots.attack import RATES as RATES
 from .plots.attack import Attack as Attack
-from .plots.comparisons import compared as compared
 from .plots.comparisons import curve_of_budgets as curve_of_budgets
-from .plots.comparisons import extrapolated as extrapolated
 from .plots.comparisons import figure_of as figure_of
 from .plots.comparisons import swept as swept
 from .plots.drawing import png as png

@@ -12,9 +12,6 @@ from .repeated import seeds as seeds
 from .selection import Selected as Selected
 from .selection import private as private
 from .shared import Scoring as Scoring
-from .simulation import LargerRuns as LargerRuns
-from .simulation import Simulation as Simulation
-from .simulation import simulate as simulate
 from .trial import Trial as Trial
 from .weight_noise.design import Design as Design
 from .weight_noise.results import NoiseStudy as NoiseStudy

@@ -182,7 +182,6 @@ def open(
         "space": {name: repr(rule) for name, rule in space.items()},
         "runs": len(changes),
         "data": held.source.fingerprint,
-        "simulate": None,
     }
     begin(place, record, FILE)
     held = held if processes == 1 else None  # several processes read their own

@@ -18,7 +18,6 @@ from sfumato.observers.notebook import shown
 from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan, PrivateSelection, Search
 from sfumato.privacy.plan import default_delta
-from sfumato.privacy.planning.simulation import simulated
 from sfumato.randomness import Choice, Space, owner_key
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import overlap, reserving
@@ -54,8 +53,6 @@ class Shared:
         selection: the private selection that the runs are candidates of.
         fingerprint: of the data that the search began with, which every process must find again.
         origins: what the initial weights of any candidate of the selection come from.
-        simulate: by how much each run's batch and noise are smaller than those that its choices mean; 1 for a run at
-            full size.
     """
 
     trial: AnyTrial
@@ -64,7 +61,6 @@ class Shared:
     selection: PrivateSelection | None = None
     fingerprint: str | None = None
     origins: tuple[str, ...] = ()
-    simulate: int = 1
 
     @classmethod
     def of(cls, trial: AnyTrial, scoring: Scoring, processes: int) -> Shared:
@@ -183,17 +179,13 @@ def in_another_form(shared: Shared, held: Held, spec: str) -> Held:
 
 
 def decided(shared: Shared, held: Held, change: Mapping[str, Any]) -> Any:
-    """What is decided of one run, with `plan` and `settings`; in a private selection all have the selection's plan.
-
-    A run that simulates a larger one has that one's settings, and a plan of its own.
-    """
+    """What is decided of one run, with `plan` and `settings`; in a private selection all have the selection's plan."""
     trial = shared.changed(change)
     experiment = trial.experiment
     if experiment.delta is None:  # as the run with the best settings has it, and as records of both parts are promised
         experiment = replace(experiment, delta=default_delta(held.units))
     if shared.selection is None:
-        found = replace(trial, experiment=experiment).decided(held.source)
-        return found._replace(plan=simulated(found.plan, shared.simulate))
+        return replace(trial, experiment=experiment).decided(held.source)
     plan = shared.selection.plan  # what follows from the budget follows from that of the whole search
     experiment = replace(experiment, epsilon=None, noise_multiplier=plan.noise_multiplier, steps=plan.steps)
     return replace(experiment, batch_size=plan.expected_batch_size).decide(held.source)._replace(plan=plan)
@@ -205,7 +197,7 @@ def job_for(shared: Shared, held: Held, number: int, change: Mapping[str, Any], 
     start = Start.of(
         run,
         machine=shared.trial.machine,
-        request=held.request if shared.simulate == 1 else {**held.request, "simulates": shared.simulate},
+        request=held.request,
         search=shared.search,
         candidate=number if selected else None,
         origins=shared.origins,

@@ -97,7 +97,6 @@ def test_single_changes_on_public_data_cost_nothing(people, call):
     ("options", "refusal"),
     [
         ("--search private", "a private selection counts right answers, which embeddings don't give"),
-        ("--public --simulate 2", "a simulation counts right answers, which embeddings don't give"),
         ("--public --score-on digits", "score-on digits counts right answers"),
         ("--public --views 2", "--views is given, and the recipe e.toml trains embeddings"),
         ("--public --vary far=0.1,0.2", "a search cannot vary far"),

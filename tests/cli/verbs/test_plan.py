@@ -1,8 +1,7 @@
-"""sfumato plan with mechanisms and participations: what it finds is what train then runs, and how pairs compare."""
+"""sfumato plan with mechanisms and participations: what it finds is what train then runs."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import shlex
 from pathlib import Path
@@ -13,31 +12,11 @@ from sfumato.cli import main
 
 NUMBERS = "--examples 1438 --batch-size 360 --steps 16 --delta 1e-5"
 DRIFT = "--drift 8 --drift-size 717 --drift-shape cosine"
-COMPARED = f"plan {NUMBERS} --epsilon 3 --compare"
 
 
 def answer(capsys, command: str) -> dict:
     assert main(shlex.split(command)) == 0
     return json.loads(capsys.readouterr().out)
-
-
-@pytest.fixture
-def once(monkeypatch):
-    """Let a function of that path compute once what it is asked for several times: as JSON, and as a table."""
-
-    def once(path: str) -> None:
-        module, name = path.rsplit(".", 1)
-        real, found = getattr(importlib.import_module(module), name), {}
-
-        def remembered(*arguments, **named):
-            key = repr((arguments, {one: value for one, value in named.items() if not callable(value)}))
-            if key not in found:
-                found[key] = real(*arguments, **named)
-            return found[key]
-
-        monkeypatch.setattr(path, remembered)
-
-    return once
 
 
 @pytest.mark.parametrize(
@@ -65,52 +44,6 @@ def test_the_next_command_runs_the_plan_that_is_shown(pair, capsys, tmp_path, mo
     assert ("sampling probability" in printed.out) == ("cyclic" in pair)
 
 
-@pytest.fixture(scope="module")
-def compared(tmp_path_factory):
-    place = tmp_path_factory.mktemp("plots") / "compared.svg"
-    return shlex.split(f"{COMPARED} --plot {place}"), place
-
-
-def test_pairs_are_compared_and_drawn(compared, capsys, once):
-    command, place = compared
-    once("sfumato.privacy.planning.comparison.compare")
-    assert main([*command, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    known = [pair for pair in found["pairs"] if "why_not" not in pair]
-    assert [pair["noise_in_final_weights"] for pair in known] == sorted(p["noise_in_final_weights"] for p in known)
-    assert all(2.9 < pair["epsilon"] <= 3 for pair in known)
-    assert {pair["adjacency"] for pair in known if pair["participation"] == "truncated"} == {"zero-out"}
-    assert found["take_without_sampling"]["participation"] == "fixed-order"
-    first = place.read_bytes()
-    assert first.startswith(b"<?xml")
-    assert main(command) == 0
-    printed = capsys.readouterr()
-    assert place.read_bytes() == first
-    assert printed.out.count("fixed-order") == 4
-    assert "<- take" in printed.out
-    assert "different promises" in printed.err
-    assert "left out: full-batch with gaussian" in printed.err
-    best = found["take"]
-    assert f"next: sfumato train SOURCE --participation {best['participation']} --mechanism {best['mechanism']}" in (
-        printed.err
-    )
-
-
-@pytest.mark.parametrize("order", ["position", "time"])
-def test_pairs_are_compared_within_the_order_that_the_data_have(order, capsys, once):
-    """What cannot be drawn at random is not told to draw, and the command that trains keeps the order."""
-    once("sfumato.privacy.planning.comparison.compare")
-    command = f"plan {NUMBERS.replace('16', '4')} --epsilon 3 --compare --order {order}"
-    found = answer(capsys, f"{command} --json")
-    assert {pair["participation"] for pair in found["pairs"] if "why_not" not in pair} == {"fixed-order"}
-    assert main(shlex.split(command)) == 0
-    printed = capsys.readouterr()
-    assert "cyclic" not in printed.out
-    assert f"left out: poisson with gaussian: who takes part is decided by {order}" in printed.err
-    assert f"--participation fixed-order --mechanism {found['take']['mechanism']} --order {order} " in printed.err
-    assert ("--start TIME --period DURATION" in printed.err) == (order == "time")
-
-
 def test_a_clock_goes_on_to_the_command_that_trains(capsys):
     timed = "plan --examples 1438 --batch-size 360 --steps 4 --epsilon 3 --order time"
     assert main(shlex.split(f"{timed} --start 2026-01-01 --period 1d")) == 0
@@ -120,14 +53,9 @@ def test_a_clock_goes_on_to_the_command_that_trains(capsys):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--compare --batch-size 9 --steps 5 --epsilon 1 --plot x.png", "--plot must end with .svg, got 'x.png'"),
         ("--batch-size 9 --steps 5 --epsilon 1 --start 0 --period 1", "--start and --period are given without --order"),
         ("--batch-size 9 --steps 5 --epsilon 1 --order sideways", "--order must be one of random, position, time"),
         ("--batch-size 1 --steps 101 --epsilon 1 --order time", "got 101; give at most 100 steps\n"),
-        ("--compare --steps 5", "--compare needs --batch-size, --steps and --epsilon, got --steps"),
-        ("--plot x.svg --batch-size 9 --steps 5 --epsilon 1", "--plot is given without --compare"),
-        ("--compare --batch-size 9 --steps 5 --epsilon 1 --mechanism blt", "--compare and a single --mechanism"),
-        ("--compare --batch-size 9 --steps 5 --epsilon 1 --drift 4", "--participation or --drift are both given"),
         ("--batch-size 9 --steps 5 --epsilon 1 --drift 4", "error: --drift-size must be given for drifting"),
         ("--batch-size 9 --steps 5 --epsilon 1 --drift 4 --drift-size 100", "--drift-size must be below the 100 ex"),
         ("--batch-size 30 --steps 5 --epsilon 1 --drift 4 --drift-size 20", "smaller of the two groups, got 30 for 80"),
@@ -141,7 +69,7 @@ def test_a_clock_goes_on_to_the_command_that_trains(capsys):
         ),
     ],
 )
-def test_what_cannot_be_compared_or_planned_is_refused(options, words, capsys, tmp_path, monkeypatch):
+def test_what_cannot_be_planned_is_refused(options, words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(shlex.split(f"plan --examples 100 {options}")) in (1, 2)
     assert words in capsys.readouterr().err
@@ -182,53 +110,13 @@ def test_a_plan_for_users(call, options, population, users):
     assert told.get("examples", "340") == str(population)
 
 
-def test_a_budget_among_more_users(call, workplace, once):
-    once("sfumato.privacy.planning.extrapolation.extrapolate")
-    run = "plan --unit user --users 300 --drawn clients --batch-size 60 --steps 20 --noise-multiplier 1"
-    command = f"{run} --epsilon 1,4 --extrapolate 2e3 --plot plot.svg"
-    found = json.loads(call(f"{command} --json"))
-    assert found["delta"] == 1e-5
-    assert {(row["users"], row["epsilon"], row["accountant"]) for row in found["rows"]} == {
-        (2000, epsilon, accountant) for epsilon in (1, 4) for accountant in ("pld", "rdp")
-    }
-    for row in found["rows"]:
-        assert row["batch_size"] is None or abs(row["noise_multiplier"] / row["batch_size"] - 1 / 60) < 1e-12
-    assert (workplace / "plot.svg").read_text().startswith("<?xml")
-    assert "accountant" in call(command)
-
-
-def test_what_rounds_of_a_size_come_to_among_more_users(call, workplace, once):
-    once("sfumato.privacy.planning.extrapolation.spent_by")
-    run = "plan --unit user --users 300 --drawn clients --batch-size 60 --steps 20 --noise-multiplier 1"
-    command = f"{run} --extrapolate 2e3 --round-sizes 1,120,600 --plot plot.svg"
-    found = json.loads(call(f"{command} --json"))["rows"]
-    assert [(row["batch_size"], row["accountant"]) for row in found] == [
-        (size, name) for name in ("pld", "rdp") for size in (1, 120, 600)
-    ]
-    assert found[0]["epsilon"] is None
-    assert found[1]["epsilon"] > found[2]["epsilon"] > 0
-    assert [row["noise_multiplier"] for row in found[1:3]] == [2, 10]
-    assert (workplace / "plot.svg").read_text().startswith("<?xml")
-    shown = call(command)
-    assert f"{-(-found[1]['epsilon'] * 1000 // 1) / 1000:.3f}" in shown
-    assert " inf " in shown
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (f"{BOTH[5:]} --round-sizes 9", "--round-sizes is given without --extrapolate"),
-        (f"{BOTH[5:]} --round-sizes 9 --extrapolate 1e6", "--round-sizes and --epsilon are both given"),
-        ("--examples 9 --round-sizes 3", "--round-sizes is for users, and the unit is an example"),
         ("--unit user --batch-size 3 --steps 3 --epsilon 3", "--users is missing"),
         ("--unit user --users 9 --batch-size 3 --steps 3 --epsilon 3", "--per-user must be given to compare both ways"),
         (f"{BOTH[5:]} --noise-multiplier 3", "both ways of drawing are compared by the noise that they need"),
-        (f"{BOTH[5:]} --plot a.svg", "--plot is given without --extrapolate"),
-        (f"{BOTH[5:]} --compare", "--compare and --unit user are both given"),
-        (f"{BOTH[5:-1]} 3,4", "--epsilon 3.0,4.0 names several budgets; give one, or --extrapolate"),
-        (f"{BOTH[5:]} --extrapolate 1e6", "--noise-multiplier must be given with --extrapolate"),
         ("--examples 9 --per-user 3", "--per-user is for users, and the unit is an example; give --unit user"),
-        ("--examples 9 --epsilon 3,4", "--epsilon 3.0,4.0 names several budgets"),
         ("--users 9 --unit person", "unit must be one of example, user; got 'person'"),
     ],
 )

@@ -43,9 +43,7 @@ _TOPICS: dict[str, dict[str, str]] = {
         "design": "epochs deviations learning_rates margin share runs",
     },
     "search": {
-        "search": (
-            "vary one_at_a_time simulate confirm search candidates shape score_noise validation score_on last decay"
-        ),
+        "search": ("vary one_at_a_time search candidates shape score_noise validation score_on last decay"),
     },
 }
 GROUPS = {group: {topic: tuple(names.split()) for topic, names in topics.items()} for group, topics in _TOPICS.items()}

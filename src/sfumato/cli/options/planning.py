@@ -29,8 +29,8 @@ class PlanChoices(PrintsJson, Units, PairOfRecords):
     """Number of training steps."""
     noise_multiplier: spellings.Number = None
     """Standard deviation of the noise over the clipping norm."""
-    epsilon: spellings.Budgets = None
-    """The privacy budget; with --extrapolate that of the larger populations, one or several with commas."""
+    epsilon: spellings.Number = None
+    """The privacy budget."""
     delta: spellings.Delta = None
     """The chance at which the bound may fail."""
     max_norm: float = 1.0
@@ -43,19 +43,6 @@ class PlanChoices(PrintsJson, Units, PairOfRecords):
     """Where each record's own time stamp decides its step: when step 0 begins. It does not change epsilon."""
     period: spellings.Period = None
     """And how much time each step then covers."""
-    compare: bool = False
-    """Compare all pairs of participation and mechanism: the noise in the final weights, epsilon, memory."""
-    extrapolate: spellings.Populations = None
-    """Among so many users in place of --users: the rounds that the budget takes at the same noise in the mean."""
-    round_sizes: spellings.Populations = None
-    """With --extrapolate, in place of --epsilon: rounds of so many users, and what epsilon they come to."""
-    plot: spellings.Path = None
-    """With --compare or --extrapolate, draw it to this SVG file."""
-
-    @property
-    def budget(self) -> float | None:
-        """The single budget."""
-        return None if isinstance(self.epsilon, tuple) else self.epsilon
 
     def delta_among(self, population: int) -> float:
         """The delta given, or that by rule among so many."""
@@ -63,41 +50,27 @@ class PlanChoices(PrintsJson, Units, PairOfRecords):
 
         return default_delta(population) if self.delta is None else self.delta
 
-    @property
-    def assumed_momentum(self) -> float:
-        """The momentum given, or that by rule."""
-        return 0.9 if self.momentum is None else self.momentum
-
-    def calibrated(
-        self, population: int, delta: float, *, epsilon: float | None, unit: Unit | None = None
-    ) -> PrivacyPlan:
+    def calibrated(self, population: int, delta: float, *, unit: Unit | None = None) -> PrivacyPlan:
         """The plan, in which the one that was left out follows from the others."""
         from sfumato.privacy import PrivacyPlan
 
+        momentum = 0.9 if self.momentum is None else self.momentum
         return PrivacyPlan.calibrate(
             examples=population,
             delta=delta,
             batch_size=self.batch_size,
             steps=self.steps,
             noise_multiplier=self.noise_multiplier,
-            epsilon=epsilon,
+            epsilon=self.epsilon,
             max_norm=self.max_norm,
             **({} if unit is None else {"unit": unit}),
-            **self.request(population, momentum=self.assumed_momentum, schedule=self.schedule)._asdict(),
+            **self.request(population, momentum=momentum, schedule=self.schedule)._asdict(),
         )
 
     @property
     def clock(self) -> str:
         """The options of the clock for the command that trains: as given, or to be filled in."""
         return f" --start {self.start or 'TIME'} --period {self.period or 'DURATION'}" if self.order == "time" else ""
-
-    def numbers(self, delta: float) -> str:
-        """The options of the budget for the command that trains, and of the optimizer those that were given."""
-        names = [name for name in ("momentum", "schedule") if getattr(self, name) is not None]
-        return (
-            f"--batch-size {self.batch_size} --steps {self.steps} --epsilon {self.budget:g} --delta {delta!r}"
-            f"{''.join(f' --{name} {getattr(self, name)}' for name in names)}{self.clock}"
-        )
 
     def pair_as_given(self) -> str:
         """The options of the unit and the pair for the command that trains."""

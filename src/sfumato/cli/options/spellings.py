@@ -155,8 +155,6 @@ Vary = Annotated[
     Spelling("NAME=VALUES [NAME=VALUES ...]", "default: the recipe's table [sweep]; may be given again", again=True),
 ]
 ModeOfSearch = Annotated[str | None, Spelling("public|private|uncovered", "default: public, where the data are")]
-Simulate = Annotated[int | None, Spelling("K", "default: every run at full size")]
-Confirm = Annotated[int | None, Spelling("NUMBER", "default: 0")]
 Candidates = Annotated[int | None, Spelling("NUMBER", "default: the whole grid; private: 10")]
 Shape = Annotated[float | None, Spelling("ETA", "default: 1")]
 ScoreNoise = Annotated[float | None, Spelling("NUMBER", "default: the least that adds nothing to epsilon")]

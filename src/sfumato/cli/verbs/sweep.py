@@ -17,7 +17,7 @@ from sfumato.search.space import VARIED
 if TYPE_CHECKING:
     from sfumato.cli.verbs.embed import Embed
     from sfumato.privacy import CandidateCount
-    from sfumato.search import Ranking, Simulation
+    from sfumato.search import Ranking
 
 MODES = ("public", "private", "uncovered")
 BEST = "best.toml"
@@ -43,10 +43,6 @@ class Sweep(PrivateChoices):
     """What varies: NAME=A,B,C, or NAME=LOW..HIGH, or NAME=log:LOW..HIGH."""
     one_at_a_time: bool = False
     """Change one thing at a time, and show what each change does; source may then vary too, over caches of features."""
-    simulate: spellings.Simulate = None
-    """On public data: train every setting with a K-th of its batch and noise, predict full size, and check that."""
-    confirm: spellings.Confirm = None
-    """Of a simulation: train so many of the best settings at full size too, and say how well they were predicted."""
     search: spellings.ModeOfSearch = None
     """How the search treats privacy."""
     candidates: spellings.Candidates = None
@@ -108,11 +104,6 @@ class Sweep(PrivateChoices):
                     searched.announce_selection(won.selection, json=chosen.json)
                 else:
                     searched.show_selected(won, json=chosen.json)
-            elif self.simulate is not None:
-                found = search.simulate(
-                    trial, rules, self.simulate, confirm=self.confirm or 0, candidates=chosen.candidates, **how
-                )
-                chosen.show_simulation(found, place)
             else:
                 found = search.open(trial, rules, search=mode, candidates=chosen.candidates, **how)
                 if chosen.dry_run:
@@ -136,28 +127,6 @@ class Sweep(PrivateChoices):
     def _as(self, embed: Embed) -> Sweep:
         """This search with the source of that training."""
         return replace(self, source=embed.source, public=embed.public, private=embed.private)
-
-    def show_simulation(self, found: Simulation, place: Path) -> None:
-        """What a search by simulation found, and the command that trains at full size."""
-        from sfumato.cli.output import simulated
-        from sfumato.cli.output.commands import command_of
-        from sfumato.experiment import defaults
-
-        if self.dry_run:
-            simulated.announce(found, json=self.json)
-            return
-        write(place / BEST, self.best(found).encode(), private=True)
-        options = {name: value for name, value in self.chosen_of(found).items() if name != "source"}
-        if not {"epsilon", "noise_multiplier"} & set(options):
-            options = {"epsilon": defaults.EPSILON, **options}
-        switches = [one.name for one in fields(self) if isinstance(one.default, bool)]
-        command = command_of(
-            "train",
-            self.source or "",
-            {name: value for name, value in options.items() if name not in switches},
-            {name: bool(options.get(name)) for name in switches} | {"public": self.public},
-        )
-        simulated.show(found, place / BEST, command, json=self.json)
 
     def draws(self) -> CandidateCount:
         """The law of the number of candidates."""
@@ -210,7 +179,6 @@ class Sweep(PrivateChoices):
             if getattr(self, name) is not None:
                 positive_integer(name, getattr(self, name))
         public = self.public or (is_public(self.source or "") and not self.private)
-        self.refuse_simulation(public=public)
         if self.search is None and not public:
             raise SfumatoError(
                 "a search on private data costs privacy, and --search does not say how it is to be paid",
@@ -236,18 +204,3 @@ class Sweep(PrivateChoices):
                     f"--score-on is given, and {', '.join(unused)} beside it, which it has no use for", "leave one out"
                 )
         return mode
-
-    def refuse_simulation(self, *, public: bool) -> None:
-        """Refuse a simulation on private data, or with what it does not go with."""
-        if self.simulate is None:
-            if self.confirm is not None:
-                raise SfumatoError("--confirm belongs to a simulation", "leave it out, or give --simulate")
-            return
-        if self.one_at_a_time:
-            raise SfumatoError("--one-at-a-time and --simulate are both given", "leave one out")
-        if not public or self.search not in (None, "public"):
-            raise SfumatoError(
-                "--simulate is for public data: a simulated run spends far more than the epsilon that is asked for",
-                "simulate on a public stand-in (--public says that data are), and train on the private data with the "
-                "settings it finds; or leave --simulate out",
-            )

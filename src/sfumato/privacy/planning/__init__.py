@@ -1,1 +1,1 @@
-"""Planning: plans by name, compared, extrapolated, and remarked on before they are paid for."""
+"""Planning: plans by name, and remarked on before they are paid for."""

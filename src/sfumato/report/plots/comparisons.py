@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sfumato.report.plots.drawing import beside, calm, logarithmic, plot, svg
-from sfumato.report.style import MUTED, SERIES
+from sfumato.report.style import SERIES
 
 _PANEL = (3.4, 2.7)
 _ACROSS = 3
@@ -39,74 +39,6 @@ def curve_of_budgets(rows: Sequence[Mapping[str, Any]], without_privacy: float |
         axes.margins(y=0.15)
         axes.set_xlabel("epsilon")
         axes.set_ylabel("test accuracy, %")
-        calm(axes)
-        return svg(figure)
-
-
-def compared(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Bars of the noise in the final weights and over all steps, the least first.
-
-    Args:
-        rows: `participation`, `mechanism`, `adjacency`, `epsilon`, `noise_in_weights`, `noise_in_final_weights` and
-            `buffers` of each pair.
-
-    Returns:
-        an SVG file.
-    """
-    with plot("compared", 6.4, 0.9 + 0.42 * len(rows)) as figure:
-        axes = figure.add_subplot()
-        for place, row in enumerate(rows):
-            axes.barh(place - 0.18, row["noise_in_final_weights"], 0.34, color=SERIES[0])
-            axes.barh(place + 0.18, row["noise_in_weights"], 0.34, color=SERIES[1])
-            longest = max(row["noise_in_final_weights"], row["noise_in_weights"])
-            copies = f"{row['buffers']} copies of the model" if row["buffers"] else "no memory"
-            words = f"epsilon {row['epsilon']:.3g} ({row['adjacency']}), {copies}"
-            beside(axes, words, (longest, place), (4, 0), va="center", fontsize=7, color=MUTED)
-        axes.set_yticks(range(len(rows)), [f"{row['mechanism']}, {row['participation']}" for row in rows], fontsize=8)
-        axes.invert_yaxis()
-        axes.margins(x=0.45)
-        axes.set_xlabel("noise in a weight, over learning rate and clipping norm: final (above), over all steps")
-        calm(axes, "x")
-        return svg(figure)
-
-
-def extrapolated(rows: Sequence[Mapping[str, Any]], *, by_size: bool = False) -> str:
-    """A line for each budget (by size: for each number of users) and accountant ("rdp" dashed).
-
-    Args:
-        rows: `users`, `epsilon`, `accountant` and `batch_size` (None where nothing meets the budget).
-        by_size: draw epsilon over the participants of a round, as figures 2 and 3 of Xu et al. 2022 do.
-
-    Returns:
-        an SVG file.
-    """
-    with plot("extrapolated", 4.6, 3.2) as figure:
-        axes = figure.add_subplot()
-        of, across, up = ("users", "batch_size", "epsilon") if by_size else ("epsilon", "users", "batch_size")
-        colours = dict(zip(dict.fromkeys(row[of] for row in rows), SERIES * len(rows), strict=False))
-        for value, accountant in dict.fromkeys((row[of], row["accountant"]) for row in rows):
-            known = [
-                (row[across], row[up])
-                for row in rows
-                if (row[of], row["accountant"]) == (value, accountant) and row[up] is not None
-            ]
-            if known:
-                axes.plot(
-                    *zip(*sorted(known), strict=True),
-                    marker="o",
-                    markersize=4,
-                    color=colours[value],
-                    linestyle="-" if accountant == "pld" else "--",
-                    label=f"{f'{value:,} users' if by_size else f'epsilon {value:g}'}, {accountant}",
-                )
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        for axis in (axes.xaxis, axes.yaxis):
-            logarithmic(axis)
-        axes.set_xlabel("in a step, in expectation" if by_size else "users")
-        axes.set_ylabel("epsilon" if by_size else "in a step, in expectation")
-        if axes.lines:
-            axes.legend(frameon=False, fontsize=7)
         calm(axes)
         return svg(figure)
 

@@ -1,4 +1,4 @@
-"""What a promise would take among more users: the simulated run's signal-to-noise kept, with more users in a round."""
+"""More users than a simulated run had, at its signal-to-noise: rounds that meet a budget, and what rounds come to."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
-from sfumato.privacy.clipping import Quantile
+from sfumato.privacy import FullBatch, PrivacyPlan, Quantile, User
 from sfumato.privacy.loss import ACCOUNTANTS, COARSE_GRID, FINE_GRID
-from sfumato.privacy.participation import FullBatch
-from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.theorems.composed_gaussian import OneGaussian
-from sfumato.privacy.unit import User
 
 POPULATIONS = (1_000_000, 3_000_000, 10_000_000)
 LEAST_NOISE = 0.02

@@ -1,23 +1,109 @@
-"""What a search by simulation has to say: what was predicted, how well that held, and what to train at full size."""
+"""Settings for a long run from short ones: every setting at a fraction of its batch and noise, and how well that held.
+
+For instance: python studies/simulate.py folder:public-pictures --public --epsilon 3 --factor 16 --confirm 1 --vary
+learning-rate=0.3,1,3
+
+Source: Sander, Stock and Sablayrolles 2023, "TAN without a burn: scaling laws of DP-SGD" (arXiv 2210.03403).
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the repository root, for `studies`
+
+from sfumato._checks import SfumatoError
+from sfumato._files import write
+from sfumato.cli.options import recipe, space, spellings
+from sfumato.cli.options.choices import PrivateChoices, stem_of
 from sfumato.cli.output import console
+from sfumato.cli.output.commands import command_of
 from sfumato.cli.output.searched import report_cost
-from sfumato.search.space import line_of, plain
-
-if TYPE_CHECKING:
-    from sfumato.search import Simulation
-    from sfumato.search.simulation import LargerRuns
+from sfumato.cli.verbs.sweep import BEST, Sweep
+from sfumato.experiment import defaults
+from sfumato.observers.progress import Bars
+from sfumato.search import Scoring
+from sfumato.search.kept import PLOT
+from sfumato.search.space import VARIED, line_of, plain
+from studies import command, simulation
+from studies.simulation import LargerRuns, Simulation
 
 SIZES = ("epsilon", "noise_multiplier", "batch_size", "steps")
 
 
-def announce(found: Simulation, *, json: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Simulate(PrivateChoices):
+    """Options are as in sfumato sweep, and those of batch, noise, steps and epsilon mean the full size."""
+
+    what: spellings.SourceOrRecipe
+    """Where the images are, or a recipe."""
+
+    factor: int
+    """By how much batch and noise of the simulated runs are smaller."""
+    vary: spellings.Vary = ()
+    """What varies: NAME=A,B,C, or NAME=LOW..HIGH, or NAME=log:LOW..HIGH."""
+    confirm: int = 0
+    """Train so many of the best settings at full size too, and say how well they were predicted."""
+    candidates: spellings.Candidates = None
+    """Draw so many settings at random."""
+    validation: spellings.Share = None
+    """Share of the training part that is held out to score on."""
+    score_on: spellings.SourceText = None
+    """Score on the test part of this public source instead."""
+    processes: spellings.Processes = None
+    """How many runs at once."""
+    dry_run: bool = False
+    """Say what would be run, and spend nothing."""
+
+    def run(self) -> None:
+        """Search by simulation, and show what was found."""
+        if recipe.embeds(self.what):
+            raise SfumatoError("a simulation counts right answers, which embeddings don't give", "search with sweep")
+        asked = Sweep(**{one.name: getattr(self, one.name) for one in fields(Sweep) if hasattr(self, one.name)})
+        chosen = asked.with_recipe(self.what)
+        given = [text for together in self.vary for text in together]
+        rules = space.read(given, self.what, VARIED, trust_code=self.trust_code)
+        place = Path(chosen.output or f"runs/{stem_of(chosen.what)}-sweep")
+        share = {} if chosen.validation is None else {"validation": chosen.validation}
+        with Bars() as progress:
+            found = simulation.simulate(
+                (replace(chosen, epsilon=None) if "epsilon" in rules else chosen).trial(),
+                rules,
+                self.factor,
+                directory=place,
+                confirm=self.confirm,
+                candidates=chosen.candidates,
+                scoring=Scoring(**share, score_on=chosen.score_on),
+                processes=chosen.processes or 1,
+                dry_run=self.dry_run,
+                progress=progress,
+            )
+        if self.dry_run:
+            _announce(found, json=self.json)
+            return
+        write(place / BEST, chosen.best(found).encode(), private=True)
+        _show(found, place / BEST, _command(chosen, found), json=self.json)
+
+
+def _command(chosen: Sweep, found: Simulation) -> str:
+    """The command that trains at full size with the best settings."""
+    options = {name: value for name, value in chosen.chosen_of(found).items() if name != "source"}
+    if not {"epsilon", "noise_multiplier"} & set(options):
+        options = {"epsilon": defaults.EPSILON, **options}
+    switches = [one.name for one in fields(chosen) if isinstance(one.default, bool)]
+    return command_of(
+        "train",
+        chosen.source or "",
+        {name: value for name, value in options.items() if name not in switches},
+        {name: bool(options.get(name)) for name in switches} | {"public": chosen.public},
+    )
+
+
+def _announce(found: Simulation, *, json: bool) -> None:
     """The runs of a simulation that is not begun, and what they stand for."""
     rows = [
         {"change": plain(change), "simulated": _sizes(small), "full_size": _sizes(full)}
@@ -33,10 +119,8 @@ def announce(found: Simulation, *, json: bool) -> None:
     console.note(console.nothing_spent(f"train {len(rows)} runs at 1/{found.simulate} of their batch and noise"))
 
 
-def show(found: Simulation, best: Path, command: str, *, json: bool) -> None:
+def _show(found: Simulation, best: Path, command: str, *, json: bool) -> None:
     """All simulated runs, the best one first; larger ones; and the command for the full size."""
-    from sfumato.search.kept import PLOT
-
     if json:
         data = {"search": "public", "simulate": found.simulate, **found.to_dict()}
         console.as_json({**data, "notes": found.notes, "train": command})
@@ -115,3 +199,7 @@ def _in_words(sizes: Mapping[str, Any]) -> str:
 
 def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(command.main("simulate"))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import dp_accounting
 import pytest
 
 from sfumato import FullBatch, Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import BufferedToeplitz, FixedOrder, Quantile, Tree, User, extrapolate, spent_by, zcdp
+from sfumato.privacy import BufferedToeplitz, FixedOrder, Quantile, Tree, User
+from studies.extrapolation import extrapolate, spent_by, zcdp
 
 SIMULATED = PrivacyPlan(
     population=6800,
@@ -146,3 +148,47 @@ def test_rounds_that_cannot_be_are_refused():
         spent_by(SIMULATED, batch_sizes=(7000,), populations=(7000,), delta=1e-6)
     with pytest.raises(SfumatoError, match="everybody takes part in each round"):
         spent_by(replace(SIMULATED, participation=FullBatch()), batch_sizes=(7,), populations=(7000,), delta=1e-6)
+
+
+RUN = "more_users --users 300 --drawn clients --batch-size 60 --steps 20 --noise-multiplier 1"
+
+
+def test_a_budget_among_more_users(study, tmp_path, once):
+    once("studies.more_users.extrapolate")
+    command = f"{RUN} --epsilon 1,4 --populations 2e3 --plot {tmp_path}/plot.svg"
+    found = json.loads(study(f"{command} --json"))
+    assert found["delta"] == 1e-5
+    assert {(row["users"], row["epsilon"], row["accountant"]) for row in found["rows"]} == {
+        (2000, epsilon, accountant) for epsilon in (1, 4) for accountant in ("pld", "rdp")
+    }
+    for row in found["rows"]:
+        assert row["batch_size"] is None or abs(row["noise_multiplier"] / row["batch_size"] - 1 / 60) < 1e-12
+    assert (tmp_path / "plot.svg").read_text().startswith("<?xml")
+    assert "accountant" in study(command)
+
+
+def test_what_rounds_of_a_size_come_to_among_more_users(study, tmp_path, once):
+    once("studies.more_users.spent_by")
+    command = f"{RUN} --populations 2e3 --round-sizes 1,120,600 --plot {tmp_path}/plot.svg"
+    found = json.loads(study(f"{command} --json"))["rows"]
+    assert [(row["batch_size"], row["accountant"]) for row in found] == [
+        (size, name) for name in ("pld", "rdp") for size in (1, 120, 600)
+    ]
+    assert found[0]["epsilon"] is None
+    assert found[1]["epsilon"] > found[2]["epsilon"] > 0
+    assert [row["noise_multiplier"] for row in found[1:3]] == [2, 10]
+    assert (tmp_path / "plot.svg").read_text().startswith("<?xml")
+    shown = study(command)
+    assert f"{-(-found[1]['epsilon'] * 1000 // 1) / 1000:.3f}" in shown
+    assert " inf " in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("", "error: --round-sizes and --epsilon are not given; give one: "),
+        ("--epsilon 3 --round-sizes 9", "error: --round-sizes and --epsilon are both given; give one: "),
+    ],
+)
+def test_a_budget_or_sizes_of_rounds_must_be_given(study, options, words):
+    assert words in study(f"{RUN} --populations 1e6 {options}", status=2)

@@ -9,9 +9,7 @@ import math
 from dataclasses import replace
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.privacy.clipping import Fixed
-from sfumato.privacy.participation import FullBatch, Poisson
-from sfumato.privacy.plan import PrivacyPlan
+from sfumato.privacy import Fixed, FullBatch, Poisson, PrivacyPlan
 
 LEAST_NOISE_OF_THE_LAW = 2.0
 """From this noise multiplier on, about, epsilon follows from the noise of all steps together, as the paper finds."""
@@ -53,11 +51,11 @@ def simulated(plan: PrivacyPlan, factor: int) -> PrivacyPlan:
     (0.98, 7.99)
     """
     batch = plan.expected_batch_size
-    if positive_integer("simulate", factor, remedy="give by how much smaller batches are to be, such as 16") == 1:
+    if positive_integer("factor", factor, remedy="give by how much smaller batches are to be, such as 16") == 1:
         return plan
     if factor > batch:
         raise SfumatoError(
-            f"simulate {factor} leaves no example of a batch of {batch}",
+            f"factor {factor} leaves no example of a batch of {batch}",
             f"give at most {batch}" if batch > 1 else "leave it out, or give a larger batch",
         )
     _refuse_other(plan)
@@ -70,16 +68,16 @@ def _refuse_other(plan: PrivacyPlan) -> None:
     """Refuse a plan whose steps are not alike: of others nothing says what a smaller batch would learn."""
     if not plan.mechanism.independent:
         raise SfumatoError(
-            f"simulate is for independent noise, and the mechanism is {plan.mechanism.name}",
+            f"a simulation is for independent noise, and the mechanism is {plan.mechanism.name}",
             "leave one of them out",
         )
     if type(plan.participation) not in (Poisson, FullBatch):
         raise SfumatoError(
-            f"simulate is for Poisson sampling and full batches, and the participation is {plan.participation.name}",
+            f"a simulation is for Poisson sampling and full batches, and participation is {plan.participation.name}",
             "leave one of them out",
         )
     if not isinstance(plan.clipping, Fixed):
-        raise SfumatoError("simulate is for a fixed clipping norm, and the clipping adapts", "leave one of them out")
+        raise SfumatoError("a simulation is for a fixed clipping norm, and this one adapts", "leave one of them out")
 
 
 def outside_the_law(small: PrivacyPlan, plan: PrivacyPlan) -> str | None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato._files import write
+from sfumato.data import Source
 from sfumato.observers.notebook import shown
 from sfumato.observers.progress import Progress
 from sfumato.privacy import PrivacyPlan
-from sfumato.privacy.planning.simulation import outside_the_law, simulated
 from sfumato.randomness import Space
 from sfumato.report import swept
 from sfumato.runs.directory import RunDirectory
@@ -24,6 +24,9 @@ from sfumato.search.shared import Held, Scoring, Shared, decided, read, refuse_e
 from sfumato.search.space import line_of, plain
 from sfumato.search.trial import Trial, of_trials, refuse_embeddings
 from sfumato.search.workers import carried_out, rows_of
+from sfumato.training.job import PrivateJob
+from sfumato.training.preparation.start import Start
+from studies.total_noise import outside_the_law, simulated
 
 CHECKED = 2
 """So many of the best settings are trained at twice the simulation's size, a cheap look at how well it holds."""
@@ -137,6 +140,33 @@ class Simulation(Ranking):
         return {**super().to_dict(), "full_size": full, "larger_runs": [runs.to_dict() for runs in self.larger_runs]}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Smaller(Trial):
+    """A trial whose runs have the settings that its choices mean, and a fraction of their batch and noise.
+
+    Args:
+        simulate: by how much batch and noise are smaller.
+    """
+
+    simulate: int
+
+    def decided(self, source: Source) -> Any:
+        """With a plan of its own."""
+        found = super().decided(source)
+        return found._replace(plan=simulated(found.plan, self.simulate))
+
+    def prepared(self, decided: Any, source: Source, start: Start, *, budget: str | None = None) -> PrivateJob:
+        """Its record says what it simulates."""
+        start = replace(start, request={**start.context.request, "simulates": self.simulate})
+        return super().prepared(decided, source, start, budget=budget)
+
+
+def _at(shared: Shared, factor: int) -> Shared:
+    """The same runs with batch and noise so much smaller than at full size."""
+    given = {one.name: getattr(shared.trial, one.name) for one in fields(Trial)}
+    return replace(shared, trial=Trial(**given) if factor == 1 else Smaller(**given, simulate=factor))
+
+
 @of_trials
 def simulate(
     trial: Trial,
@@ -173,12 +203,12 @@ def simulate(
     refuse_embeddings(trial, "a simulation")
     spaces.check(space, trial.varied)
     _refuse_numbers(factor, confirm)
-    shared = replace(Shared.of(trial, scoring, processes), simulate=factor)
+    shared = _at(Shared.of(trial, scoring, processes), factor)
     changes = spaces.changes_of(space, place, candidates, trial.experiment.seed, keep=not dry_run)
     refuse_each(shared, tried(space))
     held = _public(shared)
     try_each(shared, held, space)
-    full = [decided(replace(shared, simulate=1), held, change).plan for change in changes]
+    full = [decided(_at(shared, 1), held, change).plan for change in changes]
     plans = [simulated(plan, factor) for plan in full]
     found = Simulation(
         changes=tuple(changes),
@@ -200,8 +230,8 @@ def simulate(
 def _refuse_numbers(factor: int, confirm: int) -> None:
     """Refuse a simulation that is none, and a number of full runs that is no number."""
     remedy = "give by how much smaller batch and noise are to be, such as 16"
-    if positive_integer("simulate", factor, remedy=remedy) == 1:
-        raise SfumatoError("simulate must be at least 2, got 1", "leave it out to train every setting at full size")
+    if positive_integer("factor", factor, remedy=remedy) == 1:
+        raise SfumatoError("factor must be at least 2, got 1", "sfumato sweep trains every setting at full size")
     if confirm != 0:
         positive_integer("confirm", confirm, remedy="give how many of the best settings to train at full size")
 
@@ -284,7 +314,7 @@ def _larger(
     numbers = list(predicted)
     changes, places = [found.changes[n] for n in numbers], [place / name / str(n + 1) for n in numbers]
     rows: list[dict[str, Any]] = [{} for _ in numbers]
-    shared = replace(shared, simulate=factor)
+    shared = _at(shared, factor)
     progress.begin("training at full size" if factor == 1 else "checking", len(numbers))
     for done, (number, row) in enumerate(carried_out(shared, changes, places, processes=processes, held=held), 1):
         foretold = predicted[numbers[number]]["accuracy"]

@@ -1,4 +1,4 @@
-"""sfumato sweep --simulate: its table, its JSON, its next command, and its refusals."""
+"""studies/simulate.py: its table, its JSON, its next command, and its refusals."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def plan_of(run: str) -> PrivacyPlan:
     return PrivacyPlan.from_dict(json.loads(Path(run, "plan.json").read_text()))
 
 
-def test_the_json_has_the_simulation_the_full_size_and_the_next_command(call, capsys):
-    command = f"sweep digits {QUICK} {VARIED} --simulate 8 --output s"
-    found = json.loads(call(f"{command} --confirm 3 --json"))
+def test_the_json_has_the_simulation_the_full_size_and_the_next_command(study, call):
+    command = f"simulate digits {QUICK} {VARIED} --factor 8 --output s"
+    found = json.loads(study(f"{command} --confirm 3 --json"))
     assert found["simulate"] == 8
     assert [row["batch_size"] for row in found["rows"]] == [32] * 3
     full, rows = found["full_size"], {row["change"]["learning_rate"]: row for row in found["rows"]}
@@ -32,7 +32,7 @@ def test_the_json_has_the_simulation_the_full_size_and_the_next_command(call, ca
     assert [larger["simulate"] for larger in found["larger_runs"]] == [4, 1]
     assert -1 <= found["larger_runs"][1]["rank_correlation"] <= 1
     assert found["epsilon_of_all"] is None
-    assert json.loads(call(f"{command} --confirm 3 --json")) == found, "finished runs are read"
+    assert json.loads(study(f"{command} --confirm 3 --json")) == found, "finished runs are read"
     assert {"sweep.json", "sweep.svg", "best.toml"} <= {path.name for path in Path("s").iterdir()}
     words = shlex.split(found["train"])
     assert words[:3] == ["sfumato", "train", "digits"]
@@ -42,19 +42,19 @@ def test_the_json_has_the_simulation_the_full_size_and_the_next_command(call, ca
     assert (plan.population, plan.expected_batch_size, plan.noise_multiplier) == (1438, 256, 16.0)
     call("train s/best.toml --output again")
     assert plan_of("again") == plan
-    shown = call(command + " --confirm 3")
+    shown = study(command + " --confirm 3")
     assert "rank correlation" in shown
     assert "Predicted at 1/8, found at full size:" in shown
     assert f"at full size   epsilon {full['epsilon']:.4g}, batch 256, noise 16, 10 steps at delta 1e-05" in shown
 
 
 @pytest.mark.slow
-def test_the_command_names_the_epsilon_that_is_asked_for_and_that_data_are_public(call, workplace):
+def test_the_command_names_the_epsilon_that_is_asked_for_and_that_data_are_public(study, call):
     generator = np.random.default_rng(0)
     images, labels = generator.integers(0, 255, (120, 8, 8), dtype=np.uint8), np.arange(120) % 3
     np.savez("a.npz", x_train=images[:100], y_train=labels[:100], x_test=images[100:], y_test=labels[100:])
     asked = "--public --model linear --steps 2 --batch-size 20 --classes a b c --threads 1"
-    found = json.loads(call(f"sweep npz:a.npz {asked} --vary ema=0,0.9 --simulate 2 --json"))
+    found = json.loads(study(f"simulate npz:a.npz {asked} --vary ema=0,0.9 --factor 2 --json"))
     assert found["full_size"]["epsilon"] == pytest.approx(3, abs=0.01)
     assert found["larger_runs"] == [], "half of this is full size"
     words = shlex.split(found["train"])
@@ -65,11 +65,11 @@ def test_the_command_names_the_epsilon_that_is_asked_for_and_that_data_are_publi
     assert Path("runs", stem_of("npz:a.npz"), "statement.json").is_file()
 
 
-def test_a_dry_run_says_what_each_run_is_and_stands_for(call, capsys):
-    command = f"sweep digits {QUICK} {VARIED} --simulate 8 --dry-run"
-    shown = call(command)
+def test_a_dry_run_says_what_each_run_is_and_stands_for(study, workplace):
+    command = f"simulate digits {QUICK} {VARIED} --factor 8 --dry-run"
+    shown = study(command)
     assert "batch 32, noise 2, 10 steps, for epsilon" in shown
-    rows = json.loads(call(f"{command} --json"))["runs"]
+    rows = json.loads(study(f"{command} --json"))["runs"]
     assert [row["simulated"]["batch_size"] for row in rows] == [32, 32, 32]
     assert [row["full_size"]["batch_size"] for row in rows] == [256, 256, 256]
     assert not Path("runs").exists()
@@ -78,17 +78,12 @@ def test_a_dry_run_says_what_each_run_is_and_stands_for(call, capsys):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--private --simulate 8", "--simulate is for public data"),
-        ("--private --simulate 8 --search uncovered", "--simulate is for public data"),
-        ("--private --simulate 8 --search private", "--simulate is for public data"),
-        ("--simulate 8 --search uncovered", "--simulate is for public data"),
-        ("--simulate 8 --one-at-a-time", "--one-at-a-time and --simulate are both given"),
-        ("--confirm 2", "--confirm belongs to a simulation"),
-        ("--simulate 1", "--simulate must be at least 2"),
-        ("--simulate 500", "give at most 256"),
-        ("--simulate 8 --confirm -1", "--confirm must be at least 1"),
+        ("--private --factor 8", "digits is private, and a simulated run spends far more"),
+        ("--factor 1", "--factor must be at least 2"),
+        ("--factor 500", "give at most 256"),
+        ("--factor 8 --confirm -1", "--confirm must be at least 1"),
     ],
 )
-def test_refusals(call, options, words):
-    assert words in call(f"sweep digits {QUICK} {VARIED} {options}", status=1)
+def test_refusals(study, workplace, options, words):
+    assert words in study(f"simulate digits {QUICK} {VARIED} {options}", status=1)
     assert not Path("runs").exists()

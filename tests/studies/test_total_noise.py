@@ -10,7 +10,7 @@ from dp_accounting import dp_event, pld
 from sfumato import Gaussian, Poisson, PrivacyPlan, SfumatoError
 from sfumato.privacy import FullBatch, Quantile, User
 from sfumato.privacy.planning.requested import requested
-from sfumato.privacy.planning.simulation import outside_the_law, simulated, total_noise
+from studies.total_noise import outside_the_law, simulated, total_noise
 
 LARGE = PrivacyPlan.calibrate(examples=50_000, batch_size=4096, steps=500, noise_multiplier=8.0, delta=1e-6)
 
@@ -110,8 +110,8 @@ def test_a_plan_that_the_law_does_not_speak_of_is_refused(plan, words):
     ("batch", "factor", "words"),
     [
         (4096, 4097, "give at most 4096"),
-        (4096, 0, "simulate must be at least 1"),
-        (4096, 2.0, "simulate must be a whole number"),
+        (4096, 0, "factor must be at least 1"),
+        (4096, 2.0, "factor must be a whole number"),
         (1, 2, "give a larger batch"),
     ],
 )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from sfumato import Noise, RunKey, SfumatoError
-from sfumato.privacy.planning.comparison import compare, to_take
+from studies import command
+from studies.pairs import compare, to_take
 
 STEPS, MOMENTUM = 24, 0.8
 
@@ -67,3 +72,58 @@ def test_the_pair_to_take_has_nearly_the_least_noise_and_keeps_little(pairs):
 def test_more_steps_than_can_be_compared_are_refused():
     with pytest.raises(SfumatoError, match="pairs are compared over at most 1000000 steps, got 1000001"):
         compare(examples=200, batch_size=25, steps=1_000_001, epsilon=5.0, delta=1e-5)
+
+
+NUMBERS = "pairs --examples 1438 --batch-size 360 --delta 1e-5 --epsilon 3"
+
+
+def test_pairs_are_printed_and_drawn(study, capsys, once, tmp_path):
+    once("studies.pairs.compare")
+    place = tmp_path / "pairs.svg"
+    line = f"{NUMBERS} --steps 16 --plot {place}"
+    found = json.loads(study(f"{line} --json"))
+    known = [pair for pair in found["pairs"] if "why_not" not in pair]
+    assert [pair["noise_in_final_weights"] for pair in known] == sorted(p["noise_in_final_weights"] for p in known)
+    assert all(2.9 < pair["epsilon"] <= 3 for pair in known)
+    assert {pair["adjacency"] for pair in known if pair["participation"] == "truncated"} == {"zero-out"}
+    assert found["take_without_sampling"]["participation"] == "fixed-order"
+    first = place.read_bytes()
+    assert first.startswith(b"<?xml")
+    name, *arguments = shlex.split(line)
+    assert command.main(name, arguments) == 0
+    printed = capsys.readouterr()
+    assert place.read_bytes() == first
+    assert printed.out.count("fixed-order") == 4
+    assert "<- take" in printed.out
+    assert "different promises" in printed.err
+    assert "left out: full-batch with gaussian" in printed.err
+    best = found["take"]
+    assert f"next: sfumato train SOURCE --participation {best['participation']} --mechanism {best['mechanism']}" in (
+        printed.err
+    )
+
+
+@pytest.mark.parametrize("order", ["position", "time"])
+def test_pairs_are_compared_within_the_order_that_the_data_have(order, study, capsys, once):
+    """What cannot be drawn at random is not told to draw, and the command that trains keeps the order."""
+    once("studies.pairs.compare")
+    line = f"{NUMBERS} --steps 4 --order {order}"
+    found = json.loads(study(f"{line} --json"))
+    assert {pair["participation"] for pair in found["pairs"] if "why_not" not in pair} == {"fixed-order"}
+    name, *arguments = shlex.split(line)
+    assert command.main(name, arguments) == 0
+    printed = capsys.readouterr()
+    assert "cyclic" not in printed.out
+    assert f"left out: poisson with gaussian: who takes part is decided by {order}" in printed.err
+    assert f"--participation fixed-order --mechanism {found['take']['mechanism']} --order {order} " in printed.err
+    assert ("--start TIME --period DURATION" in printed.err) == (order == "time")
+
+
+def test_what_cannot_be_compared_is_refused(study, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    told = study(f"{NUMBERS} --steps 5 --plot x.png", status=2)
+    assert told == "error: --plot must end with .svg, got 'x.png'; name a file such as pairs.svg\n"
+    assert "error: --examples must be at least 1, got 0" in study(
+        "pairs --examples 0 --batch-size 1 --steps 1 --epsilon 1", status=1
+    )
+    assert not list(Path().iterdir())

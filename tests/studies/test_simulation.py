@@ -14,7 +14,8 @@ from sfumato.experiment import Experiment
 from sfumato.privacy import FullBatch
 from sfumato.randomness import Choice
 from sfumato.search import workers
-from sfumato.search.simulation import LargerRuns, Simulation
+from studies import simulation
+from studies.simulation import LargerRuns, Simulation
 
 EXPERIMENT = Experiment(
     model="linear", noise_multiplier=16.0, batch_size=256, steps=20, delta=1e-5, ema=0.0, max_norm=1.0, seed=3
@@ -28,7 +29,7 @@ def fixed_records_and_no_images(home: Path, patch: pytest.MonkeyPatch) -> None:
     (home / "owner.key").write_text("11" * 32)  # the same records are scored on each time
     (home / "owner.key").chmod(0o600)
     patch.setattr("sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "<svg></svg>")
-    patch.setattr("sfumato.search.simulation.swept", lambda rows, varied: f"<svg>{len(rows)} {varied}</svg>")
+    patch.setattr("studies.simulation.swept", lambda rows, varied: f"<svg>{len(rows)} {varied}</svg>")
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +44,7 @@ def simulated(tmp_path_factory) -> tuple[Simulation, Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SFUMATO_HOME", str(home))
         fixed_records_and_no_images(home, patch)
-        return search.simulate(TRIAL, RATES, 8, directory=place / "s", confirm=3), place
+        return simulation.simulate(TRIAL, RATES, 8, directory=place / "s", confirm=3), place
 
 
 def plan_of(run: str | Path) -> PrivacyPlan:
@@ -103,7 +104,7 @@ def test_what_was_predicted_is_compared_with_what_was_found(simulated):
 def test_settings_that_learn_are_told_from_those_that_do_not(tmp_path):
     trial = replace(TRIAL, experiment=replace(EXPERIMENT, noise_multiplier=8.0, learning_rate=0.5))
     space = {"steps": Choice(values=(1, 4, 40))}
-    found = search.simulate(trial, space, 8, directory=tmp_path / "s", confirm=3)
+    found = simulation.simulate(trial, space, 8, directory=tmp_path / "s", confirm=3)
     assert [row["change"]["steps"] for row in found.rows] == [40, 4, 1]
     assert [(row["steps"], row["batch_size"], row["noise_multiplier"]) for row in found.rows] == [
         (steps, 32, 1.0) for steps in (40, 4, 1)
@@ -117,37 +118,37 @@ def test_settings_that_learn_are_told_from_those_that_do_not(tmp_path):
 
 
 def test_a_search_goes_on_and_confirms_more(tmp_path, monkeypatch):
-    first = search.simulate(TRIAL, RATES, 8, directory=tmp_path / "s")
+    first = simulation.simulate(TRIAL, RATES, 8, directory=tmp_path / "s")
     assert [larger.simulate for larger in first.larger_runs] == [4]
     trained = []
     real = workers.runs.execute
     monkeypatch.setattr(workers.runs, "execute", lambda job, run, **how: trained.append(run.path) or real(job, run))
-    again = search.simulate(TRIAL, RATES, 8, directory=tmp_path / "s", confirm=1)
+    again = simulation.simulate(TRIAL, RATES, 8, directory=tmp_path / "s", confirm=1)
     assert again.rows == first.rows
     assert [path.parent.name for path in trained] == ["full-size"]
     assert again.best == first.best
     assert again.cost.runs == 6
-    fewer = search.simulate(TRIAL, RATES, 8, directory=tmp_path / "s")
+    fewer = simulation.simulate(TRIAL, RATES, 8, directory=tmp_path / "s")
     assert len(trained) == 1
     assert fewer.cost.runs == 6, "what was trained counts, however few are asked for"
     with pytest.raises(SfumatoError, match="simulate"):
-        search.simulate(TRIAL, RATES, 4, directory=tmp_path / "s")
-    with pytest.raises(SfumatoError, match="simulate"):
+        simulation.simulate(TRIAL, RATES, 4, directory=tmp_path / "s")
+    with pytest.raises(SfumatoError, match="plan"):
         search.open(TRIAL, RATES, directory=tmp_path / "s")
 
 
 def test_private_data_are_refused(tmp_path):
     private = replace(TRIAL, source=SourceSpec(spec="digits", public=False))
     with pytest.raises(SfumatoError, match="is private, and a simulated run spends far more"):
-        search.simulate(private, RATES, 8, directory=tmp_path / "s")
+        simulation.simulate(private, RATES, 8, directory=tmp_path / "s")
     assert not (tmp_path / "s").exists()
 
 
 @pytest.mark.parametrize(
     ("changed", "factor", "confirm", "words"),
     [
-        ({}, 1, 0, "simulate must be at least 2"),
-        ({}, 0, 0, "simulate must be at least 1"),
+        ({}, 1, 0, "factor must be at least 2"),
+        ({}, 0, 0, "factor must be at least 1"),
         ({}, 300, 0, "give at most 256"),
         ({}, 8, -1, "confirm must be at least 1"),
         ({"mechanism": "blt"}, 8, 0, "the mechanism is blt"),
@@ -156,7 +157,7 @@ def test_private_data_are_refused(tmp_path):
 def test_what_is_no_simulation_is_refused_before_anything_is_spent(tmp_path, changed, factor, confirm, words):
     trial = replace(TRIAL, experiment=replace(EXPERIMENT, **changed))
     with pytest.raises(SfumatoError) as refused:
-        search.simulate(trial, RATES, factor, directory=tmp_path / "s", confirm=confirm)
+        simulation.simulate(trial, RATES, factor, directory=tmp_path / "s", confirm=confirm)
     assert words in str(refused.value)
     assert not (tmp_path / "s").exists()
 
@@ -165,7 +166,7 @@ def test_what_is_no_simulation_is_refused_before_anything_is_spent(tmp_path, cha
 def test_full_batches_are_noted_and_what_varies_in_the_plan_has_its_own_simulation(tmp_path):
     trial = replace(TRIAL, experiment=replace(EXPERIMENT, noise_multiplier=None, batch_size=None, learning_rate=0.1))
     space = {"epsilon": Choice(values=(1.0, 8.0))}
-    found = search.simulate(trial, space, 16, directory=tmp_path / "s", dry_run=True)
+    found = simulation.simulate(trial, space, 16, directory=tmp_path / "s", dry_run=True)
     assert all(isinstance(plan.participation, FullBatch) for plan in found.full_plans)
     assert [plan.epsilon() for plan in found.full_plans] == pytest.approx([1.0, 8.0], rel=1e-3)
     for small, full in zip(found.plans, found.full_plans, strict=True):

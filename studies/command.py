@@ -1,0 +1,49 @@
+"""A study as a command: its options are the fields of a dataclass, and a refusal is one line."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import tyro
+
+from sfumato._checks import SfumatoError
+from sfumato.cli.options.spellings import UnclearError, for_parser
+from sfumato.cli.output.refusals import in_options
+
+NAMES = ("pairs", "more_users", "simulate")
+"""The scripts of this folder."""
+
+
+def load(name: str) -> Any:
+    """The dataclass of a study, whose method `run` does its work."""
+    return getattr(importlib.import_module(f"studies.{name}"), "".join(map(str.capitalize, name.split("_"))))
+
+
+def parse(name: str, arguments: Sequence[str]) -> Any:
+    """A study with its options.
+
+    Raises:
+        SystemExit: after help, or after a command that cannot be understood.
+    """
+    study = load(name)
+    return tyro.cli(
+        for_parser(study),
+        prog=f"python studies/{name}.py",
+        description=sys.modules[study.__module__].__doc__,
+        args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+
+
+def main(name: str, arguments: Sequence[str] | None = None) -> int:
+    """Run a study. Returns the exit status: 0, 1 for a refusal, 2 for a command that cannot be understood."""
+    study = parse(name, sys.argv[1:] if arguments is None else arguments)
+    try:
+        study.run()
+    except SfumatoError as error:
+        print(f"error: {in_options(f'{error.problem}; {error.remedy}', study)}", file=sys.stderr)
+        return 2 if isinstance(error, UnclearError) else 1
+    return 0

@@ -1,0 +1,201 @@
+"""What a promise would take among more users: the simulated run's signal-to-noise kept, with more users in a round.
+
+For instance: python studies/more_users.py --users 10000 --drawn clients --batch-size 1024 --steps 200
+--noise-multiplier 0.62 --epsilon 2,8 --populations 1e6,1e7
+
+Source: Xu et al. 2022 (arXiv 2211.10844), section 4.1.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the repository root, for `studies`
+
+from sfumato._checks import one_of, positive_integer
+from sfumato._files import write
+from sfumato.cli.options import spellings
+from sfumato.cli.options.choices import PrintsJson
+from sfumato.cli.options.spellings import UnclearError
+from sfumato.cli.output import console
+from sfumato.experiment.budget import Pair
+from sfumato.privacy import PrivacyPlan, User
+from sfumato.privacy.plan import default_delta
+from sfumato.privacy.statements.presented import rounded_up
+from sfumato.privacy.unit import DRAWN
+from sfumato.report.plots.drawing import calm, logarithmic, plot, svg
+from sfumato.report.style import SERIES
+from studies import command
+from studies.extrapolation import extrapolate, spent_by
+
+
+@spellings.spelt
+@dataclass(frozen=True, kw_only=True)
+class MoreUsers(PrintsJson, Pair):
+    """The simulated run, and the larger ones."""
+
+    users: int
+    """The number of users of the simulated run."""
+    populations: spellings.Populations
+    """The larger numbers of users."""
+    batch_size: int
+    """Expected number of examples in a step, or of users where these are drawn."""
+    steps: int
+    """Number of training steps."""
+    noise_multiplier: float
+    """Standard deviation of the noise over the clipping norm."""
+    epsilon: spellings.Budgets = None
+    """The privacy budget of the larger runs, one or several with commas: how many take part in a step."""
+    round_sizes: spellings.Populations = None
+    """In place of --epsilon: steps of so many, and what epsilon they come to."""
+    drawn: str = "users"
+    """What takes part in a step by itself: examples, users, or users in virtual clients."""
+    per_user: spellings.Whole = None
+    """How many records of each user are kept at most."""
+    examples: spellings.Whole = None
+    """Where examples are drawn, how many are kept; by default --per-user of each."""
+    delta: spellings.Delta = None
+    """The chance at which the bound may fail."""
+    momentum: spellings.OfMomentum = None
+    """Of the optimizer: banded and buffered noise is the best for it."""
+    schedule: spellings.OfSchedule = None
+    """Of the learning rate: likewise."""
+    plot: spellings.Path = None
+    """Draw the rows to this SVG file."""
+
+    def run(self) -> None:
+        """Keep the simulated run's noise over its batch, and print what the larger runs take or promise."""
+        positive_integer("users", self.users)
+        if (self.round_sizes is None) == (self.epsilon is None):
+            raise UnclearError(
+                f"--round-sizes and --epsilon are {'both' if self.epsilon else 'not'} given",
+                "give one: the size of a round decides what it comes to, or the budget how large a round must be",
+            )
+        by_size = self.round_sizes is not None
+        plan = self._simulated()
+        delta = self._delta_among(max(self.populations or ()))
+        with console.bar("extrapolating"):
+            rows = self._rows(plan, delta)
+            own = plan.epsilon()  # of hardly any noise it takes seconds
+        if self.plot is not None:
+            write(Path(self.plot), drawn(rows, by_size=by_size).encode())
+        if self.json:
+            console.as_json({"users": self.users, "delta": delta, "epsilon_of_the_run": own, "rows": rows})
+            return
+        head = ("users", "epsilon", "accountant", "in a step", "noise", "zCDP", "")
+        console.table(head, [_cells(row, by_size=by_size) for row in rows])
+        how, what = "so many" if by_size else "the fewest", "examples" if self.drawn == "examples" else "users"
+        console.note(f"in a step: {how} {what}, the noise in the mean that of the simulated run")
+        console.note(
+            f"(noise {plan.noise_multiplier:g} over {plan.expected_batch_size}, {plan.steps} steps), delta {delta:g}"
+        )
+        console.note(
+            f"the simulated run itself promises {self.users:,} users epsilon {own:.3g} at delta {plan.delta:g}"
+        )
+
+    def _delta_among(self, users: int) -> float:
+        return default_delta(users) if self.delta is None else self.delta
+
+    def _simulated(self) -> PrivacyPlan:
+        """The plan of the simulated run."""
+        one_of("drawn", self.drawn, DRAWN)
+        among = {"users": self.users} if self.drawn == "examples" else {}
+        unit, population = User(drawn=self.drawn, at_most=self.per_user, **among), self.users  # type: ignore
+        if self.drawn == "examples":  # these are then what coins are tossed for
+            population = self.users * unit.vectors if self.examples is None else self.examples
+        momentum = 0.9 if self.momentum is None else self.momentum
+        return PrivacyPlan.calibrate(
+            examples=population,
+            delta=self._delta_among(self.users),
+            batch_size=self.batch_size,
+            steps=self.steps,
+            noise_multiplier=self.noise_multiplier,
+            unit=unit,
+            **self.request(population, momentum=momentum, schedule=self.schedule)._asdict(),
+        )
+
+    def _rows(self, plan: PrivacyPlan, delta: float) -> list[dict[str, Any]]:
+        """The rounds of each of the populations, as plain data."""
+        each = max(1, plan.population // self.users)  # as many records of each
+        among: dict[str, Any] = {"populations": [each * count for count in self.populations or ()], "delta": delta}
+        among["accountants"] = plan.loss.accountants
+        if self.round_sizes is not None:
+            rows = spent_by(plan, batch_sizes=self.round_sizes, **among)
+        else:
+            epsilons = self.epsilon if isinstance(self.epsilon, tuple) else (self.epsilon or 0.0,)
+            rows = extrapolate(plan, epsilons=epsilons, **among)
+        return [
+            {
+                "users": row.population // each,
+                "epsilon": row.epsilon if math.isfinite(row.epsilon) else None,
+                "accountant": row.accountant,
+                "batch_size": row.batch_size,
+                "noise_multiplier": row.noise_multiplier,
+                "zcdp": row.zcdp,
+            }
+            for row in rows
+        ]
+
+
+def _cells(row: dict[str, Any], *, by_size: bool) -> list[str]:
+    """A row of the table: a budget as it was given; what was computed, rounded up."""
+    epsilon = row["epsilon"]
+    return [
+        f"{row['users']:,}",
+        f"{epsilon:g}" if not by_size else rounded_up(math.inf if epsilon is None else epsilon),
+        row["accountant"],
+        "none" if row["batch_size"] is None else f"{row['batch_size']:,}",
+        "" if row["noise_multiplier"] is None else f"{row['noise_multiplier']:.4g}",
+        "" if row["zcdp"] is None else f"{row['zcdp']:.4g}",
+        "" if row["batch_size"] else "not even with everybody in each step",
+    ]
+
+
+def drawn(rows: Sequence[Mapping[str, Any]], *, by_size: bool = False) -> str:
+    """A line for each budget (by size: for each number of users) and accountant ("rdp" dashed).
+
+    Args:
+        rows: `users`, `epsilon`, `accountant` and `batch_size` (None where nothing meets the budget).
+        by_size: draw epsilon over the participants of a round, as figures 2 and 3 of Xu et al. 2022 do.
+
+    Returns:
+        an SVG file.
+    """
+    with plot("extrapolated", 4.6, 3.2) as figure:
+        axes = figure.add_subplot()
+        of, across, up = ("users", "batch_size", "epsilon") if by_size else ("epsilon", "users", "batch_size")
+        colours = dict(zip(dict.fromkeys(row[of] for row in rows), SERIES * len(rows), strict=False))
+        for value, accountant in dict.fromkeys((row[of], row["accountant"]) for row in rows):
+            known = [
+                (row[across], row[up])
+                for row in rows
+                if (row[of], row["accountant"]) == (value, accountant) and row[up] is not None
+            ]
+            if known:
+                axes.plot(
+                    *zip(*sorted(known), strict=True),
+                    marker="o",
+                    markersize=4,
+                    color=colours[value],
+                    linestyle="-" if accountant == "pld" else "--",
+                    label=f"{f'{value:,} users' if by_size else f'epsilon {value:g}'}, {accountant}",
+                )
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        for axis in (axes.xaxis, axes.yaxis):
+            logarithmic(axis)
+        axes.set_xlabel("in a step, in expectation" if by_size else "users")
+        axes.set_ylabel("epsilon" if by_size else "in a step, in expectation")
+        if axes.lines:
+            axes.legend(frameon=False, fontsize=7)
+        calm(axes)
+        return svg(figure)
+
+
+if __name__ == "__main__":
+    sys.exit(command.main("more_users"))
