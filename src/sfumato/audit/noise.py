@@ -150,7 +150,7 @@ def audit_noise(
 
     **Guarantee.** Where the noise is N(0, 1), independent across coordinates, parameters, steps and runs, faults are
     found with probability at most `false_alarm`: each of the tests above has a bound of its own that holds for every
-    number of observations, and the sum of them all is `false_alarm` (union bound). Rounding to float32, at most 3e-4
+    number of observations, and the sum of them all is `false_alarm` (union bound). Rounding to float32, at most 5e-4
     of a standard deviation for a noise multiplier of 0.001 or more, is left out of account.
     """
     fraction("false_alarm", false_alarm)
