@@ -14,6 +14,7 @@ from torch import nn
 from sfumato import Noise, PrivacyPlan, RunKey, audit_run, train
 from sfumato.data import Images
 from sfumato.experiment.settings import Settings
+from sfumato.privacy import User
 from sfumato.privacy.planning.requested import requested
 from sfumato.randomness.noise import blocks
 from sfumato.runs import audited
@@ -80,11 +81,18 @@ def test_correlated_noise_is_checked_in_first_steps(mechanism, monkeypatch):
     assert found(subject(plan=plan)).refuted
 
 
-@pytest.mark.parametrize("choice", ["secure", "dropout"])
-def test_secure_noise_and_models_that_draw_are_audited_as_what_they_are(choice):
+@pytest.mark.parametrize("choice", ["secure", "dropout", "users"])
+def test_secure_noise_users_and_models_that_draw_are_audited_as_what_they_are(choice):
     secure = Settings(model="linear", learning_rate=0.1, noise="secure")
-    its = {"noise": partial(noise_of, secure)} if choice == "secure" else {"layer": nn.Dropout(0.5)}
-    assert not found(subject(**its), 100).noise.broken
+    people = PrivacyPlan.calibrate(
+        examples=50, batch_size=10, steps=30, epsilon=8.0, delta=1e-5, max_norm=0.5, unit=User(drawn="users")
+    )
+    its = {
+        "secure": {"noise": partial(noise_of, secure)},
+        "dropout": {"layer": nn.Dropout(0.5)},
+        "users": {"plan": people},
+    }
+    assert not found(subject(**its[choice]), 100).noise.broken
 
 
 DRAW = blocks.draw
