@@ -79,6 +79,7 @@ class NoiseAudit:
             the weakest parameter, and of all together; None for none.
         cut: noise that is cut off at so many standard deviations, or fewer, would have been noticed: of the weakest
             parameter, and of all together.
+        first_steps: whether each step was the first of a run of its own, as for correlated noise.
     """
 
     parameters: int
@@ -89,6 +90,7 @@ class NoiseAudit:
     weakest: str
     scale: tuple[float | None, float | None]
     cut: tuple[float, float]
+    first_steps: bool = False
 
     @property
     def broken(self) -> bool:
@@ -100,9 +102,9 @@ class NoiseAudit:
         """What was looked at, what was found, and what would have been noticed."""
         each = "the only parameter" if self.parameters == 1 else f"each of the {self.parameters:,} parameters"
         looked = (
-            f"The noise of {each} was checked in {self.steps:,} steps of two runs: its scale, its largest values, and "
-            "repeats between steps, runs and parameters. Correct noise fails this check with probability at most "
-            f"{self.false_alarm:g}."
+            f"The noise of {each} was checked in {_where(self.steps, self.first_steps)}: its scale, its largest "
+            f"values, and repeats between {'' if self.first_steps else 'steps, '}runs and parameters. Correct noise "
+            f"fails this check with probability at most {self.false_alarm:g}."
         )
         single, together = (
             "less than a hundredth" if one is None else f"{math.floor(1e4 * one) / 100:.2f}%" for one in self.scale
@@ -132,16 +134,23 @@ class NoiseAudit:
         return cls(**known)
 
 
-def audit_noise(seen: Sequence[ParameterNoise], *, false_alarm: float = FALSE_ALARM) -> NoiseAudit:
+def _where(steps: int, first_steps: bool) -> str:
+    return f"the first steps of {steps:,} runs" if first_steps else f"{steps:,} steps of two runs"
+
+
+def audit_noise(
+    seen: Sequence[ParameterNoise], *, false_alarm: float = FALSE_ALARM, first_steps: bool = False
+) -> NoiseAudit:
     """Check the noise of each parameter, and of all together, against the plan's.
 
     Args:
         seen: of each parameter, from the same steps of two runs with keys of their own.
         false_alarm: the probability that noise that is the plan's has a fault here, at most.
+        first_steps: whether each step was the first of a run of its own instead.
 
     **Guarantee.** Where the noise is N(0, 1), independent across coordinates, parameters, steps and runs, faults are
     found with probability at most `false_alarm`: each of the tests above has a bound of its own that holds for every
-    number of observations, and the sum of them all is `false_alarm` (union bound). Rounding to float32, at most 3e-4
+    number of observations, and the sum of them all is `false_alarm` (union bound). Rounding to float32, at most 5e-4
     of a standard deviation for a noise multiplier of 0.001 or more, is left out of account.
     """
     fraction("false_alarm", false_alarm)
@@ -159,7 +168,7 @@ def audit_noise(seen: Sequence[ParameterNoise], *, false_alarm: float = FALSE_AL
     faults = [fault for one in (*seen, whole) for fault in (*_scale(one, each), *_tails(one, each))]
     for one in seen:
         alone = share / len(seen)
-        faults += (*_coordinates(one, alone), *_repeats(one, alone), *_neighbours(one, alone))
+        faults += (*_coordinates(one, alone), *_repeats(one, alone), *_neighbours(one, alone, first_steps))
     weakest = min(seen, key=lambda one: one.numbers)
     return NoiseAudit(
         parameters=len(seen),
@@ -170,6 +179,7 @@ def audit_noise(seen: Sequence[ParameterNoise], *, false_alarm: float = FALSE_AL
         weakest=weakest.name,
         scale=(_smallest(weakest.numbers, each), _smallest(whole.numbers, each)),
         cut=(_least_maximum(weakest.numbers, each), _least_maximum(whole.numbers, each)),
+        first_steps=first_steps,
     )
 
 
@@ -242,14 +252,12 @@ def _two_within(points: np.ndarray, near: float) -> bool:
     return False
 
 
-def _neighbours(one: ParameterNoise, alpha: float) -> Iterator[str]:
+def _neighbours(one: ParameterNoise, alpha: float, first_steps: bool) -> Iterator[str]:
     """Steps with the next one, and with the same step of the other run: each with an alpha of its own."""
     kept, even = one.kept, one.kept.shape[1] // 2 * 2
-    sides = {
-        "two steps in a row": (kept[:, 0:even:2], kept[:, 1:even:2]),
-        "the same step of two runs": (kept[0], kept[1]),
-    }
-    for what, (first, second) in sides.items():
+    names = ("two runs", "two runs") if first_steps else ("two steps in a row", "the same step of two runs")
+    sides = (kept[:, 0:even:2], kept[:, 1:even:2]), (kept[0], kept[1])
+    for what, (first, second) in zip(names, sides, strict=True):
         if first.size and _odd(mean := float(np.square(first - second).mean()) / 2, first.size, alpha):
             yield f"{one.name}: the noise of {what} has a correlation of {1 - mean:.2f}"
 

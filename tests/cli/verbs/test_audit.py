@@ -51,6 +51,16 @@ def test_a_recipe_is_audited_before_anything_is_spent(call, workplace, quick):
     assert not Path("runs").exists()
 
 
+def test_correlated_noise_is_checked_without_a_bound(call, workplace, quick):
+    options = {"model": "linear", "steps": 3, "noise_multiplier": 8.0, "batch_size": 64, "learning_rate": 0.5}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in {**options, "mechanism": "tree"}.items()]
+    Path("mine.toml").write_text("\n".join(['source = "digits"', *lines]))
+    printed = call("audit mine.toml --observations 100")
+    assert "no epsilon is proven of correlated noise; in first steps it is the plan's" in printed
+    found = json.loads(call("audit mine.toml --observations 100 --json"))
+    assert (found["bounds"], found["refuted"], found["noise"]["broken"]) == ([], False, False)
+
+
 def test_canaries_are_trained_with_and_spoken_of(call, quick):
     printed = call(f"train digits {quick} --audit 20 --output with --json")
     found = json.loads(printed)["audit"]

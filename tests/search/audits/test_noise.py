@@ -11,9 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from sfumato import Noise, PrivacyPlan, RunKey, audit_run
+from sfumato import Noise, PrivacyPlan, RunKey, audit_run, train
 from sfumato.data import Images
 from sfumato.experiment.settings import Settings
+from sfumato.privacy import User
+from sfumato.privacy.planning.requested import requested
 from sfumato.randomness.noise import blocks
 from sfumato.runs import audited
 from sfumato.runs import directory as names
@@ -29,7 +31,9 @@ from sfumato.training.preparation.noise import noise_of
 def subject(**further) -> Subject:
     torch.manual_seed(0)
     layers = nn.Flatten(), nn.Linear(36, 30), nn.Tanh(), further.pop("layer", nn.Identity()), nn.Linear(30, 4)
-    plan = PrivacyPlan.calibrate(examples=50, batch_size=50, steps=30, epsilon=8.0, delta=1e-5, max_norm=0.5)
+    plan = further.pop("plan", None) or PrivacyPlan.calibrate(
+        examples=50, batch_size=50, steps=30, epsilon=8.0, delta=1e-5, max_norm=0.5
+    )
     known = {"name": "it", "module": nn.Sequential(*layers), "form": Images(size=6, channels=1), "loss": "softmax"}
     return Subject(plan=plan, views=1, classes=4, **known | further)
 
@@ -54,11 +58,41 @@ def test_right_noise_has_no_fault_and_what_would_have_been_noticed_is_said():
     assert Audited.from_dict(json.loads(json.dumps(right.to_dict()))).noise == right.noise
 
 
-@pytest.mark.parametrize("choice", ["secure", "dropout"])
-def test_secure_noise_and_models_that_draw_are_audited_as_what_they_are(choice):
+@pytest.mark.parametrize("mechanism", ["tree", "blt", "banded"])
+def test_correlated_noise_is_checked_in_first_steps(mechanism, monkeypatch):
+    """Where it is like independent noise; no epsilon is proven."""
+    more = {"bands": 3, "order": "position"} if mechanism == "banded" else {}
+    request = requested(examples=60, momentum=0.0, mechanism=mechanism, **more)._asdict()
+    plan = PrivacyPlan.calibrate(examples=60, batch_size=20, steps=6, noise_multiplier=2.0, delta=1e-4, **request)
+    right = found(subject(plan=plan))
+    assert not right.refuted
+    assert right.bounds == right.sure == ()
+    assert Audited.from_dict(json.loads(json.dumps(right.to_dict()))) == right
+    told = " ".join(audits_shown.lines(names.STEP_AUDIT, right))
+    assert "the first of a run of its own: its noise is correlated between steps" in told
+    assert "was checked in the first steps of 600 runs: its scale, its largest values, and repeats between runs" in told
+    monkeypatch.setattr(RunKey, "generator", one_for_all)
+    assert any(
+        "4.weight: the noise of two runs has a correlation of 1.00" in one
+        for one in found(subject(plan=plan)).noise.faults
+    )
+    monkeypatch.setattr(RunKey, "generator", GENERATOR)
+    monkeypatch.setattr(*FAULTS["a parameter without noise"][0])
+    assert found(subject(plan=plan)).refuted
+
+
+@pytest.mark.parametrize("choice", ["secure", "dropout", "users"])
+def test_secure_noise_users_and_models_that_draw_are_audited_as_what_they_are(choice):
     secure = Settings(model="linear", learning_rate=0.1, noise="secure")
-    its = {"noise": partial(noise_of, secure)} if choice == "secure" else {"layer": nn.Dropout(0.5)}
-    assert not found(subject(**its), 100).noise.broken
+    people = PrivacyPlan.calibrate(
+        examples=50, batch_size=10, steps=30, epsilon=8.0, delta=1e-5, max_norm=0.5, unit=User(drawn="users")
+    )
+    its = {
+        "secure": {"noise": partial(noise_of, secure)},
+        "dropout": {"layer": nn.Dropout(0.5)},
+        "users": {"plan": people},
+    }
+    assert not found(subject(**its[choice]), 100).noise.broken
 
 
 DRAW = blocks.draw
@@ -135,6 +169,17 @@ def test_the_page_and_the_record_of_a_run_have_it(one_run, tmp_path, monkeypatch
     page = (path / names.REPORT).read_text()
     assert "Warning: the noise is not the plan" in page
     assert f"{bias}: the noise has 0.00% of its scale" in page
+
+
+def test_the_page_of_a_run_with_correlated_noise_has_no_bounds(spots, tmp_path):
+    request = requested(examples=200, momentum=0.0, mechanism="blt")._asdict()
+    plan = PrivacyPlan.calibrate(examples=200, batch_size=50, steps=4, noise_multiplier=2.0, delta=1e-4, **request)
+    run = train("linear", spots, plan, directory=tmp_path / "run", learning_rate=0.5, threads=1)
+    assert audit_run(run.directory, observations=100).bounds == ()
+    page = (run.directory / names.REPORT).read_text()
+    assert "the first of a run of its own" in page
+    assert "white box: bounds" not in page
+    assert "Warning" not in page[page.index('id="audits"') : page.index("the first of a run of its own")]
 
 
 def test_what_is_collected_is_what_was_released_less_the_sum():

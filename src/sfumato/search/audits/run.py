@@ -36,11 +36,11 @@ def audit_run(
         progress: where to report to.
 
     Returns:
-        The promised epsilon, the bounds, the check of the noise (`noise`), and whether a bound lies above the promise
-        or the noise is not the plan's (`refuted`).
+        The promised epsilon, the bounds (none for correlated noise), the check of the noise (`noise`), and whether a
+        bound lies above the promise or the noise is not the plan's (`refuted`).
 
     Errors: `SfumatoError` for what is no finished private run of a classifier, for one without its record, and for
-    plans of which single steps say nothing (correlated noise).
+    clipping norms that follow a quantile.
     """
     subject = of_run(directory, model=model)
     found = audit_step(subject, observations=observations, confidence=confidence, progress=progress)

@@ -96,6 +96,12 @@ class WhiteBox:
     subject: Subject
     merged: int
 
+    @property
+    def first_steps(self) -> bool:
+        """Whether each observation is the first step of a run with a key of its own: correlated noise is like
+        independent noise there."""
+        return not self.subject.plan.mechanism.independent
+
     @cached_property
     def units(self) -> tuple[Tensor, Tensor]:
         """Inputs and labels of the others and, last, of the canary: the candidate with the longest gradient."""
@@ -137,6 +143,8 @@ class WhiteBox:
     @cached_property
     def plan(self) -> PrivacyPlan:
         """Of single observations."""
+        if self.first_steps:
+            return self.subject.plan
         return at(self.subject.plan, self.subject.plan.noise_multiplier / math.sqrt(self.merged), 10**6)
 
     @cached_property
@@ -147,9 +155,18 @@ class WhiteBox:
     @cached_property
     def runs(self) -> tuple[PrivateStep, ...]:
         """The software's steps of two runs, each with a key of its own."""
-        keys = [RunKey.from_seed(seed, f"audit of {self.subject.plan.fingerprint}") for seed in SEEDS]
-        noises = [self.subject.noise(self.plan, key) for key in keys]
-        return tuple(PrivateStep(plan=self.plan, gradient=self.gradient, noise=noise) for noise in noises)
+        return tuple(self._run(seed, f"audit of {self.subject.plan.fingerprint}") for seed in SEEDS)
+
+    def _run(self, seed: int, context: str) -> PrivateStep:
+        noise = self.subject.noise(self.plan, RunKey.from_seed(seed, context))
+        return PrivateStep(plan=self.plan, gradient=self.gradient, noise=noise)
+
+    def _released(self, place: int, *, canary: bool) -> Gradient:
+        """What the step releases."""
+        if not self.first_steps:
+            return self.runs[canary](place, [self.batches[canary]])
+        step = self._run(SEEDS[canary], f"run {place} of the audit of {self.subject.plan.fingerprint}")
+        return step(0, [self.batches[canary]], step.noise.begin())[0]
 
     @cached_property
     def batches(self) -> dict[bool, tuple[Tensor, ...]]:
@@ -172,7 +189,7 @@ class WhiteBox:
             place: the step: of one run without the canary, of the other with it.
             residuals: collects the noise of the step.
         """
-        private = self.runs[canary](place, [self.batches[canary]])
+        private = self._released(place, canary=canary)
         scale = self.plan.expected_batch_size * self.plan.max_norm
         unit = self.plan.noise_multiplier * self.plan.max_norm
         if residuals is not None:
@@ -200,15 +217,17 @@ def audit_step(
     threshold is half the nominal mu, and the number of observations is fixed before the first of them counts. The
     first bound presumes what it says. Of full batches a second one presumes nothing, and speaks of the steps that one
     observation stands for. Where a unit need not take part there is none: of steps in which the canary takes part for
-    certain more can be proven than the whole run spends, since sampling hides it there. The check of the noise
-    (`audit_noise`) finds a fault in noise that is the plan's with probability at most 1e-6.
+    certain more can be proven than the whole run spends, since sampling hides it there. Nor is there one of correlated
+    noise, where single steps say nothing of epsilon. The check of the noise (`audit_noise`) finds a fault in noise that
+    is the plan's with probability at most 1e-6: of independent noise it sees two runs of many steps, of correlated
+    noise the first steps of many runs, where every mechanism's noise is N(0, 1) in each coordinate (`Noise`).
     """
     if observations is not None:
         positive_integer("observations", observations, remedy="give a number such as 5000")
     fraction("confidence", confidence, remedy="give a number such as 0.95")
     progress, plan = progress or Silence(), subject.plan
     merged = min(plan.steps, max(1, round((BEST_SEEN * plan.noise_multiplier) ** 2)))
-    box = WhiteBox(subject=subject, merged=merged)
+    box = WhiteBox(subject=subject, merged=merged if plan.mechanism.independent else 1)
     count = observations or _affordable(box)
     progress.begin("observing private steps", 2 * count)
     seen, residuals = np.empty((2, count)), Residuals(box.gradient.zeros(), count)
@@ -219,7 +238,7 @@ def audit_step(
     mu = 1 / box.plan.noise_multiplier
     details = {
         "observations": count,
-        "merged_steps": merged,
+        "merged_steps": box.merged,
         "steps": plan.steps,
         "reach": box.reach,
         "nominal_mu": mu,
@@ -232,12 +251,14 @@ def audit_step(
         plan=plan.fingerprint,
         details=details,
         sure=sure,
-        noise=audit_noise(residuals.seen),
+        noise=audit_noise(residuals.seen, first_steps=box.first_steps),
     )
 
 
 def _bounds(seen: np.ndarray, box: WhiteBox, *, confidence: float) -> tuple[Bound, ...]:
     """What observations (2, count), without the canary and with it, prove at this confidence."""
+    if box.first_steps:
+        return ()
     plan, mu = box.subject.plan, 1 / box.plan.noise_multiplier
     gaussian, plain = white_box(
         seen[1], seen[0], delta=plan.delta, confidence=confidence, thresholds=mu / 2, nominal_mu=mu

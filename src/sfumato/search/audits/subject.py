@@ -63,16 +63,14 @@ class Subject:
 
     def __post_init__(self) -> None:
         plan, problem = self.plan, None
-        if not plan.mechanism.independent:
-            problem = f"its noise ({plan.mechanism.name}) hangs together between steps"
-        elif isinstance(plan.clipping, Quantile):
+        if isinstance(plan.clipping, Quantile):
             problem = "its clipping norm follows a quantile of the norms"
         elif plan.unit.drawn not in ("examples", "users"):
             problem = f"it draws {plan.unit.drawn}"
         if problem is not None:
             raise SfumatoError(
                 f"{self.name} cannot be audited step by step: {problem}",
-                "audit a run of independent noise, a fixed clipping norm and drawn examples or users",
+                "audit a run of a fixed clipping norm and drawn examples or users",
             )
 
     @property

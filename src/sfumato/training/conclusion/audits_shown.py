@@ -40,8 +40,9 @@ def shown(name: str, found: Audited) -> Audit:
 
 def words(name: str, found: Audited) -> Sequence[str]:
     """How an audit was made, in sentences."""
-    seen, details = found.bounds[0].observations, found.details
+    details = found.details
     if name == names.AUDIT:
+        seen = found.bounds[0].observations
         cosines = "dimensions" in details
         where = "into the sums of the training" if cosines else "among the training examples"
         by = "its cosine with the change of the weights" if cosines else "the released model's loss"
@@ -54,9 +55,15 @@ def words(name: str, found: Audited) -> Sequence[str]:
         ]
     merged, steps = details["merged_steps"], details["steps"]
     whole = f"all {steps:,} steps of the run" if merged == steps else f"{merged:,} of its {steps:,} steps"
+    noise = f"each time with as much noise as {whole} have together"
+    if not found.bounds:
+        noise = (
+            "each time the first of a run of its own: its noise is correlated between steps, of which single ones "
+            "prove no epsilon"
+        )
     return [
         f"The software's own step was taken {details['observations']:,} times with a canary and as often without it, "
-        f"on made-up inputs, each time with as much noise as {whole} have together. None of the run's data were read.",
+        f"on made-up inputs, {noise}. None of the run's data were read.",
         *([] if details["reach"] == 1 else [f"The canary's gradient has {details['reach']:.0%} of the clipping norm."]),
         *_of_chance(found),
         *([] if found.noise is None else found.noise.sentences),

@@ -124,7 +124,10 @@ class Audit(EndsWithJson):
 
 def _verdict(found: Audited) -> str:
     """The line that stands last."""
+    broken = found.noise is not None and found.noise.broken
+    if not found.bounds:
+        return f"no epsilon is proven of correlated noise; in first steps it is {'NOT ' if broken else ''}the plan's"
     best = max(found.bounds, key=lambda bound: bound.epsilon)
     where = "above" if found.exceeds else "within chance of" if found.doubtful else "not above"
-    noise = "; the noise is NOT the plan's" if found.noise is not None and found.noise.broken else ""
+    noise = "; the noise is NOT the plan's" if broken else ""
     return f"proven at least {int(best.epsilon * 100) / 100:.2f}, {where} the promised {found.nominal:.3f}{noise}"
