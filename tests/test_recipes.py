@@ -222,7 +222,7 @@ def test_an_ablation_without_noise_names_no_budget_and_promises_nothing(row: Row
     with pytest.raises(_checks.SfumatoError, match="has no plan: it promises nothing"):
         experiment.decide(declared(options))
     if options["method"] in NOISELESS:
-        rounds, _ = decide_noiseless(experiment, declared(options))
+        rounds = decide_noiseless(experiment, declared(options))
         found = (rounds.steps, rounds.batch_size, rounds.clients.count, rounds.population)
         assert found == tuple(options[name] for name in ("steps", "batch_size", "clients", "users"))
         assert getattr(rounds.clipping, "quantile", None) == options.get("quantile")

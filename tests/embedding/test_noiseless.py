@@ -89,8 +89,8 @@ def test_it_is_refused_on_data_that_nobody_called_public(source: Source, tmp_pat
     private = replace(source, public=False)
     with pytest.raises(SfumatoError, match="method fedemb-noiseless trains without privacy, and this npz source is pr"):
         begin(asked(), private, RunDirectory(tmp_path / "run"), progress=Silence())
-    rounds, _ = decide_noiseless(asked(), private)
-    central, _ = decide(replace(asked(), method="central", clients=None, max_norm=None), source)
+    rounds = decide_noiseless(asked(), private)
+    central = decide(replace(asked(), method="central", clients=None, max_norm=None), source)
     for decided in (rounds, central):
         with pytest.raises(SfumatoError, match="trains without privacy"):
             prepare(private, decided)

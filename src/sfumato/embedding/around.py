@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sfumato._checks import SfumatoError, positive_integer
+from sfumato._checks import SfumatoError
 from sfumato.embedding.choices import WITH_NOISE, WITHOUT_PLAN, Clients
-from sfumato.training.parts.audit import FEWEST
+from sfumato.training.parts import audit as audits
+from sfumato.training.parts import kept_weights
 from sfumato.training.parts.directions import SOURCE, Directions
-from sfumato.training.parts.kept_weights import REMEDY
 from sfumato.training.parts.part import Part
 
 BY_ROUNDS = (*WITH_NOISE, "dpsgd")
@@ -24,20 +24,15 @@ def check(options: Mapping[str, Any], method: str) -> None:
     budget, audit, keep = (options.get(name) for name in ("budget", "audit", "keep"))
     if budget is not None and method in WITHOUT_PLAN:
         raise SfumatoError(f"`budget` is {budget}, and method {method} spends nothing of it", "leave it out")
-    if audit is not None:
-        if positive_integer("audit", audit, remedy="give a number such as 100") < FEWEST:
-            raise SfumatoError(f"audit must be at least {FEWEST} canaries, got {audit}", "give a number such as 100")
-        _refuse_without_rounds(f"audit is {audit}", method, "no steps that canary users could be in")
-    if keep:
-        positive_integer("keep", keep, remedy=REMEDY)
-        _refuse_without_rounds(f"keep is {keep}", method, "no rounds by a plan whose weights could be kept")
-
-
-def _refuse_without_rounds(given: str, method: str, lacking: str) -> None:
-    if method not in BY_ROUNDS:
-        raise SfumatoError(
-            f"{given}, and method {method} has {lacking}", f"leave it out, or take method {' or '.join(BY_ROUNDS)}"
-        )
+    audits.check_count(audit)
+    kept_weights.check_count(keep)
+    for given, lacking in (
+        (audit is not None and f"audit is {audit}", "no steps that canary users could be in"),
+        (keep and f"keep is {keep}", "no rounds by a plan whose weights could be kept"),
+    ):
+        if given and method not in BY_ROUNDS:
+            remedy = f"leave it out, or take method {' or '.join(BY_ROUNDS)}"
+            raise SfumatoError(f"{given}, and method {method} has {lacking}", remedy)
 
 
 def options_of(options: Mapping[str, Any], method: str) -> dict[str, Any]:

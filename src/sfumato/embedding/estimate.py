@@ -7,12 +7,9 @@ import torch
 
 from sfumato.data import by_user
 from sfumato.embedding.job import AnyJob, CentralJob, DpsgdJob, NoiselessJob, UntrainedJob, WhiteningJob
-from sfumato.gradients import GridSum
-from sfumato.randomness import RunKey
 from sfumato.training import together
 from sfumato.training.preparation import estimate as of_steps
 from sfumato.training.preparation.estimate import seconds_of
-from sfumato.training.preparation.noise import noise_of
 
 AT_ONCE = 16
 """Images whose features are computed by the clock."""
@@ -32,21 +29,19 @@ def seconds(job: AnyJob) -> float | None:
         return of_steps.estimate(job).seconds
     if isinstance(job, CentralJob):
         return None
-    plan, count = (None if isinstance(job, NoiselessJob) else job.plan), job.clients.count
-    population = job.rounds.population if isinstance(job, NoiselessJob) else job.plan.population
-    expected = job.batch_size if isinstance(job, NoiselessJob) else job.plan.expected_batch_size
+    noiseless = isinstance(job, NoiselessJob)
+    count = job.clients.count
+    population = job.rounds.population if noiseless else job.plan.population
+    expected = job.batch_size if noiseless else job.plan.expected_batch_size
     groups = population if job.clients.grouping == "fixed" else len(by_user(job.source.train)[1])
     records = max(SEEN_TWICE, round(len(job.source.train) * expected / groups / count))
     inputs = torch.randn(records, *job.source.shape, device=job.device)
     labels = torch.arange(records, device=job.device) // SEEN_TWICE % len(job.source.classes)
     client = seconds_of(job, lambda: job.gradient(inputs, labels, np.random.default_rng(0)))
-    if plan is None:
+    if noiseless:
         return job.steps * count * client
-    noise = noise_of(job.settings, plan, RunKey.fresh(), max_norm=1.0)
-    nothing = GridSum(job.gradient.zeros(), max_norm=1.0)
-    drawing = seconds_of(job, lambda: noise.add(noise.taken(nothing), 0, noise.begin()))
     processes = together.own().count
-    return plan.steps * (-(-count // processes) * client + drawing / processes)
+    return job.steps * (-(-count // processes) * client + of_steps.seconds_of_noise(job) / processes)
 
 
 def _of_features(job: UntrainedJob | WhiteningJob) -> float:

@@ -90,8 +90,8 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
             grouping=self.grouping or GROUPINGS[0],
             method=method,
         )
-        if method != "central" and not beforehand.says_whose(spec):
-            data.refuse_nameless("" if spec is None else spec.spec)
+        if method != "central":
+            beforehand.check_named(spec)
         if method not in (*WITHOUT_PLAN, *AT_FEATURES):
             request = self.request(beforehand.ANY_NUMBER, schedule=self.schedule, warmup=self.warmup)
             norm = 1.0 if self.max_norm is None else self.max_norm

@@ -106,13 +106,13 @@ def decide_whitening(experiment: EmbeddingExperiment, source: Source) -> Decided
     return Decided(plan, settings, clients, reasons)
 
 
-def decide_untrained(experiment: EmbeddingExperiment, source: Source) -> tuple[Unpromised, list[str]]:
-    """Settings and dimension where nothing is trained; and in lines why."""
+def decide_untrained(experiment: EmbeddingExperiment, source: Source) -> Unpromised:
+    """Settings and dimension where nothing is trained."""
     experiment.population(source)
     reasons: list[str] = []
     features = defaults.model_rule(given={}, size=source.size, channels=source.channels).value
     settings, clients = _of_features(experiment, source, reasons, features=features)
-    return Unpromised(settings=settings, clients=clients, batch_size=1, steps=0), reasons
+    return Unpromised(settings=settings, clients=clients, batch_size=1, steps=0, reasons=reasons)
 
 
 def _plan(

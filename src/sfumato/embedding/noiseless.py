@@ -7,7 +7,7 @@ is no private run with a multiplier of 0: it takes no plan, it writes no ledger,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -34,12 +34,14 @@ class Unpromised:
         clients: how the users of a round become a sum of updates.
         batch_size: images in a step; or the expected number of users in a round, of groups where these are fixed.
         steps: how many; or the number of rounds.
+        reasons: in lines for the reader, why whatever was left out is what it is.
     """
 
     settings: Settings
     clients: Clients
     batch_size: int
     steps: int
+    reasons: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +114,8 @@ def decide_central(experiment: EmbeddingExperiment, source: Source) -> Unpromise
     )
 
 
-def decide_noiseless(experiment: EmbeddingExperiment, source: Source) -> tuple[NoiselessRounds, list[str]]:
-    """How the rounds go, by the rules of private training where nothing is asked for; and in lines why.
+def decide_noiseless(experiment: EmbeddingExperiment, source: Source) -> NoiselessRounds:
+    """How the rounds go, by the rules of private training where nothing is asked for.
 
     Errors: `SfumatoError` for whatever belongs to a promise: a budget, a mechanism, another participation than Poisson.
     """
@@ -137,7 +139,7 @@ def decide_noiseless(experiment: EmbeddingExperiment, source: Source) -> tuple[N
     if experiment.steps is None:
         reasons.append(f"by rule: steps {ROUNDS} (rounds, as in Xu et al. 2022 for EMNIST)")
     settings = experiment.settings(source)
-    rounds = NoiselessRounds(
+    return NoiselessRounds(
         settings=settings,
         clients=experiment.clients_by_rule(source, settings, batch_size, reasons),
         batch_size=batch_size,
@@ -145,5 +147,5 @@ def decide_noiseless(experiment: EmbeddingExperiment, source: Source) -> tuple[N
         steps=ROUNDS if experiment.steps is None else positive_integer("steps", experiment.steps),
         clipping=clipping_of(1.0 if experiment.max_norm is None else experiment.max_norm, experiment.quantile),
         per_user=experiment.per_user,
+        reasons=reasons,
     )
-    return rounds, reasons

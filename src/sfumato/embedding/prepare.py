@@ -15,7 +15,7 @@ from sfumato.averaging.averages import Averages
 from sfumato.data import Source, by_user, shared_users
 from sfumato.embedding import around, method
 from sfumato.embedding import steps as kinds
-from sfumato.embedding.choices import EVEN, UNTRAINED, WHITEN, WITH_NOISE, WITHOUT_PLAN, Clients
+from sfumato.embedding.choices import EVEN, NOISELESS, UNTRAINED, WHITEN, WITH_NOISE, Clients
 from sfumato.embedding.clients.local import LocalTraining
 from sfumato.embedding.clients.query import ClippedUpdates
 from sfumato.embedding.experiment import Decided, EmbeddingExperiment
@@ -165,27 +165,20 @@ def _by_gradients(
     return DpsgdJob(**known, clients=clients, beginning=weights_kept(job.module))
 
 
-def decide(experiment: EmbeddingExperiment, source: Source) -> tuple[Decided | Unpromised, list[str]]:
-    """What is asked for, decided for this source, and in lines for the reader why the rest is what it is."""
+def decide(experiment: EmbeddingExperiment, source: Source) -> Decided | Unpromised:
+    """What is asked for, decided for this source, with the reasons why the rest is what it is."""
     experiment, why = method.resolved(experiment, source)
-    decided, reasons = _decided(experiment, source)
-    return decided, [*why, *reasons]
-
-
-def _decided(experiment: EmbeddingExperiment, source: Source) -> tuple[Decided | Unpromised, list[str]]:
-    """The same of an experiment whose method is known."""
     experiment.refuse_others()
-    if experiment.chosen == "central":
-        return decide_central(experiment, source), []
-    if experiment.chosen == UNTRAINED:
-        return method.decide_untrained(experiment, source)
-    if experiment.chosen == WHITEN:
-        decided = method.decide_whitening(experiment, source)
-        return decided, decided.reasons
-    if experiment.chosen in WITHOUT_PLAN:
-        return decide_noiseless(experiment, source)
-    decided = (_decide_by_gradients if experiment.chosen == "dpsgd" else EmbeddingExperiment.decide)(experiment, source)
-    return decided, decided.reasons
+    by_method = {
+        "central": decide_central,
+        UNTRAINED: method.decide_untrained,
+        WHITEN: method.decide_whitening,
+        "dpsgd": _decide_by_gradients,
+        **dict.fromkeys(NOISELESS, decide_noiseless),
+    }
+    decided = by_method.get(experiment.chosen, EmbeddingExperiment.decide)(experiment, source)
+    reasons = [*why, *decided.reasons]
+    return decided._replace(reasons=reasons) if isinstance(decided, Decided) else replace(decided, reasons=reasons)
 
 
 def _decide_by_gradients(experiment: EmbeddingExperiment, source: Source) -> Decided:

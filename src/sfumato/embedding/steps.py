@@ -34,7 +34,7 @@ from sfumato.training.kind import Kind
 from sfumato.training.parts.part import in_sums
 from sfumato.training.preparation.noise import noise_of
 from sfumato.training.step import PrivateStep
-from sfumato.training.steps import PrivateSteps, PublicSteps, spent
+from sfumato.training.steps import PrivateSteps, PublicSteps, StepsOfPlan
 from sfumato.training.workers import ALONE, Workers
 
 BATCH = 256
@@ -88,7 +88,7 @@ class RoundClients:
         return job.transform(torch.from_numpy(job.source.train.take(records)).to(job.device))
 
 
-class EmbeddingSteps:
+class EmbeddingSteps(StepsOfPlan):
     """Users by the plan, their virtual clients, and the private step.
 
     **Guarantee.** Users (or fixed groups of them) take part by the plan's own rule, each by a number that says nothing
@@ -112,14 +112,6 @@ class EmbeddingSteps:
     def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
         """What the server descends along in this round, and the noise's next state."""
         return self._step(step, self._clients.micro_batches(step, self._sampler.draw(step), together.own()), state)
-
-    def passed(self, step: int, state: NoiseState) -> NoiseState:
-        """The noise's state after a step that is paid and lost."""
-        return self._step.passed(step, state)
-
-    def figures(self, step: int) -> dict[str, Any]:
-        """What so many rounds have spent, where the theorem says so of fewer than all; else None."""
-        return spent(self._plan, step)
 
 
 class NoiselessSteps:

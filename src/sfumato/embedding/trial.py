@@ -61,13 +61,13 @@ class EmbeddingTrial(AnyTrial):
         """How many users the promise is for."""
         return source.users or source.examples
 
-    def decide(self, source: Source) -> tuple[Decided | Unpromised, list[str]]:
+    def decide(self, source: Source) -> Decided | Unpromised:
         """What is decided for this source, and why."""
         return decide(self.experiment, source)
 
     def decided(self, source: Source) -> Decided:
         """Plan, settings and clients for this source. Refuses methods without a plan."""
-        found, _ = self.decide(source)
+        found = self.decide(source)
         if not isinstance(found, Decided):
             raise SfumatoError(
                 f"method {found.clients.method} has no plan, and a search compares what plans come to",
@@ -112,9 +112,9 @@ def job_of(
     **options: Any,
 ) -> tuple[AnyJob, list[str]]:
     """Everything up to the first round, and why what was left out is what it is."""
-    decided, reasons = decide(experiment, source)
+    decided = decide(experiment, source)
     job = prepare(source, decided, model=model, start=start, **options)
-    return job, [*reasons, *notes_of(job, decided)]
+    return job, [*decided.reasons, *notes_of(job, decided)]
 
 
 def notes_of(job: AnyJob, decided: Decided | Unpromised) -> list[str]:

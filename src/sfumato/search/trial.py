@@ -72,12 +72,7 @@ class Trial(AnyTrial):
         """How many units the promise is for: examples, or users."""
         return source.users if self.experiment.unit == "user" and source.users else source.examples
 
-    def decide(self, source: Source) -> tuple[Decided, list[str]]:
-        """Plan and settings for this source, and why."""
-        found = self.decided(source)
-        return found, found.reasons
-
-    def decided(self, source: Source) -> Decided:
+    def decide(self, source: Source) -> Decided:
         """Plan and settings for this source."""
         return self.experiment.decide(source)
 

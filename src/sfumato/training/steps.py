@@ -29,7 +29,23 @@ from sfumato.training.step import PrivateStep
 from sfumato.training.workers import Workers
 
 
-class PrivateSteps:
+class StepsOfPlan:
+    """What the steps of a plan have in common, whoever takes part in them and whatever is summed."""
+
+    _plan: PrivacyPlan
+    _step: PrivateStep
+
+    def passed(self, step: int, state: NoiseState) -> NoiseState:
+        """The noise's state after a step that is paid and lost."""
+        return self._step.passed(step, state)
+
+    def figures(self, step: int) -> dict[str, Any]:
+        """Epsilon after so many steps, where the theorem says so of fewer than all; else None."""
+        known = self._plan.theorem.by_prefix or step == self._plan.steps
+        return {"epsilon": self._plan.epsilon(steps=step) if known else None}
+
+
+class PrivateSteps(StepsOfPlan):
     """Participants by the plan, their inputs, and the private step.
 
     **Guarantee.** A record that is left out, since a public example is the same, is drawn as if it were there, and then
@@ -66,20 +82,6 @@ class PrivateSteps:
     def halved(self) -> int | None:
         """From now on micro-batches of half the size, where memory was not enough: that size; None for single ones."""
         return self._inputs.halved()
-
-    def passed(self, step: int, state: NoiseState) -> NoiseState:
-        """The noise's state after a step that is paid and lost."""
-        return self._step.passed(step, state)
-
-    def figures(self, step: int) -> dict[str, Any]:
-        """What so many steps have spent, where the theorem says so of fewer than all; else None."""
-        return spent(self._plan, step)
-
-
-def spent(plan: PrivacyPlan, step: int) -> dict[str, float | None]:
-    """Epsilon after so many steps, where the theorem says so of fewer than all; else None."""
-    known = plan.theorem.by_prefix or step == plan.steps
-    return {"epsilon": plan.epsilon(steps=step) if known else None}
 
 
 class DivergedError(SfumatoError):

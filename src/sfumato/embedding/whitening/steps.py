@@ -21,7 +21,7 @@ from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.training.kind import Kind
 from sfumato.training.preparation.noise import noise_of
 from sfumato.training.step import PrivateStep
-from sfumato.training.steps import spent
+from sfumato.training.steps import StepsOfPlan
 
 BATCH = 64
 """Images whose features are computed at once."""
@@ -39,7 +39,7 @@ class Begun(nn.Module):
         return self.mapped.begun(images)
 
 
-class WhiteningSteps:
+class WhiteningSteps(StepsOfPlan):
     """The one step: all users, the clipped sum of their scatters with noise, and the map that follows from it.
 
     **Guarantee.** Every user takes part, each once, with all of their records in one vector, which nobody else's
@@ -48,7 +48,7 @@ class WhiteningSteps:
 
     def __init__(self, job: WhiteningJob, key: RunKey, progress: Progress | None = None):
         assert isinstance(job.module, Mapped)
-        plan, self._job, self._module = job.plan, job, job.module
+        plan, self._plan, self._job, self._module = job.plan, job.plan, job, job.module
         noise = noise_of(job.settings, plan, key)
         self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise, divisor=plan.expected_batch_size)
         self._deviation = noise.standard_deviation / plan.expected_batch_size
@@ -65,14 +65,6 @@ class WhiteningSteps:
         own = self._module.map
         moved = {"map.weight": own.weight.detach().cpu() - matrix, "map.bias": own.bias.detach().cpu() - shift}
         return {name: value.to(self._job.device) for name, value in moved.items()}, following
-
-    def passed(self, step: int, state: NoiseState) -> NoiseState:
-        """The noise's state after a step that is paid and lost."""
-        return self._step.passed(step, state)
-
-    def figures(self, step: int) -> dict[str, Any]:
-        """What it has spent."""
-        return spent(self._job.plan, step)
 
     def _users(self, drawn: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
         """One user after the other, as `ClippedScatters` takes them."""

@@ -51,8 +51,7 @@ class Audit(Part):
                 raise SfumatoError(f"audit_source is {source}, and no canaries are wanted", "give `audit`, such as 100")
             if source != SOURCE:
                 refuse_absent(source)
-        if count is not None and positive_integer("audit", count, remedy="give a number such as 100") < FEWEST:
-            raise SfumatoError(f"audit must be at least {FEWEST} canaries, got {count}", "give a number such as 100")
+        check_count(count)
 
     @classmethod
     def of(cls, asked: Asked) -> Audit | None:
@@ -101,6 +100,13 @@ class Audit(Part):
         found = audited.of_canaries(self.plan, scores.tolist(), self.canaries.coins(ending.key).tolist())
         audited.save(ending.run, found)
         ending.bound |= {audited.ENTRY: file_hash(ending.run / names.AUDIT)}
+
+
+def check_count(count: int | None) -> None:
+    """Refuse a number of canaries that shows nothing."""
+    remedy = "give a number such as 100"
+    if count is not None and positive_integer("audit", count, remedy=remedy) < FEWEST:
+        raise SfumatoError(f"audit must be at least {FEWEST} canaries, got {count}", remedy)
 
 
 def refuse_unsound(count: int, asked: Asked) -> None:

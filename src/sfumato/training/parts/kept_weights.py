@@ -20,8 +20,6 @@ from sfumato.training.kind import OfRecords
 from sfumato.training.parts.over_steps import over_steps
 from sfumato.training.parts.part import Asked, Early, Ending, Part
 
-REMEDY = "give a number of weights such as 20, or 0 for none"
-
 
 @dataclass(frozen=True, kw_only=True)
 class KeptWeights(Part):
@@ -41,8 +39,7 @@ class KeptWeights(Part):
     @classmethod
     def check(cls, early: Early) -> None:
         """Refuse what is no number."""
-        if keep := early.options.get("keep"):
-            positive_integer("keep", keep, remedy=REMEDY)
+        check_count(early.options.get("keep"))
 
     @classmethod
     def of(cls, asked: Asked) -> KeptWeights:
@@ -59,8 +56,7 @@ class KeptWeights(Part):
         count = self.asked
         if count is None:
             count = number_by_rule(trained_bytes(module))
-        elif count:
-            positive_integer("keep", count, remedy=REMEDY)
+        check_count(count)
         return replace(self, steps=kept_steps(self.total, count))
 
     def circumstances(self, facts: Circumstances) -> Circumstances:
@@ -81,3 +77,9 @@ class KeptWeights(Part):
             weights = {step: read_safetensors(kept.place(ending.run, step))[0] for step in sorted(reached)}
             found = over_steps(ending.decided, ending.trained, scorer, weights, moved=ending.reading.moved)
             ending.evaluation |= {} if found is None else {"over_steps": asdict(found)}
+
+
+def check_count(keep: int | None) -> None:
+    """Refuse what is no number of weights."""
+    if keep:
+        positive_integer("keep", keep, remedy="give a number of weights such as 20, or 0 for none")

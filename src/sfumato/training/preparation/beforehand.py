@@ -79,8 +79,8 @@ def check_experiment(asked: Experiment, spec: SourceSpec | None = None) -> None:
     settings = settings_of(vars(asked))
     check_settings(settings, steps=asked.steps, model=asked.model, spec=spec)
     check_plan(asked, spec)
-    if asked.unit == "user" and not says_whose(spec):
-        data.refuse_nameless("" if spec is None else spec.spec, "train --unit user")
+    if asked.unit == "user":
+        check_named(spec, "train --unit user")
 
 
 def check_numbers(asked: Budget) -> None:
@@ -155,13 +155,12 @@ def check_model(model: str, pretrained: str | None, spec: SourceSpec | None) -> 
     )
 
 
-def says_whose(spec: SourceSpec | None) -> bool:
-    """Whether a source may say whose record each one is, as far as its spelling tells."""
-    return (
-        spec is None
-        or spec.declared.people.user_from is not None
-        or data.parse(spec.spec)[0] not in ("digits", "folder")
-    )
+def check_named(spec: SourceSpec | None, *verb: str) -> None:
+    """Refuse a source that cannot say whose record each one is, as far as its spelling tells."""
+    if spec is None or spec.declared.people.user_from is not None:
+        return
+    if data.parse(spec.spec)[0] in ("digits", "folder"):
+        data.refuse_nameless(spec.spec, *verb)
 
 
 def check_plan(asked: Experiment, spec: SourceSpec | None) -> None:

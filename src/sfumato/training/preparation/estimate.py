@@ -53,9 +53,7 @@ def estimate(job: PrivateJob) -> Estimate:
     with _devices.computing(job.performance.device, job.performance.precision):
         job.gradient(*(values[:1] for values in synthetic))
         one = seconds_of(job, lambda: job.gradient(*synthetic)) / count
-    noise = noise_of(job.settings, job.plan, RunKey.fresh(), max_norm=1.0)
-    nothing = GridSum(job.gradient.zeros(), max_norm=1.0)
-    drawing = seconds_of(job, lambda: noise.add(noise.taken(nothing), 0, noise.begin()))
+    drawing = seconds_of_noise(job)
     processes = together.own().count
     most = -(-job.pieces // processes)
     return Estimate(
@@ -107,6 +105,13 @@ def _trunk_seconds(job: PrivateJob) -> float:
     each = seconds_of(job, lambda: features_alone(trunk, images)) / len(images)
     shown = len(variants_kept(job.views, trunk)) * len(source.train)
     return each * (shown + len(source.test))
+
+
+def seconds_of_noise(job: PrivateJob) -> float:
+    """How long a step's noise takes to draw and to add."""
+    noise = noise_of(job.settings, job.plan, RunKey.fresh(), max_norm=1.0)
+    nothing = GridSum(job.gradient.zeros(), max_norm=1.0)
+    return seconds_of(job, lambda: noise.add(noise.taken(nothing), 0, noise.begin()))
 
 
 def seconds_of(job: Job, action: Callable[[], object]) -> float:

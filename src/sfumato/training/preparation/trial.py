@@ -68,12 +68,8 @@ class AnyTrial(ABC):
         """How many units the promise is for: examples, or users."""
 
     @abstractmethod
-    def decide(self, source: Source) -> tuple[Any, Sequence[str]]:
-        """What is decided for this source, with a `plan` where there is one; and why."""
-
-    @abstractmethod
-    def decided(self, source: Source) -> Any:
-        """The same for a search: a named tuple with `plan` and `settings`."""
+    def decide(self, source: Source) -> Any:
+        """What is decided for this source, with `settings`, `reasons`, and a `plan` where there is one."""
 
     @abstractmethod
     def prepared(self, decided: Any, source: Source, start: Start, **options: Any) -> Any:
@@ -90,6 +86,10 @@ class AnyTrial(ABC):
     @abstractmethod
     def refuse_figures(self) -> None:
         """Refuse figures that would cost their epsilon each time."""
+
+    def decided(self, source: Source) -> Any:
+        """The same for a search: a named tuple with a plan."""
+        return self.decide(source)
 
     def remarks(self, job: Any, decided: Any) -> Iterable[str]:
         """What is to be said of a job before it begins, besides what was decided."""
@@ -119,14 +119,14 @@ class AnyTrial(ABC):
             run.require_free()
         self.refuse_at_once()
         source = self.kept(read_source(self.spec, progress))
-        decided, reasons = self.decide(source)
+        decided = self.decide(source)
         search = None
         if (plan := getattr(decided, "plan", None)) is not None and (earlier := self.searched(source)) is not None:
             search = earlier + Search(runs=1, epsilon=plan.epsilon(), delta=plan.delta)
         start = Start.of(run, machine=self.machine, request=self.request, search=search)
         job = self.prepared(decided, source, start, **self.options)
         if not run.exists:
-            for line in (*self.notes, *reasons, *self.remarks(job, decided)):
+            for line in (*self.notes, *decided.reasons, *self.remarks(job, decided)):
                 progress.report(line)
         return job
 
