@@ -2,9 +2,9 @@
 
 For instance: python studies/two_worlds.py mnist.npz --epsilon 8,1
 
-D is the first 100 training images of MNIST, delta 1 / 100. Phase I tries the 54 choices of table 8 with linear models in
-each world; phase II trains models in each world by the best of them, takes the threshold from half of them, and bounds
-epsilon by the other half. The paper has LeNets, 500,000 in each world, of which 490,000 give the bound.
+D is the first 100 training images of MNIST, delta 1 / 100. Phase I tries the 54 choices of table 8 with linear models
+in each world; phase II trains models in each world by the best of them, takes the threshold from half of them, and
+bounds epsilon by the other half. The paper has LeNets, 500,000 in each world, of which 490,000 give the bound.
 """
 
 from __future__ import annotations
