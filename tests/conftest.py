@@ -353,3 +353,17 @@ def ranks(forks) -> Callable[..., list[subprocess.CompletedProcess[str]]]:
         return [forks.join(*one) for one in begun]
 
     return start
+
+
+@pytest.fixture
+def spots_folder(tmp_path) -> Path:
+    """A private folder of two classes of little images."""
+    from PIL import Image
+
+    place = tmp_path / "spots"
+    for name, shade in (("dark", 40), ("light", 200)):
+        (place / name).mkdir(parents=True)
+        for number in range(60):
+            Image.new("L", (8, 8), shade + number % 30).save(place / name / f"{number}.png")
+            (place / name / f"{number}.png").write_bytes((place / name / f"{number}.png").read_bytes() + b"%d" % number)
+    return place

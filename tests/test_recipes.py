@@ -33,7 +33,6 @@ from sfumato.experiment import Settings
 from sfumato.experiment.budget import PairOfRecords
 from sfumato.models import create_embedding
 from sfumato.privacy import PrivacyPlan
-from sfumato.search import Design
 
 ROOT = Path(__file__).resolve().parents[1]
 ABOUT = {"paper", "command", "accuracy", "hardware", "time"}
@@ -152,9 +151,9 @@ each_recipe = pytest.mark.parametrize("name", NAMES)
 
 
 def test_there_are_recipes():
-    assert (len(NAMES), len(NOISY), len(CALIBRATED)) == (92 + 25 + 17 + 23, 50 + 13 + 10 + 30 + 2, 35 + 29 + 43 + 4 + 8)
+    assert (len(NAMES), len(NOISY), len(CALIBRATED)) == (92 + 25 + 12 + 23, 50 + 13 + 10 + 30 + 2, 35 + 29 + 43 + 4 + 8)
     assert len(PRIVATE) == 3 + 50 + 35 + 42 + 43 + 14 + 30 + 10
-    assert {verb_of(name) for name in NAMES} == {"train", "pretrain", "embed", "noise-study"}
+    assert {verb_of(name) for name in NAMES} == {"train", "pretrain", "embed"}
     assert (len(OF_EMBEDDINGS), len(WITHOUT_A_PLAN)) == (4 + 2 + 4 * 4, 2 * 2 + 1 + (5 + 4 + 6 + 6 + 4 + 5) + 4 * 6 + 1)
 
 
@@ -297,7 +296,7 @@ def test_it_says_what_to_expect_and_its_command_is_its_own(name: str):
     assert recipe.read(what, asked.given, known(verb), verb=verb) == options_of((name, labels(name)[0]))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if verb_of(name) != "noise-study"])
+@each_recipe
 def test_its_source_model_and_optimizer_exist(name: str):
     for label in labels(name):
         options = options_of((name, label))
@@ -324,26 +323,6 @@ def test_its_source_model_and_optimizer_exist(name: str):
 def test_another_recipe_leaves_its_pretrained_weights_where_it_looks(name: str):
     left = [other for other in map(table, NAMES) if other.get("output") == table(name)["pretrained"]]
     assert [other["model"] for other in left] == [table(name)["model"]]
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if verb_of(name) == "noise-study"])
-def test_a_noise_study_has_the_forms_and_deviations_that_the_paper_has_figures_of(name: str):
-    asked = cli.parse(shlex.split(table(name)[recipe.ABOUT]["command"])[1:])
-    asked = replace(asked, **options_of((name, None)))
-    design = Design(models=asked.model.split(), **asked.design)
-    stated = table(name)[recipe.ABOUT]
-    if name.startswith("davody2020/figure"):  # drawn alone: curves on a validation part, up to the largest noise
-        assert design.validation_fraction
-        assert {0, 1, 10} <= set(design.deviations)
-    else:
-        assert set(design.forms) == set(stated["expected"])
-        assert set(stated["deviations"]) <= set(design.deviations)
-        assert {len(row) for row in stated["expected"].values()} == {len(stated["deviations"])}
-    kind, argument = kinds.parse(asked.source)
-    for form in design.forms if kind != "csv" else ():  # what builds models of texts is another function
-        channels, size = SHAPES[argument]
-        optim.create("adam", build(form, 10, channels, size).parameters(), learning_rate=design.learning_rates[0])
-    assert kinds.KINDS[kind].published or asked.public
 
 
 def test_a_recipe_that_overstates_its_privacy_would_be_found():

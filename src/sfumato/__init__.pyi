@@ -27,9 +27,7 @@ from .runs import read_budget as read_budget
 from .runs import record_use as record_use
 from .runs import set_budget as set_budget
 from .runs import verify as verify
-from .search import NoiseStudy as NoiseStudy
 from .search import audit_run as audit_run
-from .search import noise_study as noise_study
 from .training import PrivateStep as PrivateStep
 from .training import aggregate as aggregate
 from .training import features as features

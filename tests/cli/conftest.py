@@ -59,17 +59,3 @@ def run(digits_run, workplace) -> str:
     """A copy of the run at ./run."""
     shutil.copytree(digits_run, workplace / "run")
     return "run"
-
-
-@pytest.fixture
-def spots_folder(tmp_path) -> Path:
-    """A private folder of two classes of little images."""
-    from PIL import Image
-
-    place = tmp_path / "spots"
-    for name, shade in (("dark", 40), ("light", 200)):
-        (place / name).mkdir(parents=True)
-        for number in range(60):
-            Image.new("L", (8, 8), shade + number % 30).save(place / name / f"{number}.png")
-            (place / name / f"{number}.png").write_bytes((place / name / f"{number}.png").read_bytes() + b"%d" % number)
-    return place

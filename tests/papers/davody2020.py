@@ -19,9 +19,9 @@ from sfumato.privacy import Fixed, FullBatch, Gaussian, Poisson
 from sfumato.privacy.loss import renyi_accountant
 from sfumato.training.job import PublicTraining
 from sfumato.training.public import pretraining, printed
-from sfumato.training.public.weight_noise import course
 from sfumato.training.step import PrivateStep, descend
 from sfumato.training.steps import PublicSteps
+from studies.weight_noise.course import course
 
 from .formula import Formula
 from .formulas import davody2020 as formulas
@@ -827,7 +827,7 @@ FORMULAS = [
     Formula(
         where="section 2, noise in the weights",
         says="w ~ N(mu, sigma^2) anew in each step, sigma in the weights' unit; mu <- mu - eta grad at w; 30 steps",
-        code="training/public/weight_noise.py: course, drawn",
+        code="studies/weight_noise/course.py: course, drawn",
         draw=noisy_training,
         runs=means_after_course,
         formula=means_by_hand,

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from sfumato.audit import two_worlds
-from sfumato.search.audits.two_worlds import advantage_at_most, total_variation
+from studies.worlds import advantage_at_most, total_variation
 
 from .formula import Formula
 from .formulas import de2022_audits as printed
@@ -76,7 +76,7 @@ FORMULAS = [
     Formula(
         where="appendix A.2, phase I: total variation of two fitted Gaussians",
         says="half of the integral of |p - q|, on a grid",
-        code="search/audits/two_worlds.py: total_variation",
+        code="studies/worlds.py: total_variation",
         draw=two_gaussians,
         runs=lambda case: total_variation(*case),
         formula=lambda case: printed.total_variation(*case),
@@ -108,7 +108,7 @@ FORMULAS = [
     Formula(
         where="table 9, the upper bound of the advantage",
         says="(e^epsilon - 1 + 2 delta) / (e^epsilon + 1), as the largest 1 - beta - alpha of all that are allowed",
-        code="search/audits/two_worlds.py: advantage_at_most",
+        code="studies/worlds.py: advantage_at_most",
         draw=a_promise,
         runs=lambda case: advantage_at_most(case["epsilon"], case["delta"]),
         formula=lambda case: printed.largest_advantage(case["epsilon"], case["delta"]),

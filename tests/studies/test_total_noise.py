@@ -97,7 +97,7 @@ def planned(**pair) -> PrivacyPlan:
         (planned(participation="cyclic", mechanism="gaussian"), "participation is cyclic"),
         (planned(mechanism="blt"), "mechanism is blt"),
         (planned(participation="cyclic"), "mechanism is banded"),
-        (replace(LARGE, clipping=Quantile(count_noise=200.0)), "the clipping adapts"),
+        (replace(LARGE, clipping=Quantile(count_noise=200.0)), "this one adapts"),
     ],
 )
 def test_a_plan_that_the_law_does_not_speak_of_is_refused(plan, words):

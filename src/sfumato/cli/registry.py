@@ -14,7 +14,6 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
         "features": "Compute the features of a source under a fixed public backbone, once.",
         "dedup": "Find copies and near copies of private images in a public set.",
         "sweep": "Search for settings on a validation part, and say what the search costs.",
-        "noise-study": "Train networks whose weights are drawn anew in every step, without privacy.",
         "plan": "Find one of noise multiplier, steps, batch size and epsilon from the others.",
         "budget": "Set a budget for all runs on a data set, or show what they have used.",
         "spent": "Show what a data set was used for: date, run, unit and epsilon of each.",
@@ -51,8 +50,8 @@ def load(name: str) -> Any:
 
 
 def name_of(verb: type) -> str:
-    """The verb of that dataclass."""
-    return next(name for name in VERBS if _class_of(name) == verb.__name__)
+    """The verb of that dataclass; the dataclass's own name where it is of none."""
+    return next((name for name in VERBS if _class_of(name) == verb.__name__), verb.__name__)
 
 
 def _class_of(name: str) -> str:

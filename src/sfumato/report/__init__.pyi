@@ -2,7 +2,6 @@ from .document import page as page
 from .documents import Documented as Documented
 from .documents import assessment as assessment
 from .documents import model_card as model_card
-from .noise_study import page_of_noise as page_of_noise
 from .pairs import ShownPair as ShownPair
 from .pairs import page_of_pairs as page_of_pairs
 from .plots.attack import RATES as RATES

@@ -13,6 +13,3 @@ from .selection import Selected as Selected
 from .selection import private as private
 from .shared import Scoring as Scoring
 from .trial import Trial as Trial
-from .weight_noise.design import Design as Design
-from .weight_noise.results import NoiseStudy as NoiseStudy
-from .weight_noise.study import noise_study as noise_study

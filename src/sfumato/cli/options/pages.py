@@ -19,7 +19,7 @@ _TOPICS: dict[str, dict[str, str]] = {
     "data": {
         "declared data": (
             "source examples users classes label_columns size channels bit_depth window test_fraction skip_unreadable "
-            "user_from public private not_private root download"
+            "user_from public private root download"
         ),
         "texts": "text_column length vocabulary words",
         "part and labels": "part label_sets",
@@ -40,7 +40,7 @@ _TOPICS: dict[str, dict[str, str]] = {
             "client_head client_temperature shuffle_buffer reconstruction_steps"
         ),
         "scores": "calibrate_on prevalence training_prevalence operating_point",
-        "design": "epochs deviations learning_rates margin share runs",
+        "design": "epochs",
     },
     "search": {
         "search": ("vary one_at_a_time search candidates shape score_noise validation score_on last decay"),
@@ -63,10 +63,8 @@ COMMON = {
         "pretrain": "batch_size steps public model pretrained learning_rate views output device json",
         "features": "backbone weights resolution views dtype user_from public private output device json",
         "sweep": "epsilon unit public vary search candidates validation output dry_run json",
-        "noise-study": "model normalisation deviations runs epochs learning_rates output not_private json",
         "plan": (
-            "epsilon delta noise_multiplier batch_size steps unit examples users per_user participation mechanism "
-            "compare json"
+            "epsilon delta noise_multiplier batch_size steps unit examples users per_user participation mechanism json"
         ),
         "dedup": "user_from backbone weights resolution drop limit output json",
         "spent": "users user_from size test_fraction public root json",

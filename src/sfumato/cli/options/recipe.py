@@ -42,7 +42,7 @@ def _of_type(words: str) -> tuple[str, ...]:
 
 TEXTS = (*_of_type("str"), "normalisation", "source", "output", "device", "precision")
 TEXTS += ("budget", "calibrate_on", "audit_source", "operating_point")
-SWITCHES = (*_of_type("bool"), "private", "not_private")
+SWITCHES = (*_of_type("bool"), "private")
 LISTS = (*_of_type("tuple[str, ...]"), "prevalence", "training_prevalence")
 SINGLE = re.compile(
     r"(?:.*/)?recipes/(?P<table>.+?)(?:-eps(?P<epsilon>[\d.]+))?(?P<pld>-pld)?(?:-(?P<size>\d{5,}))?\.toml"
@@ -90,7 +90,7 @@ def read(what: str, given: Mapping[str, Any], known: Collection[str], verb: str 
     """
     data = table_of(what)
     command = _command_of(data)
-    own = ("pretrain", "embed", "noise-study")  # whose options are their own; all other verbs share theirs
+    own = ("pretrain", "embed")  # whose options are their own; all other verbs share theirs
     if verb and len(command) > 1 and command[1] != verb and (command[1] in own or verb in own):
         raise SfumatoError(f"{title(what)} is for sfumato {command[1]}", f"run sfumato {command[1]} {what}")
     shared = {name.replace("-", "_"): value for name, value in data.items() if name not in NOT_OPTIONS}

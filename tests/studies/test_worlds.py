@@ -10,7 +10,7 @@ import torch
 
 from sfumato import SfumatoError
 from sfumato.search.audits import many
-from sfumato.search.audits.two_worlds import Choice, TwoWorlds, World, choices, total_variation
+from studies.worlds import Choice, Problem, World, choices, total_variation
 
 EXAMPLES, WIDTH, CLASSES, MODELS = 40, 6, 3, 2000
 BEST = Choice(canary="blank", learning_rate=0.1, max_norm=0.1, batch_size=EXAMPLES, steps=10)
@@ -23,7 +23,7 @@ def problem(epsilon=1.0):
         "blank": World(torch.zeros(1, WIDTH), torch.tensor([0])),
         "noise": World(torch.rand(1, WIDTH, generator=generator), torch.tensor([0])),
     }
-    return TwoWorlds(records=records, canaries=canaries, classes=CLASSES, epsilon=epsilon, delta=0.01)
+    return Problem(records=records, canaries=canaries, classes=CLASSES, epsilon=epsilon, delta=0.01)
 
 
 @pytest.mark.parametrize("hidden", [0, 4])

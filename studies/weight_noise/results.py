@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from sfumato.data import Source
-from sfumato.search.weight_noise.design import Design
-from sfumato.training.public.weight_noise import Course
+from studies.weight_noise.course import Course
+from studies.weight_noise.design import Design
 
 NO_PROMISE = (
     "Nothing here is private: networks were trained and measured without privacy, and the noise in their weights is no "

@@ -89,7 +89,7 @@ def choices(
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoWorlds:
+class Problem:
     """The problem: D, the examples that may be added to it, and the promise that is put to the test.
 
     Args:

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from sfumato import SfumatoError, noise_study, open_source, owner_key
-from sfumato.search import Design
-from sfumato.search.weight_noise import study as module
-from sfumato.search.weight_noise.design import augmented
-from sfumato.search.weight_noise.results import summarised
-from sfumato.training.public import weight_noise as training
-from sfumato.training.public.weight_noise import Course
+from sfumato import SfumatoError, open_source, owner_key
+from studies.weight_noise import course as training
+from studies.weight_noise import study as module
+from studies.weight_noise.course import Course
+from studies.weight_noise.design import Design, augmented
+from studies.weight_noise.results import summarised
+from studies.weight_noise.study import noise_study
 
 SMALL = {
     "deviations": (0.0, 2.0),

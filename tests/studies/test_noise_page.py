@@ -2,8 +2,7 @@ import re
 
 import pytest
 
-from sfumato.report import page_of_noise
-from sfumato.report.noise_study import accuracy_cell, slowdown_cell
+from studies.weight_noise.page import accuracy_cell, page_of_noise, slowdown_cell
 
 
 def cell(model, deviation, accuracy, *, converges=True, slowdown=1.0, curve=((1.0, 0.5), (2.0, 0.9))):

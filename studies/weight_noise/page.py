@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jinja2
 from markupsafe import Markup, escape
 
 from sfumato.report.plots.curves import inline
-from sfumato.report.plots.drawing import calm, rendered
+from sfumato.report.plots.drawing import calm
 from sfumato.report.sections.numbers import significant
-from sfumato.report.style import INK, MUTED
+from sfumato.report.style import INK, MUTED, stylesheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+TEMPLATE = Path(__file__).with_name("page.html.jinja")
 MOST_SHADES = 8
 HEIGHT = 236
 NO_CONVERGENCE = "no convergence"
@@ -30,8 +33,12 @@ def page_of_noise(study: Mapping[str, Any]) -> str:
     deviations = design["deviations"]
     forms = {cell["model"]: cell["learning_rate"] for cell in study["cells"]}
     rows = {form: [cell for cell in study["cells"] if cell["model"] == form] for form in forms}
-    return rendered(
-        "noise_study.html.jinja",
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.from_string(TEMPLATE.read_text("utf-8"))
+    return template.render(
+        style=Markup(stylesheet()),
         title=f"Noise in the weights: {', '.join(design['models'])}",
         public=study["public"],
         statement=study["statement"],

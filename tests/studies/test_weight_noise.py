@@ -10,9 +10,10 @@ from sfumato.experiment import Settings
 from sfumato.models import create
 from sfumato.randomness import RunKey
 from sfumato.training.job import PublicTraining
-from sfumato.training.public import pretraining, weight_noise
-from sfumato.training.public.weight_noise import accuracy_of, course, drawn, noisy_parameters
+from sfumato.training.public import pretraining
 from sfumato.training.steps import PublicSteps
+from studies.weight_noise import course as training
+from studies.weight_noise.course import accuracy_of, course, drawn, noisy_parameters
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +126,7 @@ def test_the_test_draws_weights_too(shown):
 
 def test_each_piece_of_the_test_has_a_draw_of_its_own(shown, monkeypatch):
     job, seen = job_for(shown), []
-    monkeypatch.setattr(weight_noise, "BATCH", 10)
+    monkeypatch.setattr(training, "BATCH", 10)
     job.module.register_forward_hook(lambda module, _inputs, _output: seen.append(module.head.weight.clone()))
     accuracy_of(job, 1.0, 0, job.source.test)
     assert len(seen) == 4

@@ -1,19 +1,32 @@
-"""sfumato noise-study: which networks tolerate noise in their weights."""
+"""Networks whose weights are drawn anew in every step, without privacy: which of them tolerate it.
+
+For instance: python studies/noise_study.py torchvision:MNIST --model lenet-300-100 --normalisation none,batch,layer
+
+SOURCE must be public, or --not-private says that nothing is private; or it is a recipe (a .toml file). Weights are
+drawn around their trained means in training and in the test. A study that was cut goes on when the same command is
+given again, and further models, deviations and runs are added to it.
+
+Source: Davody et al. 2020 (arXiv 2006.10919), section 2.
+"""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+sys.path.insert(0, str(FilePath(__file__).parents[1]))  # the repository root, for `studies`
 
 from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import TextChoices, stem_of
 from sfumato.cli.options.spellings import UnclearError, spelt
 from sfumato.cli.output import console
 from sfumato.observers.progress import Bars, read_source
-
-if TYPE_CHECKING:
-    from sfumato.search import NoiseStudy as Found
+from studies import command
+from studies.weight_noise import results
+from studies.weight_noise.page import accuracy_cell, slowdown_cell
+from studies.weight_noise.study import PAGE, noise_study
 
 CHOICES = (
     *("deviations", "runs", "epochs", "batch_size", "learning_rates", "schedule", "shift", "flip", "seed"),
@@ -25,12 +38,7 @@ CHOICES = (
 @spelt
 @dataclass(frozen=True, kw_only=True)
 class NoiseStudy(TextChoices):
-    """Train networks whose weights are drawn anew in every step, without privacy, and show which of them tolerate it.
-
-    SOURCE is as in sfumato train, and must be public, or --not-private says that nothing is private; or a recipe
-    (recipe:NAME, or a .toml file). Weights are drawn around their trained means in training and in the test. A study
-    that was cut goes on when the same command is given again, and further models, deviations and runs are added to it.
-    """
+    """What is compared, and how it is trained. Options of sources are as in sfumato train."""
 
     what: spellings.SourceOrRecipe
     """Where the data are, or a recipe."""
@@ -74,11 +82,9 @@ class NoiseStudy(TextChoices):
         chosen = self.with_recipe(self.what)
         if chosen.model is None:
             raise UnclearError("--model is missing", "give one, or several with spaces between them")
-        from sfumato import search
-
         place = FilePath(chosen.output or f"runs/{stem_of(chosen.what)}-noise-study")
         with Bars() as progress:
-            found = search.noise_study(
+            found = noise_study(
                 read_source(chosen.spec, progress),
                 chosen.model.split(),
                 directory=place,
@@ -105,11 +111,8 @@ class NoiseStudy(TextChoices):
         return {name: value for name, value in given.items() if value is not None}
 
 
-def show(found: Found, place: FilePath) -> None:
+def show(found: results.NoiseStudy, place: FilePath) -> None:
     """The tables of accuracies and of slow-downs."""
-    from sfumato.report.noise_study import accuracy_cell, slowdown_cell
-    from sfumato.search.weight_noise.study import PAGE
-
     plain = found.to_dict()
     deviations = found.design["deviations"]
     forms = list(dict.fromkeys(cell.model for cell in found.cells))
@@ -123,3 +126,7 @@ def show(found: Found, place: FilePath) -> None:
     console.result(f"{found.rule} Slow-down: epochs to {found.design['share']:.0%} of the noiseless accuracy.")
     console.result(found.statement)
     console.note(f"{place / PAGE}   the page")
+
+
+if __name__ == "__main__":
+    sys.exit(command.main("noise_study"))

@@ -17,20 +17,20 @@ from sfumato.experiment.settings import Performance
 from sfumato.observers.notebook import shown
 from sfumato.observers.progress import Progress
 from sfumato.randomness import RunKey, owner_key
-from sfumato.report import page_of_noise
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import sentences
 from sfumato.search.kept import begin
-from sfumato.search.weight_noise.design import Design
-from sfumato.search.weight_noise.results import PILOT, NoiseStudy, last_of, row_of, summarised
 from sfumato.training.descent import check_choices
 from sfumato.training.job import PublicJob
 from sfumato.training.preparation.building import build, transform_for
 from sfumato.training.preparation.prepare import own_threads, settled_on
 from sfumato.training.preparation.start import Start
-from sfumato.training.public.weight_noise import course
 from sfumato.training.steps import PUBLIC
+from studies.weight_noise.course import course
+from studies.weight_noise.design import Design
+from studies.weight_noise.page import page_of_noise
+from studies.weight_noise.results import PILOT, NoiseStudy, last_of, row_of, summarised
 
 FILE, ROWS, PAGE = "noise-study.json", "runs.jsonl", "report.html"
 PIECE = 4096

@@ -1,0 +1,122 @@
+"""studies/noise_study.py from end to end."""
+
+import json
+import shlex
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from sfumato import models
+from sfumato.cli.options import recipe
+from sfumato.data import kinds
+from studies import command
+from studies.weight_noise.design import Design
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = sorted((ROOT / "studies" / "recipes").rglob("*.toml"))
+SHAPES = {"MNIST": (1, 28), "CIFAR10": (3, 32)}
+
+SMALL = "--deviations 0,5 --runs 1 --epochs 1 --batch-size 200 --learning-rates 0.1 --threads 1 --device cpu"
+
+
+@pytest.fixture(autouse=True)
+def no_page(monkeypatch):
+    """Drawn in `test_noise_page.py`."""
+    monkeypatch.setattr("studies.weight_noise.study.page_of_noise", lambda study: "<html></html>")
+
+
+def test_it_prints_both_tables_the_rule_and_that_nothing_is_private(study, workplace):
+    printed = study(f"noise_study digits --model 'linear lenet-300-100' {SMALL}")
+    assert "test accuracy, %" in printed
+    assert "slow-down" in printed
+    assert "No convergence: most of the runs never exceed" in printed
+    assert "which is 10 percentage points above the share of the largest class" in printed
+    assert "Nothing here is private" in printed
+    (head, linear, lenet) = printed.splitlines()[2:5]
+    assert head.split() == ["deviation", "0", "5"]
+    assert (linear.split()[0], lenet.split()[0]) == ("linear", "lenet-300-100")
+    assert {path.name for path in Path("runs/digits-noise-study").iterdir()} == {
+        "noise-study.json",
+        "report.html",
+        "runs.jsonl",
+    }
+
+
+def test_it_ends_with_one_json_object_and_goes_on(study, workplace):
+    command = f"noise_study digits --model lenet-300-100 --normalisation none,layer {SMALL} --json"
+    first = json.loads(study(command).splitlines()[-1])
+    assert first["epsilon"] is None
+    assert first["run"] == "runs/digits-noise-study"
+    assert [cell["model"] for cell in first["cells"]][::2] == ["lenet-300-100", "lenet-300-100,norm=layer,norm_last=1"]
+    lines = Path("runs/digits-noise-study/runs.jsonl").read_text()
+    assert json.loads(study(command).splitlines()[-1]) == first
+    assert Path("runs/digits-noise-study/runs.jsonl").read_text() == lines
+
+
+def test_a_recipe_says_what_is_studied_and_options_change_it(study, workplace):
+    Path("mine.toml").write_text(
+        'source = "digits"\nmodel = "linear cnn"\ndeviations = [0, 1]\nruns = 1\nepochs = 1\nbatch-size = 200\n'
+        "learning-rates = 0.1\n"
+    )
+    found = json.loads(study("noise_study mine.toml --model linear --json").splitlines()[-1])
+    assert [(cell["model"], cell["deviation"]) for cell in found["cells"]] == [("linear", 0.0), ("linear", 1.0)]
+    assert found["run"] == "runs/mine-noise-study"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("digits", "--model is missing"),
+        ("spots --model linear", "is private; declare it public (--public)"),
+        ("spots --model linear", "--not-private"),
+        ("digits --model linear --normalisation layer,weight", "--normalisation must be one of none, batch"),
+        ("digits --model nothing", "model must be one of"),
+    ],
+)
+def test_refusals_are_one_line(study, workplace, spots_folder, options, words):
+    told = study(f"noise_study {options.replace('spots', f'folder:{spots_folder}')}", status=1 + ("missing" in words))
+    assert words in told
+    assert len(told.strip().splitlines()[-1:]) == 1
+    assert not Path("runs").exists()
+
+
+def test_private_data_are_studied_where_it_is_said_that_nothing_is_private(study, workplace, spots_folder):
+    command = f"noise_study folder:{spots_folder} --model linear --not-private {SMALL.replace('200', '20')} --json"
+    found = json.loads(study(command).splitlines()[-1])
+    assert not found["public"]
+    assert "The data are private" in found["statement"]
+
+
+def test_a_recipe_may_not_name_code_as_one_of_its_models(study, workplace):
+    Path("mine.toml").write_text('source = "digits"\nmodel = "linear somewhere:build"\n')
+    assert "trust" in study("noise_study mine.toml", status=1)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_has_the_forms_and_deviations_that_the_paper_has_figures_of(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    about = recipe.table_of(str(path))[recipe.ABOUT]
+    program, script, *words = shlex.split(about["command"])
+    assert (program, script, words[0]) == ("python", "studies/noise_study.py", path.relative_to(ROOT).as_posix())
+    asked = command.parse("noise_study", words)
+    asked = replace(asked, **recipe.read(words[0], asked.given, {one.name for one in fields(asked)} - {"what"}))
+    design = Design(models=asked.model.split(), **asked.design)
+    if path.stem.startswith("figure"):  # drawn alone: curves on a validation part, up to the largest noise
+        assert design.validation_fraction
+        assert {0, 1, 10} <= set(design.deviations)
+    else:
+        assert set(design.forms) == set(about["expected"])
+        assert set(about["deviations"]) <= set(design.deviations)
+        assert {len(row) for row in about["expected"].values()} == {len(about["deviations"])}
+    kind, argument = kinds.parse(asked.source)
+    for form in design.forms if kind != "csv" else ():  # what builds models of texts is another function
+        channels, size = SHAPES[argument]
+        with torch.device("meta"):
+            models.create(form, classes=10, channels=channels, size=size)
+    assert kinds.KINDS[kind].published or asked.public
+
+
+def test_there_are_recipes():
+    assert [path.stem for path in RECIPES] == ["figure1a", "figure1b", "table2", "table3", "table4"]
