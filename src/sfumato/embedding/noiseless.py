@@ -13,7 +13,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import Source
-from sfumato.embedding.choices import KIND, NOISELESS, ROUNDS, Clients
+from sfumato.embedding.choices import NOISELESS, ROUNDS, Clients
 from sfumato.embedding.experiment import EmbeddingExperiment
 from sfumato.experiment.budget import Pair
 from sfumato.experiment.settings import Settings
@@ -69,18 +69,10 @@ class NoiselessRounds(Unpromised):
         }
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> NoiselessRounds:
-        """Those of a run's record."""
-        known = record[ROUND]
-        return cls(
-            settings=Settings.from_dict(record["settings"]),
-            clients=Clients.from_dict(record[KIND]),
-            batch_size=record["batch_size"],
-            population=known["population"],
-            steps=record["steps"],
-            clipping=clipping_of(known["max_norm"], known["quantile"]),
-            per_user=known["per_user"],
-        )
+    def from_dict(cls, data: Mapping[str, Any], **others: Any) -> NoiselessRounds:
+        """Those of such data, with the others."""
+        clipping = clipping_of(data["max_norm"], data["quantile"])
+        return cls(population=data["population"], clipping=clipping, per_user=data["per_user"], **others)
 
 
 def clipping_of(max_norm: float, quantile: float | None) -> Fixed | Quantile:

@@ -99,10 +99,8 @@ def prepare(
         return _private(source, decided, start, built, options)
     if isinstance(decided, NoiselessRounds):
         kind, micro_batch = kinds.NOISELESS, clients.local.batch_size
-    elif clients.method == UNTRAINED:
-        kind, micro_batch = NOTHING, 1
     else:
-        kind, micro_batch = kinds.CENTRAL, MICRO_BATCH
+        kind, micro_batch = (NOTHING, 1) if clients.method == UNTRAINED else (kinds.CENTRAL, MICRO_BATCH)
     known = begun(source, settings, start, built, kind=kind, steps=decided.steps, micro_batch=micro_batch)
     known |= {"origins": origins(source, settings), "clients": clients, "batch_size": decided.batch_size}
     known["beginning"] = weights_kept(known["module"])

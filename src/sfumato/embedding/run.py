@@ -127,12 +127,10 @@ def recorded(path: str) -> tuple[AnyJob, RunDirectory]:
     if not public:
         plan, options = PrivacyPlan.from_dict(run.read_json(names.PLAN)), registry.recorded(record, path)
         decided, source = Decided(plan, settings, clients, []), users.kept_for(source, plan)
-    elif ROUND in record:
-        decided = NoiselessRounds.from_record(record)
-        source = users.kept(source, decided.per_user)
     else:
-        sizes = {name: record[name] for name in ("steps", "batch_size")}
-        decided = Unpromised(settings=settings, clients=clients, **sizes)
+        known = {"settings": settings, "clients": clients, "batch_size": record["batch_size"], "steps": record["steps"]}
+        decided = NoiselessRounds.from_dict(record[ROUND], **known) if ROUND in record else Unpromised(**known)
+        source = users.kept(source, decided.per_user) if isinstance(decided, NoiselessRounds) else source
     return prepare(source, decided, start=start, **options), run
 
 
