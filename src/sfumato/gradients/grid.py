@@ -18,6 +18,8 @@ from sfumato._checks import SfumatoError
 
 STEP = 2.0**-38
 """In units of C."""
+_AT_ONCE = 1 << 22
+"""Numbers that are rounded together: so many in float64 are 32 MiB."""
 MOST_EXAMPLES = 1 << 24
 """Sums of so many examples fit, with room for a batch that happens to be larger than expected."""
 
@@ -53,6 +55,13 @@ class GridSum:
         self.integers = {
             name: torch.zeros(value.shape, dtype=torch.int64, device=value.device) for name, value in like.items()
         }
+        self._together: list[list[str]] = []
+        size = _AT_ONCE
+        for name, value in like.items():
+            size += value.numel()
+            if size > _AT_ONCE:
+                self._together, size = [*self._together, []], value.numel()
+            self._together[-1].append(name)
 
     def add(self, part: Mapping[str, Tensor]) -> None:
         """Add a part of the step's participants.
@@ -65,7 +74,10 @@ class GridSum:
                     f"the sum of {name} has shape {tuple(total.shape)}, and a part of it {tuple(part[name].shape)}",
                     "give every part in the shapes of the sum over no examples (`zeros`)",
                 )
-            total += (part[name].double() / self._step).round_().to(torch.int64)
+        for names in self._together:  # few kernels for many small tensors
+            values = [part[name].double() for name in names]
+            values = torch._foreach_round(torch._foreach_div(values, self._step))
+            torch._foreach_add_([self.integers[name] for name in names], [value.to(torch.int64) for value in values])
 
     def value(self) -> dict[str, Tensor]:
         """{name: float64 tensor} in the units of the parts."""
