@@ -81,3 +81,25 @@ def test_a_part_of_another_shape_is_refused(shape):
     total = GridSum({"w": torch.zeros(4, 4)}, max_norm=1.0)
     with pytest.raises(SfumatoError, match=r"the sum of w has shape \(4, 4\), and a part of it \("):
         total.add({"w": torch.ones(shape)})
+
+
+def test_tensors_that_are_rounded_together_come_out_as_those_that_are_not(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    sizes = {"a": (3, 4), "b": (), "c": (0, 2), "d": (5, 1, 2, 2), "e": (7,)}
+    parts = [
+        {name: torch.randn(size, generator=generator, dtype=dtype) for name, size in sizes.items()}
+        for dtype in (torch.float32, torch.float64)
+    ]
+    parts[0]["d"] = parts[0]["d"].to(memory_format=torch.channels_last)
+    found = []
+    for at_once in (1 << 22, 12, 1):
+        monkeypatch.setattr("sfumato.gradients.grid._AT_ONCE", at_once)
+        total = GridSum(parts[0], max_norm=0.3)
+        for part in parts:
+            total.add(part)
+        found.append(total.integers)
+    for name, size in sizes.items():
+        expected = sum((part[name].double() / (2.0**-38 * 0.3)).round().to(torch.int64) for part in parts)
+        for integers in found:
+            assert integers[name].shape == size
+            assert torch.equal(integers[name], expected)

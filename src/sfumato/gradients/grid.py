@@ -9,7 +9,7 @@ within the parts, to which it adds little in float32, that is not covered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from sfumato._checks import SfumatoError
 
 STEP = 2.0**-38
 """In units of C."""
+_AT_ONCE = 1 << 22
+"""Numbers that are rounded together: so many in float64 are 32 MiB."""
 MOST_EXAMPLES = 1 << 24
 """Sums of so many examples fit, with room for a batch that happens to be larger than expected."""
 
@@ -50,9 +52,15 @@ class GridSum:
 
     def __init__(self, like: Mapping[str, Tensor], *, max_norm: float):
         self._step = STEP * max_norm
-        self.integers = {
-            name: torch.zeros(value.shape, dtype=torch.int64, device=value.device) for name, value in like.items()
-        }
+        self.integers: dict[str, Tensor] = {}
+        self._together: list[tuple[list[str], Tensor]] = []
+        for names in _groups({name: value.numel() for name, value in like.items()}):
+            shapes = [like[name].shape for name in names]
+            sizes = [shape.numel() for shape in shapes]
+            total = torch.zeros(sum(sizes), dtype=torch.int64, device=like[names[0]].device)
+            self._together.append((names, total))
+            parts = zip(names, total.split(sizes), shapes, strict=True)
+            self.integers |= {name: part.view(shape) for name, part, shape in parts}
 
     def add(self, part: Mapping[str, Tensor]) -> None:
         """Add a part of the step's participants.
@@ -65,8 +73,22 @@ class GridSum:
                     f"the sum of {name} has shape {tuple(total.shape)}, and a part of it {tuple(part[name].shape)}",
                     "give every part in the shapes of the sum over no examples (`zeros`)",
                 )
-            total += (part[name].double() / self._step).round_().to(torch.int64)
+        for names, total in self._together:
+            values = torch.cat([part[name].flatten() for name in names]).double()
+            total += values.div_(self._step).round_().to(torch.int64)
 
     def value(self) -> dict[str, Tensor]:
         """{name: float64 tensor} in the units of the parts."""
         return {name: total.double().mul_(self._step) for name, total in self.integers.items()}
+
+
+def _groups(sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """Names of tensors that are rounded together, a few million numbers at most."""
+    names: list[str] = []
+    for name, size in sizes.items():
+        if names and sum(sizes[one] for one in names) + size > _AT_ONCE:
+            yield names
+            names = []
+        names.append(name)
+    if names:
+        yield names
