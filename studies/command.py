@@ -13,7 +13,7 @@ from sfumato._checks import SfumatoError
 from sfumato.cli.options.spellings import UnclearError, for_parser
 from sfumato.cli.output.refusals import in_options
 
-NAMES = ("pairs", "more_users", "simulate", "two_worlds", "noise_study")
+NAMES = ("pairs", "more_users", "simulate", "two_worlds", "noise_study", "printed")
 """The scripts of this folder."""
 
 
