@@ -5,15 +5,29 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any
 
 import tyro
 
 from sfumato._checks import SfumatoError
-from sfumato.cli.options.spellings import UnclearError, for_parser
+from sfumato.cli.options.spellings import NUMBERS, Spelling, UnclearError, for_parser
 from sfumato.cli.output.refusals import in_options
 
-NAMES = ("pairs", "more_users", "simulate", "two_worlds", "noise_study")
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        values = (0.5,)
+    if not all(value.is_integer() and value > 0 for value in values):
+        raise ValueError(f"must be whole numbers with commas between them, such as 1e6,1e7, got {text!r}")
+    return tuple(map(int, values))
+
+
+Numbers = Annotated[float | tuple[float, ...] | None, replace(NUMBERS, metavar="NUMBER[,NUMBER...]")]
+WholeNumbers = Annotated[tuple[int, ...] | None, Spelling("N,N,...", read=_numbers)]
+NAMES = ("pairs", "more_users", "simulate", "two_worlds", "noise_study", "printed")
 """The scripts of this folder."""
 
 

@@ -41,7 +41,7 @@ class MoreUsers(PrintsJson, Pair):
 
     users: int
     """The number of users of the simulated run."""
-    populations: spellings.Populations
+    populations: command.WholeNumbers
     """The larger numbers of users."""
     batch_size: int
     """Expected number of examples in a step, or of users where these are drawn."""
@@ -49,9 +49,9 @@ class MoreUsers(PrintsJson, Pair):
     """Number of training steps."""
     noise_multiplier: float
     """Standard deviation of the noise over the clipping norm."""
-    epsilon: spellings.Budgets = None
+    epsilon: command.Numbers = None
     """The privacy budget of the larger runs, one or several with commas: how many take part in a step."""
-    round_sizes: spellings.Populations = None
+    round_sizes: command.WholeNumbers = None
     """In place of --epsilon: steps of so many, and what epsilon they come to."""
     drawn: str = "users"
     """What takes part in a step by itself: examples, users, or users in virtual clients."""

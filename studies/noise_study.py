@@ -48,7 +48,7 @@ class NoiseStudy(TextChoices):
     normalisation: spellings.Text = None
     """Forms of each model, with commas between them: none for the model as it is spelt; batch, layer, group or instance
     for that normalisation after every trainable layer. (default: none)"""
-    deviations: spellings.Numbers = None
+    deviations: command.Numbers = None
     """Standard deviations of the weights. (default: 0,0.01,0.1,0.3,1,2,10)"""
     runs: spellings.Whole = None
     """Runs of each form at each deviation. (default: 10)"""
@@ -56,7 +56,7 @@ class NoiseStudy(TextChoices):
     """Epochs of a run. (default: 5)"""
     batch_size: spellings.Whole = None
     """Number of examples in a step. (default: 128)"""
-    learning_rates: spellings.Numbers = None
+    learning_rates: command.Numbers = None
     """Adam's; of several, each form takes the one with the best mean accuracy over all deviations, in one run each that
     counts for nothing else. (default: 0.01,0.1,0.3)"""
     schedule: spellings.Text = None

@@ -45,7 +45,7 @@ class TwoWorlds(PrintsJson):
     """Models in each world, of phase II."""
     tried: int = 50
     """Models in each world for each choice, of phase I."""
-    epsilon: spellings.Budgets = (8.0, 1.0, 4.0, 2.0)
+    epsilon: command.Numbers = (8.0, 1.0, 4.0, 2.0)
     """The nominal epsilon, or several."""
     confidence: float = 0.999
     """Of the bounds."""

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from scipy.special import ndtr
 from torch import Tensor
+from torch.nn import functional
 
 from sfumato import audit
 from sfumato._checks import SfumatoError, one_of, positive_integer
@@ -26,7 +27,7 @@ from sfumato.averaging.averages import Averages
 from sfumato.evaluation.diagnostic import auc
 from sfumato.optim.descent import Descent
 from sfumato.privacy import PrivacyPlan
-from sfumato.search.audits.many import Training, begin, losses_at
+from sfumato.search.audits.many import Layer, Layers, Training, forward
 
 CANARIES = ("blank", "noise", "mislabelled")
 """What z may be: an image without anything on it, uniform noise, or a real image under another label."""
@@ -254,3 +255,20 @@ def _advantage(own: np.ndarray, others: np.ndarray, half: int) -> float:
     missed, alarms = (np.searchsorted(np.sort(part[:half]), places) / half for part in (own, others))
     threshold = places[np.argmax(alarms - missed)]
     return float((own[half:] >= threshold).mean() - (others[half:] >= threshold).mean())
+
+
+def begin(widths: Sequence[int], generator: torch.Generator) -> list[Layer]:
+    """One model's layers: zeros for the last one, and N(0, 1 / in) with biases 0 for those below it.
+
+    Args:
+        widths: of the inputs, of each hidden layer, and of the outputs.
+    """
+    shapes = list(zip(widths[1:], widths, strict=False))
+    hidden = [torch.randn(1, *shape, generator=generator) / math.sqrt(shape[1]) for shape in shapes[:-1]]
+    return [Layer(weight, torch.zeros(1, weight.shape[1])) for weight in (*hidden, torch.zeros(1, *shapes[-1]))]
+
+
+def losses_at(layers: Layers, inputs: Tensor, targets: Tensor) -> Tensor:
+    """The cross-entropy of each example under each model: float64 (M, N), in nats."""
+    logits = forward(layers, inputs)[1].double()
+    return functional.cross_entropy(logits, targets.expand(len(logits), -1), reduction="none")

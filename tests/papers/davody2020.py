@@ -18,9 +18,10 @@ from sfumato.models.normalisation.norms import normalisation
 from sfumato.privacy import Fixed, FullBatch, Gaussian, Poisson
 from sfumato.privacy.loss import renyi_accountant
 from sfumato.training.job import PublicTraining
-from sfumato.training.public import pretraining, printed
+from sfumato.training.public import pretraining
 from sfumato.training.step import PrivateStep, descend
 from sfumato.training.steps import PublicSteps
+from studies import algorithm_1 as printed
 from studies.weight_noise.course import course
 
 from .formula import Formula
@@ -720,7 +721,7 @@ FORMULAS = [
     Formula(
         where="equations 9 and 10, with values clipped to [0, C']",
         says="mu <- (1 - alpha) mu + alpha mu_t, sigma^2 <- (1 - alpha) sigma^2 + alpha sigma_t^2, over n",
-        code="training/public/printed.py: _run_on",
+        code="studies/algorithm_1.py: _run_on",
         draw=layer_case,
         runs=noisy_running,
         formula=printed_running,
@@ -734,7 +735,7 @@ FORMULAS = [
     Formula(
         where="section 3, sensitivities of mean and variance",
         says="S_mu = C' / L, S_sigma^2 = C'^2 (3 / L - 3 / L^2 + 1 / L^3)",
-        code="training/public/printed.py: sensitivities",
+        code="studies/algorithm_1.py: sensitivities",
         draw=lambda rng: (float(np.exp(rng.normal())), int(rng.integers(1, 200))),
         runs=lambda case: printed.sensitivities(*case),
         formula=lambda case: formulas.sensitivities(*case),
@@ -746,7 +747,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, training and test phase, as printed",
         says="theta - (eta / L) (sum_i clip(grad L(theta, X u X^)[i]) + N(0, C^2 z^2)); then f(theta, x u X^)[0]",
-        code="training/public/printed.py: train, outputs",
+        code="studies/algorithm_1.py: train, outputs",
         draw=functools.partial(network_case, steps=4),
         runs=run_printed,
         formula=algorithm_1,
@@ -762,7 +763,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, its sensitivity",
         says="the most that the clipped sum moves, in C, when one example leaves the batch X",
-        code="training/public/printed.py: largest_move",
+        code="studies/algorithm_1.py: largest_move",
         draw=network_case,
         runs=largest_move,
         formula=formulas.move_of_one,

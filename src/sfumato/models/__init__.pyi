@@ -11,7 +11,6 @@ from .ensemble import Ensemble as Ensemble
 from .ensemble import majority as majority
 from .ensemble import outputs_mean as outputs_mean
 from .normalisation.layers import KINDS as KINDS
-from .normalisation.layers import PRINTED as PRINTED
 from .normalisation.layers import PUBLIC as PUBLIC
 from .normalisation.layers import normalised as normalised
 from .normalisation.public_batch import EXAMPLES as EXAMPLES

@@ -89,8 +89,7 @@ class Norms:
 
     normalisation: str | None = choice(None, "NAME", "as the model has it")
     """public-batch, public-batch-own, public-batch-joint, public-batch-through, frozen-batch, lsuv, group, layer,
-    instance, weight-standardised or none, in the place of the model's own; printed-2020 for the algorithm of Davody et
-    al. 2020 as printed, which promises nothing, on public data."""
+    instance, weight-standardised or none, in the place of the model's own."""
     public_data: str | None = choice(None, "SOURCE", "")
     """A public source, whose examples give batch norm its statistics; a private record among them is left out."""
     public_examples: int = choice(PUBLIC_EXAMPLES, "M", "128")

@@ -15,9 +15,10 @@ from sfumato.models.losses import LOSSES
 from sfumato.optim.descent import Descent
 from sfumato.privacy import User
 from sfumato.search.audits import many
-from sfumato.search.audits.many import Layer, Training, begin, clipped_sum, losses_at
+from sfumato.search.audits.many import Layer, Training, clipped_sum
 from sfumato.training.descent import optimizer_for
 from sfumato.training.step import PrivateStep, descend
+from studies.worlds import begin, losses_at
 
 EXAMPLES, WIDTH, CLASSES = 12, 5, 3
 SGD = Descent(optimizer="sgd", learning_rate=0.5, momentum=0.0)

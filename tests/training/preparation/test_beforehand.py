@@ -159,8 +159,6 @@ def test_from_python(folder, unread, choices, words, capsys):
         ("train {} --epsilon 1,2 --model resnet18", "did you mean resnet-18"),
         ("train {} --epsilon 1,2 --model resnet18 --dry-run", "did you mean resnet-18"),
         ("train {} --seeds 2 --optimizer sdg", "did you mean sgd"),
-        ("train {} --normalisation printed-2020 --public-data digits --dry-run", "promises nothing"),
-        ("train {} --normalisation printed-2020 --public-data digits --optimizer sdg", "did you mean sgd"),
         ("pretrain {} --public --model resnet18", "did you mean resnet-18"),
         ("pretrain {} --public --momentum 1", "momentum must be below 1"),
         ("pretrain {} --public --steps 0", "steps must be at least 1"),

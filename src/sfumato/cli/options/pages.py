@@ -7,7 +7,7 @@ from sfumato.data.declared import Declared, Purpose
 
 _TOPICS: dict[str, dict[str, str]] = {
     "budget": {
-        "noise and clipping": "epsilon delta noise_multiplier batch_size steps max_norm quantile noise",
+        "noise and clipping": "epsilon delta noise_multiplier batch_size steps max_norm quantile noise epochs",
         "published figures": "report_epsilon",
         "audit": "audit audit_source",
         "users": "unit per_user drawn",
@@ -40,7 +40,6 @@ _TOPICS: dict[str, dict[str, str]] = {
             "client_head client_temperature shuffle_buffer reconstruction_steps"
         ),
         "scores": "calibrate_on prevalence training_prevalence operating_point",
-        "design": "epochs",
     },
     "search": {
         "search": ("vary one_at_a_time search candidates shape score_noise validation score_on last decay"),

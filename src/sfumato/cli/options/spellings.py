@@ -115,17 +115,7 @@ def _ends(text: str) -> tuple[int, int]:
     return low, high
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        values = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        values = (0.5,)
-    if not all(value.is_integer() and value > 0 for value in values):
-        raise ValueError(f"must be whole numbers with commas between them, such as 1e6,1e7, got {text!r}")
-    return tuple(map(int, values))
-
-
-_BUDGET = Spelling("EPSILON[,EPSILON...]", read=_budgets, kinds=(float, int))
+NUMBERS = Spelling("EPSILON[,EPSILON...]", read=_budgets, kinds=(float, int))
 
 SourceRecipeOrRun = Annotated[str, positional("SOURCE|RECIPE|RUN")]
 SourceOrRecipe = Annotated[str, positional("SOURCE|RECIPE")]
@@ -135,10 +125,7 @@ SourceName = Annotated[str, positional("SOURCE")]
 Examples = Annotated[int | None, Spelling("N", "default: counted in the data")]
 BatchSize = Annotated[int | None, Spelling("B", "default: by rule")]
 Steps = Annotated[int | None, Spelling("T", "default: by rule")]
-Epsilon = Annotated[float | tuple[float, ...] | None, replace(_BUDGET, default="default: 3")]
-Numbers = Annotated[float | tuple[float, ...] | None, replace(_BUDGET, metavar="NUMBER[,NUMBER...]")]
-Budgets = Annotated[float | tuple[float, ...] | None, _BUDGET]
-Populations = Annotated[tuple[int, ...] | None, Spelling("N,N,...", read=_numbers)]
+Epsilon = Annotated[float | tuple[float, ...] | None, replace(NUMBERS, default="default: 3")]
 EpsilonOfFigures = Annotated[float | None, Spelling("EPSILON", "default: no figures are published")]
 Shares = Annotated[tuple[str, ...] | None, Spelling("CLASS=SHARE [CLASS=SHARE ...]")]
 SharesThere = Annotated[tuple[str, ...] | None, Spelling("SHARE|CLASS=SHARE [CLASS=SHARE ...]")]

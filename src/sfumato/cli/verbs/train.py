@@ -70,12 +70,10 @@ class Train(Observed, Together, PrivateChoices):
     def run(self) -> None:
         """Train, or say what training would be."""
         resumed = self.resumes(self.what)
-        chosen = self if resumed else self.chosen()
+        if not resumed:
+            self.chosen()  # refuses what cannot be read, before anything heavy is imported
         self.refuse_unobserved()
         budget = self.epsilons if isinstance(self.epsilons, tuple) else None
-        if chosen.normalisation == "printed-2020" and not (budget or self.seeds or self.dry_run):
-            chosen.printed()
-            return
         from sfumato.cli.output.outcome import show
         from sfumato.runs.heading import Heading
         from sfumato.training.preparation import recorded
@@ -114,25 +112,6 @@ class Train(Observed, Together, PrivateChoices):
         for note in (note for part in job.parts for note in part.notes(job.source, job.plan)):
             progress.report(note)
         show_dry_run(job, run, json=self.json)
-
-    def printed(self) -> None:
-        """Train by an algorithm whose claim does not hold, and say so."""
-        from sfumato.cli.verbs.pretrain import show_public
-        from sfumato.training.parts import budgeted
-        from sfumato.training.parts.registry import OPTIONS
-        from sfumato.training.public import printed_run
-
-        budgeted.check(self.budget, public=True)
-        for name in self.given.keys() & {*OPTIONS, "precision", "micro_batch", "title", "tensorboard", "track"}:
-            option = f"--{name.replace('_', '-')}"
-            raise SfumatoError(f"{option} is given, and --normalisation printed-2020 does not read it", "leave it out")
-        run = self.directory()
-        with Bars() as progress:
-            for line in self.notes_on(run):
-                progress.report(line)
-            how = {"directory": run.path, "device": self.device, "threads": self.threads, "progress": progress}
-            done = printed_run.train(self.spec, self.experiment, **how)
-        show_public(done, json=self.json)
 
     def repeated(self, budgets: tuple[float, ...] | None) -> None:
         """Train once for each budget, or by several keys, and say what came of it."""
@@ -179,7 +158,6 @@ class Train(Observed, Together, PrivateChoices):
             {
                 "several budgets": isinstance(self.epsilons, tuple),
                 "--seeds": self.seeds is not None,
-                "--normalisation printed-2020": self.normalisation == "printed-2020",
             }
         )
 

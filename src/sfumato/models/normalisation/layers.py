@@ -22,11 +22,9 @@ from sfumato.models.normalisation.public_batch import give_examples, take_moment
 from sfumato.models.normalisation.public_norms import JointNorm, OwnPublicNorm, PublicNorm, ThroughNorm
 from sfumato.models.trial import evaluating
 
-PRINTED = "printed-2020"
-"""Davody et al. 2020 as printed: the test phase alone is here, where each example stands apart with the public ones."""
-JOINT = ("public-batch-joint", PRINTED)
-"""Those that run public examples once more for each private one."""
-PUBLIC = ("public-batch", "public-batch-own", "public-batch-through", *JOINT, "frozen-batch", "lsuv")
+JOINT = "public-batch-joint"
+"""It runs public examples once more for each private one."""
+PUBLIC = ("public-batch", "public-batch-own", "public-batch-through", JOINT, "frozen-batch", "lsuv")
 """Those that need public examples."""
 KINDS = (*PUBLIC, "group", "layer", "instance", "weight-standardised", "none")
 MOST_JOINT = 1_000_000
@@ -44,9 +42,8 @@ def normalised(module: nn.Module, kind: str, examples: Tensor | None = None, *, 
         module: any model.
         kind: "public-batch", batch norm by the moments of public examples; "public-batch-own" and "public-batch-joint",
             by those of the example itself with them (`public_norms`); "public-batch-through", the first once more, with
-            the gradient through the moments; "printed-2020", the joint form, which is the paper's test phase (its
-            training is `training.printed`'s, and promises nothing); "frozen-batch", by the moments that public examples
-            have at the initial weights; "lsuv", no layers, and first weights scaled on public examples
+            the gradient through the moments; "frozen-batch", by the moments that public examples have at the initial
+            weights; "lsuv", no layers, and first weights scaled on public examples
             (`unit_variance`); "group", "layer", "instance" as `norms.normalisation` makes them;
             "weight-standardised", no layers, and standardised weights of convolutions; "none".
         examples: M public examples as the model takes them, where `kind` is among `PUBLIC`.
@@ -65,7 +62,7 @@ def normalised(module: nn.Module, kind: str, examples: Tensor | None = None, *, 
             f"{'give' if kind in PUBLIC else 'leave out'} public_data",
         )
     size = sum(parameter.numel() for parameter in module.parameters())
-    if kind in JOINT and size > MOST_JOINT:
+    if kind == JOINT and size > MOST_JOINT:
         raise SfumatoError(
             f"normalisation {kind} runs all public examples for each private one, and the model has {size:,} "
             f"parameters, more than {MOST_JOINT:,}",
@@ -90,7 +87,7 @@ def normalised(module: nn.Module, kind: str, examples: Tensor | None = None, *, 
         "frozen-batch": PublicNorm,
         "public-batch-through": ThroughNorm,
         "public-batch-own": partial(OwnPublicNorm, public=public),
-        **dict.fromkeys(JOINT, partial(JointNorm, public=public)),
+        JOINT: partial(JointNorm, public=public),
     }
     for name, layer in layers.items():
         if kind in by_examples:

@@ -9,7 +9,6 @@ whatever is trained serves to attack, and the noise comes from a generator that 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -161,17 +160,6 @@ def stacked(values: dict[str, Tensor]) -> list[Layer]:
     return [Layer(*pair) for pair in zip(flat[::2], flat[1::2], strict=True)]
 
 
-def begin(widths: Sequence[int], generator: torch.Generator) -> list[Layer]:
-    """One model's layers: zeros for the last one, and N(0, 1 / in) with biases 0 for those below it.
-
-    Args:
-        widths: of the inputs, of each hidden layer, and of the outputs.
-    """
-    shapes = list(zip(widths[1:], widths, strict=False))
-    hidden = [torch.randn(1, *shape, generator=generator) / math.sqrt(shape[1]) for shape in shapes[:-1]]
-    return [Layer(weight, torch.zeros(1, weight.shape[1])) for weight in (*hidden, torch.zeros(1, *shapes[-1]))]
-
-
 def forward(layers: Layers, inputs: Tensor) -> tuple[list[Tensor], Tensor]:
     """What each layer is given, (N, D) the first and (M, H, N) the others, and the logits (M, K, N)."""
     first, *others = layers
@@ -224,9 +212,3 @@ def released(total: Tensor, plan: PrivacyPlan, generator: torch.Generator) -> Te
     noise = torch.empty_like(total).normal_(generator=generator)
     deviation = plan.noise_multiplier * plan.max_norm
     return total.add_(noise, alpha=deviation).div_(plan.expected_batch_size * plan.max_norm)
-
-
-def losses_at(layers: Layers, inputs: Tensor, targets: Tensor) -> Tensor:
-    """The cross-entropy of each example under each model: float64 (M, N), in nats."""
-    logits = forward(layers, inputs)[1].double()
-    return functional.cross_entropy(logits, targets.expand(len(logits), -1), reduction="none")

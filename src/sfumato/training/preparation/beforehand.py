@@ -28,7 +28,6 @@ from sfumato.training.descent import check_descent
 from sfumato.training.parts import registry
 from sfumato.training.parts.part import Early
 from sfumato.training.preparation.noise import refuse_noise
-from sfumato.training.preparation.prepare import refuse_printed
 
 if TYPE_CHECKING:
     from sfumato.experiment.budget import Budget
@@ -51,21 +50,18 @@ def check(asked: Experiment, spec: SourceSpec, options: Mapping[str, Any]) -> No
         options: what is asked for of the parts around it, by name.
     """
     check_experiment(asked, spec)
-    check_parts(asked.normalisation, spec, asked.unit == "user", asked.order == "time", options)
+    check_parts(spec, asked.unit == "user", asked.order == "time", options)
 
 
 def check_planned(settings: Settings, plan: PrivacyPlan, spec: SourceSpec, options: Mapping[str, Any]) -> None:
     """The same of settings and a plan."""
     check_settings(settings, steps=plan.steps, model=settings.model, spec=spec)
     refuse_noise(settings.noise, plan.mechanism, plan.clipping)
-    check_parts(settings.norms.normalisation, spec, plan.users is not None, goes_by_time(plan), options)
+    check_parts(spec, plan.users is not None, goes_by_time(plan), options)
 
 
-def check_parts(
-    normalisation: str | None, spec: SourceSpec, of_persons: bool, by_time: bool, options: Mapping[str, Any]
-) -> None:
+def check_parts(spec: SourceSpec, of_persons: bool, by_time: bool, options: Mapping[str, Any]) -> None:
     """Refuse what no private run could have besides its plan and settings."""
-    refuse_printed(normalisation)
     registry.check(Early(spec=spec, of_persons=of_persons, by_time=by_time, options=options))
 
 

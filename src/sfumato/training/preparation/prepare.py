@@ -68,7 +68,6 @@ def prepare(
     options, others = split(choices)
     start, own = Start.given(start, others), own if isinstance(own, OwnCode) else OwnCode(model=own)
     users.check(source, plan)
-    refuse_printed(settings.norms.normalisation)
     candidate = start.context.candidate
     asked = Asked(source=source, plan=plan, settings=settings, candidate=candidate is not None, options=options)
     parts = parts_of(asked)
@@ -213,15 +212,6 @@ def _checked(
         else:
             gradient.self_check(shape, targets=targets)
         return micro_batch or size_micro_batch(gradient, shape, device, targets)
-
-
-def refuse_printed(normalisation: str | None) -> None:
-    """Refuse an algorithm whose claim does not hold, where something is to be promised."""
-    if normalisation == models.PRINTED:
-        raise SfumatoError(
-            f"normalisation {models.PRINTED} promises nothing, and this training is to promise something",
-            "give public-batch; or reproduce it by one run of `sfumato train` on public data, with one epsilon",
-        )
 
 
 def check_machine(machine: Machine) -> None:

@@ -14,7 +14,7 @@ from torch.nn import functional
 from sfumato import ClippedGradient, PrivacyPlan, SfumatoError, open_source
 from sfumato.models import create, normalised
 from sfumato.privacy import Gaussian, Poisson
-from sfumato.training.public import printed
+from studies import algorithm_1 as printed
 
 PLAN = PrivacyPlan(
     mechanism=Gaussian(noise_multiplier=1.0), population=64, participation=Poisson(batch_size=16), steps=3, delta=1e-5

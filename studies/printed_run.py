@@ -1,6 +1,6 @@
-"""`sfumato train --normalisation printed-2020`: a run of the printed algorithm on public data, without a promise.
+"""A run of the printed algorithm on public data, without a promise.
 
-It is public training whose steps are those of `printed`: batches drawn and noise added as the plan has it, in a
+It is public training whose steps are those of `algorithm_1`: batches drawn and noise added as the plan has it, in a
 directory that says what would be claimed and that it does not hold. The model file holds the paper's test phase, in
 which each image stands in a batch of its own with the public examples.
 """
@@ -35,9 +35,12 @@ from sfumato.training.parts.public_examples import PublicExamples, public_exampl
 from sfumato.training.preparation import beforehand
 from sfumato.training.preparation.start import Start
 from sfumato.training.public import pretraining
-from sfumato.training.public.printed import METHOD, WHY, clipped_sum
 from sfumato.training.run import PublicRun, execute
 from sfumato.training.scorer import Scorer
+from studies.algorithm_1 import METHOD, WHY, clipped_sum
+
+TEST_PHASE = "public-batch-joint"
+"""The normalisation of the model file: each image stands apart, in a batch of its own with the public examples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +77,7 @@ class PrintedJob(PublicJob):
 
     def in_test_phase(self) -> nn.Module:
         """The model as it is released."""
-        return models.normalised(copy.deepcopy(self.module), models.PRINTED, self.inputs)
+        return models.normalised(copy.deepcopy(self.module), TEST_PHASE, self.inputs)
 
     def released(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Weights (and the public examples) of the model as it is released; running statistics are none of them."""
@@ -132,7 +135,7 @@ def train(
 
     Args:
         source: must be public.
-        experiment: with normalisation printed-2020, and public_data.
+        experiment: with the normalisation `TEST_PHASE`, and public_data.
         directory: of the run; an unfinished one is resumed.
 
     **Guarantee.** None. Private data are refused.
@@ -147,11 +150,11 @@ def train(
         beforehand.check_experiment(experiment, spec)
     source = source if isinstance(source, Source) else read_source(source, progress)
     plain = {"views": 1, "shift": 0, "flip": False}
-    source.require_classes(f"normalisation {models.PRINTED}")
+    source.require_classes("the printed algorithm")
     if not source.public:
         raise SfumatoError(
-            f"normalisation {models.PRINTED} promises nothing, and this {source.kind} source is private",
-            "declare it public (`public=True`) if it is, or give another normalisation, such as public-batch",
+            f"the printed algorithm promises nothing, and this {source.kind} source is private",
+            "declare it public (`public=True`) if it is, or train by normalisation public-batch",
         )
     left_out = {name: value for name, value in plain.items() if getattr(experiment, name) is None}
     plan, settings, reasons = replace(experiment, **left_out).decide(source)
@@ -177,8 +180,8 @@ def train(
 
 def _check(plan: PrivacyPlan, settings: Settings) -> None:
     """Refuse what the paper has not."""
-    if settings.norms.normalisation != models.PRINTED:
-        raise SfumatoError(f"normalisation is {settings.norms.normalisation}", f"give {models.PRINTED}")
+    if settings.norms.normalisation != TEST_PHASE:
+        raise SfumatoError(f"normalisation is {settings.norms.normalisation}", f"give {TEST_PHASE}")
     odd = {
         "mechanism": not isinstance(plan.mechanism, Gaussian),
         "participation": not isinstance(plan.participation, Poisson),
@@ -193,6 +196,6 @@ def _check(plan: PrivacyPlan, settings: Settings) -> None:
     for name, is_odd in odd.items():
         if is_odd:
             raise SfumatoError(
-                f"{name} is not as in the algorithm that normalisation {models.PRINTED} reproduces",
+                f"{name} is not as in the printed algorithm",
                 "leave it out",
             )

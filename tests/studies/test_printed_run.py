@@ -5,21 +5,24 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from sfumato import RunKey, SfumatoError, load, models, open_source, train
+from sfumato import RunKey, SfumatoError, load, models, open_source
 from sfumato.experiment import Experiment
-from sfumato.experiment.settings import Settings
 from sfumato.randomness import NoiseState, Sampler
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
 from sfumato.training.preparation import recorded
-from sfumato.training.public import printed, printed_run
+from studies import algorithm_1 as printed
+from studies import printed_run
+from tests import unread
+from tests.unread import BUDGET, refused, spots
 
-CHOICES = {"model": "lenet-300-100,norm=batch", "normalisation": "printed-2020", "public_data": "digits"}
+CHOICES = {"model": "lenet-300-100,norm=batch", "normalisation": printed_run.TEST_PHASE, "public_data": "digits"}
 ASKED = Experiment(epsilon=3.0, batch_size=32, steps=6, public_examples=5, seed=4, learning_rate=0.5, **CHOICES)
 
 
@@ -105,8 +108,8 @@ def test_another_plan_does_not_go_on_with_it(digits, tmp_path, killed_at):
     ("choices", "refusal"),
     [
         ({"model": "lenet-300-100,norm=layer"}, "has no batch norm"),
-        ({"views": 2}, "views is not as in the algorithm"),
-        ({"mechanism": "tree"}, "mechanism is not as in the algorithm"),
+        ({"views": 2}, "views is not as in the printed algorithm"),
+        ({"mechanism": "tree"}, "mechanism is not as in the printed algorithm"),
         ({"normalisation": "group", "public_data": None, "public_examples": None}, "normalisation is group"),
     ],
 )
@@ -121,13 +124,27 @@ def test_private_data_are_refused(digits, tmp_path):
         trained(tmp_path / "run", replace(digits, public=False))
 
 
-def test_a_run_that_promises_something_refuses_it(digits, planned, tmp_path):
-    settings = Settings(learning_rate=1.0, public_examples=5, **CHOICES)
-    with pytest.raises(SfumatoError, match="promises nothing, and this training is to promise something"):
-        train(None, digits, planned, directory=tmp_path / "run", settings=settings, threads=1, device="cpu")
-    assert not (tmp_path / "run").exists()
-
-
 def test_the_source_may_be_spelt(tmp_path):
     done = trained(tmp_path / "run", "digits")
     assert open_source("digits", owner_key=bytes(32), public=True).classes == load(done.directory).classes
+
+
+CLAIMED = {"delta", "adjacency", "largest_batch"}
+"""What says what would be claimed, and need not move a weight."""
+
+
+def test_no_choice_is_taken_and_ignored(tmp_path, one_key):
+    (tmp_path / "spots").mkdir()
+    source = open_source(spots(tmp_path / "spots", 8), owner_key=bytes(32), public=True)
+    given = {"noise_multiplier": 1.0, "delta": 1e-3, "batch_size": 12, "steps": 3, "learning_rate": 0.5, "ema": 0.0}
+
+    def printed(source, place, **choices):
+        asked = given | CHOICES | {"seed": 1} | choices
+        asked |= {"noise_multiplier": None} if "epsilon" in choices else {}
+        printed_run.train(source, Experiment(**asked), directory=place, device="cpu", threads=1)
+
+    changed = {name: value for name, value in (unread.CHOICES | BUDGET).items() if name != "public_data"}
+    found = refused(partial(printed, source), changed, tmp_path, recorded=CLAIMED)
+    assert len(found) < 0.8 * len(changed)
+    with pytest.raises(SfumatoError, match="the plan does not go by time"):
+        printed(source, tmp_path / "clock", start="5", period="2")
