@@ -155,10 +155,10 @@ class Smaller(Trial):
         found = super().decided(source)
         return found._replace(plan=simulated(found.plan, self.simulate))
 
-    def prepared(self, decided: Any, source: Source, start: Start, *, budget: str | None = None) -> PrivateJob:
+    def prepared(self, decided: Any, source: Source, start: Start, **options: Any) -> PrivateJob:
         """Its record says what it simulates."""
         start = replace(start, request={**start.context.request, "simulates": self.simulate})
-        return super().prepared(decided, source, start, budget=budget)
+        return super().prepared(decided, source, start, **options)
 
 
 def _at(shared: Shared, factor: int) -> Shared:
