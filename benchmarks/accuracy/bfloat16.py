@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 
 from benchmarks import RESULTS
 from sfumato import EMA, ClippedGradient, Noise, PrivacyPlan, PrivateStep, RunKey, Sampler, _devices, models
+from sfumato.training.step import descend
 
 RESULT = RESULTS / "bfloat16.json"
 EPSILON, DELTA, SEEDS = 3.0, 1e-5, (1, 2, 3, 4, 5)
@@ -96,9 +97,7 @@ def accuracy(problem: Problem, seed: int, precision: str, known: tuple[Part, Par
         rows = torch.from_numpy(sampler.draw(step)).split(MICRO_BATCH)
         with _devices.computing("cpu", precision):
             released = take(step, [(inputs[some], targets[some]) for some in rows])
-        for name, value in released.items():
-            weights[name].grad = value
-        optimizer.step()
+        descend(optimizer, weights, released)
         average = averaging.update(average, weights, step)
     with torch.no_grad():
         for name, value in average.items():

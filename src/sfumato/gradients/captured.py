@@ -23,6 +23,7 @@ from sfumato import _devices
 from sfumato.gradients.checks.synthetic import Examples, repeated
 from sfumato.gradients.examples import each, tensors
 from sfumato.gradients.sums import ClippedSum
+from sfumato.gradients.walk import named_tensors
 
 FIRST_CALLS = 3
 """Calls of a kind before it is recorded: what is found out about a model is so by then."""
@@ -49,10 +50,10 @@ class Captures:
     **Guarantee.** A graph does the same operations as the call it was recorded from, on the batch and the weights of
     now: norms, factors and sum come from the same kernels, so its terms obey the bound C if those of the call do. It
     is used only if, on made-up examples, it gives the same bits as a call without it (where torch is not told to be
-    deterministic: the same numbers but for rounding); and only while batches have the
-    same shapes and types, the model the same modes, and parameters and buffers the same addresses. Memory from
-    elsewhere that it reads is kept as long as it is. What it cannot notice is a model or a loss that comes to compute
-    something else through a number or a branch of Python: it goes on as it was recorded.
+    deterministic: the same numbers but for rounding); and only while batches have the same shapes and types, the model
+    the same modes, and parameters and buffers the same addresses. Memory from elsewhere that it reads is kept as long
+    as it is. What it cannot notice is a model or a loss that comes to compute something else through a number or a
+    branch of Python: it goes on as it was recorded.
     """
 
     model: nn.Module
@@ -78,47 +79,51 @@ class Captures:
             compute: without a question to the device.
         """
         first = tensors(batch)[0]
+        if not _devices.can_capture(first.device):
+            return compute(batch, weights)
         kind = (kind, len(first), weights is None, _modes(first.device))
         if (places := self._addresses()) != self._places:  # what graphs read is the model's no longer
             self._places = places
             self._graphs.clear()
-        if kind not in self._graphs and not self._failed and _devices.can_capture(first.device):
+        if kind not in self._graphs and not self._failed:
             self._calls[kind] += 1
             if self._calls[kind] > FIRST_CALLS and len(self._graphs) < MOST_GRAPHS:
-                self._record(kind, batch, weights, made_up, compute)
+                own = repeated(made_up, len(first)), None if weights is None else torch.ones_like(weights)
+                self._record(kind, own, compute, first.device)
         graph = self._graphs.get(kind)
         return compute(batch, weights) if graph is None else graph(batch, weights)
 
     def _record(
         self,
         kind: tuple,
-        batch: Examples,
-        weights: Tensor | None,
-        made_up: Examples,
+        own: tuple[Examples, Tensor | None],
         compute: Callable[[Examples, Tensor | None], Sums],
+        device: torch.device,
     ) -> None:
-        """The graph for such a batch; a warning where there can be none."""
-        device = tensors(batch)[0].device
-        own = repeated(made_up, len(tensors(batch)[0]))
-        own_weights = None if weights is None else torch.ones_like(weights)
+        """The graph for such a batch; a warning where there can be none.
+
+        Args:
+            own: a made-up batch and its weights, whose tensors the graph reads from then on.
+        """
         outside = _Outside()
 
         def recorded() -> Sums:
             self.forget()
             with outside:
-                return compute(own, own_weights)
+                return compute(*own)
 
         def apart() -> Sums:
             self.forget()
-            return _copied(compute(own, own_weights))
+            return _copied(compute(*own))
 
         try:
             with self._same_randomness(device):
                 expected = _devices.on_another_stream(apart, device)
-            recording, outputs = _devices.captured(recorded, device, beside=self._recordings())
-            graph = _Graph(own, own_weights, outputs, recording, tuple(outside.read.values()))
+            others = [graph.recording for graph in self._graphs.values()]
+            recording, outputs = _devices.captured(recorded, device, beside=others)
+            graph = _Graph(*own, outputs, recording, tuple(outside.read.values()))
             with self._same_randomness(device):
-                found = graph(own, own_weights)
+                found = graph(*own)
             reason = _difference(found, expected)
             if not reason:
                 self._graphs[kind] = graph
@@ -135,9 +140,6 @@ class Captures:
                 stacklevel=2,
             )
 
-    def _recordings(self) -> list[Any]:
-        return [graph.recording for graph in self._graphs.values()]
-
     @contextmanager
     def _same_randomness(self, device: torch.device) -> Iterator[None]:
         """Within, a model that draws from torch's generators draws the same numbers each time."""
@@ -146,7 +148,7 @@ class Captures:
             yield
 
     def _addresses(self) -> tuple[int, ...]:
-        return tuple(each.data_ptr() for each in (*self.model.parameters(), *self.model.buffers()))
+        return tuple(tensor.data_ptr() for _, tensor in named_tensors(self.model))
 
 
 @dataclass(eq=False)

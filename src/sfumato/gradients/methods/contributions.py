@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 
 from sfumato.gradients import clipping
 from sfumato.gradients.methods.derived import Operand, Operands
+from sfumato.gradients.methods.layout import members
 from sfumato.gradients.methods.row_forms import RowForm
 from sfumato.gradients.sites import token_gram
 from sfumato.gradients.sites.forms import Held, Kept, certified, together, with_hard_kept
@@ -247,17 +246,16 @@ def bounds(parts: list[OfRows], *, asking: bool = False) -> Tensor:
     of_ones, of_own, of_both = torch.cat([form.numbers.quadratic[:, form.rows] for form in forms], dim=1)
     change = ones.square() * of_ones + own.square() * of_own + ones * own * of_both
     slope = (2 * of_own * own).abs() + (of_both * ones).abs() + of_own.abs() * doubt
-    members = _members(tuple(form.rows.stop - form.rows.start for form in forms), ones.device)
-    change, unsure = (torch.stack([change, slope * doubt]) @ members).unbind()
+    of_rows = members(tuple(form.rows.stop - form.rows.start for form in forms), ones.device)
+    change, unsure = (torch.stack([change, slope * doubt]) @ of_rows).unbind()
     direct, felt = (torch.stack([getattr(one, name) for one in found], 1) for name in ("squares", "rounding"))
     dtypes = [part.operand.tensor.dtype for part in parts]
     squares = (direct + change).clamp_min(0)
     upper = squares + 4 * felt * (torch.maximum(direct, squares).sqrt() + felt) + unsure
     bound = upper.sqrt() * constants(tuple(1 + _FORM_ROUNDING[dtype] for dtype in dtypes), ones.device) + felt
     # Without what the norms of rows were given for their rounding, which counts for more where terms cancel.
-    least = (
-        squares - constants(tuple(clipping.margin(dtype, ones.device) for dtype in dtypes), ones.device) * direct
-    ).clamp_min(0)
+    margins = constants(tuple(clipping.margin(dtype, ones.device) for dtype in dtypes), ones.device)
+    least = (squares - margins * direct).clamp_min(0)
     most = constants(tuple(1 + 1.8 * part.tolerance for part in parts), ones.device)
     certain = (bound <= most * least.sqrt()) | (felt == 0)
     hard = ~certain.t()
@@ -266,12 +264,6 @@ def bounds(parts: list[OfRows], *, asking: bool = False) -> Tensor:
         hard |= ~torch.stack(list(unproven.values())).all()
     squares = bound.square_().t().masked_fill(hard, torch.inf)
     return with_hard_kept(squares, hard, parts) if asking else squares
-
-
-@lru_cache(maxsize=64)
-def _members(sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """(sum of sizes, S) float64: 1 where a row belongs to a function, or 0."""
-    return torch.block_diag(*(torch.ones(size, 1, dtype=torch.float64) for size in sizes)).to(device)
 
 
 def contributions(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 
 import torch
@@ -14,6 +15,12 @@ _MOST, _PADDED = 1 << 23, 2
 _NEAR = 1 << 17
 
 
+@lru_cache(maxsize=64)
+def members(counts: tuple[int, ...], device: torch.device) -> Tensor:
+    """(n, matrices) float64, of matrices of so many rows each: 1 where one of all n rows belongs to a matrix, or 0."""
+    return torch.block_diag(*(torch.ones(count, 1, dtype=torch.float64) for count in counts)).to(device)
+
+
 class Layout:
     """How matrices (n_i, w_i) stand in one (n, w), with zeros behind shorter rows.
 
@@ -21,7 +28,7 @@ class Layout:
         shape: n and w.
         rows: for each matrix, where its rows are.
         widths: (n,) float64, of each row.
-        members: (n, matrices) float64, 1 where a row belongs to a matrix, or 0.
+        members: (n, matrices) float64: see `members`.
         beyond: (n, w) bool, where the zeros are; None where there are none.
     """
 
@@ -32,7 +39,7 @@ class Layout:
         widths = torch.tensor([width for rows, width in shapes for _ in range(rows)])
         beyond = torch.arange(self.shape[1]) >= widths[:, None]
         self.widths = widths.double().to(device)
-        self.members = torch.block_diag(*(torch.ones(rows, 1, dtype=torch.float64) for rows in counts)).to(device)
+        self.members = members(tuple(counts), device)
         self.beyond = beyond.to(device) if bool(beyond.any()) else None
         if self.beyond is not None:
             back = (~beyond.flatten()).nonzero()[:, 0]
