@@ -77,7 +77,7 @@ def test_imports_point_down():
 def test_the_package_does_not_know_the_studies():
     assert not [
         path
-        for path in PACKAGE.rglob("*.py*")
+        for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyi")]
         if re.search(r"^\s*(from|import) studies", path.read_text("utf-8"), re.M)
     ]
 
