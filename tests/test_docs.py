@@ -19,6 +19,7 @@ from sfumato.data.kinds import KINDS
 from sfumato.data.readers.zoo import IN_ARRAYS
 from sfumato.runs import directory
 from studies import command
+from tests import reference_page
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -133,8 +134,17 @@ def test_python_blocks_run_one_after_the_other(path: Path, tmp_path: Path, monke
 def test_the_reference_documents_each_option_of_each_verb_and_no_other(verb: str):
     rows = re.findall(r"^\| `(--[a-z-]+)` \|", section(verb), re.MULTILINE)
     assert len(rows) == len(set(rows))
-    inherited = options_of(load("train")) if verb == "sweep" else set()
-    assert set(rows) <= options_of(load(verb)) <= set(rows) | inherited
+    shared = re.findall(r"^As in \[`train`\]\(#sfumato-train\): (.*)\.$", section(verb), re.MULTILINE)
+    named = {*re.findall(r"`(--[a-z-]+)`", " ".join(shared))}
+    like_train = options_of(load("train")) if verb in reference_page.LIKE_TRAIN else set()
+    assert named.isdisjoint(rows)
+    assert named | set(rows) <= options_of(load(verb)) <= named | set(rows) | like_train
+
+
+def test_the_reference_is_written_anew():
+    """`python -m tests.reference_page` writes its tables."""
+    assert reference_page.written(REFERENCE) == REFERENCE
+    assert reference_page.written(REFERENCE.replace("| `--delta` |", "| `--gamma` |")) == REFERENCE
 
 
 @each_page
@@ -152,7 +162,7 @@ def test_the_reference_lists_verbs_sources_models_files_and_names():
     for name, kind in KINDS.items():
         assert f"| `{name}` |" in REFERENCE or f"| `{name}:{kind.argument}` |" in REFERENCE
     for name in (*models.NAMES, *optim.NAMES, *optim.SCHEDULES):
-        assert f"`{name}`" in REFERENCE, name
+        assert re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", REFERENCE), name
     for name in IN_ARRAYS:
         assert name in REFERENCE, name
     files = {value for name, value in vars(directory).items() if name.isupper() and isinstance(value, str)}

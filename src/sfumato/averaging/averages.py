@@ -17,17 +17,18 @@ class Averages:
     """What is averaged over the steps, and whether gradients are taken at it (`EMA`, `LastMean`, `TrainingOver`)."""
 
     ema: float = choice(0.9999)
-    """Decay of the weights' moving average; 0 keeps the last weights."""
+    """Decay of the exponential moving average of the weights. 0 releases the last weights."""
     ema_form: str = choice("warm-up", "warm-up|constant", "warm-up")
-    """warm-up for a decay of at most (1 + t) / (10 + t) at step t, constant for the same decay in all steps."""
+    """warm-up: the decay is at most (1 + t) / (10 + t) at step t. constant: it is the same in all steps."""
     aggregate: str | None = choice(None, "ema|uta", "none")
-    """Take gradients at an average of the weights so far: that of --ema, or the mean of the last ones (uta)."""
+    """Compute gradients at an average of the weights so far: the moving average (ema), or the mean of the last ones
+    (uta), which is then released."""
     aggregate_from: int = choice(0, "STEP", "0")
-    """From which step on."""
+    """First step that does so."""
     aggregate_last: int | None = choice(None, "K", "5")
-    """Of uta: how many of the last weights; so many copies of what is trained are kept."""
+    """For uta: number of last weights to average. Needs memory for that many copies of the trained weights."""
     aggregate_restart: bool | None = choice(None, "True|False", "True with uta")
-    """Whether a step starts at the average too, instead of at the last weights."""
+    """Whether each update starts from the average too, instead of from the last weights."""
 
     def __post_init__(self) -> None:
         if self.aggregate is None:

@@ -45,15 +45,15 @@ class Labels:
     """What may be true of a record."""
 
     classes: tuple[str, ...] | None = fact("NAME [NAME ...]", "read from the data")
-    """Class names, declared."""
+    """Class names, declared, in the order of the labels."""
     label_columns: tuple[str, ...] | None = fact(
         "NAME [NAME ...]",
-        "one label for each image",
+        "one label per image",
         only="`label_columns` are for csv:, npz:, parquet: and webdataset:",
         remedy="leave them out, or write a table",
     )
-    """Several labels, of which none, one or many are true of an image: a table's columns of 0 and 1 in place of label,
-    or the columns of an archive's y."""
+    """Columns of 0 and 1 of a table, or of an archive's y, for images with several labels: none, one or many may be
+    true."""
 
     def checked(self) -> Labels:
         """With both as tuples."""
@@ -69,15 +69,16 @@ class Pixels:
     """To what images are brought, and which of their values are black and white."""
 
     size: int | None = fact("PIXELS", "read from the data", of="images")
-    """Side of the images, declared; others are resized."""
+    """Height and width of the images in pixels, declared. Images of other sizes are resized."""
     channels: int | None = fact(of="images")
-    """1 for grey, 3 for colour, declared."""
-    bit_depth: int | None = fact("BITS", "images of 16 bits are refused", of="images", called="bit_depth or window")
-    """How many bits images of 16 bits use, declared: 12 where white is 4095; larger values are refused."""
+    """1 for greyscale, 3 for colour, declared."""
+    bit_depth: int | None = fact("BITS", "16-bit images are refused", of="images", called="bit_depth or window")
+    """Number of bits that 16-bit images use, declared: 12 if white is 4095. Larger values are refused."""
     window: tuple[int, int] | None = fact(
-        "LOW,HIGH", "images of 16 bits are refused", of="images", called="bit_depth or window"
+        "LOW,HIGH", "16-bit images are refused", of="images", called="bit_depth or window"
     )
-    """Or what of them becomes black and what white, declared: -160,240 for soft tissue in Hounsfield units."""
+    """Alternatively, the values that become black and white, declared: -160,240 shows soft tissue in Hounsfield
+    units."""
 
     def checked(self) -> Pixels:
         """As they are."""
@@ -103,9 +104,9 @@ class Loading:
     """Where files lie, and how they are read and split."""
 
     root: str | None = fact("PATH")
-    """Where torchvision's data sets are."""
+    """Folder of torchvision's data sets."""
     download: bool = fact("", otherwise=False)
-    """Let torchvision download the data set."""
+    """Let torchvision download a missing data set."""
     path_column: str | None = fact(
         "NAME",
         "path",
@@ -113,7 +114,7 @@ class Loading:
         only="`path_column` is for csv:",
         remedy="leave it out",
     )
-    """Which column of a table holds the images' paths."""
+    """Column of a table with the image paths."""
     label_column: str | None = fact(
         "NAME",
         "label",
@@ -121,7 +122,7 @@ class Loading:
         only="`label_column` is for csv:, parquet: and hf:",
         remedy="leave it out, or give a table",
     )
-    """Which column of a table holds the classes."""
+    """Column of a table with the classes."""
     user_column: str | None = fact(
         "NAME",
         "user",
@@ -129,14 +130,14 @@ class Loading:
         only="`user_column` is for csv:, parquet: and hf:",
         remedy="leave it out, or give a table",
     )
-    """Which column of a table says whose image each one is."""
+    """Column of a table that says whose record each one is."""
     test_fraction: float | None = fact("SHARE", "0.2")
-    """Share of the test part where a source has none of its own."""
+    """Share of the test part, if the source has none of its own."""
     skip_unreadable: bool = fact(
         "", otherwise=False, only="`skip_unreadable` is for folder:, parquet: and webdataset:", remedy="leave it out"
     )
-    """Leave files of a folder, or records in shards, out from which no image can be read, instead of refusing them all;
-    how many they are is not covered by the promise."""
+    """Skip images that cannot be read (empty, broken or truncated), instead of refusing the source. How many there are
+    is not covered by the promise."""
 
     def checked(self) -> Loading:
         """With the share of the test part, and columns' names in their composed form."""
@@ -187,16 +188,16 @@ class People:
 
     user_from: str | None = fact(
         "class|folder|dicom|REGEX",
-        "a folder does not say whose images it holds",
+        "the user column, if there is one",
         of="images",
         only="`user_from={}` is for folder:",
         remedy="leave it out: a table has a column user, an archive the arrays users_train and users_test",
     )
-    """Whose image each one is: class where each class is one user (PATH/PERSON/IMAGE, also in a table or an archive),
-    folder for PATH/CLASS/USER/IMAGE, or a regular expression that is looked for in a file's name, such as
+    """How to find the person behind each image. class: every class is one person. folder: the layout is
+    PATH/CLASS/USER/IMAGE. dicom: the patient identifier. Or a regular expression for file names, such as
     'patient-([0-9]+)_'."""
     users: int | None = fact("NUMBER", "counted in the data")
-    """How many users the training part has, declared."""
+    """Number of users in the training part, declared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,13 +205,14 @@ class Texts:
     """Where texts stand, and how they become numbers (`Tokens`)."""
 
     text_column: tuple[str, ...] | None = fact("NAME [NAME ...]", "text", of="texts")
-    """Which columns of a table hold its texts, put together; other tables are of images."""
+    """Columns of a table that hold texts, joined by a space. Without them a table is one of images."""
     length: int | None = fact("WORDS", "64", of="texts")
-    """How many words of each text are read, declared; shorter texts are filled up."""
+    """Number of words read from each text, declared. Shorter texts are padded."""
     vocabulary: int | None = fact("NUMBER", "8192", of="texts")
-    """How many numbers words may have, declared: of texts they are hashed to these, and numbers lie below it."""
+    """Number of word identifiers, declared. Words are hashed to them. If texts are already numbers, all must be
+    smaller."""
     words: str | tuple[str, ...] | None = fact("PATH", "words are hashed", of="texts", given_as="str")
-    """A file of public words, one a line, in place of hashing; others are unknown."""
+    """File of public words, one per line, used instead of hashing. All other words count as unknown."""
 
     def checked(self) -> Texts:
         """With names and words as tuples."""

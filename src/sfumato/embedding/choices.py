@@ -77,11 +77,11 @@ class BudgetOfRounds(Budget):
     """What a plan is made of, where its steps are rounds and users are drawn."""
 
     batch_size: int | None = left_out("B", "256, and at most a quarter of them")
-    """Expected number of users in a round; of groups, where these are fixed."""
+    """B, the expected number of users in a round; of groups, with --grouping fixed."""
     steps: int | None = left_out("T", "200")
-    """Number of rounds."""
+    """T, the number of rounds."""
     max_norm: float | None = left_out(by_default="1")
-    """C, the norm to which each client's update is clipped; where it follows a quantile, that of the first round."""
+    """C, the norm to which each client's update is clipped. With --quantile, that of the first round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,46 +90,48 @@ class ClientChoices:
 
     method: str | None = left_out(
         "fedemb|fedavg|dpsgd|whiten|untrained|central|fedemb-noiseless|fedavg-noiseless",
-        "by the number of users; fedemb where a network or a round is chosen",
+        "by the number of users; fedemb if a network, rounds or clients are chosen",
     )
-    """A head of its own in each client (fedemb, Xu et al. 2022), one that is summed and noised too (fedavg), the mean
-    gradient of each user in place of clients (dpsgd), or a linear map of fixed public features, measured in one step
-    (whiten); for few people those features alone, without any private data (untrained). On public data alone and with
-    no promise: without clients and clipping (central), or the first two with all but the noise (fedemb-noiseless,
-    fedavg-noiseless)."""
+    """fedemb: virtual clients that each train a head of their own (Xu et al. 2022). fedavg: one head, which is summed
+    and noised too. dpsgd: the mean gradient of each user. whiten: a linear map of fixed public features, measured in
+    one step. untrained: those features alone, without private data. On public data and without a promise: central (no
+    clients, no clipping), fedemb-noiseless and fedavg-noiseless."""
     clients: int | None = left_out(by_default="an eighth of the users in a round")
-    """m, virtual clients in each round."""
+    """m, the number of virtual clients in each round."""
     grouping: str | None = left_out("random|even|group|fixed", "random")
-    """Who shares a client: anybody, by a secret draw in each round; users of one group; or fixed groups, one client
-    for each, which are drawn as wholes."""
+    """Which users share a client: a secret random draw in each round (random), equal numbers of users (even, with
+    zero-out adjacency), users of one group (group), or fixed groups that are sampled as a whole (fixed)."""
     per_user: int | None = left_out(by_default="all")
-    """G, the most records of each user that are kept."""
+    """G, the most records kept of each user."""
     client_rate: float | None = left_out(by_default="0.005")
     """Learning rate of the backbone in a client."""
     client_momentum: float | None = left_out(by_default="0.9")
     """Momentum in a client."""
     head_scale: float | None = left_out(by_default="1 for prototypes, 100 for random rows")
-    """Learning rate of a client's head, in units of the backbone's."""
+    """Learning rate of a client's head, relative to the backbone's."""
     client_epochs: int | None = left_out(by_default="1")
-    """How often a client sees each of its records."""
+    """Number of passes of a client over its records."""
     client_batch_size: int | None = left_out(by_default="32")
-    """Records in a client's step."""
+    """Number of records in a client's step."""
     client_examples: int | None = left_out(by_default="2048")
-    """How many records a client sees at most, over all epochs."""
+    """Most records that a client uses, over all epochs."""
     shuffle_buffer: int | None = left_out(by_default="all")
-    """How many of a client's records wait to be drawn from."""
+    """Size of the buffer that a client's records are shuffled in. 0 keeps their order."""
     client_loss: str | None = left_out("softmax|binary|triplet|triplet-hard", "softmax")
-    """softmax over the classes present, or a loss of pairs or triplets within a batch, without a head."""
+    """softmax over the classes present in a client; or binary, triplet or triplet-hard within a batch, without a
+    head."""
     client_head: str | None = left_out("random|prototype", "prototype, where clients have heads of their own")
-    """What a client's head begins at: random rows, as in the paper; or the mean direction of each class of its own."""
+    """How a client's head starts: with random rows, as in the paper, or with the mean direction of each of its classes
+    (prototype)."""
     client_temperature: float | None = left_out(by_default="0.125 for prototypes, else none")
-    """What cosines of embedding and head are divided by to give logits; without one these are plain products."""
+    """Divisor of the cosine similarities that gives logits. Without one, logits are plain inner products."""
     reconstruction_steps: int | None = left_out(by_default="0")
-    """So many of a client's steps train its head alone, and the others the backbone alone."""
+    """Number of a client's first steps that train its head alone. The others then train the backbone alone. With 0 all
+    steps train both."""
     quantile: float | None = left_out(by_default="the norm is fixed")
-    """Let the clipping norm follow this quantile of the updates' norms."""
+    """Adapt the clipping norm to this quantile of the norms of the updates."""
     far: float | None = left_out(by_default="0.001")
-    """At which false accept rate recall is measured."""
+    """False accept rate at which recall is measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,22 +143,23 @@ class ServerChoices(
     """The model, and what the server does with the sum of updates."""
 
     model: str | None = left_out("NAME")
-    """lenet, mobilenet-v2, resnet-50, wrn-DEPTH-WIDTH, timm:NAME, or package:function; its last layer gives the
-    embedding."""
+    """lenet, mobilenet-v2, resnet-50, wrn-DEPTH-WIDTH, timm:NAME, or package:function for one of your own. Its last
+    layer gives the embedding."""
     dimension: int | None = left_out(by_default="128, and 512 on fixed features")
-    """D, of the embedding."""
-    pretrained_weights: str | None = left_out("ema|last", "those that the run has released")
-    """Of a run without privacy that has averaged its weights: the averaged ones (ema), or the last ones."""
+    """D, the dimension of the embedding."""
+    pretrained_weights: str | None = left_out("ema|last", "those that the run released")
+    """Which weights of a run without privacy to start from: averaged (ema) or last."""
     trainable: tuple[str, ...] | None = left_out("NAME [NAME ...]", "all")
-    """What is trained: all, norm, first, or patterns of parameter names."""
+    """What is trained: all, classifier (the layer that gives the embedding), norm, first, or patterns of parameter
+    names."""
     optimizer: str | None = left_out("NAME", "momentum; with dpsgd as in train")
     """sgd, momentum, adam, adamw or lamb."""
     learning_rate: float | None = left_out(by_default="0.02 for each round's mean update; with dpsgd as in train")
-    """Step size of the server."""
+    """Step size of the server, applied to the mean update of a round."""
     warmup: int | None = left_out(by_default="0")
-    """Rounds of linear warm-up."""
+    """Number of rounds of linear warm-up."""
     ema: float | None = left_out(by_default="0; with dpsgd 0.9999, as in train")
-    """Decay of the weights' moving average; 0 keeps the last weights."""
+    """Decay of the exponential moving average of the weights. 0 releases the last weights."""
 
 
 @dataclass(frozen=True, kw_only=True)

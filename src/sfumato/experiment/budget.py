@@ -19,21 +19,23 @@ class Budget:
     """What a plan is made of, and by what clock it goes, as far as they are asked for."""
 
     epsilon: float | None = left_out("EPSILON", "3")
-    """The privacy budget."""
-    delta: float | None = left_out("DELTA", "at most 1e-5 and 1/(10 N)")
-    """The chance at which the bound may fail."""
+    """Privacy budget."""
+    delta: float | None = left_out("DELTA", "a power of ten, at most 1e-5 and 1/(10 N)")
+    """Probability with which the epsilon bound may fail."""
     noise_multiplier: float | None = left_out("SIGMA", "the least that meets epsilon")
-    """Standard deviation of the noise over the clipping norm."""
+    """Standard deviation of the noise divided by the clipping norm."""
     batch_size: int | None = left_out("B")
-    """Expected number of examples in a step, of users where these are drawn; as many as N means full-batch steps."""
+    """B, the expected number of examples in a step, or of users if users are sampled. N means full-batch steps."""
     steps: int | None = left_out("T")
     """Number of training steps."""
     max_norm: float | None = left_out(by_default="1")
     """C, the norm to which the gradient of each example, or of each user, is clipped."""
     start: str | None = left_out("TIME", "")
-    """When step 0 begins, where each record's own time stamp decides its step: 2026-01-31, or a number."""
+    """When step 0 begins, if each record's time stamp decides its step: a date such as 2026-01-31, or a number.
+    Declared."""
     period: str | None = left_out("DURATION", "")
-    """How much time each step then covers: a number of weeks, days, hours, minutes or seconds, such as 1d, 12h, 30m."""
+    """The time that each step then covers: weeks, days, hours, minutes or seconds, such as 1d, 12h or 30m, or a number.
+    Declared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +43,8 @@ class Pair(asked(requested.Pair, without=requested.OF_PARTICIPATIONS["drifting"]
     """Participation and mechanism, as far as they are asked for."""
 
     participation: str | None = left_out("poisson|full-batch|fixed-order|cyclic|truncated")
-    """Who takes part in a step: drawn anew (poisson, truncated), all, bins in turn, or drawn from groups in turn."""
+    """Who takes part in a step: a Poisson sample, all (full-batch), fixed batches in turn (fixed-order), a sample of
+    one group after the other (cyclic), or a Poisson sample cut at a fixed size (truncated)."""
 
     def request(
         self, examples: int, *, momentum: float = 0.0, schedule: str | None = None, warmup: int | None = None
@@ -62,11 +65,11 @@ class Units:
     """What one promise covers, as far as it is asked for."""
 
     unit: str | None = left_out("example|user", "example")
-    """What one promise covers: each single record (example), or all that is kept of each person (user)."""
-    per_user: int | None = left_out("G", "by rule; all, where users are drawn")
-    """Of users: how many records of each are kept at most."""
-    drawn: str | None = left_out("examples|users", "the one with less noise over the signal")
-    """Of users: what takes part in a step by itself, each of their records or each user with all that is kept."""
+    """What one promise covers: each single record (example), or each person with all of their records (user)."""
+    per_user: int | None = left_out("G", "as many as a user has on average, rounded up; all, with --drawn users")
+    """G, for --unit user: the most records kept of each user."""
+    drawn: str | None = left_out("examples|users", "whichever has less noise relative to the signal")
+    """For --unit user: what is sampled in each step, single records (examples) or whole users."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +77,9 @@ class NoiseMade:
     """How noise is made, as far as it is asked for."""
 
     noise: str | None = left_out("standard|secure", "standard")
-    """Drawn and added as floating-point numbers (standard); or exactly, on a public grid, by a cryptographic generator,
-    so that the promise holds for the numbers that a machine really computes (secure)."""
+    """How noise is drawn and added: as floating-point numbers (standard), or exactly on a public grid by a
+    cryptographic generator (secure), so that the guarantee also covers rounding. secure needs independent noise and a
+    fixed clipping norm."""
 
 
 def rates_of(schedule: str | None, warmup: int | None) -> Callable[[int], tuple[float, ...]] | None:

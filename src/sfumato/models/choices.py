@@ -17,17 +17,19 @@ class Network:
 
     model: str = choice(metavar="NAME")
     """dictionary, scattering, lenet5, lenet, cnn, linear, mobilenet-v2, resnet-50, wrn-DEPTH-WIDTH, nf-resnet-DEPTH,
-    timm:NAME, or package:function; head for features; options follow after commas, as in wrn-16-4,norm=none."""
+    timm:NAME, or package:function for one of your own; head for features. Options follow after commas, as in
+    wrn-16-4,norm=none."""
     pretrained: str | None = choice(None, "PATH", "")
-    """Initial weights, from public data: a run directory, a safetensors file, or the word timm."""
-    pretrained_weights: str | None = choice(None, "ema|last", "those that the run has released")
-    """Of a run of sfumato pretrain that has averaged its weights: the averaged ones (ema), or the last ones."""
+    """Initial weights from public data: a run directory, which also sets model and image size, a safetensors file, or
+    the word timm."""
+    pretrained_weights: str | None = choice(None, "ema|last", "those that the run released")
+    """Which weights of a run of sfumato pretrain to start from: averaged (ema) or last."""
     head: str = choice("new", "new|pretrained", "new")
-    """On pre-trained weights: new for a classifier of zeros, pretrained for the one that they bring."""
-    head_deviation: float | None = choice(None, by_default="0 on pre-trained weights")
-    """Standard deviation of a new classifier's first weights."""
-    head_bias: float | None = choice(None, by_default="0 on pre-trained weights")
-    """What a new classifier's biases begin with; -10 for the sigmoid loss in Mehta et al. 2022."""
+    """With pre-trained weights: start with a classifier of zeros (new) or with the one they include (pretrained)."""
+    head_deviation: float | None = choice(None, by_default="0 with pre-trained weights, else the model's own")
+    """Standard deviation of the Gaussian that a new classifier's weights are drawn from."""
+    head_bias: float | None = choice(None, by_default="0 with pre-trained weights, else the model's own")
+    """Initial biases of a new classifier. Mehta et al. 2022 use -10 with the sigmoid loss."""
 
     def __post_init__(self) -> None:
         from sfumato.models import HEADS
@@ -64,15 +66,16 @@ class Objective:
     """The loss, and how much examples of each class count in it."""
 
     loss: str = choice("softmax", "softmax|sigmoid|multilabel", "softmax; multilabel for --label-columns")
-    """softmax, or sigmoid for one yes-or-no question per class; multilabel for images with several labels."""
+    """softmax (cross-entropy), sigmoid (one binary question per class), or multilabel for images with several
+    labels."""
     class_prevalence: Mapping[str, float] | None = choice(
         None,
         "NAME=SHARE [NAME=SHARE ...]",
-        "all classes weigh alike",
+        "all examples weigh the same",
         given_as="tuple[str, ...]",
     )
-    """Each class's share, declared: its examples weigh the less the more frequent it is. Of several labels the share of
-    images that each is true of: the more frequent answer to it weighs less."""
+    """Share of each class in the training data, declared, not counted: examples of class c weigh min p / p_c. With
+    several labels, the share of images that have each label: the more frequent answer weighs less."""
 
     def __post_init__(self) -> None:
         from sfumato.models import shares
@@ -88,12 +91,13 @@ class Norms:
     """What stands in the place of the model's normalisation layers."""
 
     normalisation: str | None = choice(None, "NAME", "as the model has it")
-    """public-batch, public-batch-own, public-batch-joint, public-batch-through, frozen-batch, lsuv, group, layer,
-    instance, weight-standardised or none, in the place of the model's own."""
+    """Replacement for the model's normalisation layers: public-batch, public-batch-own, public-batch-joint,
+    public-batch-through, frozen-batch, lsuv, group, layer, instance, weight-standardised or none."""
     public_data: str | None = choice(None, "SOURCE", "")
-    """A public source, whose examples give batch norm its statistics; a private record among them is left out."""
+    """Public source of the examples that give batch norm its statistics. They are stored in the model file; private
+    records among them are left out."""
     public_examples: int = choice(PUBLIC_EXAMPLES, "M", "128")
-    """How many of its training examples are taken, by a public draw."""
+    """M, the number of its training examples to use, drawn by a public rule."""
 
     def __post_init__(self) -> None:
         from sfumato.models import KINDS, PUBLIC

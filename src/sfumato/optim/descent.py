@@ -19,21 +19,22 @@ class Descent:
     """
 
     pretrained_rate: float = choice(1.0, by_default="1")
-    """By what the learning rate of all layers but the classifier is multiplied."""
+    """Factor on the learning rate of all layers except the classifier."""
     trainable: tuple[str, ...] = choice((), "NAME [NAME ...]", "all")
-    """What is trained: all, classifier, norm, first, or patterns of parameter names."""
+    """What is trained: all, classifier, norm (normalisation layers), first (the first convolution), or patterns of
+    parameter names such as blocks.3.*; several may be given."""
     optimizer: str = choice("momentum", "NAME")
     """sgd, momentum, adam, adamw or lamb."""
     learning_rate: float = choice()
-    """Step size; in private training gradients are divided by the clipping norm."""
+    """Step size. Private gradients are divided by the clipping norm first. For lamb, relative to each tensor's norm."""
     momentum: float = choice(0.9, by_default="0.9")
-    """Heavy-ball coefficient, or the first beta of the Adam family."""
+    """Heavy-ball coefficient, or beta1 of the Adam family."""
     weight_decay: float = choice(0.0, by_default="0")
-    """L2 coefficient."""
+    """L2 coefficient, decoupled for adamw."""
     schedule: str = choice("constant", "NAME", "constant")
-    """constant, cosine, linear or step."""
+    """Learning rate schedule: constant, cosine, linear, or step (divided by ten at 1/2 and at 3/4 of the steps)."""
     warmup: int = choice(0, by_default="0")
-    """Steps of linear warm-up."""
+    """Number of steps of linear warm-up."""
 
     def __post_init__(self) -> None:
         positive("learning_rate", self.learning_rate, remedy="give a number such as 0.5")

@@ -100,6 +100,7 @@ def test_what_an_option_is_for_is_cut_where_it_can_stand_alone():
     assert one.until("") == one
     assert one.until(".").words == "Of users: so many, at e.g.5; or all: none. (d)"
     assert one.until(".;").words == "Of users: so many, at e.g.5. (d)"
+    assert pages.Spelt(name="c", usage="--c", purpose="For users: n. More.").until(".:").words == "For users: n."
     assert pages.Spelt(name="b", usage="--b", purpose="N, declared: or read.").until(".:").words == "N, declared."
 
 
@@ -114,7 +115,7 @@ def test_the_groups_stand_in_their_order_and_name_real_options():
 def test_values_and_defaults_are_spelt_as_they_are_given():
     train = spelt(pages.full(Train))
     assert train["epsilon"].usage == "--epsilon EPSILON[,EPSILON...]"
-    assert train["epsilon"].words.endswith("a run for each. (default: 3)")
+    assert train["epsilon"].words.endswith("one model for each. (default: 3)")
     assert train["dry_run"].usage == "--dry-run"
     assert "default" not in train["dry_run"].words
     assert train["output"].default == "(default: runs/ and the source's name)"
@@ -142,33 +143,33 @@ option overrides but the one that chooses its row; or an unfinished run
 directory, which is resumed. Every option that is left out follows a written
 rule, from public facts alone, and the choice is printed.
 
-  SOURCE|RECIPE|RUN     Where the images are, a recipe, or a run to resume.
+  SOURCE|RECIPE|RUN     A source, a recipe, or a run to resume.
 
 budget:
   --epsilon EPSILON[,EPSILON...]
-                        The privacy budget. (default: 3)
-  --delta DELTA         The chance at which the bound may fail. (default: at
-                        most 1e-5 and 1/(10 N))
+                        Privacy budget. (default: 3)
+  --delta DELTA         Probability with which the epsilon bound may fail.
+                        (default: a power of ten, at most 1e-5 and 1/(10 N))
   --unit example|user   What one promise covers. (default: example)
 
 data:
   --examples N          N, the number of training examples, declared.
                         (default: counted in the data)
   --user-from class|folder|dicom|REGEX
-                        Whose image each one is. (default: a folder does not
-                        say whose images it holds)
-  --public              The data are public.
+                        How to find the person behind each image. (default:
+                        the user column, if there is one)
+  --public              The data are public, so figures measured on them are
+                        no secret.
 
 model:
   --model NAME          dictionary, scattering, lenet5, lenet, cnn, linear,
                         mobilenet-v2, resnet-50, wrn-DEPTH-WIDTH,
-                        nf-resnet-DEPTH, timm:NAME, or package:function.
-                        (default: by rule)
-  --pretrained PATH     Initial weights, from public data.
+                        nf-resnet-DEPTH, timm:NAME, or package:function for
+                        one of your own. (default: by rule)
+  --pretrained PATH     Initial weights from public data.
 
 run:
-  --output PATH         The run directory. (default: runs/ and the source's
-                        name)
+  --output PATH         Run directory. (default: runs/ and the source's name)
   --dry-run             Check everything, print plan, model, time and memory,
                         and spend nothing.
   --json                End with one JSON object on standard output.

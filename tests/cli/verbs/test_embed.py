@@ -388,4 +388,4 @@ def test_averages_are_those_of_the_reference(people, call):
         told = call(f"embed {people} {options} --method {method} --dry-run --json")
         assert json.loads(told.splitlines()[-1])["settings"]["ema"] == expected
     rows = Path(__file__).parents[3].joinpath("docs/reference.md").read_text("utf-8").split("## sfumato embed")[1]
-    assert "| 0; with `dpsgd` 0.9999, the rule of `train` |" in rows.split("## sfumato")[0]
+    assert "| 0; with dpsgd 0.9999, as in train |" in rows.split("## sfumato")[0]

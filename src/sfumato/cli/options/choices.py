@@ -74,7 +74,8 @@ class OfModel(OfRun):
     """Options of a verb that uses a run's model."""
 
     model: Own = None
-    """The function that builds the model, where the run trained one of your own; a file's word for it is not enough."""
+    """The function that builds the model, for a run with a model of your own (package:function). A name inside a file
+    is not trusted."""
 
 
 @spelt
@@ -83,7 +84,8 @@ class SourceChoices(Labels, Pixels, Loading, People):
     """Where the images are, and what is declared of them."""
 
     public: bool = False
-    """The data are public: figures measured on them are no secret. Published ones (digits, torchvision) are anyway."""
+    """The data are public, so figures measured on them are no secret. digits and torchvision sources are public unless
+    --private is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,13 +93,13 @@ class RunChoices:
     """Where the run is kept, and how it is computed."""
 
     output: Path = None
-    """The run directory. (default: runs/ and the source's name)"""
+    """Run directory. (default: runs/ and the source's name)"""
     seed: Whole = None
-    """For experiments: the randomness follows from this number, and nothing is promised."""
+    """For experiments: derive all randomness from this number. Such a run promises nothing."""
     device: Device = None
-    """Where to compute."""
+    """Device to compute on, as torch names it: cpu, cuda, cuda:1, xpu."""
     threads: Whole = None
-    """CPU threads."""
+    """Number of CPU threads. (default: as many as the process may use)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +107,8 @@ class Together:
     """Who does the work of a verb."""
 
     processes: Processes = None
-    """Processes on this machine that share the work, each on a GPU of its own or a part of the CPU's cores. What comes
-    of it has the same bytes with any number of them."""
+    """Number of processes on this machine that share the work, each on its own GPU or with a share of the CPU cores.
+    The model has the same bytes with any number of them."""
 
     def refuse_together(self) -> None:
         """Refuse several processes for what they can't do together, before any of them is started."""
@@ -117,9 +119,10 @@ class Begins(EndsWithJson, RunChoices, SourceChoices):
     """Options of a verb that begins runs, from the command line and from a recipe."""
 
     source: Text = None
-    """The source, in place of the recipe's."""
+    """Source to use instead of the recipe's."""
     trust_code: bool = False
-    """Run the code that a recipe, a run or its weights name as their model (package:function)."""
+    """Run the code that a recipe, a run or its weights name as their model (package:function). Otherwise it is refused,
+    unless --model names the same function."""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -263,17 +266,18 @@ class PrivateChoices(Units, PairOfRecords, NoiseMade, Budget, ClassShares, Norma
     """Options of a verb that trains privately."""
 
     epsilon: Epsilon = None
-    """The privacy budget. Several of them, with commas, in sfumato train: a run for each."""
+    """Privacy budget. sfumato train takes several, separated by commas, and trains one model for each."""
     examples: Examples = None
-    """N, the number of training examples, declared: then the statement need not name it as read from the data. For
-    users, of those that are kept."""
+    """N, the number of training examples, declared. Otherwise it is counted, and the statement says that it was read
+    from the data. With --unit user, the number of records kept."""
     private: bool = False
-    """The data are private, although the source is a published one."""
+    """The data are private, although the source is a public one."""
     micro_batch: WholeByRule = None
-    """The most examples in memory at once."""
+    """Largest number of examples in memory at once. (default: measured on synthetic examples)"""
     precision: Precision = None
-    """What matrix products and convolutions are computed in; norms, sums and noise stay as precise. By rule bfloat16
-    where a GPU has it in hardware and a network is trained as a whole, else float32."""
+    """Precision of matrix products and convolutions. Norms, sums and noise stay in full precision, so the guarantee
+    does not change. (default: bfloat16 on GPUs that have it in hardware, if a whole network is trained; else
+    float32)"""
 
     @property
     def experiment(self) -> Experiment:

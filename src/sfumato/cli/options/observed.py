@@ -18,9 +18,11 @@ class Observed:
     """The observers of a run while it takes its steps."""
 
     tensorboard: bool = False
-    """Write the figures of metrics.jsonl for TensorBoard too, to tensorboard/ in the run directory."""
+    """Also write the figures of metrics.jsonl for TensorBoard, to tensorboard/ in the run directory. On private data
+    they are exact, and for the owner only."""
     track: TrackerName = None
-    """Write them to MLflow or Weights & Biases; of private data to one on this machine alone."""
+    """Also log these figures to MLflow or Weights & Biases. On private data a remote tracker gets only epsilon and the
+    learning rate; a local one gets everything, under names that begin with private."""
 
     def refuse_unobserved(self) -> None:
         """Refuse TensorBoard, or a tracker, where it is not installed, before any data are read."""

@@ -20,29 +20,31 @@ class PlanChoices(PrintsJson, Units, PairOfRecords):
     """What a plan is made of, as far as it is given."""
 
     examples: spellings.Whole = None
-    """N, the number of training examples; of users, of those that are kept (by default --per-user of each)."""
+    """N, the number of training examples. With --unit user, of those that are kept. (default: --per-user of each
+    user)"""
     users: spellings.Whole = None
-    """The number of users, where the unit is a user."""
+    """Number of users, for --unit user."""
     batch_size: spellings.Whole = None
-    """Expected number of examples in a step, or of users where these are drawn; all there are for full-batch steps."""
+    """B, the expected number of examples in a step, or of users if users are sampled. N means full-batch steps.
+    (default: found from the others)"""
     steps: spellings.Whole = None
-    """Number of training steps."""
+    """Number of training steps. (default: found from the others)"""
     noise_multiplier: spellings.Number = None
-    """Standard deviation of the noise over the clipping norm."""
+    """Standard deviation of the noise divided by the clipping norm. (default: found from the others)"""
     epsilon: spellings.Number = None
-    """The privacy budget."""
+    """Privacy budget. (default: found from the others)"""
     delta: spellings.Delta = None
-    """The chance at which the bound may fail."""
+    """Probability with which the epsilon bound may fail."""
     max_norm: float = 1.0
-    """The clipping norm; it does not change epsilon."""
+    """Clipping norm. Part of the plan, without effect on epsilon."""
     momentum: spellings.OfMomentum = None
-    """Of the optimizer: banded and buffered noise is the best for it."""
+    """Momentum of the optimizer, for which banded and buffered noise is optimised."""
     schedule: spellings.OfSchedule = None
-    """Of the learning rate: likewise."""
+    """Learning rate schedule, for which it is optimised too."""
     start: spellings.Start = None
-    """Where each record's own time stamp decides its step: when step 0 begins. It does not change epsilon."""
+    """With --order time: when step 0 begins, for the command that trains. No effect on epsilon."""
     period: spellings.Period = None
-    """And how much time each step then covers."""
+    """With --order time: the time that each step covers, likewise."""
 
     def delta_among(self, population: int) -> float:
         """The delta given, or that by rule among so many."""

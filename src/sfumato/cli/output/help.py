@@ -47,7 +47,7 @@ class Spelt:
 
     def until(self, marks: str) -> Spelt:
         """With the beginning of what it is for, up to one of these marks."""
-        of = re.match(r"(?:Of [^:]+: )?", self.purpose)
+        of = re.match(r"(?:(?:Of|For|With) [^:]+: )?", self.purpose)
         assert of is not None
         rest = self.purpose[of.end() :]
         return replace(self, purpose=f"{of[0]}{re.split(rf'[{marks}](?: |$)', rest)[0]}.") if marks else self

@@ -22,20 +22,22 @@ class Aggregate(OfModel):
     """
 
     method: str = "upa"
-    """Mean of weights (upa), of weights that fall by a decay with each step back (ema), of what the models with these
-    weights say (opa), or the majority of their labels (omv)."""
+    """upa: mean of the weights. ema: exponential moving average of them. opa: mean of the models' outputs. omv:
+    majority vote of the models."""
     last: Whole = None
-    """How many of the last weights, of those that were kept."""
+    """Number of last checkpoints to use. (default: by a rule, from the weights themselves; or the best on
+    --score-on)"""
     decay: Number = None
-    """Of ema, in each step."""
+    """For ema: decay per step. (default: the same mean age as the rule's mean; or the best on --score-on)"""
     score_on: SourceText = None
-    """A source on whose test part all candidates are scored."""
+    """Source on whose test part all candidates are scored."""
     public: bool = False
-    """That source is public: a choice by it costs nothing. Published ones (digits, torchvision) are anyway."""
+    """That source is public, so choosing by it costs nothing. So are digits and torchvision."""
     epsilon: Number = None
-    """Where that part is private: what the choice may cost each of its records."""
+    """If that test part is private: epsilon that the choice may cost each of its records. (default: private records are
+    refused)"""
     output: Path = None
-    """Where the model file is to be. (default: aggregate-METHOD.safetensors in the run directory)"""
+    """Path of the model file. (default: aggregate-METHOD.safetensors in the run directory)"""
 
     def run(self) -> None:
         """Make the file and say how it was chosen."""

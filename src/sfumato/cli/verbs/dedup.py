@@ -54,32 +54,33 @@ class Dedup(EndsWithJson):
     private: Annotated[str, positional("PRIVATE")]
     """The private source."""
     drop: str = "private"
-    """From which set images are left out: private, public, or none."""
+    """Which set loses the duplicates: private, public (which reveals something about the private set), or none."""
     limit: Annotated[float | None, Spelling("SHARE", "default: 0.28")] = None
-    """The largest difference, over an image's contrast, that counts as a copy; 0.001 for exact copies, mirrored or
-    not, alone."""
-    backbone: Annotated[str | None, Spelling("NAME", "default: pixels alone")] = None
-    """Compare what this network makes of the images, too: timm:NAME, torchvision:NAME, or a run of sfumato pretrain. It
-    finds copies in other light or colours, or with a caption; its weights must come from public data."""
+    """Largest difference that counts as a copy, relative to the image's contrast. 0.001 finds only exact copies,
+    mirrored or not."""
+    backbone: Annotated[str | None, Spelling("NAME", "default: pixels only")] = None
+    """Also compare features of this network: timm:NAME, torchvision:NAME, or a run of sfumato pretrain. This finds
+    copies in other light or colours, or with a caption. Its weights must come from public data."""
     weights: Path = None
-    """A safetensors file with the backbone's weights, in place of those that its library downloads."""
+    """Safetensors file with the backbone's weights. (default: downloaded by its library)"""
     resolution: OwnSide = None
-    """Side of what the backbone sees."""
+    """Input size of the backbone in pixels."""
     output: Path = None
-    """Where the pairs and the smaller set go. (default: dedup/ and the private source's name,
-    with -public where that set is the smaller one)"""
+    """Where pairs.json, pairs.html and the smaller set go. (default: dedup/ and the private source's name, with -public
+    if that set is the smaller one)"""
     bit_depth: BitDepth = None
-    """How many bits images of 16 bits use, in both sets: 12 where white is 4095; larger values are refused."""
+    """Number of bits that 16-bit images use, in both sets: 12 if white is 4095. Larger values are refused."""
     window: Window = None
-    """Or what of them becomes black and what white, in both sets."""
+    """Alternatively, the values that become black and white, in both sets."""
     user_from: UserFrom = None
-    """Whose image each one of the private set is: class, folder, or a regular expression; the smaller set keeps it."""
+    """How to find the person behind each private image: class, folder, dicom, or a regular expression. The smaller set
+    keeps it."""
     label_columns: LabelColumns = None
-    """Several labels of each image of the private set, as in training; the smaller set keeps them."""
+    """Several labels of each private image, as in sfumato train. The smaller set keeps them."""
     root: Path = None
-    """Where torchvision's data sets are."""
+    """Folder of torchvision's data sets."""
     threads: Whole = None
-    """CPU threads."""
+    """Number of CPU threads. (default: as many as the process may use)"""
 
     def run(self) -> None:
         """Compare, and write what came of it."""

@@ -42,8 +42,8 @@ class Doctor(PrintsJson):
     """
 
     new_key: bool = False
-    """Where the owner's key is lost: make another, and lay what is of the lost one aside. The split into train and test
-    changes, and no total has the runs so far."""
+    """If the owner's key is lost, make a new one and move the lists of the lost one aside. The split into train and
+    test changes, and totals no longer include earlier runs."""
 
     def run(self) -> int:
         """Look and print."""

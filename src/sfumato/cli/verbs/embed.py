@@ -34,23 +34,24 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
     """
 
     what: SourceRecipeOrRun
-    """Where the images are, a recipe, or a run to resume."""
+    """A source, a recipe, or a run to resume."""
 
     examples: Examples = None
     """Number of training images, declared."""
     private: bool = False
-    """The data are private, although the source is a published one."""
+    """The data are private, although the source is a public one."""
     budget: BudgetName = None
-    """Reserve the whole plan in this budget before the first round: see sfumato budget."""
+    """Reserve the whole plan in this budget before the first round, and refuse to start if it does not fit. See sfumato
+    budget."""
     keep: WholeByRule = None
-    """How many weights of single rounds are kept beside the model, half of them of the very last rounds, for sfumato
-    aggregate. By rule 20, or as many as take 64 MiB, or none where that is below 4."""
+    """Number of checkpoints kept beside the model, half of them from the very last rounds, for sfumato aggregate. 0
+    keeps none. (default: 20, or as many as fit in 64 MiB, or none if fewer than 4 fit)"""
     audit: Whole = None
-    """Put so many canary users, random directions of the weights, into the rounds or leave them out, each by a fair
-    coin, and say which epsilon their guessed coins prove at least, and what it is estimated at."""
+    """Insert this many canary users (random directions in parameter space), each with probability one half, and report
+    the epsilon that guessing them back proves, and an estimate of epsilon."""
     seeds: Whole = None
-    """Train this often, with a key of its own each time, and print the mean of recall and where it would lie in another
-    run."""
+    """Train this many runs with independent randomness, into OUTPUT/1, OUTPUT/2, ..., and print the mean recall, its
+    95% prediction interval, and what all of them together promise."""
     dry_run: bool = False
     """Check everything, print the plan and the model, and spend nothing."""
 

@@ -41,45 +41,47 @@ class Evaluate(Together, OfModel, Loading):
     """digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH, webdataset:SHARDS, torchvision:NAME, or
     features:PATH for a run on features."""
     part: str = "test"
-    """Which part of the source: test, train, or all of it."""
+    """Part of the source to measure on: test, train or all."""
     public: bool = False
-    """The data are public: figures measured on them are no secret. Published ones (digits, torchvision), and those that
-    the run declares public, are anyway."""
+    """The data are public, so figures measured on them are no secret. So are digits, torchvision, and data that the run
+    declares public."""
     label_sets: spellings.Path = None
-    """A JSON file with several right labels for an image, as ImageNet-ReaL has them: counts the first choice as right
-    where it is one of them."""
+    """JSON file with several right labels per image, as in ImageNet-ReaL. A prediction is right if it is one of
+    them."""
     user_from: spellings.UserFrom = None
-    """Whose image each one is, as in training: class, folder, or a regular expression."""
+    """How to find the person behind each image, as in training. A split that differs from the one in training is
+    refused."""
     path_column: str | None = None
-    """Which column of a table holds the images' paths."""
+    """Column of a table with the image paths."""
     label_column: str | None = None
-    """Which column of a table holds the classes."""
+    """Column of a table with the classes."""
     skip_unreadable: bool = False
-    """Leave files of a folder out from which no image can be read."""
+    """Skip images that cannot be read, instead of refusing the source."""
     text_column: spellings.TextColumns = None
-    """Which columns of a table hold its texts, put together."""
+    """Columns of a table that hold texts."""
     bit_depth: spellings.OwnBitDepth = None
-    """How many bits images of 16 bits use: 12 where white is 4095."""
+    """Number of bits that 16-bit images use: 12 if white is 4095."""
     window: spellings.OwnWindow = None
-    """Or what of them becomes black and what white."""
+    """Alternatively, the values that become black and white."""
     positive: spellings.ClassName = None
-    """A class, such as a disease: also print the area under its ROC curve, and sensitivity and specificity of a test
-    for it, each with a 95% interval. Of several labels, of which each is printed, one of them."""
+    """A class, such as a disease: prints the area under its ROC curve, sensitivity and specificity, with 95% intervals.
+    With several labels, the only one to show."""
     threshold: spellings.Number = None
-    """From which score for this class on the test is positive; of several labels for each. (default: 0.5)"""
+    """Score from which the test for this class is positive; with several labels, for each of them. (default: 0.5)"""
     prevalence: spellings.SharesThere = None
-    """Where the model is to be used, declared: the share of this class, to print predictive values there also; or the
-    share of every class, CLASS=SHARE ..., by which scores are moved as well."""
+    """Where the model will be used, declared: the share of the class of --positive, for predictive values; or the share
+    of every class, which also shifts the scores."""
     training_prevalence: spellings.Shares = None
-    """Each class's share in the training data, declared, where the model file does not say from which to move."""
+    """Share of each class in the training data, declared, from which scores are shifted. (default: as the model file
+    says)"""
     plot: spellings.Path = None
-    """Where to draw the ROC curve of that class, a .svg file."""
+    """Draw the ROC curve of that class into this .svg file."""
     far: spellings.Number = None
-    """Of an embedding: the false accept rate at which recall is measured. (default: 0.001)"""
+    """For embeddings: false accept rate at which recall is measured. (default: 0.001)"""
     device: spellings.Device = None
-    """Where to compute."""
+    """Device to compute on, as torch names it: cpu, cuda, cuda:1, xpu."""
     threads: spellings.Whole = None
-    """CPU threads."""
+    """Number of CPU threads. (default: as many as the process may use)"""
 
     def run(self) -> None:
         """Measure and print."""

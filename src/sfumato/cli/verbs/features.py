@@ -30,39 +30,41 @@ class Features(Together, EndsWithJson, SourceChoices):
     what: spellings.SourceName
     """digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, hf:PATH, webdataset:SHARDS or torchvision:NAME."""
     backbone: Annotated[str, spellings.Spelling("NAME")]
-    """timm:NAME, torchvision:NAME, or a run of sfumato pretrain: its weights must come from public data."""
+    """timm:NAME, torchvision:NAME, or a run of sfumato pretrain. Its weights must come from public data."""
     weights: spellings.Path = None
-    """A safetensors file with the backbone's weights, in place of those that its library downloads."""
+    """Safetensors file with the backbone's weights. (default: downloaded by its library)"""
     model: spellings.Own = None
-    """The function that builds the network of a run that trained one of your own; a file's word for it is not
-    enough."""
+    """The function that builds the network of a run with a model of your own (package:function). A name inside a file
+    is not trusted."""
     resolution: spellings.OwnSide = None
-    """Side of what the backbone sees."""
+    """Input size of the backbone in pixels."""
     resize: spellings.OwnSide = None
-    """Side to which images are brought before they are cropped to the resolution."""
+    """Size to which images are resized before they are cropped to the resolution: --resolution 256 --resize 384 shows
+    the middle 256 of 384 pixels."""
     crop: spellings.Crop = "central"
-    """How training images are cut: central, or inception for random windows."""
+    """How training images are cropped: central, or at random as in Inception."""
     crop_area: spellings.CropArea = None
-    """Of random windows: the least share of the image's area."""
+    """For random crops: smallest share of the image's area."""
     views: spellings.Whole = None
-    """K, versions of each training image: any number of random windows, or the image and its mirror image."""
+    """K, the versions of each training image: any number of random crops, or the image and its mirror image. (default:
+    1; 2 for central crops with --flip True)"""
     flip: spellings.Off = None
     """Whether views are mirrored."""
     dtype: spellings.Stored = "float32"
-    """How features are stored: float32, float16 or bfloat16."""
+    """Type in which features are stored."""
     batch: spellings.WholeByRule = None
-    """Images at a time."""
+    """Number of images at a time."""
 
     examples: spellings.Examples = None
-    """N, declared: then a statement need not name it as read from the data."""
+    """N, declared. Otherwise it is counted, and statements say that it was read from the data."""
     private: bool = False
-    """The data are private, although the source is a published one."""
+    """The data are private, although the source is a public one."""
     output: spellings.Path = None
-    """The cache's directory. (default: caches/ and the source's name)"""
+    """Directory of the cache. (default: caches/ and the source's name)"""
     device: spellings.Device = None
-    """Where to compute."""
+    """Device to compute on, as torch names it: cpu, cuda, cuda:1, xpu."""
     threads: spellings.Whole = None
-    """CPU threads."""
+    """Number of CPU threads. (default: as many as the process may use)"""
 
     def run(self) -> None:
         """Compute what is missing."""

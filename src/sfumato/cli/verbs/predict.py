@@ -23,18 +23,20 @@ class Predict(OfModel):
     input with a text in each line."""
 
     images: Annotated[tuple[str, ...], positional("IMAGE|TEXT [...]")]
-    """Image files, or folders of them; or texts, each in quotation marks."""
+    """Image files or folders of images; or texts, each in quotation marks."""
     top: Top = None
-    """How many labels for each image or text."""
+    """Number of labels to show for each image or text."""
     threshold: Number = None
-    """Of several labels that may all be true: from which score on one is said to be. (default: 0.5)"""
+    """With several labels: score from which a label is assigned. (default: 0.5)"""
     prevalence: Shares = None
-    """Each class's share where the model is used, declared: its scores are moved there."""
+    """Share of each class where the model is used, declared, as in pneumonia=0.02 normal=0.98. Scores are shifted to
+    these shares. (default: as the model file says)"""
     training_prevalence: Shares = None
-    """Each class's share in the training data, declared, where the model file does not say from which to move."""
+    """Share of each class in the training data, declared, from which scores are shifted. (default: as the model file
+    says)"""
     interval: Number = None
-    """With this confidence, such as 0.95: how far the noise of training alone may have moved the first label's logit,
-    from the weights that the run kept."""
+    """Confidence level, such as 0.95: shows how far the randomness of training alone may have moved the first label's
+    logit, estimated from the run's checkpoints."""
 
     def run(self) -> int:
         """Label and print."""

@@ -29,16 +29,16 @@ class Pretrain(Observed, Together, TrainingChoices):
     """
 
     what: SourceRecipeOrRun
-    """Where the images are, a recipe, or a run to resume."""
+    """A public source, a recipe, or a run to resume."""
 
     batch_size: BatchSize = None
-    """Number of examples in a step."""
+    """Number of examples in a step. Epochs are shuffled."""
     steps: Steps = None
     """Number of training steps."""
     max_norm: Unclipped = None
-    """The L2 norm to which a step's mean gradient is scaled down where it is longer; no promise follows from it."""
+    """L2 norm to which the mean gradient of a step is clipped. No promise follows from it."""
     micro_batch: WholeByRule = None
-    """The most examples in memory at once."""
+    """Largest number of examples in memory at once."""
 
     def run(self) -> None:
         """Train, and say how well the model does."""

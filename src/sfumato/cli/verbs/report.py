@@ -25,18 +25,18 @@ class Report(OfRun):
     """
 
     model_card: bool = False
-    """In place of the page, README.md: a model card as Hugging Face reads it, to be published with the model."""
+    """Write README.md instead: a model card for Hugging Face, to publish with the model."""
     dpia: bool = False
-    """In place of the page, dpia.md: what a data protection officer needs of the run, for the owner's eyes."""
+    """Write dpia.md instead: what a data protection officer needs, for the owner only."""
 
     public: bool = False
-    """Leave out what shows private data or figures measured on them."""
+    """Leave out everything that shows private data or was measured on them."""
     title: FreeText = None
-    """What the page is called."""
+    """Title of the report. (default: that of sfumato train)"""
     owner: FreeText = None
-    """Who answers for the data: on the owner's page, and with --public on both, as are the next four."""
+    """Who is responsible for the data. On the owner's page; with --public on both pages, like the next four."""
     contact: FreeText = None
-    """How they are reached."""
+    """How to reach them."""
     date: FreeText = None
     """A day, such as 2026-03-01."""
     purpose: FreeText = None
@@ -44,7 +44,7 @@ class Report(OfRun):
     about_data: FreeText = None
     """What the data are, such as "chest X-rays of 2019, one per patient"."""
     total: bool = False
-    """With --public: say what all of your runs on these data come to, which links them."""
+    """With --public: state the total of all your runs on these data, which links them."""
 
     def run(self) -> None:
         """Write and name the file."""

@@ -37,31 +37,32 @@ class Sweep(PrivateChoices):
     """
 
     what: spellings.SourceOrRecipe
-    """Where the images are, or a recipe."""
+    """A source or a recipe."""
 
     vary: spellings.Vary = ()
-    """What varies: NAME=A,B,C, or NAME=LOW..HIGH, or NAME=log:LOW..HIGH."""
+    """Options to vary: NAME=A,B,C lists values, NAME=LOW..HIGH is a uniform range, NAME=log:LOW..HIGH a logarithmic
+    one."""
     one_at_a_time: bool = False
-    """Change one thing at a time, and show what each change does; source may then vary too, over caches of features."""
+    """Change one option at a time from the defaults, and show the effect of each. source may vary too."""
     search: spellings.ModeOfSearch = None
-    """How the search treats privacy."""
+    """How the search treats privacy: public data, private selection, or uncovered by the promise."""
     candidates: spellings.Candidates = None
-    """Draw so many settings at random; in a private selection, so many on average."""
+    """Number of settings to draw at random. In a private selection, the mean of their random number."""
     shape: spellings.Shape = None
-    """Private selection: the law of the number of candidates; 0 is logarithmic, 1 geometric, inf Poisson."""
+    """Private selection: shape of the distribution of the number of candidates. 0 is logarithmic, 1 geometric."""
     score_noise: spellings.ScoreNoise = None
-    """Private selection: standard deviation of the noise on a candidate's number of right answers."""
+    """Private selection: standard deviation of the noise added to a candidate's number of right answers."""
     validation: spellings.Share = None
-    """Share of the training part that is held out to score on."""
+    """Share of the training part that is held out for scoring."""
     score_on: spellings.SourceText = None
     """Score on the test part of this public source instead."""
     budget: spellings.BudgetName = None
-    """Reserve each run's plan in this budget before its first step, or the whole private selection: see sfumato
+    """Reserve each run's plan, or the whole private selection, in this budget before its first step. See sfumato
     budget."""
     processes: spellings.Processes = None
-    """How many runs at once."""
+    """Number of runs at once on this machine."""
     dry_run: bool = False
-    """Say what would be run and what it would cost, and spend nothing."""
+    """Say what would run and what it would cost, and spend nothing."""
 
     def run(self) -> None:
         """Search, and show what was found."""

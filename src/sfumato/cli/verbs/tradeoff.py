@@ -32,19 +32,20 @@ class Tradeoff(PrintsJson):
     examples: Whole = None
     """N, the number of training examples."""
     epsilon: Number = None
-    """The privacy budget."""
+    """Privacy budget."""
     delta: Delta = None
-    """The chance at which the bound may fail."""
+    """Probability with which the epsilon bound may fail."""
     batch_size: BatchSizes = None
-    """Expected numbers of examples in a step; as many as --examples means full-batch steps."""
+    """One or several expected batch sizes. N means full-batch steps."""
     noise_multiplier: Multipliers = None
-    """The noise multipliers to show."""
+    """Noise multipliers to show. (default: powers of the square root of two that allow 30 to 30,000 steps, or up to
+    1,000 epochs)"""
     epochs: Number = None
-    """The computation that is allowed, B T / N: the point to take within it is marked."""
+    """Computation allowed, B T / N. The best point within it is marked. (default: no limit)"""
     views: SingleView = None
-    """K, views of each example: counted in the gradients to compute."""
+    """K, the views of each example, counted in the gradients to compute."""
     parameters: Whole = None
-    """Number of trained parameters: shows the signal over the norm of the noise as well."""
+    """Number of trained parameters. Also shows the signal relative to the norm of the noise."""
     plot: Path = None
     """Draw the frontiers into this file: .svg, .png or .pdf."""
 

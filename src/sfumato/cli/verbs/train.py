@@ -33,37 +33,42 @@ class Train(Observed, Together, PrivateChoices):
     """
 
     what: SourceRecipeOrRun
-    """Where the images are, a recipe, or a run to resume."""
+    """A source, a recipe, or a run to resume."""
 
     budget: spellings.BudgetName = None
-    """Reserve the whole plan in this budget before the first step, or do not begin: see sfumato budget."""
+    """Reserve the whole plan in this budget before the first step, and refuse to start if it does not fit. See sfumato
+    budget."""
     keep: WholeByRule = None
-    """How many weights of single steps are kept beside the model, half of them of the very last steps, for sfumato
-    aggregate and for intervals. By rule 20, or as many as take 64 MiB, or none where that is below 4."""
+    """Number of checkpoints kept beside the model, half of them from the very last steps, for sfumato aggregate and for
+    intervals. 0 keeps none. (default: 20, or as many as fit in 64 MiB, or none if fewer than 4 fit)"""
     report_epsilon: EpsilonOfFigures = None
-    """Publish figures of the private test part: accuracy, classes, ROC, calibration, from counts with noise. This is
-    what they cost each test record, which pays the larger of this and --epsilon, so as much as --epsilon is free."""
+    """Publish noisy figures of the private test part: accuracy, per-class figures, ROC, calibration. This is the
+    epsilon that they cost each test record. A record pays the larger of this and --epsilon, so figures up to --epsilon
+    are free."""
     calibrate_on: SourceText = None
-    """A public source that a temperature is fitted on, so that scores are as often right as they say. With
-    --report-epsilon alone one is chosen from that budget, where there are images enough."""
+    """Public source for temperature scaling, so that a score of 80% is right in 80% of cases. Must have the same
+    classes. With --report-epsilon alone, the temperature is chosen from that budget if there are enough images."""
     operating_point: spellings.RuleOfLabels = None
-    """Of two classes: from which score on an image is said to be of one, chosen from what --report-epsilon publishes,
-    at no further cost. shares: where the model expects each class as often as there is of it; balanced; or a class with
-    the share of it that is to be found, such as pneumonia=0.95."""
+    """For two classes: the score from which an image is assigned to a class, chosen from the counts of --report-epsilon
+    at no further cost. shares: scores are shifted until their mean is each class's share; balanced: the mean of both
+    classes' recall is largest; or a class and the recall to reach, such as pneumonia=0.95."""
     prevalence: spellings.Shares = None
-    """Each class's share where the model is to be used, declared: its scores are moved there."""
+    """Share of each class where the model will be used, declared. Scores are shifted to these shares. Needs
+    --training-prevalence or --class-prevalence."""
     training_prevalence: spellings.Shares = None
-    """Each class's share in the training data, declared and not counted, from which scores are moved."""
+    """Share of each class in the training data, declared, not counted. Scores are shifted from these shares. (default:
+    --class-prevalence: all alike; or the counts of --report-epsilon)"""
     audit: Whole = None
-    """Put so many canaries, made-up records with labels of chance, among the examples or leave them out, each by a fair
-    coin, and say which epsilon their guessed coins prove at least. Those that are in are noise to the model."""
+    """Insert this many canaries (synthetic records with random labels), each with probability one half, and report the
+    epsilon that guessing them back proves. Inserted canaries act as label noise."""
     audit_source: SourceText = None
-    """A public source whose images the canaries are, in place of noise; none of them may be a private record. Or
-    directions: random directions of the weights, which are added to the sums."""
+    """Public source of the images used as canaries, in place of noise. It must not share a record with the private
+    source. directions: random directions in parameter space, added to the sums, in place of images."""
     seeds: Whole = None
-    """Train this often, with a key of its own each time, and print the median and the spread."""
+    """Train this many runs with independent randomness, into OUTPUT/1, OUTPUT/2, ..., and print the median, the spread,
+    and what all of them together promise."""
     title: FreeText = None
-    """What the run's page is called, the public one too."""
+    """Title of the report, the public one too. (default: source and model)"""
     dry_run: bool = False
     """Check everything, print plan, model, time and memory, and spend nothing."""
 

@@ -18,7 +18,7 @@ class Verify(OfRun):
     """
 
     signer: Path = None
-    """The file of a public key, whose owner is to have signed the run."""
+    """Public key file of whoever must have signed the run."""
 
     def run(self) -> int:
         """Check and print."""

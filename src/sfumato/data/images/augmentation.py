@@ -16,15 +16,17 @@ class Augmentation:
     """K views of each example, and how they are made."""
 
     views: int = choice(1)
-    """K, views of each example whose mean gradient is clipped."""
+    """K, the augmented views of each example, whose mean gradient is clipped."""
     shift: int = choice(0)
-    """By how many pixels a view is moved."""
+    """Largest shift of a view in pixels. Edges are filled by reflection."""
     flip: bool = choice(False, "True|False")
-    """Whether views are mirrored."""
+    """Whether half of the views are mirrored."""
     zoom: float = choice(1.0, by_default="1")
-    """How much larger than a view the image is that it is cut out of; for large images, in place of shift."""
+    """Enlarge images by this factor and cut views out of them at random places. For large images, instead of
+    --shift."""
     crop_area: float = choice(1.0, by_default="1")
-    """Random crops as in Inception: the least share of the image's area that a view shows, such as 0.08; 1 for none."""
+    """Random crops as in Inception: smallest share of the image's area that a view shows, such as 0.08. 1 means no
+    crops."""
 
     def __post_init__(self) -> None:
         self.rule()  # refuses what the views refuse

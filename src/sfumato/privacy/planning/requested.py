@@ -126,36 +126,41 @@ class Pair:
     """
 
     mechanism: str | None = choice(None, "gaussian|tree|banded|blt")
-    """How the noise of the steps hangs together: not at all (gaussian), or by a tree, bands, or buffers (blt)."""
+    """Correlation of the noise across steps: none (gaussian), tree, banded, or buffered (blt)."""
     participation: str | None = choice(None, "poisson|full-batch|fixed-order|cyclic|truncated|drifting")
-    """Who takes part in a step: drawn anew (poisson, truncated), all, bins in turn, drawn from groups in turn, or drawn
-    by turns rather from one of two groups of records (drifting)."""
+    """Who takes part in a step: a Poisson sample, all examples (full-batch), fixed batches in turn (fixed-order), a
+    sample of one group after the other (cyclic), a Poisson sample cut at a fixed size (truncated), or samples whose
+    shares of two groups change over time (drifting)."""
     adjacency: Adjacency | None = choice(
         None, "add-or-remove|zero-out", "add-or-remove, where the participation allows it", given_as="str"
     )
-    """What the promise compares: with and without a record, or with its contribution and with none in its place."""
+    """Which data sets count as neighbours: those that differ by one record (add-or-remove), or by one record's
+    contribution being replaced by zero (zero-out)."""
     order: Assignment | None = choice(None, "random|position|time", "random", given_as="str")
-    """Of a fixed order: bins by secret draws, by the place in the file, or by each record's own time stamp."""
+    """For fixed-order participation: batches drawn at random and kept secret, in the order of the file (position), or
+    by time stamps (time)."""
     groups: int | None = choice(None, by_default="8")
-    """Of cyclic participation: how many groups take turns."""
+    """For cyclic participation: number of groups that take turns."""
     largest_batch: int | None = choice(None, by_default="five standard deviations above the batch size")
-    """Of truncated participation: at how many examples a step is cut."""
-    bands: int | None = choice(None, by_default="64, or the groups")
-    """Of banded noise: over how many steps it is correlated; so many copies of the model are kept, less one."""
+    """For truncated participation: size at which a batch is cut."""
+    bands: int | None = choice(None, by_default="64; the number of groups with cyclic participation")
+    """For banded noise: number of steps over which it is correlated. Needs memory for one copy of the trained weights
+    fewer than that."""
     buffers: int | None = choice(None, by_default="2")
-    """Of buffered noise (blt): how many copies of the model are kept, from 1 to 4."""
+    """For buffered noise (blt): number of buffers, from 1 to 4, each as large as the trained weights."""
     steps_per_tree: int | None = choice(None, by_default="one tree")
-    """Of tree noise: after how many steps another tree begins."""
+    """For tree noise: number of steps after which a new tree begins."""
     complete_trees: bool | None = choice(None, "True|False", "False")
-    """Of tree noise: whether a tree is completed by virtual steps before another begins."""
+    """For tree noise: whether each tree is completed with virtual steps before the next begins."""
     drift: int | None = choice(None, "STEPS", "")
-    """Draw records from two groups by turns (participation drifting): the period in which shares rise and fall."""
+    """For drifting participation: the period, in steps, over which the shares of the two groups rise and fall."""
     drift_shape: Shape | None = choice(None, "linear|cosine", "linear", given_as="str")
-    """Of a drift: whether shares rise and fall by straight lines or as a cosine does."""
+    """For drifting participation: whether shares change linearly or as a cosine."""
     drift_groups: tuple[str, ...] | None = choice(None, "NAME [NAME ...]", "")
-    """Of a drift: the classes of the second group, or its groups where the source has a column of them."""
+    """For drifting participation: the classes of the second group, or its values in the group column if the source has
+    one."""
     drift_size: int | None = choice(None, by_default="counted in the data")
-    """Of a drift: how many of the training examples are in the second group, declared."""
+    """For drifting participation: number of training examples in the second group, declared."""
 
     def __post_init__(self) -> None:
         if self.participation is not None:

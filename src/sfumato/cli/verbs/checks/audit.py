@@ -30,20 +30,22 @@ class Audit(EndsWithJson):
     """
 
     what: RunOrRecipe
-    """A run directory, or a recipe (recipe:NAME, or a .toml file)."""
+    """A run directory or a recipe."""
     epsilon: Number = None
-    """Of a recipe with a row for each budget, which one."""
+    """Row of a recipe with one row per budget."""
     observations: WholeByRule = None
-    """How often the step is taken with the canary, and without it. By rule 5000, or as often as 18 seconds allow."""
+    """Number of times the step is taken, with and without the canary. (default: 5000, or as many as 18 seconds
+    allow)"""
     confidence: float = 0.95
-    """One minus the probability that a bound exceeds the truth."""
+    """One minus the probability that the bound exceeds the true epsilon."""
     model: Own = None
-    """The function that builds the model, where the run trained one of your own; a file's word for it is not enough."""
+    """The function that builds the model, for a run with a model of your own (package:function). A name inside a file
+    is not trusted."""
     trust_code: bool = False
     """Run the code that a recipe names as its model (package:function)."""
 
     attack: Whole = None
-    """Instead of its step attack a run's model file, on its own records, by so many shadow models, such as 64."""
+    """Attack the run's model file on its own records instead, with this many shadow models, such as 64."""
 
     def run(self) -> int:
         """Audit, write it down beside the run, and print it."""

@@ -27,23 +27,25 @@ class Budget(PrintsJson):
     """
 
     what: Named = None
-    """The budget's name: what you call the data set."""
+    """Name of the budget. (default: list all budgets)"""
 
     epsilon: Number = None
-    """Set it: what all runs together may cost. Of a budget that there is, another total, not below what is spent."""
+    """Total that all runs together may cost, at least what is already spent. Sets or changes the budget. (default: show
+    the budget)"""
     delta: Number = None
-    """The chance at which that bound may fail; fixed from the first time on, like what follows."""
+    """Probability with which that bound may fail. Required when the budget is set; fixed from then on, like all options
+    below."""
     unit: Annotated[str | None, Spelling("example|user")] = None
-    """What the total is for: each single record (example), or each person (user). (default: example)"""
+    """What the total covers: each single record (example), or each person (user). (default: example)"""
     adjacency: Annotated[str | None, Spelling("add-or-remove|zero-out")] = None
-    """The relation under which it holds; zero-out counts plans of both. (default: add-or-remove)"""
+    """Adjacency of the total. zero-out counts plans of both kinds. (default: add-or-remove)"""
     accounting: Annotated[str | None, Spelling("renyi|gaussian|planned")] = None
-    """How plans add up: at one Renyi order, or by mu^2 of exact Gaussian plans, where each may be chosen after seeing
-    earlier results; or planned: one list of --plans, fixed now. (default: renyi)"""
+    """How plans add up: renyi (one Renyi order) or gaussian (mu^2 of exact Gaussian plans), where each plan may depend
+    on earlier results; or planned: a list of --plans, fixed in advance. (default: renyi)"""
     plans: tuple[str, ...] = ()
-    """Of planned: a file for each run: a run's plan.json, or what sfumato train --dry-run --json printed."""
+    """For planned accounting: one file per run, its plan.json or the output of sfumato train --dry-run --json."""
     plot: Path = None
-    """Draw what the runs have used into this file: .svg."""
+    """Draw what the runs have used into this .svg file."""
 
     def run(self) -> None:
         """Set and show."""

@@ -30,7 +30,7 @@ class Compare(PrintsJson):
     """Two run directories."""
 
     page: Path = None
-    """Write a page with the curves into this file: .html."""
+    """Write a page with the curves into this .html file."""
 
     def run(self) -> None:
         """Compare and print."""

@@ -33,7 +33,7 @@ class Runs(PrintsJson):
     """
 
     what: Below = "runs"
-    """Where to look."""
+    """Directory to search."""
 
     def run(self) -> None:
         """Look and print."""

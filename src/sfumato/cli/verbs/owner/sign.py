@@ -21,9 +21,9 @@ class Sign(PrintsJson):
     run_directory: RunIfAny = None
     """The run directory."""
     key: Path = None
-    """The file of the signing key, which nobody else may read."""
+    """File of the signing key, readable by nobody else."""
     new_key: Path = None
-    """Make a signing key at this place, and its public half beside it, in place of signing."""
+    """Instead of signing, make a signing key at this path, and its public half at PATH.pub."""
 
     def run(self) -> None:
         """Sign and name the file, or make a key and print its public half."""

@@ -19,10 +19,10 @@ class Export(OfModel):
     """
 
     to: Literal["onnx", "torch-export", "huggingface", "timm"] = "onnx"
-    """ONNX, a program of torch.export, or a folder that timm or transformers opens (for models of theirs)."""
+    """onnx, torch-export, or a folder that timm or huggingface (transformers) opens, for models of theirs."""
     output: Path = None
-    """The folder; or the model's file, by a name that ends in .onnx or .pt2.
-    (default: export-TO in the run directory, NAME-TO beside a model file)"""
+    """Folder to write, which must be new or hold this very export; or a file name that ends in .onnx or .pt2. (default:
+    export-TO in the run directory, NAME-TO beside a model file)"""
 
     def run(self) -> None:
         """Write the model and name the place."""

@@ -19,23 +19,23 @@ class Serve(OfModel):
     """
 
     host: str = "127.0.0.1"
-    """The address to listen on; 0.0.0.0 for all of this machine."""
+    """Address to listen on. 0.0.0.0 for all interfaces."""
     port: int = 8000
-    """The port; 0 for any that is free."""
+    """Port to listen on. 0 for any free one."""
     api_key_file: Path = None
-    """A file with a key, which nobody else may read: requests must bring it."""
+    """File with a key that requests must bring, readable by nobody else. (default: no key is needed)"""
     max_body: float = 10
-    """Megabytes that a request has at most."""
+    """Largest request in megabytes. Up to sixteen are held at once."""
     timeout: float = 30
-    """Seconds that a request may take to arrive, and to be answered."""
+    """Seconds for a request to arrive, and to be answered."""
     batch: int = 64
-    """Records that go through the model together, at most."""
+    """Largest number of records that go through the model together."""
     wait: float = 2
     """Milliseconds that a batch waits for more records."""
     queue: int = 512
-    """Records that wait at most; further requests are told to come again."""
+    """Largest number of waiting records. Further requests are refused with 503."""
     threads: Whole = None
-    """CPU threads of the model."""
+    """Number of CPU threads of the model. (default: as many as the process may use)"""
 
     def run(self) -> None:
         """Serve, and say where."""

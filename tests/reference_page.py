@@ -1,0 +1,113 @@
+"""The option tables of docs/reference.md, from what the options declare; `python -m tests.reference_page` writes them.
+
+The rest of the page is written by hand. A verb's tables stand between two comments that name it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from sfumato.cli.output import help as pages
+from sfumato.cli.registry import VERBS, load
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference.md"
+HEAD = ("option", "value", "meaning", "default")
+# Verbs that have nearly all options of `train`, of which only the others are listed.
+LIKE_TRAIN = ("sweep",)
+# Where the site says more about an option, for all verbs that have it or for one of them.
+MORE = {
+    "aggregate": "aggregates.md#training-over-aggregates",
+    "attack": "audits.md#a-stranger-with-the-model-file",
+    "audit": "audits.md#canaries-in-a-run",
+    "audit-source": "audits.md#canary-users",
+    "bit-depth": "guide.md#x-rays-and-other-images-of-16-bits",
+    "budget": "budgets.md",
+    "calibrate-on": "figures.md#probabilities",
+    "class-prevalence": "figures.md#a-rare-class",
+    "crop-area": "concepts.md#views",
+    "dpia": "verify.md#for-a-data-protection-officer",
+    "drift": "noise.md#a-drift-between-two-groups",
+    "embed audit": "audits.md#canary-users",
+    "interval": "aggregates.md#intervals",
+    "keep": "#sfumato-aggregate",
+    "label-columns": "figures.md#several-findings-in-one-image",
+    "label-sets": "transfer.md#several-right-labels",
+    "mechanism": "noise.md",
+    "method": "embeddings.md#few-people",
+    "model-card": "verify.md#a-model-card",
+    "noise": "noise.md#noise-that-holds-on-real-machines",
+    "normalisation": "normalisation.md",
+    "operating-point": "figures.md#where-classes-have-other-shares",
+    "positive": "figures.md#a-test-for-a-disease",
+    "precision": "engine.md#half-precision",
+    "prevalence": "figures.md#where-classes-have-other-shares",
+    "processes": "scaling.md",
+    "report-epsilon": "figures.md",
+    "signer": "verify.md#sign-a-run",
+    "start": "#time-stamps",
+    "text-column": "text.md",
+    "track": "python.md#trackers",
+    "train epsilon": "transfer.md#several-budgets",
+    "train model": "#models",
+    "unit": "users.md",
+    "user-from": "#users",
+}
+
+
+def written(page: str) -> str:
+    """The page with its tables made anew."""
+    for verb in VERBS:
+        start, end = f"<!-- options: {verb} -->\n", f"<!-- /options: {verb} -->\n"
+        before, rest = page.split(start)
+        page = f"{before}{start}{tables(verb)}{end}{rest.split(end)[1]}"
+    return page
+
+
+def tables(verb: str) -> str:
+    """A verb's options, a table for each group; those that are as in `train` by their names alone."""
+    listed = pages.full(load(verb)).options
+    of_train = {one for options in pages.full(load("train")).options.values() for one in options}
+    same = set() if verb == "train" else of_train
+    text = ""
+    for group, options in listed.items():
+        own = [row(verb, one) for one in options if one.name != "help" and one not in same]
+        if own:
+            heading = f"**{group.capitalize()}**\n\n" if len(listed) > 1 else ""
+            text += heading + table(own) + "\n"
+    shared = [
+        f"`--{name(one)}`" for options in listed.values() for one in options if one in same and one.name != "help"
+    ]
+    if shared and verb not in LIKE_TRAIN:
+        text += f"As in [`train`](#sfumato-train): {', '.join(shared)}.\n"
+    return text
+
+
+def table(rows: list[tuple[str, ...]]) -> str:
+    """In Markdown."""
+    return "".join(f"| {' | '.join(line)} |\n" for line in (HEAD, ("---",) * len(HEAD), *rows))
+
+
+def row(verb: str, one: pages.Spelt) -> tuple[str, ...]:
+    """An option, what may be given, what it is for, and what stands in for it."""
+    value = one.usage.partition(" ")[2]
+    more = MORE.get(f"{verb} {name(one)}", MORE.get(name(one)))
+    default = re.sub(r"^\((default: )?|\)$", "", one.default) or ("none" if value else "off")
+    spelt = ", ".join(f"`{part}`" for part in value.split("|"))
+    return f"`--{name(one)}`", spelt, coded(one.purpose) + (f" [More]({more})." if more else ""), coded(default)
+
+
+def coded(text: str) -> str:
+    """With options and commands in code."""
+    text = re.sub(r"(?<![\w`-])--[a-z]+(?:-[a-z]+)*(?: (?:users?|time|fixed|True|False|[0-9]+)\b)?", r"`\g<0>`", text)
+    text = re.sub(rf"sfumato (?:{'|'.join(VERBS)})\b", r"`\g<0>`", text)
+    return text.replace("|", "\\|")
+
+
+def name(one: pages.Spelt) -> str:
+    """As it is typed."""
+    return one.name.replace("_", "-")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text("utf-8")), "utf-8")
