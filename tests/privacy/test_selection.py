@@ -77,7 +77,7 @@ LAWS = {"logarithmic": 0.0, "geometric": 1.0, "Poisson": math.inf}
 
 
 def test_the_table_of_the_documentation_is_true():
-    page = (Path(__file__).resolve().parents[2] / "docs" / "concepts.md").read_text("utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "tuning.md").read_text("utf-8")
     chosen = re.findall(r"^\| the best of K, (\w+), mean (\d+) \| (\d+) \| (\d+) \| ([\d.]+) \|$", page, re.MULTILINE)
     assert len(chosen) == 6
     for law, mean, half, most, epsilon in chosen:

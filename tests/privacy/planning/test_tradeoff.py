@@ -119,7 +119,7 @@ def test_the_frontier_of_cifar_rises_and_flattens_towards_the_full_batch(cifar):
 
 
 def test_the_table_of_the_documentation_is_this_one(cifar):
-    page = (Path(__file__).resolve().parents[3] / "docs" / "concepts.md").read_text("utf-8")
+    page = (Path(__file__).resolve().parents[3] / "docs" / "tuning.md").read_text("utf-8")
     for point in cifar.points:
         plan, share = point.plan, f"{100 * cifar.share(point):.1f}%"
         row = f"| {plan.noise_multiplier:g} | {plan.steps:,} | {plan.expected_epochs:,.1f} |"
