@@ -1,4 +1,4 @@
-"""The noise of each parameter by itself: right noise passes as often as is said, and each fault is named."""
+"""The noise of each parameter: correct noise passes as often as promised, and each fault is named."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ FAULTS = {
         drawn_again_beyond,
         r"body: the largest of 480,000 values is 3\.50 .* is the least that",
     ),
-    "an outlier": (heavy, r"head: the largest of 72,000 values is 9\.00 .* which right noise does not reach"),
-    "one step again": (from_another_step("body", 3, 250), "body: the noise of one step comes again in another"),
-    "a period": (after_a_hundred_steps_again, "scale: the noise of one step comes again in another"),
+    "an outlier": (heavy, r"head: the largest of 72,000 values is 9\.00 .* which correct noise does not reach"),
+    "one step again": (from_another_step("body", 3, 250), "body: the noise of one step repeats in another"),
+    "a period": (after_a_hundred_steps_again, "scale: the noise of one step repeats in another"),
     "steps in pairs": (every_step_twice, r"head: the noise of two steps in a row has a correlation of 1\.00"),
     "runs": (two_runs, r"bias: the noise of the same step of two runs has a correlation of 1\.00"),
     "a part of it shared": (partly_shared, r"head: the noise of two steps in a row has a correlation of 0\.[78]"),
