@@ -108,7 +108,7 @@ FAULTS = {
     "cut at 4": (cut, r"all parameters together: the largest of 556,800 values is 4\.00"),
     "drawn again beyond 3.5": (
         drawn_again_beyond,
-        r"body: the largest of 480,000 values is 3\.50 .* is the least that",
+        r"body: the largest of 480,000 values is 3\.50 .* correct noise reaches at least",
     ),
     "an outlier": (heavy, r"head: the largest of 72,000 values is 9\.00 .* which correct noise does not reach"),
     "one step again": (from_another_step("body", 3, 250), "body: the noise of one step repeats in another"),

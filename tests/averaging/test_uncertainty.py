@@ -182,14 +182,14 @@ def test_by_default_the_second_half_of_a_run_counts():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: interval(torch.ones(1, 3)), "two checkpoints at least, got 1"),
+        (lambda: interval(torch.ones(1, 3)), "at least two checkpoints, got 1"),
         (lambda: interval(torch.ones(3), 1.0), "confidence must lie strictly between"),
         (lambda: interval(torch.ones(3), shares=[0.5, 0.4]), "shares must sum to 1"),
         (lambda: interval(torch.ones(3), shares=[]), "shares must sum to 1"),
         (lambda: interval(torch.ones(3), widening=0.5), "widening must be at least 1, got 0.5"),
-        (lambda: spaced([1, 2], 4), "an interval can use 0, those after step 2"),
+        (lambda: spaced([1, 2], 4), "an interval can use 0 of them: those after step 2"),
         (lambda: spaced([3, 4], 4, spacing=2), "an interval can use 1"),
-        (lambda: spaced([4, 3], 4), "kept steps must rise"),
+        (lambda: spaced([4, 3], 4), "kept steps must ascend"),
         (lambda: spaced([3, 5], 4), "from 0 to 4 at most"),
         (lambda: spaced([3, 4], 4, burn_in=4), "burn_in must be a number of steps below 4"),
         (lambda: spaced([3, 4], 4, spacing=0), "spacing must be at least 1"),

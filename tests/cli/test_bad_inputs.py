@@ -133,7 +133,7 @@ REFUSED = {
     "train digits QUICK --optimizer sdg": "--optimizer must be one of sgd, momentum, adam, adamw, lamb; got 'sdg'; "
     "did you mean sgd",
     "train digits QUICK --optimizer lamb,beta2=0.98": "--optimizer must be one of sgd, momentum, adam, adamw, lamb; "
-    "got 'lamb,beta2=0.98'; give lamb, the name alone: momentum and weight decay are options of their own",
+    "got 'lamb,beta2=0.98'; give only the name, lamb: momentum and weight decay are separate options",
     "train digits QUICK --optimizer lamb --beta2 0.98": "Unrecognized options: --beta2, 0.98; leave it out: --momentum "
     "(the first beta of adam, adamw and lamb) and --weight-decay are an optimizer's only options besides "
     "--learning-rate; see sfumato train --help",
@@ -146,7 +146,7 @@ REFUSED = {
     "train digits QUICK --learning-rate 0": "--learning-rate must be positive, got 0.0; give a number such as 0.5",
     "train digits QUICK --momentum 1": "--momentum must be below 1, got 1.0; give a number in [0, 1), such as 0.9",
     "train digits QUICK --weight-decay -1": "weight decay must not be negative, got -1.0; give 0 or a number above it",
-    "train digits QUICK --ema 1": "EMA decay must be below 1, got 1.0; give 0.9999, or 0 to keep the last parameters",
+    "train digits QUICK --ema 1": "EMA decay must be below 1, got 1.0; give 0.9999, or 0 to use the last parameters",
     "train digits QUICK --views 0": "--views must be at least 1, got 0; give the number of views of each example, "
     "such as 1 or 16",
     "train digits QUICK --views 2 --shift 8": "--shift must be smaller than the image, got 8 for 8 pixels; give a "

@@ -211,7 +211,7 @@ def _tails(one: ParameterNoise, alpha: float) -> Iterator[str]:
     below = -math.inf if beyond >= 1 else one.numbers * math.log1p(-beyond)
     what = f"{one.name}: the largest of {one.numbers:,} values is {one.largest:.2f} standard deviations"
     if below < math.log(alpha / 2):
-        yield f"{what}; correct noise reaches at least {_down(_least_maximum(one.numbers, alpha))}"
+        yield f"{what}, but correct noise reaches at least {_down(_least_maximum(one.numbers, alpha))}"
     elif one.numbers * beyond < alpha / 2:
         yield f"{what}, which correct noise does not reach"
 

@@ -43,7 +43,7 @@ CHOICES = [
     ("ema", 1.5, "EMA decay must be below 1"),
     ("ema_form", "warm", "ema_form must be one of"),
     ("aggregate", "utaa", "did you mean uta"),
-    ("aggregate_last", 3, "gradients are taken at no average"),
+    ("aggregate_last", 3, "gradients are not taken at an average"),
     ("views", 0, "views must be at least 1"),
     ("zoom", 9.0, "zoom must lie between 1 and 4"),
     ("class_prevalence", ("dark=0.5", "light=0.4"), "sum to 0.9, not to 1"),
