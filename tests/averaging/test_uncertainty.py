@@ -190,7 +190,7 @@ def test_by_default_the_second_half_of_a_run_counts():
         (lambda: spaced([1, 2], 4), "an interval can use 0 of them: those after step 2"),
         (lambda: spaced([3, 4], 4, spacing=2), "an interval can use 1"),
         (lambda: spaced([4, 3], 4), "kept steps must ascend"),
-        (lambda: spaced([3, 5], 4), "from 0 to 4 at most"),
+        (lambda: spaced([3, 5], 4), "from 0 to at most 4"),
         (lambda: spaced([3, 4], 4, burn_in=4), "burn_in must be a number of steps below 4"),
         (lambda: spaced([3, 4], 4, spacing=0), "spacing must be at least 1"),
     ],
