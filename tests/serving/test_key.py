@@ -22,13 +22,13 @@ def path(tmp_path):
 
 def test_a_key_fits_itself_alone(path):
     key = ApiKey(path)
-    assert [key.fits(one) for one in (KEY, KEY[:-1], KEY + "0", "", "\udc80é")] == [True, False, False, False, False]
+    assert [key.matches(one) for one in (KEY, KEY[:-1], KEY + "0", "", "\udc80é")] == [True, False, False, False, False]
     assert KEY not in repr(key)
 
 
 def test_a_file_that_others_may_read_is_refused(path):
     path.chmod(0o640)
-    with pytest.raises(SfumatoError, match=r"may be read by others \(mode 640\); chmod 600"):
+    with pytest.raises(SfumatoError, match=r"can be read by others \(mode 640\); chmod 600"):
         ApiKey(path)
 
 

@@ -2,7 +2,8 @@
 
 For unit vectors the similarity is (1 + cos(x, y)) / 2: 0 for opposite vectors, 1 for equal ones (Xu et al. 2022,
 section 4). It is computed in float64 and rounded to a multiple of 2^-24, the spacing of float32 below 1. A pair
-therefore has the same similarity in every block in which it is computed, and equal embeddings have similarity exactly 1.
+therefore has the same similarity in every block in which it is computed, and equal embeddings have a similarity of
+exactly 1.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class Shown(Observer):
         self.progress.advance(step)
 
     def scored(self, row: Mapping[str, Any]) -> None:
-        """Shows the spent epsilon and the test metric beside the bar."""
+        """Shows the spent epsilon and the test metric next to the bar."""
         spent = f"epsilon {row['epsilon']:.2f}, " if "epsilon" in row else ""
         figure = "accuracy" if "accuracy" in row else "recall"
         self.progress.advance(row["step"], f"{spent}test {figure} {row[figure]:.1%}")

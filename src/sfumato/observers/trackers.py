@@ -2,7 +2,7 @@
 
 On a private test part metrics.jsonl holds exact figures, which the promise does not cover and which are for the owner
 only. A tracker on this machine receives them, marked as private; a remote tracker receives none of them. A tracker that
-fails does not stop the run. It receives the missing rows once it responds again, at the latest when the run is finished.
+fails does not stop the run. It receives the missing rows once it responds again, or when the run is finished.
 """
 
 from __future__ import annotations
