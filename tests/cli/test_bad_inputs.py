@@ -119,11 +119,11 @@ REFUSED = {
     "got 15; choose 10, 16, 22, 28 or 40, as in wrn-16-4",
     "train digits QUICK --model timm:no_such": "model 'timm:no_such': timm ... has no model of that name; "
     "timm.list_models() lists its models",
-    "train digits QUICK --model math:nothing": "model 'math:nothing': nothing has no such name in math; name a "
+    "train digits QUICK --model math:nothing": "model 'math:nothing': nothing does not exist in math; name a "
     "function that builds the model, as in package:function",
     "train digits QUICK --model nopackage:build": "model 'nopackage:build': the module 'nopackage' cannot be "
-    "imported: No module named 'nopackage'; install it, or start from the folder that holds it; names in the package "
-    "need no colon",
+    "imported: No module named 'nopackage'; install it, or start from the folder that contains it; sfumato's own "
+    "models have no colon",
     "train digits QUICK --pretrained missing.safetensors": "pretrained file missing.safetensors does not exist; give "
     "the path of a finished run or of a safetensors file, or the word timm",
     "train digits QUICK --pretrained junk.safetensors": "pretrained file junk.safetensors cannot be read as "
@@ -170,8 +170,8 @@ REFUSED = {
     "train digits QUICK --head old": "--head must be one of new, pretrained; got 'old'; choose one of these names",
     "train digits QUICK --head pretrained": "head is pretrained, but no pre-trained weights are given; give them, or "
     "head new",
-    "train digits QUICK --trainable no.such.layer": "trainable 'no.such.layer' names no parameter of the model; give "
-    "all, classifier, norm, first or a pattern of parameter names, which begin with head.weight, head.bias",
+    "train digits QUICK --trainable no.such.layer": "trainable 'no.such.layer' matches no parameter of the model; give "
+    "all, classifier, norm, first or a pattern of parameter names; the first names are head.weight, head.bias",
     # training without privacy
     "pretrain digits --batch-size 5000": "--batch-size must not exceed the number of examples, got 5000 of 1438; give "
     "a smaller one",

@@ -61,7 +61,7 @@ def refused(capsys, arguments: str) -> str:
     capsys.readouterr()
     assert main(arguments.split()) == 1
     line = capsys.readouterr().err.splitlines()[-1]
-    assert "names code of its own, 'owncode:build,depth=2', and no code is run on the word of a file" in line, line
+    assert "names custom code 'owncode:build,depth=2', and code is not run because a file names it" in line, line
     assert not Path("executed").exists()
     assert "owncode" not in sys.modules
     return line

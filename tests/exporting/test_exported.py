@@ -67,7 +67,7 @@ def test_the_same_export_again_is_the_same_bytes_and_anything_else_there_is_refu
         sfumato.export(path, to="torch-export", output=tmp_path / "a")
     (made.path / "more").rmdir()
     (made.path / "README.md").write_text("mine")
-    with pytest.raises(SfumatoError, match=r"README.md is there already"):
+    with pytest.raises(SfumatoError, match=r"README.md already exists"):
         sfumato.export(path, to="torch-export", output=tmp_path / "a")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "notes").write_text("mine")
@@ -92,12 +92,10 @@ def test_a_name_that_ends_as_the_formats_file_is_that_file_with_its_papers_besid
     assert "`d.preprocessing.json`" in card
     assert (tmp_path / "README.md").read_text() == "mine"
     for to in ("onnx", "timm"):
-        with pytest.raises(
-            SfumatoError, match=r"d\.pt2 has the ending of torch-export, not of|not installed"
-        ):
+        with pytest.raises(SfumatoError, match=r"d\.pt2 has the ending of torch-export, not of|not installed"):
             sfumato.export(path, to=to, output=tmp_path / "d.pt2")
     (tmp_path / "e.pt2").mkdir()
-    with pytest.raises(SfumatoError, match=r"e\.pt2 is there already"):
+    with pytest.raises(SfumatoError, match=r"e\.pt2 already exists"):
         sfumato.export(path, to="torch-export", output=tmp_path / "e.pt2")
 
 

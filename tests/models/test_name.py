@@ -23,7 +23,7 @@ def test_a_value_that_no_parser_takes_is_text(length):
 
 @pytest.mark.parametrize("spelling", ["cnn,", "cnn,norm", "cnn,=3", "cnn,a b=3"])
 def test_what_is_no_option_is_refused(spelling):
-    with pytest.raises(SfumatoError, match="is no option; write options as in wrn-16-4,norm=none"):
+    with pytest.raises(SfumatoError, match="is not an option; write options as in wrn-16-4,norm=none"):
         parse(spelling)
 
 

@@ -219,7 +219,9 @@ def test_one_bad_image_among_good_ones_of_others_is_its_own_affair(serving, load
         contents = [png(1), b"bad", png(200), png(2), b"bad", png(3)]
         statuses = pool.map(lambda one: CLIENT.post(f"{url(place)}/predict", content=one, headers=PNG), contents)
         assert [one.status_code for one in statuses] == [200, 400, 200, 200, 400, 200]
-        refused(CLIENT.post(f"{url(place)}/predict", files=[("a", png(1)), ("b", b"x")]), 400, "record 1 of the request")
+        refused(
+            CLIENT.post(f"{url(place)}/predict", files=[("a", png(1)), ("b", b"x")]), 400, "record 1 of the request"
+        )
 
 
 def test_two_hundred_requests_at_once_are_all_answered_and_in_batches(serving, loaded, png):
@@ -254,7 +256,11 @@ def test_a_full_queue_and_a_slow_model_are_told_as_503(serving, loaded, png):
         refused(over, 503, "records are waiting; send it again later")
         assert over.headers["retry-after"] == "1"
         assert [one.result().status_code for one in answers] == [200, 200, 200]
-        refused(CLIENT.post(f"{url(place)}/predict", files=[("a", png(1))] * 3), 413, "3 records exceed the queue limit of 2")
+        refused(
+            CLIENT.post(f"{url(place)}/predict", files=[("a", png(1))] * 3),
+            413,
+            "3 records exceed the queue limit of 2",
+        )
     loaded.module.seconds = 4  # long beside the limit, which is long beside what a busy machine takes to read a body
     with serving(loaded, seconds=2) as (place, _):
         refused(CLIENT.post(f"{url(place)}/predict", content=png(1), headers=PNG), 503, "no answer within 2 s")

@@ -1,4 +1,4 @@
-"""The choices of a model: which network, what it begins with, its loss and its normalisation."""
+"""Settings of a model: network, initial weights, loss and normalisation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PUBLIC_EXAMPLES = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """A model, and where its first weights come from."""
+    """The network and its initial weights."""
 
     model: str = choice(metavar="NAME")
     """dictionary, scattering, lenet5, lenet, cnn, linear, mobilenet-v2, resnet-50, wrn-DEPTH-WIDTH, nf-resnet-DEPTH,
@@ -21,13 +21,13 @@ class Network:
     pretrained: str | None = choice(None, "PATH", "")
     """Initial weights, from public data: a run directory, a safetensors file, or the word timm."""
     pretrained_weights: str | None = choice(None, "ema|last", "those that the run has released")
-    """Of a run of sfumato pretrain that has averaged its weights: the averaged ones (ema), or the last ones."""
+    """Weights of a run of sfumato pretrain with weight averaging: the averaged ones (ema), or the last ones."""
     head: str = choice("new", "new|pretrained", "new")
-    """On pre-trained weights: new for a classifier of zeros, pretrained for the one that they bring."""
+    """Classifier on pre-trained weights: new for a classifier of zeros, pretrained for the stored one."""
     head_deviation: float | None = choice(None, by_default="0 on pre-trained weights")
-    """Standard deviation of a new classifier's first weights."""
+    """Standard deviation of a new classifier's initial weights."""
     head_bias: float | None = choice(None, by_default="0 on pre-trained weights")
-    """What a new classifier's biases begin with; -10 for the sigmoid loss in Mehta et al. 2022."""
+    """Initial bias of a new classifier; -10 for the sigmoid loss in Mehta et al. 2022."""
 
     def __post_init__(self) -> None:
         from sfumato.models import HEADS
@@ -37,7 +37,7 @@ class Network:
             raise SfumatoError("head is pretrained, but no pre-trained weights are given", "give them, or head new")
         if self.pretrained_weights is not None and self.pretrained in (None, "timm"):
             raise SfumatoError(
-                f"pretrained_weights is {self.pretrained_weights}, and pretrained is {self.pretrained or 'not given'}",
+                f"pretrained_weights is {self.pretrained_weights}, but pretrained is {self.pretrained or 'not given'}",
                 "name a run of sfumato pretrain, or leave pretrained_weights out",
             )
         if self.head_deviation is not None:
@@ -46,12 +46,12 @@ class Network:
             number("head_bias", self.head_bias, remedy="give a number such as -10")
         if self.head == "pretrained" and (self.head_deviation is not None or self.head_bias is not None):
             raise SfumatoError(
-                "head is pretrained, but head_deviation or head_bias say how a new one begins", "leave one of them out"
+                "head is pretrained, but head_deviation and head_bias are for a new one", "leave one of them out"
             )
 
     @property
     def initial_weights(self) -> str | None:
-        """Where they really come from: None, "timm", or a path, that of the very file where a run has several."""
+        """The resolved source of the initial weights: None, "timm", or a path, resolved to a file of the run."""
         if self.pretrained is None or self.pretrained_weights is None:
             return self.pretrained
         from sfumato.models import weights_file
@@ -61,7 +61,7 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """The loss, and how much examples of each class count in it."""
+    """The loss and the class weights."""
 
     loss: str = choice("softmax", "softmax|sigmoid|multilabel", "softmax; multilabel for --label-columns")
     """softmax, or sigmoid for one yes-or-no question per class; multilabel for images with several labels."""
@@ -71,8 +71,8 @@ class Objective:
         "all classes weigh alike",
         given_as="tuple[str, ...]",
     )
-    """Each class's share, declared: its examples weigh the less the more frequent it is. Of several labels the share of
-    images that each is true of: the more frequent answer to it weighs less."""
+    """Declared share of each class: examples of frequent classes get less weight. For several labels, the share of
+    images with each label: the more frequent answer gets less weight."""
 
     def __post_init__(self) -> None:
         from sfumato.models import shares
@@ -85,15 +85,15 @@ class Objective:
 
 @dataclass(frozen=True, kw_only=True)
 class Norms:
-    """What stands in the place of the model's normalisation layers."""
+    """Replacement of the model's normalisation layers."""
 
     normalisation: str | None = choice(None, "NAME", "as the model has it")
     """public-batch, public-batch-own, public-batch-joint, public-batch-through, frozen-batch, lsuv, group, layer,
-    instance, weight-standardised or none, in the place of the model's own."""
+    instance, weight-standardised or none, in place of the model's own."""
     public_data: str | None = choice(None, "SOURCE", "")
-    """A public source, whose examples give batch norm its statistics; a private record among them is left out."""
+    """Public source of examples for batch-norm statistics; private records among them are skipped."""
     public_examples: int = choice(PUBLIC_EXAMPLES, "M", "128")
-    """How many of its training examples are taken, by a public draw."""
+    """Number of its training examples to use, drawn publicly."""
 
     def __post_init__(self) -> None:
         from sfumato.models import KINDS, PUBLIC
@@ -103,12 +103,12 @@ class Norms:
             one_of("normalisation", kind, KINDS)
         if kind in PUBLIC and self.public_data is None:
             raise SfumatoError(
-                f"normalisation {kind} takes its statistics from public examples, and no public_data is given",
+                f"normalisation {kind} takes its statistics from public examples, but no public_data is given",
                 "give a public source, such as npz:PATH, or another normalisation, such as group",
             )
         if kind not in PUBLIC and (self.public_data is not None or self.public_examples != PUBLIC_EXAMPLES):
             raise SfumatoError(
-                f"public_data is {self.public_data}, and normalisation {kind or 'as the model has it'} takes none",
+                f"public_data is {self.public_data}, but normalisation {kind or 'as the model has it'} takes none",
                 f"give normalisation {PUBLIC[0]}, or leave it out",
             )
         positive_integer("public_examples", self.public_examples, remedy="give a number such as 128")

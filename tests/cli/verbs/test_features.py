@@ -178,7 +178,9 @@ def test_several_right_labels(call, spots_folder):
     assert figures["accuracy_of_label_sets"] is None
     count = figures["images"]
     Path("list.json").write_text(json.dumps([[0]] * count))
-    assert "were split by a hash and have no order" in call("evaluate run features:cache --label-sets list.json", status=1)
+    assert "were split by a hash and have no order" in call(
+        "evaluate run features:cache --label-sets list.json", status=1
+    )
     Path("by-name.json").write_text(json.dumps({path.name: ["light"] for path in spots_folder.rglob("*.png")}))
     assert "and 2 files have this name; add the folders" in call(
         f"evaluate run folder:{spots_folder} --part all --label-sets by-name.json", status=1

@@ -85,9 +85,7 @@ def test_other_models_are_refused(tmp_path):
         CLASSES,
     )
     for to in ("timm", "huggingface"):
-        with pytest.raises(
-            SfumatoError, match=r"'linear' is not a model of timm.*--to onnx"
-        ):
+        with pytest.raises(SfumatoError, match=r"'linear' is not a model of timm.*--to onnx"):
             sfumato.export(path, to=to)
 
 

@@ -136,7 +136,7 @@ def test_other_models_are_refused(name, match):
 
 
 def test_a_model_of_texts_is_refused_for_images():
-    with pytest.raises(SfumatoError, match="is for texts, and these are images"):
+    with pytest.raises(SfumatoError, match="is for texts, but these are images"):
         create("bilstm,norm=layer", classes=3, channels=1, size=8)
 
 
