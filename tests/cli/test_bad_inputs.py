@@ -128,7 +128,7 @@ REFUSED = {
     "the path of a finished run or of a safetensors file, or the word timm",
     "train digits QUICK --pretrained junk.safetensors": "pretrained file junk.safetensors cannot be read as "
     "safetensors: ...; convert the weights with safetensors.torch.save_file; pickled files are not loaded",
-    "train digits QUICK --pretrained timm": "pretrained 'timm' needs a model of timm, got model 'linear'; choose "
+    "train digits QUICK --pretrained timm": "pretrained 'timm' needs a timm model, got model 'linear'; choose "
     "timm:NAME, or give the path of a safetensors file",
     "train digits QUICK --optimizer sdg": "--optimizer must be one of sgd, momentum, adam, adamw, lamb; got 'sdg'; "
     "did you mean sgd",
