@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from sfumato.evaluation import recall_at_far
-from sfumato.evaluation.compared import REPLICATES, _resamples, _replicates, compared
+from sfumato.evaluation.compared import REPLICATES, _replicates, _resamples, compared
 
 
 def images(spread: float, *, classes: int = 20, each: int = 6, seed: int = 0) -> tuple[torch.Tensor, np.ndarray]:
