@@ -21,21 +21,21 @@ class Averages:
     ema_form: str = choice("warm-up", "warm-up|constant", "warm-up")
     """warm-up for a decay of at most (1 + t) / (10 + t) at step t, constant for the same decay in all steps."""
     aggregate: str | None = choice(None, "ema|uta", "none")
-    """Take gradients at an average of the weights so far: that of --ema, or the mean of the last ones (uta)."""
+    """Take gradients at an average of the weights so far: that of --ema, or the mean of the last weights (uta)."""
     aggregate_from: int = choice(0, "STEP", "0")
-    """From which step on."""
+    """First step whose gradient is taken at the average."""
     aggregate_last: int | None = choice(None, "K", "5")
-    """Of uta: how many of the last weights; so many copies of what is trained are kept."""
+    """Number of last weights averaged by uta; as many copies of the trained parameters are kept in memory."""
     aggregate_restart: bool | None = choice(None, "True|False", "True with uta")
-    """Whether a step starts at the average too, instead of at the last weights."""
+    """Whether a step also starts at the average instead of the last weights."""
 
     def __post_init__(self) -> None:
         if self.aggregate is None:
             options = [one for one in fields(self) if one.name.startswith("aggregate_")]
-            given = [one.name for one in options if getattr(self, one.name) != one.default]
-            if given:
+            changed = [one.name for one in options if getattr(self, one.name) != one.default]
+            if changed:
                 raise SfumatoError(
-                    f"{' and '.join(f'`{name}`' for name in given)} given, but gradients are not taken at an average",
+                    f"{' and '.join(f'`{name}`' for name in changed)} given, but gradients are not taken at an average",
                     "give `aggregate=ema` or `aggregate=uta`, or leave them out",
                 )
         else:

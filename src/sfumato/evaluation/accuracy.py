@@ -99,15 +99,15 @@ def score_of(outputs: Tensor, labels: Tensor, *, loss: str = "softmax") -> Score
 def evaluation(outputs: Tensor, records: Part, classes: Sequence[str], *, loss: str = "softmax") -> Evaluation:
     """Evaluates logits (N, classes): accuracy, loss, confusion matrix, calibration error and sample predictions."""
     labels = torch.from_numpy(records.labels)
-    samples, places = [], shown(outputs, records)
-    if places:
-        predicted, rows = outputs.argmax(1), np.array(places, np.int64)
-        scores = probabilities(outputs[places].double(), loss).amax(1).tolist()
+    samples, indices = [], shown(outputs, records)
+    if indices:
+        predicted, rows = outputs.argmax(1), np.array(indices, np.int64)
+        scores = probabilities(outputs[indices].double(), loss).amax(1).tolist()
         texts = records.texts if isinstance(records, TextRecords) else None
         inputs = [png(image) for image in records.take(rows)] if texts is None else texts[rows].tolist()
         samples = [
             (one, classes[int(labels[i])], classes[int(predicted[i])], score)
-            for i, one, score in zip(places, inputs, scores, strict=True)
+            for i, one, score in zip(indices, inputs, scores, strict=True)
         ]
     calibrated = calibration(outputs, labels, loss=loss)
     return replace(summary(outputs, labels, classes, loss=loss), samples=samples, calibration=calibrated)
@@ -162,15 +162,15 @@ def calibration(outputs: Tensor, labels: Tensor, *, loss: str) -> Calibration | 
     )
 
 
-def _across_classes(places: list[int], labels: Tensor) -> list[int]:
+def _across_classes(indices: list[int], labels: Tensor) -> list[int]:
     """The first of each class, then the second of each class, and so on."""
     counts: dict[int, int] = {}
     ranked = []
-    for place in places:
-        label = int(labels[place])
+    for index in indices:
+        label = int(labels[index])
         counts[label] = counts.get(label, 0) + 1
-        ranked.append((counts[label], label, place))
-    return [place for *_, place in sorted(ranked)]
+        ranked.append((counts[label], label, index))
+    return [index for *_, index in sorted(ranked)]
 
 
 def to_dict(result: Evaluation) -> dict[str, Any]:

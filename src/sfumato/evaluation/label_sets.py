@@ -54,12 +54,12 @@ def read(path: str, parts: Sequence[Part], classes: Sequence[str], *, parted: bo
         numbers = [_NUMBERED.fullmatch(file.name) for file in files]
         label_lists = data
         if files and all(numbers):
-            places = [int(number[1]) - 1 for number in numbers if number]
-            if max(places) >= len(data):
+            indices = [int(number[1]) - 1 for number in numbers if number]
+            if max(indices) >= len(data):
                 raise SfumatoError(
-                    f"label sets {path} end before image {max(places) + 1}", "give the sets of all images"
+                    f"label sets {path} end before image {max(indices) + 1}", "give the sets of all images"
                 )
-            label_lists = [_by_name(_checked_list(data[place], path), classes, path) for place in places]
+            label_lists = [_by_name(_checked_list(data[index], path), classes, path) for index in indices]
         elif not parted:
             raise SfumatoError(
                 f"label sets {path} are a list, but these records were split by a hash and have no order",
@@ -70,7 +70,7 @@ def read(path: str, parts: Sequence[Part], classes: Sequence[str], *, parted: bo
             raise SfumatoError(problem, "give one for each, or an object by file name")
     else:
         raise SfumatoError(f"label sets {path} are neither a list nor an object", "write a list of lists")
-    positions = {name: place for place, name in enumerate(classes)}
+    positions = {name: index for index, name in enumerate(classes)}
     return [
         frozenset(_position(label, positions, path) for label in _checked_list(labels, path)) for labels in label_lists
     ]
@@ -84,7 +84,7 @@ def accuracy(outputs: Tensor, sets: Sequence[frozenset[int]]) -> tuple[float, in
         sets: N sets.
     """
     predicted = outputs.argmax(1).tolist()
-    right = [place in labels for place, labels in zip(predicted, sets, strict=True) if labels]
+    right = [index in labels for index, labels in zip(predicted, sets, strict=True) if labels]
     if not right:
         raise SfumatoError("no record has a label in its set", "check that the sets belong to these records")
     return torch.tensor(right).double().mean().item(), len(right)

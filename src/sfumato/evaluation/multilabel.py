@@ -63,8 +63,8 @@ def evaluation(
         loss=multilabel_cross_entropy(outputs.double(), labels).item(),
         threshold=threshold,
         labels=[
-            _label(name, scores[:, place], labels[:, place].bool().numpy(), threshold)
-            for place, name in enumerate(names)
+            _label(name, scores[:, index], labels[:, index].bool().numpy(), threshold)
+            for index, name in enumerate(names)
         ],
     )
 

@@ -158,7 +158,7 @@ def use(served: Served, code: str, **filled: Any) -> str:
     transform, rules = served.loaded.transform, before(served)
     count = served.loaded.embedding or len(served.loaded.classes)
     code = code.format(output=served.output, shape=f"(n, {count})", **filled)
-    listing = "\n".join(f"{place}. {rule}" for place, rule in enumerate(rules, 1))
+    listing = "\n".join(f"{number}. {rule}" for number, rule in enumerate(rules, 1))
     first = ""
     if not isinstance(transform, (Tokens, AsStored)):
         size, channels = transform.size, transform.channels

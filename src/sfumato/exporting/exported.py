@@ -110,11 +110,11 @@ def export(
     contents = {renamed.get(described.FILE, described.FILE): description}
     _refuse_other(folder, contents)
     with tempfile.TemporaryDirectory() as temporary:
-        place = Path(temporary)
+        staging = Path(temporary)
         with _quiet(), _refusing(spelling, to):
-            form.write(served, place, facts)
-            difference = _checked(form.opened(place, served), served, spelling, to)
-        files = sorted(place.iterdir(), key=lambda one: one.name != form.FILE)
+            form.write(served, staging, facts)
+            difference = _checked(form.opened(staging, served), served, spelling, to)
+        files = sorted(staging.iterdir(), key=lambda one: one.name != form.FILE)
         contents = {renamed.get(one.name, one.name): one.read_bytes() for one in files} | contents
     use = described.use(served, form.USE, **form.used(served))
     for name, new_name in renamed.items():

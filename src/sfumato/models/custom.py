@@ -74,8 +74,8 @@ def create(name: str, options: Mapping[str, Any], **facts: Any) -> nn.Module:
     except Exception as error:
         if not isinstance(error, TypeError) or _reached(error):
             raise SfumatoError(f"model {name!r} {_raised(error)}", "fix it there") from error
-        given = ", ".join(f"{key}={value!r}" for key, value in {**facts, **options}.items())
-        call = f"{name.partition(':')[2]}({given})"
+        arguments = ", ".join(f"{key}={value!r}" for key, value in {**facts, **options}.items())
+        call = f"{name.partition(':')[2]}({arguments})"
         raise SfumatoError(
             f"model {name!r}: the call {call} failed: {error}",
             f"make the function accept these {'keywords' if options else 'three keywords'}",

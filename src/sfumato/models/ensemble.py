@@ -91,7 +91,7 @@ class Ensemble(nn.Module):
         if method == "omv" and not exclusive(loss):
             raise SfumatoError("a majority vote needs exclusive classes, got loss multilabel", "choose opa")
         if not members or len({id(member) for member in members}) < len(members):
-            raise SfumatoError(f"members must be at least one distinct module, got {len(members)}", "pass each once")
+            raise SfumatoError(f"members must be distinct modules, at least one, got {len(members)}", "pass each once")
         for number, member in enumerate(members):
             self.add_module(str(number), member)
 

@@ -98,8 +98,8 @@ def probabilities(logits: Tensor, loss: str) -> Tensor:
 def logits_of(probabilities: Tensor, loss: str) -> Tensor:
     """Logits (N, classes) with these `probabilities`, finite even for 0 and 1.
 
-    >>> given = torch.tensor([[0.2, 0.8]])
-    >>> all(torch.allclose(probabilities(logits_of(given, loss), loss), given) for loss in LOSSES)
+    >>> p = torch.tensor([[0.2, 0.8]])
+    >>> all(torch.allclose(probabilities(logits_of(p, loss), loss), p) for loss in LOSSES)
     True
     """
     within = probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny)

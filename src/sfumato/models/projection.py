@@ -82,23 +82,23 @@ def projection(trunk: Trunk, *, shape: tuple[int, int, int], dimension: int, pri
         largest = rows.gather(1, rows.abs().argmax(1, keepdim=True))
         rows = rows * largest.sign()
     generator = torch.Generator().manual_seed(SEED)
-    others = torch.randn(max(dimension, width) - len(rows), width, generator=generator, dtype=torch.float64)
+    random_rows = torch.randn(max(dimension, width) - len(rows), width, generator=generator, dtype=torch.float64)
     if dimension >= width:  # any orthonormal basis that starts with the principal directions preserves everything
-        basis = torch.linalg.qr(torch.cat([rows, others[: width - len(rows)]]).T)[0].T
+        basis = torch.linalg.qr(torch.cat([rows, random_rows[: width - len(rows)]]).T)[0].T
         signs = (basis[: len(rows)] * rows).sum(1).sign()
         basis[: len(rows)] *= signs[:, None]
         return torch.cat([basis, torch.zeros(dimension - width, width, dtype=torch.float64)]).float()
-    drawn = others[: dimension - len(rows)]
-    drawn = torch.linalg.qr((drawn - drawn @ rows.T @ rows).T)[0].T
-    if len(drawn):
-        drawn = drawn * math.sqrt((width - len(rows)) / len(drawn))
-    return torch.cat([rows, drawn]).float()
+    random_directions = random_rows[: dimension - len(rows)]
+    random_directions = torch.linalg.qr((random_directions - random_directions @ rows.T @ rows).T)[0].T
+    if len(random_directions):
+        random_directions = random_directions * math.sqrt((width - len(rows)) / len(random_directions))
+    return torch.cat([rows, random_directions]).float()
 
 
 class Mapped(nn.Module):
     """Fixed features, their public projection, and a trainable map of the first coordinates, initially the identity.
 
-    z = P f(x) / |P f(x)|. The first K coordinates become A z + b; the others are unchanged.
+    z = P f(x) / |P f(x)|. The first K coordinates become A z + b; the random_rows are unchanged.
 
     Args:
         backbone: maps images (N, C, H, W) to P f(x), (N, D); frozen.

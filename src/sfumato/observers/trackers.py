@@ -96,8 +96,8 @@ class Tracker(Observer):
         """Whether the tracker writes to this machine only."""
 
     @abstractmethod
-    def open(self, known: str | None) -> str:
-        """Starts a run with its settings, or continues the run `known`. Returns the run's identifier."""
+    def open(self, run_id: str | None) -> str:
+        """Starts a run with its settings, or continues the run `run_id`. Returns the run's identifier."""
 
     @abstractmethod
     def reached(self) -> int:
@@ -156,8 +156,8 @@ class Tracker(Observer):
         """Opens the tracker, and writes the rows that it lacks. A repeated step gives the same row again."""
         if not self._opened:
             recorded = self._directory.read_json(TRACKED) if (self._directory / TRACKED).is_file() else {}
-            known = self.open(recorded.get(self.package))
-            self._directory.write_json(TRACKED, recorded | {self.package: known}, private=True)
+            run_id = self.open(recorded.get(self.package))
+            self._directory.write_json(TRACKED, recorded | {self.package: run_id}, private=True)
             self._opened, self._reached = True, self.reached()
         while self._waiting:
             row = self._waiting[0]
@@ -221,21 +221,21 @@ class MLflow(Tracker):
         address = urlparse(self._client.get_tracking_uri())
         return address.scheme in _HERE and address.netloc in ("", "localhost") and address.path != "databricks"
 
-    def open(self, known: str | None) -> str:
+    def open(self, run_id: str | None) -> str:
         """Starts a run, nested within the active run if there is one; the active run stays active."""
-        if known is None or not self._has(known):
+        if run_id is None or not self._has(run_id):
             with self._client.start_run(run_name=self.called, nested=self._client.active_run() is not None) as started:
-                known = started.info.run_id
-        assert known is not None
-        self._run, self._store = known, self._client.MlflowClient()
-        self._store.update_run(known, status="RUNNING")
-        self._client.log_params(self.settings, run_id=known)
-        return known
+                run_id = started.info.run_id
+        assert run_id is not None
+        self._run, self._store = run_id, self._client.MlflowClient()
+        self._store.update_run(run_id, status="RUNNING")
+        self._client.log_params(self.settings, run_id=run_id)
+        return run_id
 
-    def _has(self, known: str) -> bool:
+    def _has(self, run_id: str) -> bool:
         """Whether this server has the run. The server may have changed since the run was recorded."""
         try:
-            self._client.get_run(known)
+            self._client.get_run(run_id)
         except self._client.MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
@@ -277,9 +277,9 @@ class WandB(Tracker):
         """
         return os.environ.get("WANDB_MODE") in _NOT_SENT
 
-    def open(self, known: str | None) -> str:
-        """Starts a separate run, or continues the run `known`."""
-        identity = known or secrets.token_hex(4)
+    def open(self, run_id: str | None) -> str:
+        """Starts a separate run, or continues the run `run_id`."""
+        identity = run_id or secrets.token_hex(4)
         # An existing W&B session does not read WANDB_MODE again and would send local figures, so the mode is passed.
         how = {"mode": _NOT_SENT[os.environ["WANDB_MODE"]]} if self.here() else {}
         how |= {} if self._public else {"settings": self._client.Settings(**_NOT_CAPTURED)}

@@ -53,12 +53,12 @@ class Answering:
         answers: list[list[Tensor]] = [[] for _ in requests]
         stored = self._stored(requests, refused)
         while batch := list(islice(stored, self.batch)):
-            places, arrays = zip(*batch, strict=True)
+            indices, arrays = zip(*batch, strict=True)
             rows = self._rows(self._transform(np.stack(arrays)))
-            counts = Counter(places)
-            for place, part in zip(counts, rows.split(list(counts.values())), strict=True):
-                answers[place].append(part)
-        return [refused[place] if place in refused else torch.cat(rows) for place, rows in enumerate(answers)]
+            counts = Counter(indices)
+            for index, part in zip(counts, rows.split(list(counts.values())), strict=True):
+                answers[index].append(part)
+        return [refused[index] if index in refused else torch.cat(rows) for index, rows in enumerate(answers)]
 
     def _stored(
         self, requests: Sequence[Pending], refused: dict[int, SfumatoError]
@@ -67,16 +67,16 @@ class Answering:
 
         A request ends at its first unreadable record, and once its client no longer waits.
         """
-        for place, request in enumerate(requests):
+        for index, request in enumerate(requests):
             for number, record in enumerate(request.records):
                 if request.over:
-                    refused[place] = busy("the request has timed out")
+                    refused[index] = busy("the request has timed out")
                     break
                 try:
-                    yield place, self._transform.stored(record)
+                    yield index, self._transform.stored(record)
                 except SfumatoError as error:
                     which = f"record {number} of the request: " if len(request.records) > 1 else ""
-                    refused[place] = SfumatoError(f"{which}{error.problem}", error.remedy)
+                    refused[index] = SfumatoError(f"{which}{error.problem}", error.remedy)
                     break
 
     def _rows(self, inputs: Tensor) -> Tensor:

@@ -122,10 +122,10 @@ def _from_json(content: bytes, name: str, *, of_numbers: bool) -> list[Any]:
     if not isinstance(data, dict) or set(data) != {name} or not isinstance(data[name], list):
         raise Refused(400, f"the JSON must be an object with one field, {name}, a list", f"send {example}")
     if of_numbers:
-        return [_row(place, one) for place, one in enumerate(data[name])]
-    for place, one in enumerate(data[name]):
+        return [_row(index, one) for index, one in enumerate(data[name])]
+    for index, one in enumerate(data[name]):
         if not isinstance(one, str):
-            raise Refused(400, f"{name}[{place}] is not a string", f"send {example}")
+            raise Refused(400, f"{name}[{index}] is not a string", f"send {example}")
     if of_texts:
         return data[name]
     try:
@@ -149,9 +149,9 @@ def _from_array(content: bytes, is_one: Callable[[Any], bool]) -> list[np.ndarra
     return [array] if is_one(array) else list(array) if array.size else []
 
 
-def _row(place: int, row: Any) -> Any:
+def _row(index: int, row: Any) -> Any:
     if not isinstance(row, list) or any(type(one) is not int or abs(one) >> 62 for one in row) or not row:
-        raise Refused(400, f"texts[{place}] is not a list of integers", 'send {"texts": [[12, 7]]}')
+        raise Refused(400, f"texts[{index}] is not a list of integers", 'send {"texts": [[12, 7]]}')
     return np.array(row, dtype=np.int64)
 
 

@@ -25,19 +25,19 @@ class ApiKey:
     """
 
     def __init__(self, path: str | Path):
-        place, make = Path(path), "make one: openssl rand -hex 32 > PATH; chmod 600 PATH"
+        file, remedy = Path(path), "create one: openssl rand -hex 32 > PATH; chmod 600 PATH"
         try:
-            text = ordinary(place).read_text("ascii").strip()
+            text = ordinary(file).read_text("ascii").strip()
         except FileNotFoundError:
-            raise SfumatoError(f"the API key {place} does not exist", make) from None
+            raise SfumatoError(f"the API key {file} does not exist", remedy) from None
         except OSError as error:
-            raise SfumatoError(f"the API key {place} cannot be read ({error.strerror})", make) from None
+            raise SfumatoError(f"the API key {file} cannot be read ({error.strerror})", remedy) from None
         except UnicodeDecodeError:
-            raise SfumatoError(f"the API key {place} is not ASCII text", make) from None
-        if mode := open_to_others(place):
-            raise SfumatoError(f"the API key {place} can be read by others (mode {mode:03o})", f"chmod 600 {place}")
+            raise SfumatoError(f"the API key {file} is not ASCII text", remedy) from None
+        if mode := open_to_others(file):
+            raise SfumatoError(f"the API key {file} can be read by others (mode {mode:03o})", f"chmod 600 {file}")
         if len(text) < SHORTEST or len(text.split()) != 1:
-            raise SfumatoError(f"the API key {place} must be one line of at least {SHORTEST} characters", make)
+            raise SfumatoError(f"the API key {file} must be one line of at least {SHORTEST} characters", remedy)
         self._digest = hashlib.sha256(text.encode()).digest()
 
     def matches(self, presented: str) -> bool:

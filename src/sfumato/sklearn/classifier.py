@@ -122,7 +122,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
 
     def _numbered(self, y: np.ndarray) -> np.ndarray:
         """The index of each label in the classes."""
-        indices = {label: place for place, label in enumerate(self.classes_.tolist())}
+        indices = {label: index for index, label in enumerate(self.classes_.tolist())}
         try:
             return np.array([indices[label] for label in y.tolist()], np.int64)
         except KeyError as error:

@@ -18,11 +18,11 @@ SMALLEST = 8
 Shape = tuple[int, int, int]
 
 
-def shape_of(given: Any, shape: Sequence[int]) -> Shape:
+def shape_of(image_shape: Any, shape: Sequence[int]) -> Shape:
     """The shape (H, W, C) of the images in an array.
 
     Args:
-        given: `image_shape`: (H, W), (H, W, C) or "square"; required for flat images (N, D).
+        image_shape: (H, W), (H, W, C) or "square"; required for flat images (N, D).
         shape: the array's shape: (N, D), (N, H, W) or (N, H, W, C).
 
     >>> shape_of((8, 8), (100, 64)), shape_of(None, (100, 32, 32, 3)), shape_of("square", (100, 5))
@@ -33,24 +33,27 @@ def shape_of(given: Any, shape: Sequence[int]) -> Shape:
         raise SfumatoError(f"X must be an array of images, got shape {shape}", remedy)
     actual: Any = None if len(shape) == 2 else (*shape[1:], 1)[:3]
     width = shape[1]
-    if given is None and actual is None:
+    if image_shape is None and actual is None:
         side = math.isqrt(width)
         example = f"({side}, {side})" if side * side == width else "(H, W) or (H, W, C)"
         raise SfumatoError(
             f"X is flat, with {width} features per image, and image_shape is not given", f"give image_shape={example}"
         )
-    if given == SQUARE and actual is None:
+    if image_shape == SQUARE and actual is None:
         side = max(SMALLEST, math.isqrt(width - 1) + 1)
         return side, side, 1
-    if given is None or given == SQUARE:
+    if image_shape is None or image_shape == SQUARE:
         assert actual is not None
         return _checked(actual)
-    declared = _checked((*given, 1)[:3] if len(given) in (2, 3) and not isinstance(given, str) else given)
+    two_or_three = not isinstance(image_shape, str) and len(image_shape) in (2, 3)
+    declared = _checked((*image_shape, 1)[:3] if two_or_three else image_shape)
     if actual is None and math.prod(declared) != width:
-        problem = f"image_shape {tuple(given)} has {math.prod(declared)} values, but X has {width} features"
+        problem = f"image_shape {tuple(image_shape)} has {math.prod(declared)} values, but X has {width} features"
         raise SfumatoError(problem, "give the shape from which the images were flattened")
     if actual is not None and actual != declared:
-        raise SfumatoError(f"image_shape is {tuple(given)}, but X has images {actual}", "leave it out, or reshape X")
+        raise SfumatoError(
+            f"image_shape is {tuple(image_shape)}, but X has images {actual}", "leave it out, or reshape X"
+        )
     return declared
 
 

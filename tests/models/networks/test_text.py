@@ -141,5 +141,5 @@ def test_a_model_of_texts_is_refused_for_images():
 
 
 def test_weights_of_timm_are_refused():
-    with pytest.raises(SfumatoError, match="no model of texts"):
+    with pytest.raises(SfumatoError, match="no models of texts"):
         create_for_texts("bag", classes=3, vocabulary=9, length=5, pretrained="timm")

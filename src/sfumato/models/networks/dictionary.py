@@ -78,9 +78,9 @@ class Dictionary(nn.Module):
             height, width = (round(side * WORKING_SIDE / min(size)) for side in size)
             self.working = height, width
         self.images_at_once = AT_ONCE
-        for place, atoms in enumerate(prior.scales):
-            self.register_buffer(f"filters_{place}", atoms.filters)
-            self.register_buffer(f"offsets_{place}", atoms.offsets)
+        for scale, atoms in enumerate(prior.scales):
+            self.register_buffer(f"filters_{scale}", atoms.filters)
+            self.register_buffer(f"offsets_{scale}", atoms.offsets)
         self.count = len(prior.scales)
         for name, value in prior.whitening._asdict().items():
             self.register_buffer(name, value)
@@ -117,8 +117,8 @@ class Dictionary(nn.Module):
         if self.working is not None:
             images = F.adaptive_avg_pool2d(images, self.working)
         scales = []
-        for place in range(self.count):
-            filters, offsets = self.get_buffer(f"filters_{place}"), self.get_buffer(f"offsets_{place}")
+        for scale in range(self.count):
+            filters, offsets = self.get_buffer(f"filters_{scale}"), self.get_buffer(f"offsets_{scale}")
             scales.append(responses(images, filters, offsets, mirrored=self.mirrored))
             images = F.avg_pool2d(images, 2)
         return Whitening(self.center, self.deviation, self.vectors, self.scales)(torch.cat(scales, 1))
@@ -151,7 +151,7 @@ def _quarters(height: int, width: int) -> Tensor:
     """Weights (4, height * width) that average over each quarter. Quarters share the middle row or column."""
     halves = []
     for side in (height, width):
-        places, middle = torch.arange(side), -(-side // 2)
-        half = torch.stack([places < middle, places >= side - middle]).float()
+        positions, middle = torch.arange(side), -(-side // 2)
+        half = torch.stack([positions < middle, positions >= side - middle]).float()
         halves.append(half / middle)
     return torch.einsum("ih,jw->ijhw", *halves).reshape(4, -1)

@@ -109,14 +109,14 @@ class Wavelets(nn.Module):
             orders = [torch.arange(order[0].numel()).view(order.shape[1:]) for order in self._orders(image)]
             original, mirrored = self.features(image), self.features(image.flip(-1))
         turned = -torch.arange(_ORIENTATIONS) % _ORIENTATIONS
-        for number, places in enumerate(orders):
-            wavelets = round(math.log(len(places) // channels, _ORIENTATIONS))
-            by_angle = places.view(channels, *[_ORIENTATIONS] * wavelets, *places.shape[1:])
+        for number, indices in enumerate(orders):
+            wavelets = round(math.log(len(indices) // channels, _ORIENTATIONS))
+            by_angle = indices.view(channels, *[_ORIENTATIONS] * wavelets, *indices.shape[1:])
             for dim in range(1, by_angle.dim() - 2):
                 by_angle = by_angle.index_select(dim, turned)
             orders[number] = by_angle.flip(-1).flatten()
         starts = itertools.accumulate((len(order) for order in orders), initial=0)
-        order = torch.cat([places + start for places, start in zip(orders, starts, strict=False)])
+        order = torch.cat([indices + start for indices, start in zip(orders, starts, strict=False)])
         return order if torch.allclose(original[:, order], mirrored, rtol=0, atol=1e-4) else None
 
     def _modulus(self, maps: Tensor) -> Tensor:

@@ -44,15 +44,15 @@ class VGG(nn.Module):
         super().__init__()
         norms = Norms(norm, norm_last, mod)
         widths = [width for group in groups for width in group]
-        last_of_group = {sum(map(len, groups[: place + 1])) for place in range(len(groups))}
+        last_of_group = {sum(map(len, groups[:number])) for number in range(1, len(groups) + 1)}
         layers: list[nn.Module] = []
-        for place, (before, width) in enumerate(zip((channels, *widths), widths, strict=False), 1):
-            kind = norms.before_classifier if place == len(widths) and not hidden else norms
+        for number, (before, width) in enumerate(zip((channels, *widths), widths, strict=False), 1):
+            kind = norms.before_classifier if number == len(widths) and not hidden else norms
             layers += [nn.Conv2d(before, width, 3, padding=1), kind.after_convolution(width), nn.ReLU()]
-            layers += [nn.MaxPool2d(2)] if place in last_of_group else []
+            layers += [nn.MaxPool2d(2)] if number in last_of_group else []
         layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-        for place, (before, width) in enumerate(zip((widths[-1], *hidden), hidden, strict=False), 1):
-            kind = norms.before_classifier if place == len(hidden) else norms
+        for number, (before, width) in enumerate(zip((widths[-1], *hidden), hidden, strict=False), 1):
+            kind = norms.before_classifier if number == len(hidden) else norms
             layers += [nn.Linear(before, width), kind.after_linear(width), nn.ReLU()]
         self.layers = nn.Sequential(*layers)
         self.head = nn.Linear((*widths, *hidden)[-1], classes)

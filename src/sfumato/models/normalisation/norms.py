@@ -63,13 +63,13 @@ class Norms:
 
     def __post_init__(self) -> None:
         one_of("norm", self.kind, NORMS)
-        given = [name for name, value in (("norm_last", self.last), ("mod", self.mod)) if _switch(name, value)]
-        if given and self.kind == "none":
+        enabled = [name for name, value in (("norm_last", self.last), ("mod", self.mod)) if _switch(name, value)]
+        if enabled and self.kind == "none":
             raise SfumatoError(
-                f"{given[0]} changes where layers are normalised, but norm is none",
-                f"give a norm such as layer, or leave {given[0]} out",
+                f"{enabled[0]} changes where layers are normalised, but norm is none",
+                f"give a norm such as layer, or leave {enabled[0]} out",
             )
-        if len(given) > 1:
+        if len(enabled) > 1:
             raise SfumatoError("mod removes the last normalisation, but norm_last adds one", "leave one of them out")
 
     @property
