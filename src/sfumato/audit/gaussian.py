@@ -120,12 +120,12 @@ def mu_shown(misses: int, false_alarms: int, sizes: tuple[int, int], alpha: floa
 
 
 def refuted(mu: float, misses: int, false_alarms: int, sizes: tuple[int, int], alpha: float, q: float = 1.0) -> bool:
-    """Whether so few misses with so many false alarms have a probability below alpha for every mu up to this one.
+    """Whether the counts refute this mu, and with it every smaller mu, at level alpha.
 
-    The bound holds for every false alarm probability. The test statistic is the mu estimated from the counts. The false
-    alarm probability is searched in its confidence interval at level 1 - alpha / 100 (Berger and Boos 1994), in cells.
-    Each cell takes the false alarm probability at its lower end and the miss probability from its upper end. This can
-    only overestimate the probability.
+    They do if so few misses, with so many false alarms, have a probability below alpha for every false alarm
+    probability. The test statistic is the mu estimated from the counts. The false alarm probability is searched in its
+    confidence interval at level 1 - alpha / 100 (Berger and Boos 1994), in cells. In each cell false alarms are counted
+    with its lower end and misses with its upper end, which can only overestimate the probability.
     """
     return _ExactTest(misses, false_alarms, sizes, alpha, q).refute(mu)
 

@@ -32,7 +32,7 @@ FALSE_ALARM = 1e-6
 TESTS = ("scale", "coordinates", "tails", "repeats", "steps", "runs", "parameters")
 """The tests. Each gets an equal share of `FALSE_ALARM`."""
 WINDOW = 8
-"""Numbers of a parameter in one window of the repeats test. Windows of a smaller parameter span several steps."""
+"""Number of values in a window of the repeats test. Windows of a smaller parameter span several steps."""
 ALL = "all parameters together"
 SHOWN = 3
 """The number of faults that are printed."""
@@ -141,7 +141,7 @@ def _where(steps: int, first_steps: bool) -> str:
 def audit_noise(
     seen: Sequence[ParameterNoise], *, false_alarm: float = FALSE_ALARM, first_steps: bool = False
 ) -> NoiseAudit:
-    """Check the noise of each parameter, and of all parameters together, against the plan.
+    """Checks the noise of each parameter, and of all parameters together, against the plan.
 
     Args:
         seen: the statistics of each parameter, from the same steps of two runs with different keys.

@@ -2,7 +2,7 @@
 
 Canaries are scored from released values. The k_in highest are guessed to be in and the k_out lowest to be out; both
 numbers are fixed in advance, and there is no guess for the others. If (epsilon, delta) holds, the observed number of
-right guesses, or more, has probability at most p. Every epsilon with p below one minus the confidence is refuted.
+correct guesses, or more, has probability at most p. Every epsilon with p below one minus the confidence is refuted.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _audited(
 
 
 def right_guesses(scores: np.ndarray, included: np.ndarray, guesses: Guesses) -> int:
-    """The number of right guesses. Among equal scores the earlier one counts as higher."""
+    """The number of correct guesses. Among equal scores the earlier one counts as higher."""
     order = np.argsort(-scores, kind="stable")
     high, low = order[: guesses[0]], order[len(order) - guesses[1] :]
     return int(included[high].sum() + (~included[low]).sum())
@@ -144,7 +144,7 @@ def epsilon_by_guesses(canaries: int, guesses: int, right: int, delta: float, co
 def p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
     """Upper bound on the probability of at least `right` correct guesses under (epsilon, delta).
 
-    The number of right guesses is at most Bin(r, q) + F with q = 1 / (1 + e^-epsilon) and F >= 0 of mean at most
+    The number of correct guesses is at most Bin(r, q) + F with q = 1 / (1 + e^-epsilon) and F >= 0 of mean at most
     2 m delta (theorem 5.2). The worst distribution of F has two points. For 2 m delta below 1 the result is the paper's
     beta + 2 m delta max_i P[v > Bin >= v - i] / i.
     """

@@ -14,7 +14,7 @@ FEWEST = 4
 
 
 def number_by_rule(size: int) -> int:
-    """The default number of kept weights of `size` bytes each: at most 20, at most 64 MiB, and none if below 4.
+    """The default number of kept weights of `size` bytes each: at most 20 and at most 64 MiB, or 0 if fewer than 4 fit.
 
     >>> number_by_rule(245_000), number_by_rule(11 << 20), number_by_rule(17 << 20)
     (20, 5, 0)
