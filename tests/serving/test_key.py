@@ -35,7 +35,7 @@ def test_a_file_that_others_may_read_is_refused(path):
 @pytest.mark.parametrize("content", [b"", b"short", b"two words of sixteen", b"\xff" * 20])
 def test_what_is_no_key_is_refused(path, content):
     path.write_bytes(content)
-    with pytest.raises(SfumatoError, match="make one: openssl"):
+    with pytest.raises(SfumatoError, match="create one: openssl"):
         ApiKey(path)
 
 

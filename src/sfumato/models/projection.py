@@ -98,7 +98,7 @@ def projection(trunk: Trunk, *, shape: tuple[int, int, int], dimension: int, pri
 class Mapped(nn.Module):
     """Fixed features, their public projection, and a trainable map of the first coordinates, initially the identity.
 
-    z = P f(x) / |P f(x)|. The first K coordinates become A z + b; the random_rows are unchanged.
+    z = P f(x) / |P f(x)|. The first K coordinates become A z + b; the others are unchanged.
 
     Args:
         backbone: maps images (N, C, H, W) to P f(x), (N, D); frozen.
