@@ -38,7 +38,7 @@ class Bound:
 
     def __post_init__(self) -> None:
         if not self.epsilon >= 0:
-            raise SfumatoError(f"epsilon must not be negative, got {self.epsilon!r}", "a bound of nothing is 0")
+            raise SfumatoError(f"epsilon must not be negative, got {self.epsilon!r}", "pass 0 if nothing was shown")
         if self.confidence is not None:
             fraction("confidence", self.confidence)
 

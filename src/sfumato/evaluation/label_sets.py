@@ -48,7 +48,9 @@ def read(path: str, parts: Sequence[Part], classes: Sequence[str], *, parted: bo
     files = [Path(name) for names in file_lists for name in names] if len(file_lists) == len(parts) else []
     if isinstance(data, dict):
         if not files:
-            raise SfumatoError(f"label sets {path} are by file name, but the records have no files", "give a list")
+            raise SfumatoError(
+                f"label sets {path} are keyed by file name, but the records have no files", "give a list"
+            )
         label_lists = [data[name] for name in _names(files, data, path)]
     elif isinstance(data, list):
         numbers = [_NUMBERED.fullmatch(file.name) for file in files]

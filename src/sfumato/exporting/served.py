@@ -58,7 +58,7 @@ class Served(nn.Module):
         return ((images + 1) * 127.5).round().clamp(0, 255).to(torch.uint8).contiguous()
 
 
-ELSEWHERE = "export it --to onnx, which takes any model"
+ELSEWHERE = "use --to onnx, which supports any model"
 
 
 def folded(served: Served, module: nn.Module, last: nn.Module | None) -> nn.Module:

@@ -108,7 +108,8 @@ class Norms:
             )
         if kind not in PUBLIC and (self.public_data is not None or self.public_examples != PUBLIC_EXAMPLES):
             raise SfumatoError(
-                f"public_data is {self.public_data}, but normalisation {kind or 'as the model has it'} takes none",
+                f"public_data is {self.public_data}, but "
+                f"{f'normalisation {kind}' if kind else 'the normalisation of the model'} takes none",
                 f"give normalisation {PUBLIC[0]}, or leave it out",
             )
         positive_integer("public_examples", self.public_examples, remedy="give a number such as 128")

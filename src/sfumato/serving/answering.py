@@ -37,7 +37,7 @@ class Answering:
     def __init__(self, loaded: Loaded, batch: int):
         if isinstance(loaded.transform, AsStored):
             raise SfumatoError(
-                "the model takes features of a backbone that its file lacks", "serve a model of images or texts"
+                "the model takes features of a backbone that is not in its file", "serve a model of images or texts"
             )
         self.loaded, self.batch, self._transform = loaded, batch, loaded.transform
         self.of_texts = isinstance(loaded.transform, Tokens)

@@ -208,7 +208,7 @@ def test_several_right_labels(call, spots_folder):
     call(f"features folder:{parts[0].parent} {BACKBONE} --output parted")
     for data, words in (
         ([[0]] * (count - 1), f"hold {count - 1} sets for {count} records"),
-        ({"a.png": [0]}, "are by file name, but the records have no files"),
+        ({"a.png": [0]}, "are keyed by file name, but the records have no files"),
         ([["blue"]] * count, "neither a class nor a position below 2"),
         ([[2]] * count, "neither a class nor a position below 2"),
         ([[]] * count, "no record has a label in its set"),

@@ -137,7 +137,7 @@ def _network(served: Served, spelling: str, to: str) -> tuple[str, nn.Module]:
         if module.norm or module.hidden is not None:
             raise SfumatoError(
                 f"model {spelling!r} has more than the single linear layer of a timm network on its backbone",
-                "export it --to onnx, which takes any model, or train `--model head`",
+                "use --to onnx, which supports any model, or train `--model head`",
             )
         return module.backbone.architecture.name, _joined(module)
     if not spelling.startswith(zoo.PREFIX):
