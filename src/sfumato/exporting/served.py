@@ -22,7 +22,7 @@ class Served(nn.Module):
     """A run's network with its input transform and its scores.
 
     Args:
-        loaded: the model; it is copied.
+        loaded: the model; not modified.
     """
 
     def __init__(self, loaded: Loaded):
