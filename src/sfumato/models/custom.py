@@ -39,8 +39,8 @@ def trusted(spelling: str, named: str | None, *, where: str | Path, remedy: str)
     if not is_own(spelling) or spelling == named:
         return spelling
     raise SfumatoError(
-        f"{where} names custom code {spelling!r}{'' if named is None else f', not {named!r}'}, and code is not run "
-        "because a file names it",
+        f"{where} names custom code {spelling!r}{'' if named is None else f', not {named!r}'}, and code is never "
+        "run just because a file names it",
         remedy.format(spelling),
     )
 

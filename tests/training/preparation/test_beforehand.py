@@ -74,7 +74,7 @@ TOGETHER = [
     ({"unit": "user", "drawn": "users", "class_prevalence": ("a=0.5", "b=0.5")}, "weights single examples"),
     ({"unit": "user", "noise_multiplier": 2.0}, "drawn must be given beside a noise multiplier"),
     ({"participation": "drifting"}, "drift must be given"),
-    ({"pretrained": "timm", "model": "cnn"}, "needs a model of timm"),
+    ({"pretrained": "timm", "model": "cnn"}, "needs a timm model"),
     ({"pretrained": "nowhere.safetensors", "model": "cnn"}, "nowhere.safetensors does not exist"),
     ({"normalisation": "public-batch", "public_data": "folder:nowhere"}, "does not exist"),
 ]
