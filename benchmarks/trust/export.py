@@ -182,7 +182,7 @@ def exported(path: Path, to: str, records: np.ndarray, own: np.ndarray) -> dict[
 def rounding(path: Path) -> float:
     """The largest difference between torch's outputs in float32 and in float64: what rounding alone does."""
     served = Served(sfumato.load(path))
-    records = served.made_up(max(COUNTS))
+    records = served.synthetic(max(COUNTS))
     inputs = served.loaded.transform(records)
     twice = copy.deepcopy(served.module).double()
     exact = served.loaded.reading.scores(twice(inputs.double() if inputs.is_floating_point() else inputs))

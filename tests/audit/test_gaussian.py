@@ -117,7 +117,7 @@ def test_both_bounds_and_their_words():
     mu = mu_of(3.0, 1e-5)
     gaussian, plain = white_box(*observed(mu, 5000), delta=1e-5, thresholds=mu / 2, nominal_mu=mu)
     assert not gaussian.proven
-    assert "presumes a Gaussian trade-off curve" in gaussian.sentence
+    assert "assumes a Gaussian trade-off curve" in gaussian.sentence
     assert plain.proven
     assert plain.epsilon < gaussian.epsilon <= 3.0
     assert 0.7 < gaussian.smallest_fault < 0.95

@@ -1,4 +1,4 @@
-"""The noise of each parameter by itself: right noise passes as often as is said, and each fault is named."""
+"""The noise of each parameter: correct noise passes as often as promised, and each fault is named."""
 
 from __future__ import annotations
 
@@ -108,11 +108,11 @@ FAULTS = {
     "cut at 4": (cut, r"all parameters together: the largest of 556,800 values is 4\.00"),
     "drawn again beyond 3.5": (
         drawn_again_beyond,
-        r"body: the largest of 480,000 values is 3\.50 .* is the least that",
+        r"body: the largest of 480,000 values is 3\.50 .* correct noise reaches at least",
     ),
-    "an outlier": (heavy, r"head: the largest of 72,000 values is 9\.00 .* which right noise does not reach"),
-    "one step again": (from_another_step("body", 3, 250), "body: the noise of one step comes again in another"),
-    "a period": (after_a_hundred_steps_again, "scale: the noise of one step comes again in another"),
+    "an outlier": (heavy, r"head: the largest of 72,000 values is 9\.00 .* which correct noise does not reach"),
+    "one step again": (from_another_step("body", 3, 250), "body: the noise of one step repeats in another"),
+    "a period": (after_a_hundred_steps_again, "scale: the noise of one step repeats in another"),
     "steps in pairs": (every_step_twice, r"head: the noise of two steps in a row has a correlation of 1\.00"),
     "runs": (two_runs, r"bias: the noise of the same step of two runs has a correlation of 1\.00"),
     "a part of it shared": (partly_shared, r"head: the noise of two steps in a row has a correlation of 0\.[78]"),

@@ -185,12 +185,12 @@ APART = np.ones((2, 2)) - np.eye(2)
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: last_k(APART, [1, 5], **FIT), "rise from 0 to 4 at most"),
-        (lambda: last_k(APART, [2, 2], **FIT), "rise from 0 to 4 at most"),
-        (lambda: last_k(APART[:1, :1], [2], **FIT), "steps must be two at least"),
+        (lambda: last_k(APART, [1, 5], **FIT), "ascending numbers from 0 to 4"),
+        (lambda: last_k(APART, [2, 2], **FIT), "ascending numbers from 0 to 4"),
+        (lambda: last_k(APART[:1, :1], [2], **FIT), "steps must be at least two ascending numbers"),
         (lambda: last_k(APART, [1, 2, 3], **FIT), "distances must be those of 3"),
-        (lambda: last_k(0 * APART, [1, 2], **FIT), "some that are equal"),
-        (lambda: last_k(np.nan * APART, [1, 2], **FIT), "some that are equal or not finite"),
+        (lambda: last_k(0 * APART, [1, 2], **FIT), "weights that are equal"),
+        (lambda: last_k(np.nan * APART, [1, 2], **FIT), "weights that are equal or not finite"),
         (lambda: last_k(APART, [1, 2], **{**FIT, "rates": [1.0, 1.0, 0.0, 1.0]}), "rates must be above 0"),
         (lambda: last_k(APART, [1, 2], **{**FIT, "noise": [1.0] * 3}), "noise must hold 4 variances"),
         (lambda: last_k(APART, [1, 2], **{**FIT, "parameters": 0}), "parameters must be at least 1"),

@@ -119,21 +119,21 @@ REFUSED = {
     "got 15; choose 10, 16, 22, 28 or 40, as in wrn-16-4",
     "train digits QUICK --model timm:no_such": "model 'timm:no_such': timm ... has no model of that name; "
     "timm.list_models() lists its models",
-    "train digits QUICK --model math:nothing": "model 'math:nothing': nothing has no such name in math; name a "
+    "train digits QUICK --model math:nothing": "model 'math:nothing': nothing does not exist in math; name a "
     "function that builds the model, as in package:function",
     "train digits QUICK --model nopackage:build": "model 'nopackage:build': the module 'nopackage' cannot be "
-    "imported: No module named 'nopackage'; install it, or start from the folder that holds it; names in the package "
-    "need no colon",
+    "imported: No module named 'nopackage'; install it, or start from the folder that contains it; sfumato's own "
+    "models have no colon",
     "train digits QUICK --pretrained missing.safetensors": "pretrained file missing.safetensors does not exist; give "
     "the path of a finished run or of a safetensors file, or the word timm",
     "train digits QUICK --pretrained junk.safetensors": "pretrained file junk.safetensors cannot be read as "
     "safetensors: ...; convert the weights with safetensors.torch.save_file; pickled files are not loaded",
-    "train digits QUICK --pretrained timm": "pretrained 'timm' needs a model of timm, got model 'linear'; choose "
+    "train digits QUICK --pretrained timm": "pretrained 'timm' needs a timm model, got model 'linear'; choose "
     "timm:NAME, or give the path of a safetensors file",
     "train digits QUICK --optimizer sdg": "--optimizer must be one of sgd, momentum, adam, adamw, lamb; got 'sdg'; "
     "did you mean sgd",
     "train digits QUICK --optimizer lamb,beta2=0.98": "--optimizer must be one of sgd, momentum, adam, adamw, lamb; "
-    "got 'lamb,beta2=0.98'; give lamb, the name alone: momentum and weight decay are options of their own",
+    "got 'lamb,beta2=0.98'; give only the name, lamb: momentum and weight decay are separate options",
     "train digits QUICK --optimizer lamb --beta2 0.98": "Unrecognized options: --beta2, 0.98; leave it out: --momentum "
     "(the first beta of adam, adamw and lamb) and --weight-decay are an optimizer's only options besides "
     "--learning-rate; see sfumato train --help",
@@ -146,7 +146,7 @@ REFUSED = {
     "train digits QUICK --learning-rate 0": "--learning-rate must be positive, got 0.0; give a number such as 0.5",
     "train digits QUICK --momentum 1": "--momentum must be below 1, got 1.0; give a number in [0, 1), such as 0.9",
     "train digits QUICK --weight-decay -1": "weight decay must not be negative, got -1.0; give 0 or a number above it",
-    "train digits QUICK --ema 1": "EMA decay must be below 1, got 1.0; give 0.9999, or 0 to keep the last parameters",
+    "train digits QUICK --ema 1": "EMA decay must be below 1, got 1.0; give 0.9999, or 0 to use the last parameters",
     "train digits QUICK --views 0": "--views must be at least 1, got 0; give the number of views of each example, "
     "such as 1 or 16",
     "train digits QUICK --views 2 --shift 8": "--shift must be smaller than the image, got 8 for 8 pixels; give a "
@@ -170,8 +170,8 @@ REFUSED = {
     "train digits QUICK --head old": "--head must be one of new, pretrained; got 'old'; choose one of these names",
     "train digits QUICK --head pretrained": "head is pretrained, but no pre-trained weights are given; give them, or "
     "head new",
-    "train digits QUICK --trainable no.such.layer": "trainable 'no.such.layer' names no parameter of the model; give "
-    "all, classifier, norm, first or a pattern of parameter names, which begin with head.weight, head.bias",
+    "train digits QUICK --trainable no.such.layer": "trainable 'no.such.layer' matches no parameter of the model; give "
+    "all, classifier, norm, first or a pattern of parameter names; the first names are head.weight, head.bias",
     # training without privacy
     "pretrain digits --batch-size 5000": "--batch-size must not exceed the number of examples, got 5000 of 1438; give "
     "a smaller one",

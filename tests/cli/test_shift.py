@@ -67,7 +67,7 @@ def test_declared_shares_move_what_is_measured_and_predicted(rays, call, capsys)
     call(f"evaluate run {rays} {shares}")
     assert call("predict run a.png " + shares)
     assert "does not hold; declare" in call("predict run a.png --prevalence pneumonia=0.5 normal=0.5", status=1)
-    assert "says nothing of the class 'normal'" in call(
+    assert "has no share for the class 'normal'" in call(
         "predict run a.png --prevalence pneumonia=0.999 --training-prevalence pneumonia=0.5 normal=0.5", status=1
     )
 

@@ -61,7 +61,7 @@ def refused(capsys, arguments: str) -> str:
     capsys.readouterr()
     assert main(arguments.split()) == 1
     line = capsys.readouterr().err.splitlines()[-1]
-    assert "names code of its own, 'owncode:build,depth=2', and no code is run on the word of a file" in line, line
+    assert "names custom code 'owncode:build,depth=2', and code is never run just because a file names it" in line, line
     assert not Path("executed").exists()
     assert "owncode" not in sys.modules
     return line
@@ -92,7 +92,7 @@ def test_what_the_user_names_is(mine, elsewhere, capsys, run):
 
 
 def test_another_spelling_than_the_file_s_is_refused(mine, elsewhere):
-    with pytest.raises(sfumato.SfumatoError, match=r"'owncode:build,depth=2', and not 'owncode:build,depth=3', and no"):
+    with pytest.raises(sfumato.SfumatoError, match=r"'owncode:build,depth=2', not 'owncode:build,depth=3', and code"):
         sfumato.load(mine / "private", model="owncode:build,depth=3")
 
 

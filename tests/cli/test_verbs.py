@@ -247,7 +247,7 @@ def test_files_that_are_left_out_are_told_to_the_owner_and_named_as_not_covered(
     few = quick.replace("--batch-size 64", "--batch-size 5")
     assert "notes.png" in call(f"train folder:shop {few}", status=1)
     assert main(shlex.split(f"train folder:shop {few} --skip-unreadable")) == 0
-    assert "note: no image could be read from 1 of the files" in capsys.readouterr().err
+    assert "note: 1 of the files could not be read as images" in capsys.readouterr().err
     written = Path("runs/shop/statement.json").read_text()
     assert "how many files were left out" in " ".join(json.loads(written)["not_covered"])
     assert "notes.png" not in written

@@ -47,7 +47,7 @@ def test_it_fits_and_says_what_it_promised(tmp_path):
     assert (found.predict(DIGITS.images[:50].reshape(50, 8, 8)) == found.predict(X[:50])).all()
     with pytest.raises(SfumatoError, match="1 earlier fit of this process used up to") as refused:
         clone(found).set_params(directory=None).fit(X[:200], y[:200])
-    assert "together with this one they come to epsilon 4.4" in str(refused.value)
+    assert "with this fit the total would be epsilon 4.4" in str(refused.value)
     paid = clone(found).set_params(directory=None, search="private", **QUICK).fit(X[:200], y[:200])
     assert paid.together_[0] == pytest.approx(4.464, abs=0.01), "the owner's list counts both, though the data differ"
     assert any("1 earlier run of yours used these data" in line for line in paid.notes_)
@@ -64,7 +64,7 @@ SEARCHES = {
 @pytest.mark.parametrize("within", SEARCHES)
 def test_a_search_is_refused_with_what_it_would_cost(within):
     model = make_pipeline(FunctionTransformer(), digits())
-    told = r"one fit costs an example epsilon 3\.000, and 2, 5 and 10 fits 4\.4\d\d, 7\.\d+ and 11\.\d+, at delta 1e-05"
+    told = r"one fit costs epsilon 3\.000 for each example, and 2, 5 and 10 fits cost 4\.4\d\d, 7\.\d+ and 11\.\d+, at"
     with pytest.raises(ValueError, match=told):
         SEARCHES[within](model)
     assert fits._FITS == [], "nothing was spent"
@@ -88,16 +88,16 @@ def test_a_pipeline_of_uint8_images_with_names():
     ("chosen", "data", "labels", "refusal"),
     [
         ({"image_shape": None}, X, y, r"give image_shape=\(8, 8\)"),
-        ({"image_shape": (8, 9)}, X, y, "of 72 numbers, and X has 64 features"),
-        ({"image_shape": (8, 4, 2)}, X, y, "images must be of one or three channels"),
-        ({"value_range": None}, X, y, "value_range is not given; give which values are black and white"),
+        ({"image_shape": (8, 9)}, X, y, "has 72 values, but X has 64 features"),
+        ({"image_shape": (8, 4, 2)}, X, y, "images must have one or three channels"),
+        ({"value_range": None}, X, y, "value_range is not given; give the values of black and white"),
         ({"value_range": (1, 1)}, X, y, "value_range must be two numbers, the smaller first"),
         ({"search": "all"}, X, y, "search must be 'private' or None"),
         ({"classes": [0, 1]}, X, y, "y has the label [2-9], which is not in classes"),
-        ({"options": {"epsilon": 1}}, X, y, "options has epsilon, which is an argument of its own"),
+        ({"options": {"epsilon": 1}}, X, y, "options has epsilon, which is a separate argument"),
         ({}, X, np.zeros(300), "y has 1 class"),
         ({}, np.zeros((3, 2, 2, 2, 2)), y[:3], "X must be an array of images"),
-        ({}, DIGITS.images[:, :7], y, "image_shape is .8, 8., and X has images .7, 8, 1."),
+        ({}, DIGITS.images[:, :7], y, "image_shape is .8, 8., but X has images .7, 8, 1."),
     ],
 )
 def test_what_cannot_be_is_refused(chosen, data, labels, refusal):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from sfumato.evaluation import recall_at_far
-from sfumato.evaluation.compared import REPLICATES, _drawn, _replicates, compared
+from sfumato.evaluation.compared import REPLICATES, _replicates, _resamples, compared
 
 
 def images(spread: float, *, classes: int = 20, each: int = 6, seed: int = 0) -> tuple[torch.Tensor, np.ndarray]:
@@ -74,7 +74,7 @@ def test_what_has_no_direction_has_no_recall():
 
 
 def test_classes_are_drawn_as_often_as_there_are_such():
-    drawn = _drawn(30)
+    drawn = _resamples(30)
     assert drawn.shape == (REPLICATES, 30)
     assert (drawn.sum(1) == 30).all()
     assert abs(drawn.var() - 1) < 0.1

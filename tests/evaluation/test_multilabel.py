@@ -190,7 +190,7 @@ def test_aggregates_that_know_no_majority(run, source, spec):
         aggregate(run.directory, "omv")
     with pytest.raises(SfumatoError, match="score_on counts right classes"):
         aggregate(run.directory, "upa", score_on=spec, public=True)
-    with pytest.raises(SfumatoError, match="a majority is of classes that exclude each other"):
+    with pytest.raises(SfumatoError, match="a majority vote needs exclusive classes"):
         Ensemble([torch.nn.Linear(2, 2)], method="omv", loss="multilabel")
 
 

@@ -163,5 +163,5 @@ def test_a_curve_begins_at_a_power_of_ten(lowest):
 
 def test_classes_of_training_are_no_classes_of_the_test():
     check_disjoint(["cat", "dog", "dog"], ["eel", "ant"])
-    with pytest.raises(SfumatoError, match="2 classes of the test were trained on: cat, dog"):
+    with pytest.raises(SfumatoError, match="2 test classes were used in training: cat, dog"):
         check_disjoint(["cat", "dog", "eel"], ["dog", "cat", "ant"])

@@ -119,7 +119,7 @@ def test_other_records_are_refused(spots, arrays, tmp_path):
         given = dict(held)
     np.savez(tmp_path / "fewer.npz", **{name: value % 2 if "y_" in name else value for name, value in given.items()})
     fewer = open_source(f"npz:{tmp_path / 'fewer.npz'}", owner_key=bytes(32))
-    with pytest.raises(SfumatoError, match="calibrate_on has the classes 0, 1, and the source 0, 1, 2, 3"):
+    with pytest.raises(SfumatoError, match="calibrate_on has the classes 0, 1, but the source 0, 1, 2, 3"):
         public_calibration(fewer, spots, None)
     with pytest.raises(SfumatoError, match="records of shape"):
         public_calibration(replace(spots, size=9), spots, None)
@@ -129,7 +129,7 @@ def test_other_records_are_refused(spots, arrays, tmp_path):
 
 def test_the_private_data_themselves_are_refused_and_data_that_were_private_are_told_of(arrays, plan, tmp_path):
     source = open_source(arrays, owner_key=owner_key())
-    with pytest.raises(SfumatoError, match="holds the very data that are private here"):
+    with pytest.raises(SfumatoError, match="holds the private data of this run"):
         trained(source, plan, tmp_path / "run", calibrate_on=arrays)
     with np.load(arrays.removeprefix("npz:")) as held:
         turned = {name: 255 - held[name] if name.startswith("x") else held[name] for name in held.files}

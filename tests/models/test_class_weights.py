@@ -62,8 +62,8 @@ def test_shares_in_all_forms(given_as):
         ({"a": -0.5, "b": 1.5}, "class_prevalence of 'a' must lie strictly between 0 and 1, got -0.5"),
         ({"a": float("nan"), "b": 0.5}, "class_prevalence of 'a' must be a finite number"),
         (["a=0.1", "a=0.9"], "class_prevalence names a class twice"),
-        (["a"], "class_prevalence 'a' is no class with its share"),
-        (["a=many", "b=0.5"], "class_prevalence 'a=many' is no class with its share"),
+        (["a"], "class_prevalence 'a' is not NAME=SHARE"),
+        (["a=many", "b=0.5"], "class_prevalence 'a=many' is not NAME=SHARE"),
         ([], "class_prevalence sum to 0, not to 1"),
     ],
 )
@@ -76,9 +76,9 @@ def test_shares_that_are_none_are_refused(shares, message):
 @pytest.mark.parametrize(
     ("shares", "message"),
     [
-        ({"norml": 0.9, "odd": 0.1}, "names 'norml', which is no class; did you mean 'normal'"),
-        ({"xyz": 0.9, "odd": 0.1}, "names 'xyz', which is no class; the classes are normal, odd"),
-        ({"odd": 1.0}, "says nothing of the class 'normal'"),
+        ({"norml": 0.9, "odd": 0.1}, "names 'norml', which is not a class; did you mean 'normal'"),
+        ({"xyz": 0.9, "odd": 0.1}, "names 'xyz', which is not a class; the classes are normal, odd"),
+        ({"odd": 1.0}, "has no share for the class 'normal'"),
     ],
 )
 def test_every_class_has_its_share(shares, message):
@@ -191,7 +191,7 @@ def test_a_budget_takes_them_too(tmp_path, spots):
 
 
 def test_where_there_is_nothing_to_weigh_they_are_refused(spots, plan, tmp_path):
-    with pytest.raises(SfumatoError, match="names 'cat', which is no class"):
+    with pytest.raises(SfumatoError, match="names 'cat', which is not a class"):
         prepare(None, spots, plan, Settings(model="linear", learning_rate=1.0, class_prevalence={"cat": 0.5, "0": 0.5}))
     with pytest.raises(SfumatoError, match="class_prevalence is for private training"):
         PublicTraining(settings=Settings(model="linear", **SETTINGS), steps=3, batch_size=5)
@@ -266,7 +266,7 @@ def test_a_run_of_several_labels_names_its_shares(several, tmp_path):
     assert any("(rare 0.1, half 0.5, usual 0.8): that they" in line for line in run.statement.not_covered)
     assert verify(run.directory).holds
     assert run.load().shares == dict.fromkeys(LABELS, 0.5)
-    with pytest.raises(SfumatoError, match="names 'odd', which is no class"):
+    with pytest.raises(SfumatoError, match="names 'odd', which is not a class"):
         train("linear", several, directory=tmp_path / "other", **how | {"class_prevalence": {**LABELS, "odd": 0.1}})
-    with pytest.raises(SfumatoError, match="says nothing of the class 'usual'"):
+    with pytest.raises(SfumatoError, match="has no share for the class 'usual'"):
         train("linear", several, directory=tmp_path / "other", **how | {"class_prevalence": {"rare": 0.1, "half": 0.5}})

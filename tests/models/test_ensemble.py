@@ -94,7 +94,7 @@ def test_sure_members_leave_losses_finite(loss, method):
 
 
 def test_a_majority_of_several_labels_is_refused(members):
-    with pytest.raises(SfumatoError, match="a majority is of classes that exclude each other"):
+    with pytest.raises(SfumatoError, match="a majority vote needs exclusive classes"):
         Ensemble(members, method="omv", loss="multilabel")
 
 
@@ -151,15 +151,15 @@ def test_the_package_s_models_are_members():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: Ensemble([], method="opa"), "one at least, got 0"),
-        (lambda: Ensemble([nn.Linear(1, 1)] * 2, method="opa"), "members must be different modules"),
+        (lambda: Ensemble([], method="opa"), "at least one, got 0"),
+        (lambda: Ensemble([nn.Linear(1, 1)] * 2, method="opa"), "members must be distinct modules"),
         (lambda: Ensemble([nn.Linear(1, 1)], method="mean"), "method must be one of opa, omv"),
         (lambda: Ensemble([nn.Linear(1, 1)], method="opa", loss="mse"), "loss must be one of"),
-        (lambda: Ensemble.of(nn.Linear(1, 1), [{"v": torch.ones(1)}], method="opa"), "are not the template's"),
+        (lambda: Ensemble.of(nn.Linear(1, 1), [{"v": torch.ones(1)}], method="opa"), "don't match the template"),
         (lambda: Ensemble.of(nn.Linear(1, 1), [{"bias": torch.ones(2)}], method="opa"), r"bias of shape \(2,\)"),
-        (lambda: Ensemble.of(nn.Linear(1, 1), [], method="opa"), "one at least, got 0"),
+        (lambda: Ensemble.of(nn.Linear(1, 1), [], method="opa"), "at least one, got 0"),
         (lambda: outputs_mean([]), "no outputs to average"),
-        (lambda: majority([]), "no outputs to count"),
+        (lambda: majority([]), "no outputs to vote with"),
     ],
 )
 def test_what_is_no_ensemble_is_refused(call, words):

@@ -84,7 +84,7 @@ def test_a_twin_shares_its_parameters():
     assert [id(one) for one in twin.parameters()] == [id(one) for one in model.parameters()]
     assert torch.equal(twin(torch.ones(1, 64)), model(torch.ones(1, 64)).logits)
     assert check_shapes("mine", nn.Flatten(), classes=4, shape=(4,)).__class__ is nn.Flatten
-    with pytest.raises(SfumatoError, match=r"into logits of shape \(1, 3\), got \(1, 4\)"):
+    with pytest.raises(SfumatoError, match=r"to logits of shape \(1, 3\), got \(1, 4\)"):
         check_shapes("mine", model, classes=3, shape=(64,))
 
 

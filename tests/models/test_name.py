@@ -23,7 +23,7 @@ def test_a_value_that_no_parser_takes_is_text(length):
 
 @pytest.mark.parametrize("spelling", ["cnn,", "cnn,norm", "cnn,=3", "cnn,a b=3"])
 def test_what_is_no_option_is_refused(spelling):
-    with pytest.raises(SfumatoError, match="is no option; write options as in wrn-16-4,norm=none"):
+    with pytest.raises(SfumatoError, match="is not an option; write options as in wrn-16-4,norm=none"):
         parse(spelling)
 
 
@@ -41,12 +41,12 @@ def test_an_option_given_twice_is_refused():
         ("wrn-16-1,norm=batch", "norm must be one of group, none; got 'batch'"),
         ("wrn-16-1,standardise=0", "standardise must be True or False, got 0"),
         ("nf-resnet-34", "must be one of 50, 101, 200, got 34"),
-        ("timm:resnet10t,skipinit=1", "model 'timm:resnet10t' has no gains to start at skipinit=1"),
-        ("timm:resnet10t,no_such_option=1", "cannot be made"),
+        ("timm:resnet10t,skipinit=1", "model 'timm:resnet10t' has no gains to set to skipinit=1"),
+        ("timm:resnet10t,no_such_option=1", "cannot be created"),
         ("timm:resnet10t,checkpoint_path=w.pth", "cannot be given checkpoint_path=w.pth; give weights by pretrained"),
         ("timm:resnet10t,pretrained=True,num_classes=2", "cannot be given num_classes=2, pretrained=True"),
         ("timm:resnet10t,pretrained_cfg=(1,2)", "cannot be given pretrained_cfg"),
-        ("timm:test_vit,img_size=64", "cannot be given img_size=64; .* size are the source's"),
+        ("timm:test_vit,img_size=64", "cannot be given img_size=64; .* size come from the source"),
     ],
 )
 def test_an_option_that_a_model_lacks_is_refused(name, words):

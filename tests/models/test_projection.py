@@ -84,7 +84,7 @@ def test_the_map_alone_is_trained_and_the_rest_stays_one_fixed_function():
 
 
 def test_a_model_without_features_of_its_own_is_refused():
-    with pytest.raises(SfumatoError, match="not one linear layer on features of each image alone"):
+    with pytest.raises(SfumatoError, match="not a linear layer on per-image features"):
         at_features(nn.Sequential(nn.Flatten(), nn.Linear(144, 8)), shape=SHAPE, dimension=8, mapped=4)
     network = create_embedding("lenet", channels=1, size=12, dimension=8)
     with pytest.raises(SfumatoError, match="has 9 outputs"):

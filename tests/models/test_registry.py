@@ -203,12 +203,12 @@ def test_own_function_is_called(own_module):
 @pytest.mark.parametrize(
     ("function", "word"),
     [
-        ("absent", "has no such name"),
+        ("absent", "does not exist"),
         ("number", "is not callable"),
         ("text", "returned a str"),
         ("other", "keywords"),
         ("features", "logits of shape"),
-        ("boom", r"raised RuntimeError: kaputt, and how \(own_models_of_this_test.py:19\); mend it there"),
+        ("boom", r"raised RuntimeError: kaputt, and how \(own_models_of_this_test.py:19\); fix it there"),
         ("within", r"raised TypeError: .* \(own_models_of_this_test.py:22\)"),
     ],
 )

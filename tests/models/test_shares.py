@@ -64,10 +64,10 @@ def test_shares_are_those_of_exactly_these_classes():
     shares = declared(["b=0.25", "a=0.75"], "prevalence")
     assert in_order(shares, ("a", "b"), "prevalence") == (0.75, 0.25)
     for given_as, classes, words in (
-        (["a=0.5", "b=0.5"], ("a", "bb"), "prevalence names 'b', which is no class; did you mean 'bb'"),
-        (["a=0.5", "b=0.5"], ("a", "b", "c"), "prevalence says nothing of the class 'c'"),
+        (["a=0.5", "b=0.5"], ("a", "bb"), "prevalence names 'b', which is not a class; did you mean 'bb'"),
+        (["a=0.5", "b=0.5"], ("a", "b", "c"), "prevalence has no share for the class 'c'"),
         (["a=0.5", "b=0.6"], ("a", "b"), "the shares of prevalence sum to 1.1, not to 1"),
-        (["a"], ("a", "b"), "prevalence 'a' is no class with its share"),
+        (["a"], ("a", "b"), "prevalence 'a' is not NAME=SHARE"),
     ):
         with pytest.raises(SfumatoError, match=words):
             in_order(declared(given_as, "prevalence"), classes, "prevalence")

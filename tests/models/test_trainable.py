@@ -46,7 +46,7 @@ def test_the_norm_layers_of_a_vit_are_found_and_its_head_is_none():
 @pytest.mark.parametrize(
     ("patterns", "words"),
     [
-        (["claasifier"], "trainable 'claasifier' names no parameter of the model; give all, classifier, norm, first"),
+        (["claasifier"], "trainable 'claasifier' matches no parameter of the model; give all, classifier, norm, first"),
         ([], "must be a list"),
         ("all", "must be a list"),
     ],

@@ -77,7 +77,7 @@ def test_a_run_shows_its_steps_in_one_bar_that_goes(kernel: Kernel, spots, plan,
 
 def test_the_bar_keeps_its_note_and_escapes_what_it_shows(kernel: Kernel):
     bar = NotebookBar()
-    with pytest.raises(SfumatoError, match="nothing has begun; call begin first"):
+    with pytest.raises(SfumatoError, match="the progress bar has not been started; call begin first"):
         bar.advance(1)
     bar.begin("<b>", 3)
     bar.advance(1, "loss 2")

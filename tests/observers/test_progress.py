@@ -60,7 +60,7 @@ def test_what_was_done_before_does_not_count_as_quick(clock, capsys):
 
 
 def test_nothing_advances_that_has_not_begun():
-    with Bars() as bars, pytest.raises(SfumatoError, match="nothing has begun"):
+    with Bars() as bars, pytest.raises(SfumatoError, match="the progress bar has not been started"):
         bars.advance(1)
 
 

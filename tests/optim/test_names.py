@@ -51,7 +51,7 @@ def test_unknown_name_lists_the_names():
 
 @pytest.mark.parametrize("name", ["LAMB", "lamb,beta2=0.9,epsilon=1e-8", "lamb:decay=0.1"])
 def test_a_name_with_options_is_refused_and_the_name_alone_proposed(name):
-    with pytest.raises(SfumatoError, match=r"got '.*'; give lamb, the name alone: momentum and weight decay"):
+    with pytest.raises(SfumatoError, match=r"got '.*'; give only the name, lamb: momentum and weight decay"):
         create(name, [torch.nn.Parameter(torch.ones(1))], learning_rate=0.1)
 
 

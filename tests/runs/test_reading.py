@@ -69,9 +69,9 @@ def test_shares_that_are_not_known_are_not_guessed():
     assert PLAIN.used_at(USED, TRAINED).offsets == correction((0.26, 0.74), (0.62, 0.38), loss="softmax")
     with pytest.raises(SfumatoError, match="training_prevalence is given, and no prevalence"):
         PLAIN.used_at(None, TRAINED)
-    with pytest.raises(SfumatoError, match="prevalence says nothing of the class 'normal'"):
+    with pytest.raises(SfumatoError, match="prevalence has no share for the class 'normal'"):
         PLAIN.used_at({"pneumonia": 0.999}, TRAINED)
-    with pytest.raises(SfumatoError, match="training_prevalence names 'cat', which is no class"):
+    with pytest.raises(SfumatoError, match="training_prevalence names 'cat', which is not a class"):
         PLAIN.used_at(USED, {"cat": 0.5, "normal": 0.5})
     several = Reading(classes=CLASSES, loss="multilabel")
     with pytest.raises(SfumatoError, match="this model tells several labels"):

@@ -22,20 +22,20 @@ def path(tmp_path):
 
 def test_a_key_fits_itself_alone(path):
     key = ApiKey(path)
-    assert [key.fits(one) for one in (KEY, KEY[:-1], KEY + "0", "", "\udc80é")] == [True, False, False, False, False]
+    assert [key.matches(one) for one in (KEY, KEY[:-1], KEY + "0", "", "\udc80é")] == [True, False, False, False, False]
     assert KEY not in repr(key)
 
 
 def test_a_file_that_others_may_read_is_refused(path):
     path.chmod(0o640)
-    with pytest.raises(SfumatoError, match=r"may be read by others \(mode 640\); chmod 600"):
+    with pytest.raises(SfumatoError, match=r"can be read by others \(mode 640\); chmod 600"):
         ApiKey(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"two words of sixteen", b"\xff" * 20])
 def test_what_is_no_key_is_refused(path, content):
     path.write_bytes(content)
-    with pytest.raises(SfumatoError, match="make one: openssl"):
+    with pytest.raises(SfumatoError, match="create one: openssl"):
         ApiKey(path)
 
 

@@ -19,7 +19,7 @@ from sfumato.serving import Limits, Service
         ({"seconds": -1}, "timeout must be positive"),
         ({"wait": float("nan")}, "wait must be a finite number"),
         ({"batch": 0}, "batch must be at least 1"),
-        ({"queue": 8, "batch": 9}, "queue=8 has no room for a batch of 9"),
+        ({"queue": 8, "batch": 9}, "queue=8 is smaller than a batch of 9"),
     ],
 )
 def test_limits_are_checked(given, words):

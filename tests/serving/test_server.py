@@ -122,14 +122,14 @@ def header_of(shape: str, dtype: str = "|u1") -> bytes:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "no array of images"),
-        (b"\x93NUMPY\x01\x00", "no array of images"),
-        (npy(np.array([{}]), allow_pickle=True), "no array of images"),
-        (header_of("(1000000000000,)") + b"x", "no array of images"),
-        (header_of("(-1, 8, 8, -1)") + bytes(64), "no array of images"),
-        (header_of("(10, 0, 8, 1)", "|V0"), "no array of images"),
-        (header_of("(" * 200) + bytes(64), "no array of images"),
-        (header_of("(2, 8, 8, 1)") + bytes(127), "no array of images"),
+        (b"", "not an array of images"),
+        (b"\x93NUMPY\x01\x00", "not an array of images"),
+        (npy(np.array([{}]), allow_pickle=True), "not an array of images"),
+        (header_of("(1000000000000,)") + b"x", "not an array of images"),
+        (header_of("(-1, 8, 8, -1)") + bytes(64), "not an array of images"),
+        (header_of("(10, 0, 8, 1)", "|V0"), "not an array of images"),
+        (header_of("(" * 200) + bytes(64), "not an array of images"),
+        (header_of("(2, 8, 8, 1)") + bytes(127), "not an array of images"),
         (header_of("(0, 8, 8, 1)"), "there are no images"),
         (header_of("(1000000000, 0, 8, 1)"), "there are no images"),
         (header_of("(1, 8, 8, 7)") + bytes(448), "array of shape (8, 8, 7)"),
@@ -156,7 +156,7 @@ def test_embeddings_labels_and_texts(serving, loaded, png):
         ):
             assert len(client.post("/predict", json={"texts": texts}).json()["predictions"]) == 1
             refused(client.post("/predict", content=png(1), headers=PNG), 415, "send JSON")
-            refused(client.post("/predict", json={"texts": [None]}), 400, "number 0 of texts")
+            refused(client.post("/predict", json={"texts": [None]}), 400, "texts[0]")
             assert "textarea" in client.get("/").text
 
 
@@ -166,13 +166,13 @@ def test_embeddings_labels_and_texts(serving, loaded, png):
         (b"", "image/png", 400, "not an image"),
         (b"GIF89a", "image/png", 400, "not an image"),
         (b"x", "text/html", 415, "text/html"),
-        (b"{", "application/json", 400, "no JSON"),
-        (b"[" * 100_000, "application/json", 400, "no JSON"),
-        (b"\xff", "application/json", 400, "no JSON"),
+        (b"{", "application/json", 400, "not JSON"),
+        (b"[" * 100_000, "application/json", 400, "not JSON"),
+        (b"\xff", "application/json", 400, "not JSON"),
         (b'{"images": "a"}', "application/json", 400, "a list"),
-        (b'{"images": [1]}', "application/json", 400, "number 0 of images is no string"),
+        (b'{"images": [1]}', "application/json", 400, "images[0] is not a string"),
         (b'{"images": ["/etc/hosts"]}', "application/json", 400, "base64"),
-        (b'{"images": [], "images": []}', "application/json", 400, "no JSON"),
+        (b'{"images": [], "images": []}', "application/json", 400, "not JSON"),
         (b'{"images": []}', "application/json", 400, "no images"),
         (b"x", "multipart/form-data", 400, "the form cannot be read"),
         (b"--b\r\n\r\n", "multipart/form-data; boundary=b", 400, "the form cannot be read"),
@@ -219,7 +219,9 @@ def test_one_bad_image_among_good_ones_of_others_is_its_own_affair(serving, load
         contents = [png(1), b"bad", png(200), png(2), b"bad", png(3)]
         statuses = pool.map(lambda one: CLIENT.post(f"{url(place)}/predict", content=one, headers=PNG), contents)
         assert [one.status_code for one in statuses] == [200, 400, 200, 200, 400, 200]
-        refused(CLIENT.post(f"{url(place)}/predict", files=[("a", png(1)), ("b", b"x")]), 400, "number 1 of those")
+        refused(
+            CLIENT.post(f"{url(place)}/predict", files=[("a", png(1)), ("b", b"x")]), 400, "record 1 of the request"
+        )
 
 
 def test_two_hundred_requests_at_once_are_all_answered_and_in_batches(serving, loaded, png):
@@ -254,7 +256,11 @@ def test_a_full_queue_and_a_slow_model_are_told_as_503(serving, loaded, png):
         refused(over, 503, "records are waiting; send it again later")
         assert over.headers["retry-after"] == "1"
         assert [one.result().status_code for one in answers] == [200, 200, 200]
-        refused(CLIENT.post(f"{url(place)}/predict", files=[("a", png(1))] * 3), 413, "3 records are more than the 2")
+        refused(
+            CLIENT.post(f"{url(place)}/predict", files=[("a", png(1))] * 3),
+            413,
+            "3 records exceed the queue limit of 2",
+        )
     loaded.module.seconds = 4  # long beside the limit, which is long beside what a busy machine takes to read a body
     with serving(loaded, seconds=2) as (place, _):
         refused(CLIENT.post(f"{url(place)}/predict", content=png(1), headers=PNG), 503, "no answer within 2 s")
@@ -268,7 +274,7 @@ def test_a_model_that_hangs_is_told_to_probes_and_keeps_no_server_from_ending(se
             refused(answer.result(), 503, "no answer within 2 s")
             time.sleep(0.1)
             for probe in ("healthz", "readyz"):
-                refused(CLIENT.get(f"{url(place)}/{probe}"), 503, "one batch")
+                refused(CLIENT.get(f"{url(place)}/{probe}"), 503, "a batch")
             began = time.monotonic()
         assert time.monotonic() - began < 15
 
@@ -460,10 +466,10 @@ def test_requests_to_another_host_are_refused_on_a_loopback_address(serving, loa
 
 def test_no_path_is_redirected(shared):
     for path in ("/predict/", "/statement/"):
-        refused(shared.get(path, headers={"host": "elsewhere.example"}), 404, "of this path")
+        refused(shared.get(path, headers={"host": "elsewhere.example"}), 404, "is not supported for this path")
 
 
 def test_unknown_paths_and_methods_are_refused(shared):
-    refused(shared.get("/nothing"), 404, "GET of this path")
+    refused(shared.get("/nothing"), 404, "GET is not supported")
     refused(shared.get("/predict"), 405, "POST to /predict")
     json.loads(shared.get("/statement").text)

@@ -380,14 +380,14 @@ def test_every_choice_is_in_the_record():
     ("choices", "words"),
     [
         ({"aggregate": "opa"}, "aggregate must be"),
-        ({"aggregate": "ema"}, "ema 0 keeps no moving average"),
-        ({"aggregate": "uta", "ema": 0.9}, "releases the mean of the last weights, and ema is 0.9"),
-        ({"aggregate": "ema", "ema": 0.9, "aggregate_last": 3}, "aggregate_last is 3, and a moving average has all"),
-        ({"aggregate_last": 3}, "aggregate_last given, and gradients are taken at no average"),
-        ({"aggregate_from": 3, "aggregate_restart": True}, "aggregate_from and aggregate_restart given, and"),
+        ({"aggregate": "ema"}, r"ema is 0 \(no moving average\)"),
+        ({"aggregate": "uta", "ema": 0.9}, "releases the mean of the last weights, but ema is 0.9"),
+        ({"aggregate": "ema", "ema": 0.9, "aggregate_last": 3}, "aggregate_last is 3, but a moving average covers all"),
+        ({"aggregate_last": 3}, "aggregate_last given, but gradients are not taken at an average"),
+        ({"aggregate_from": 3, "aggregate_restart": True}, "aggregate_from and aggregate_restart given, but"),
         ({"aggregate": "uta", "aggregate_last": 0}, "aggregate_last must be"),
-        ({"aggregate": "uta", "aggregate_from": -1}, "aggregate_from must be the number of a step"),
-        ({"aggregate": "uta", "aggregate_from": 1.5}, "aggregate_from must be the number of a step"),
+        ({"aggregate": "uta", "aggregate_from": -1}, "aggregate_from must be a step number"),
+        ({"aggregate": "uta", "aggregate_from": 1.5}, "aggregate_from must be a step number"),
         ({"ema_form": "constant"}, "there is no moving average"),
         ({"ema_form": "cold", "ema": 0.9}, "ema_form must be"),
     ],
@@ -409,9 +409,9 @@ def test_the_rules_leave_the_moving_average_out_beside_uta(spots, tmp_path):
     assert any(line.startswith("by rule: aggregate restart True") for line in decided.reasons)
     assert decided.settings.averages.aggregate_restart
     assert Experiment(aggregate="ema", model="linear", epsilon=8.0).decide(spots).settings.averages.ema == 0.9999
-    with pytest.raises(SfumatoError, match=r"and ema is 0\.9"):
+    with pytest.raises(SfumatoError, match=r"but ema is 0\.9"):
         Experiment(aggregate="uta", ema=0.9, model="linear", epsilon=8.0).decide(spots)
-    with pytest.raises(SfumatoError, match=r"and ema is 0\.9"):
+    with pytest.raises(SfumatoError, match=r"but ema is 0\.9"):
         train("linear", spots, epsilon=8.0, directory=tmp_path / "a", averaging=EMA(0.9), aggregate="uta")
     choices = {"epsilon": 8.0, "delta": 1e-3, "steps": 3, "threads": 1, "seed": 1}
     run = train("linear", spots, directory=tmp_path / "b", aggregate="uta", **choices)

@@ -1,7 +1,7 @@
-"""Audits: scores or observations in, lower bounds of epsilon out. It shares no code with what it checks.
+"""Audits turn scores or observations into lower bounds on epsilon. They share no code with the accountant.
 
-A proven bound exceeds the truth with a probability of at most one minus its confidence. What presumes something says
-so, and what has no confidence is called an estimate (`Bound`).
+A proven bound exceeds the true epsilon with probability at most one minus its confidence. A bound names its
+assumption, if it has one. A value without a confidence is called an estimate (`Bound`).
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""What an audit has shown."""
+"""The result of an audit."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from sfumato._checks import SfumatoError, fraction
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """A lower bound of epsilon at delta, or an estimate of it.
+    """A lower bound on epsilon at delta, or an estimate of epsilon.
 
     Args:
-        epsilon: at least so much, 0 where nothing is shown.
-        delta: at which.
-        confidence: one minus the probability that the bound exceeds the truth; None for an estimate.
-        method: how it was found, in a few words.
-        assumption: what it presumes beyond the observations, as in "a Gaussian trade-off curve"; None where nothing.
-        at_most: the largest epsilon that so many observations could have shown, whatever they were.
-        mu: the Gaussian parameter of which a lower bound, or an estimate, was found first.
-        smallest_fault: the largest factor on the noise, below 1, that the same observations would have shown to be
-            wrong in nine of ten repetitions; None where it was not asked for, or where none would have been.
-        observations: what was counted: {"canaries": 1000, "guesses": 100, "right": 90}.
+        epsilon: the bound or the estimate; 0 if nothing was shown.
+        delta: the delta at which epsilon is bounded.
+        confidence: one minus the probability that the bound exceeds the true epsilon; None for an estimate.
+        method: name of the method.
+        assumption: assumption beyond the observations, such as "a Gaussian trade-off curve"; None if there is none.
+        at_most: the largest epsilon that this number of observations can show.
+        mu: the bound or the estimate of the Gaussian parameter mu from which epsilon was computed.
+        smallest_fault: the largest factor below 1 on the noise that the same number of observations would detect in
+            nine of ten repetitions; None if it was not computed or if no factor would be detected.
+        observations: the counts behind the bound: {"canaries": 1000, "guesses": 100, "right": 90}.
     """
 
     epsilon: float
@@ -38,22 +38,22 @@ class Bound:
 
     def __post_init__(self) -> None:
         if not self.epsilon >= 0:
-            raise SfumatoError(f"epsilon must not be negative, got {self.epsilon!r}", "a bound of nothing is 0")
+            raise SfumatoError(f"epsilon must not be negative, got {self.epsilon!r}", "pass 0 if nothing was shown")
         if self.confidence is not None:
             fraction("confidence", self.confidence)
 
     @property
     def proven(self) -> bool:
-        """Whether it holds with its confidence and without any assumption."""
+        """Whether the bound has a confidence and needs no assumption."""
         return self.confidence is not None and self.assumption is None
 
     def refutes(self, epsilon: float) -> bool:
-        """Whether it contradicts a promise of this epsilon at the same delta."""
+        """Whether the bound contradicts a promise of this epsilon at the same delta."""
         return self.confidence is not None and self.epsilon > epsilon
 
     @property
     def sentence(self) -> str:
-        """The finding in one sentence.
+        """The result in one sentence.
 
         >>> Bound(epsilon=2.31, delta=1e-5, confidence=0.95, method="two worlds", at_most=4.91).sentence
         'epsilon is at least 2.31 at delta 1e-05 (two worlds; confidence 95%; at most 4.91 could have been shown)'
@@ -67,7 +67,7 @@ class Bound:
         else:
             parts.append(f"confidence {_percent(self.confidence)}")
         if self.assumption:
-            parts.append(f"presumes {self.assumption}")
+            parts.append(f"assumes {self.assumption}")
         if self.at_most is not None and math.isfinite(self.at_most):
             parts.append(f"at most {_down(self.at_most)} could have been shown")
         if self.smallest_fault is not None:
@@ -75,17 +75,17 @@ class Bound:
         return f"epsilon {verb} {_down(self.epsilon)} at delta {self.delta:g} ({'; '.join(parts)})"
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain data, and the sentence."""
+        """The fields and the sentence as plain data."""
         return {**asdict(self), "proven": self.proven, "sentence": self.sentence}
 
 
 def _down(value: float) -> str:
-    """To two decimals, rounded down: a lower bound is not rounded up."""
+    """Two decimals, rounded down, because a lower bound must not be rounded up."""
     return f"{math.floor(value * 100 + 1e-9) / 100:.2f}"
 
 
 def _percent(value: float) -> str:
-    """As a percentage with as many nines as it has; rounded down.
+    """A percentage that keeps all leading nines, rounded down.
 
     >>> _percent(0.95), _percent(0.999), _percent(1 - 1e-6)
     ('95%', '99.9%', '99.9999%')

@@ -1,6 +1,6 @@
-"""Trade-off curves: of one Gaussian, and of sampled Gaussian releases composed, from below.
+"""Privacy curve of one Gaussian release, and a lower bound for composed releases with Poisson sampling.
 
-Computed here once more, so that an audit does not share a formula with the accountant.
+The audits have their own implementation so that they share no formula with the accountant.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def delta_of(mu: float, epsilon: float) -> float:
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """The least epsilon >= 0 with delta(epsilon) <= delta; infinite beyond a million.
+    """The smallest epsilon >= 0 with delta(epsilon) <= delta; infinite above a million.
 
     >>> round(epsilon_of(1.0, 1e-5), 4)
     4.3772
@@ -38,7 +38,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def mu_of(epsilon: float, delta: float) -> float:
-    """The mu of the curve that passes through (epsilon, delta).
+    """The mu of the Gaussian curve through (epsilon, delta).
 
     >>> round(epsilon_of(mu_of(3.0, 1e-5), 1e-5), 6)
     3.0
@@ -48,15 +48,16 @@ def mu_of(epsilon: float, delta: float) -> float:
 
 
 CELLS = 2**20
-"""The total loss is told apart by so many steps."""
+"""Number of grid cells for the distribution of the total privacy loss."""
 
 
 def epsilon_of_mixture(mu: float, q: float, steps: int, delta: float) -> float:
-    """At least so much is spent at delta by `steps` releases of N(mu, 1), sampled with probability q.
+    """Lower bound on the epsilon at delta of `steps` releases of N(mu, 1), sampled with probability q.
 
-    The privacy loss of one release is L = ln(1 - q + q e^(mu x - mu^2 / 2)) for x of the mixture. It is rounded down to
-    a grid, the largest ones too, and the distribution of the sum is the power of its Fourier transform. From below,
-    since an audit must not claim more than it has shown; 1% of the true epsilon is lost at most in what the tests try.
+    The privacy loss of one release is L = ln(1 - q + q e^(mu x - mu^2 / 2)), with x drawn from the mixture. Every loss,
+    the largest included, is rounded down to a grid. The distribution of the sum is a power of the Fourier transform.
+    An audit must not claim more than it has shown, so the result is a lower bound. In the tested cases it is at most
+    1% below the true epsilon.
     """
     if mu == 0:
         return 0.0
@@ -67,17 +68,17 @@ def epsilon_of_mixture(mu: float, q: float, steps: int, delta: float) -> float:
     deviation = math.sqrt(float(mass @ (loss - mean) ** 2))
     reach = 12 * math.sqrt(steps) * deviation + float(loss[-1]) - mean
     width = 2 * reach / CELLS
-    place = np.floor(loss / width).astype(int)
+    cell = np.floor(loss / width).astype(int)
     one = np.zeros(CELLS)
-    np.add.at(one, (place - place[0]) % CELLS, mass)
+    np.add.at(one, (cell - cell[0]) % CELLS, mass)
     total = np.fft.irfft(np.fft.rfft(one) ** steps, CELLS)
-    first = math.floor((steps * mean - reach) / width)  # the sum's least place that is told apart
-    places = first + (np.arange(CELLS) + steps * int(place[0]) - first) % CELLS
-    kept = total > 1e-16
-    losses, total = places[kept] * width, total[kept]
+    first = math.floor((steps * mean - reach) / width)  # the lowest cell of the sum that the grid can represent
+    cells = first + (np.arange(CELLS) + steps * int(cell[0]) - first) % CELLS
+    nonzero = total > 1e-16
+    losses, total = cells[nonzero] * width, total[nonzero]
 
-    def spent(epsilon: float) -> float:
+    def delta_at(epsilon: float) -> float:
         """Sum of mass (1 - e^(epsilon - loss))^+."""
         return float(total @ -np.expm1(np.minimum(epsilon - losses, 0.0)))
 
-    return last(lambda epsilon: spent(epsilon) > delta)
+    return last(lambda epsilon: delta_at(epsilon) > delta)

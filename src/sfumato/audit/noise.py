@@ -1,16 +1,16 @@
-"""The noise of each parameter by itself: its scale, its largest values, and whether it repeats.
+"""Tests of each parameter's noise: scale, largest values, repeats and correlations.
 
-A projection on one direction averages over all parameters, so it passes one that has no noise. What a step releases,
-less the clipped sum and divided by the plan's standard deviation, is N(0, 1) in every coordinate, independent of all
-others. Each test below has a bound of its false alarms under that, for every number of steps and coordinates:
+A projection on one direction averages over all parameters and can miss a parameter without noise. A step's release,
+minus the clipped sum and divided by the plan's standard deviation, is N(0, 1) in every coordinate, independent of all
+others. Under this hypothesis each test has a bound on its false alarms, for every number of steps and coordinates:
 
-    scale        r, the mean of M squares:               P <= exp(-M (r - 1 - ln r) / 2), to either side (Chernoff)
-    coordinates  the same for the M squares of one coordinate, the least of d of them: d times as much
+    scale        r, the mean of M squares:               P <= exp(-M (r - 1 - ln r) / 2), on either side (Chernoff)
+    coordinates  the scale test for the coordinate with the smallest of d sums of M squares: d times the bound
     tails        t, the largest of M magnitudes:         P(max <= t) = (1 - 2 Phi(-t))^M
     repeats      two windows of k numbers within e:      P <= pairs (e sqrt(2 / pi))^k
     correlation  r, the mean of (a - b)^2 / 2 over M pairs: as for the scale
 
-The last is asked of neighbouring steps, of the same step of two runs, and of each two parameters.
+The correlation test runs on consecutive steps, on the same step of two runs, and on every pair of parameters.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from sfumato._checks import fraction
 from sfumato.audit.search import NINE_OF_TEN, smallest_fault
 
 FALSE_ALARM = 1e-6
-"""The probability that right noise is called wrong, over all parameters and tests."""
+"""The probability that correct noise fails the audit, over all parameters and tests."""
 TESTS = ("scale", "coordinates", "tails", "repeats", "steps", "runs", "parameters")
-"""Each of which gets an equal part of it."""
+"""The tests. Each gets an equal share of `FALSE_ALARM`."""
 WINDOW = 8
-"""So many numbers of a parameter are compared between steps: of a smaller one those of several steps in a row."""
+"""Number of values in a window of the repeats test. Windows of a smaller parameter span several steps."""
 ALL = "all parameters together"
 SHOWN = 3
-"""So many faults are printed."""
+"""The number of faults that are printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterNoise:
-    """What was seen of one parameter's noise, in the plan's standard deviations.
+    """Statistics of one parameter's noise, in units of the plan's standard deviation.
 
     Args:
-        name: of the parameter.
-        coordinates: d, how many numbers it has.
-        steps: in all runs together.
+        name: name of the parameter.
+        coordinates: d, the number of its coordinates.
+        steps: the number of steps, over all runs.
         squares: the sum of all d * steps squares.
-        least: the smallest sum of the squares of one coordinate, over all steps.
+        least: the sum of squares of one coordinate over all steps, minimised over coordinates.
         largest: the largest magnitude.
-        kept: float64 (runs, steps of a run, k): k of its coordinates in each step.
+        kept: float64 (runs, steps of a run, k): the values of k coordinates in each step.
     """
 
     name: str
@@ -62,24 +62,24 @@ class ParameterNoise:
 
     @property
     def numbers(self) -> int:
-        """M."""
+        """M, the number of values."""
         return self.coordinates * self.steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseAudit:
-    """Whether the noise of each parameter is the plan's.
+    """Whether the noise of every parameter matches the plan.
 
     Args:
-        parameters, steps, numbers: how many were looked at.
-        false_alarm: the probability, at most, that noise that is the plan's has a fault here.
-        faults: what is wrong, in words; empty where nothing is.
-        weakest: the smallest parameter, of which least can be seen.
-        scale: the largest factor on the noise, below 1, that would have been noticed in nine of ten repetitions: of
-            the weakest parameter, and of all together; None for none.
-        cut: noise that is cut off at so many standard deviations, or fewer, would have been noticed: of the weakest
-            parameter, and of all together.
-        first_steps: whether each step was the first of a run of its own, as for correlated noise.
+        parameters, steps, numbers: the number of parameters, steps and values that were checked.
+        false_alarm: upper bound on the probability that correct noise fails.
+        faults: descriptions of the faults; empty if there are none.
+        weakest: the parameter with the fewest values, for which the tests are weakest.
+        scale: the largest factor below 1 on the noise that would be detected in nine of ten repetitions: in the weakest
+            parameter alone, and in all parameters; None if no factor would be.
+        cut: truncation of the noise at this number of standard deviations, or below, would be detected: in the weakest
+            parameter alone, and in all parameters.
+        first_steps: whether each step is the first step of a separate run, as for correlated noise.
     """
 
     parameters: int
@@ -94,14 +94,14 @@ class NoiseAudit:
 
     @property
     def broken(self) -> bool:
-        """Whether the noise is not the plan's."""
+        """Whether a fault was found."""
         return bool(self.faults)
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What was looked at, what was found, and what would have been noticed."""
+        """What was checked, what was found, and the smallest faults that would have been detected."""
         each = "the only parameter" if self.parameters == 1 else f"each of the {self.parameters:,} parameters"
-        looked = (
+        checked = (
             f"The noise of {each} was checked in {_where(self.steps, self.first_steps)}: its scale, its largest "
             f"values, and repeats between {'' if self.first_steps else 'steps, '}runs and parameters. Correct noise "
             f"fails this check with probability at most {self.false_alarm:g}."
@@ -109,29 +109,29 @@ class NoiseAudit:
         single, together = (
             "less than a hundredth" if one is None else f"{math.floor(1e4 * one) / 100:.2f}%" for one in self.scale
         )
-        noticed = (
+        power = (
             f"The check would have noticed noise of {together} of its scale in all parameters, or of {single} in "
             f"{self.weakest} alone, the smallest of them; and noise cut off at {_down(self.cut[1])} standard "
             f"deviations in all parameters, or at {_down(self.cut[0])} in {self.weakest} alone."
         )
         if not self.faults:
-            return looked, f"No fault was found. {noticed}"
+            return checked, f"No fault was found. {power}"
         more = len(self.faults) - SHOWN
         rest = f"; and {more} more" if more > 0 else ""
-        return looked, f"The noise is not the plan's: {'; '.join(self.faults[:SHOWN])}{rest}.", noticed
+        return checked, f"The noise is not the plan's: {'; '.join(self.faults[:SHOWN])}{rest}.", power
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data that `from_dict` reads back, and the sentences."""
+        """The fields as plain data for `from_dict`, and the sentences."""
         plain = {name: list(one) if isinstance(one, tuple) else one for name, one in asdict(self).items()}
         return {**plain, "broken": self.broken, "sentences": list(self.sentences)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> NoiseAudit:
-        """What `to_dict` wrote."""
-        known: dict[str, Any] = {one.name: data[one.name] for one in fields(cls)}
+        """The audit that `to_dict` wrote."""
+        values: dict[str, Any] = {one.name: data[one.name] for one in fields(cls)}
         for name in ("faults", "scale", "cut"):
-            known[name] = tuple(known[name])
-        return cls(**known)
+            values[name] = tuple(values[name])
+        return cls(**values)
 
 
 def _where(steps: int, first_steps: bool) -> str:
@@ -141,17 +141,17 @@ def _where(steps: int, first_steps: bool) -> str:
 def audit_noise(
     seen: Sequence[ParameterNoise], *, false_alarm: float = FALSE_ALARM, first_steps: bool = False
 ) -> NoiseAudit:
-    """Check the noise of each parameter, and of all together, against the plan's.
+    """Checks the noise of each parameter, and of all parameters together, against the plan.
 
     Args:
-        seen: of each parameter, from the same steps of two runs with keys of their own.
-        false_alarm: the probability that noise that is the plan's has a fault here, at most.
-        first_steps: whether each step was the first of a run of its own instead.
+        seen: the statistics of each parameter, from the same steps of two runs with different keys.
+        false_alarm: upper bound on the probability that correct noise fails.
+        first_steps: whether each step is instead the first step of a separate run.
 
-    **Guarantee.** Where the noise is N(0, 1), independent across coordinates, parameters, steps and runs, faults are
-    found with probability at most `false_alarm`: each of the tests above has a bound of its own that holds for every
-    number of observations, and the sum of them all is `false_alarm` (union bound). Rounding to float32, at most 5e-4
-    of a standard deviation for a noise multiplier of 0.001 or more, is left out of account.
+    **Guarantee.** If the noise is N(0, 1), independent across coordinates, parameters, steps and runs, a fault is
+    reported with probability at most `false_alarm`. Each of the tests above has a bound that holds for every number of
+    observations, and the bounds sum to `false_alarm` (union bound). Rounding to float32, at most 5e-4 of a standard
+    deviation for a noise multiplier of 0.001 or more, is neglected.
     """
     fraction("false_alarm", false_alarm)
     share = false_alarm / len(TESTS)
@@ -184,18 +184,18 @@ def audit_noise(
 
 
 def _log_chance(mean: float, count: int) -> float:
-    """The logarithm of a bound of P(the mean of so many squares lies as far to its side of 1), Chernoff's."""
+    """Logarithm of Chernoff's bound on P(the mean of `count` squares is at least this far from 1, on this side)."""
     return -math.inf if mean <= 0 else -count * (mean - 1 - math.log(mean)) / 2
 
 
-def _odd(mean: float, count: int, alpha: float) -> bool:
-    """Whether a mean of squares lies where right noise puts it with probability alpha at most, on both sides."""
+def _rejected(mean: float, count: int, alpha: float) -> bool:
+    """Whether the mean of squares is rejected at level alpha, two-sided."""
     return _log_chance(mean, count) < math.log(alpha / 2)
 
 
 def _scale(one: ParameterNoise, alpha: float) -> Iterator[str]:
     mean = one.squares / one.numbers
-    if _odd(mean, one.numbers, alpha):
+    if _rejected(mean, one.numbers, alpha):
         yield f"{one.name}: the noise has {100 * math.sqrt(mean):.2f}% of its scale"
 
 
@@ -206,77 +206,77 @@ def _coordinates(one: ParameterNoise, alpha: float) -> Iterator[str]:
 
 
 def _tails(one: ParameterNoise, alpha: float) -> Iterator[str]:
-    """Of the largest magnitude: half of alpha to either side."""
+    """The two-sided test of the largest magnitude."""
     beyond = 2 * math.exp(float(log_ndtr(-one.largest)))
     below = -math.inf if beyond >= 1 else one.numbers * math.log1p(-beyond)
     what = f"{one.name}: the largest of {one.numbers:,} values is {one.largest:.2f} standard deviations"
     if below < math.log(alpha / 2):
-        yield f"{what}, and {_down(_least_maximum(one.numbers, alpha))} is the least that right noise has"
+        yield f"{what}, but correct noise reaches at least {_down(_least_maximum(one.numbers, alpha))}"
     elif one.numbers * beyond < alpha / 2:
-        yield f"{what}, which right noise does not reach"
+        yield f"{what}, which correct noise does not reach"
 
 
 def _least_maximum(count: int, alpha: float) -> float:
-    """t with P(the largest of so many magnitudes <= t) = alpha / 2."""
+    """t with P(the largest of `count` magnitudes <= t) = alpha / 2."""
     return -float(ndtri_exp(math.log(-math.expm1(math.log(alpha / 2) / count) / 2)))
 
 
 def _repeats(one: ParameterNoise, alpha: float) -> Iterator[str]:
-    """Windows of numbers that come again, in any other steps of any run.
+    """Whether a window of values occurs twice, in any steps of any runs.
 
-    A number lies within e of another, whatever that is, with probability at most e sqrt(2 / pi); in two windows of the
-    same run that overlap, each number is new where those before it are given, so k of them do with the k-th power.
+    A value lies within e of any given number with probability at most e sqrt(2 / pi). In two overlapping windows of the
+    same run each value is still independent of the earlier ones, so k values match with at most the k-th power.
     """
     kept = one.kept[:, :, :WINDOW]
-    long = -(-WINDOW // kept.shape[2])
-    if kept.shape[1] < long:
+    length = -(-WINDOW // kept.shape[2])
+    if kept.shape[1] < length:
         return
-    windows = np.lib.stride_tricks.sliding_window_view(kept, long, axis=1)  # type: ignore[call-overload]
-    points = windows.reshape(-1, kept.shape[2] * long)
+    windows = np.lib.stride_tricks.sliding_window_view(kept, length, axis=1)  # type: ignore[call-overload]
+    points = windows.reshape(-1, kept.shape[2] * length)
     pairs = len(points) * (len(points) - 1) / 2
-    near = math.sqrt(math.pi / 2) * (alpha / pairs) ** (1 / points.shape[1])
-    if _two_within(points, near):
-        yield f"{one.name}: the noise of one step comes again in another"
+    distance = math.sqrt(math.pi / 2) * (alpha / pairs) ** (1 / points.shape[1])
+    if _two_within(points, distance):
+        yield f"{one.name}: the noise of one step repeats in another"
 
 
-def _two_within(points: np.ndarray, near: float) -> bool:
-    """Whether two of these points (n, k) differ by at most this in every coordinate."""
+def _two_within(points: np.ndarray, distance: float) -> bool:
+    """Whether two of these points (n, k) differ by at most this distance in every coordinate."""
     column = int(points.std(0).argmax())
     ordered = points[points[:, column].argsort()]
-    for apart in range(1, len(points)):
-        close = np.flatnonzero(ordered[apart:, column] - ordered[:-apart, column] <= near)
+    for lag in range(1, len(points)):
+        close = np.flatnonzero(ordered[lag:, column] - ordered[:-lag, column] <= distance)
         if not close.size:
-            return False  # nor are any that lie farther apart
-        if (np.abs(ordered[close + apart] - ordered[close]) <= near).all(1).any():
+            return False  # a larger lag only increases the differences
+        if (np.abs(ordered[close + lag] - ordered[close]) <= distance).all(1).any():
             return True
     return False
 
 
 def _neighbours(one: ParameterNoise, alpha: float, first_steps: bool) -> Iterator[str]:
-    """Steps with the next one, and with the same step of the other run: each with an alpha of its own."""
+    """Correlation with the next step and with the same step of the other run, each tested at level alpha."""
     kept, even = one.kept, one.kept.shape[1] // 2 * 2
     names = ("two runs", "two runs") if first_steps else ("two steps in a row", "the same step of two runs")
     sides = (kept[:, 0:even:2], kept[:, 1:even:2]), (kept[0], kept[1])
     for what, (first, second) in zip(names, sides, strict=True):
-        if first.size and _odd(mean := float(np.square(first - second).mean()) / 2, first.size, alpha):
+        if first.size and _rejected(mean := float(np.square(first - second).mean()) / 2, first.size, alpha):
             yield f"{one.name}: the noise of {what} has a correlation of {1 - mean:.2f}"
 
 
 def _between_parameters(seen: Sequence[ParameterNoise], alpha: float) -> Iterator[str]:
-    """The first coordinate of each parameter with that of each other one, over all steps."""
+    """Correlation between the first coordinates of every pair of parameters, over all steps."""
     first = np.stack([one.kept[:, :, 0].ravel() for one in seen])
     products = first @ first.T
     count, pairs = first.shape[1], len(seen) * (len(seen) - 1) // 2
-    for (place, one), (other, another) in combinations(enumerate(seen), 2):
-        mean = float(products[place, place] + products[other, other] - 2 * products[place, other]) / (2 * count)
-        if _odd(mean, count, alpha / pairs):
-            yield f"{one.name} and {another.name}: their noise has a correlation of {1 - mean:.2f}"
+    for (i, one), (j, other) in combinations(enumerate(seen), 2):
+        mean = float(products[i, i] + products[j, j] - 2 * products[i, j]) / (2 * count)
+        if _rejected(mean, count, alpha / pairs):
+            yield f"{one.name} and {other.name}: their noise has a correlation of {1 - mean:.2f}"
 
 
 def _smallest(count: int, alpha: float) -> float | None:
-    """The largest factor on the noise of so many numbers that is noticed in nine of ten repetitions."""
+    """The largest factor on the noise of `count` values that is detected in nine of ten repetitions."""
     unlucky = 2 * float(gammaincinv(count / 2, NINE_OF_TEN)) / count
-    return smallest_fault(lambda factor: factor**2 * unlucky < 1 and _odd(factor**2 * unlucky, count, alpha))
+    return smallest_fault(lambda factor: factor**2 * unlucky < 1 and _rejected(factor**2 * unlucky, count, alpha))
 
 
 def _down(value: float) -> str:

@@ -1,8 +1,8 @@
-"""One run: many canaries, each in or out by a coin of its own, and guesses of which were in (Steinke et al. 2023).
+"""Audit from one training run, with canaries included by independent fair coins (Steinke et al. 2023).
 
-Canaries are scored by something that was released, the k_in highest are guessed in and the k_out lowest out, both
-numbers fixed beforehand, and of the others nothing is said. So many right guesses have a probability of at most p under
-a promise of epsilon; every epsilon with p below one minus the confidence is refuted.
+Canaries are scored from released values. The k_in highest are guessed to be in and the k_out lowest to be out; both
+numbers are fixed in advance, and there is no guess for the others. If (epsilon, delta) holds, the observed number of
+correct guesses, or more, has probability at most p. Every epsilon with p below one minus the confidence is refuted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sfumato.audit.curve import mu_of
 from sfumato.audit.search import last, smallest_fault, unlucky
 
 LARGEST = 500.0
-"""Beyond this epsilon a bound says infinity."""
+"""A bound above this epsilon is reported as infinity."""
 Guesses = tuple[int, int]
 
 
@@ -34,20 +34,19 @@ def one_run(
     guesses: Guesses | None = None,
     nominal_epsilon: float | None = None,
 ) -> Bound:
-    """A lower bound of epsilon from one training run (Steinke et al. 2023, theorem 5.2 and algorithm 1).
+    """Lower bound on epsilon from one training run (Steinke et al. 2023, theorem 5.2 and algorithm 1).
 
     Args:
-        scores: (m,) one for each canary, from released values alone; higher where it looks as if it were in.
-        included: (m,) whether its coin put it in.
-        delta: of the promise.
-        confidence: of the bound.
-        guesses: (k_in, k_out), how many are guessed in and out, fixed before any score was seen. A tenth of the
-            canaries each by default.
-        nominal_epsilon: what is promised, for the smallest fault that would have been noticed.
+        scores: (m,) one score per canary, computed from released values only; a higher score suggests inclusion.
+        included: (m,) whether the canary's coin included it.
+        delta: delta of the promise.
+        confidence: confidence of the bound.
+        guesses: (k_in, k_out), the number of canaries guessed in and out, fixed before any score is known. The default
+            is a tenth of the canaries each.
+        nominal_epsilon: the promised epsilon, for the smallest detectable fault.
 
-    **Guarantee.** The bound exceeds the true epsilon at delta, of adding or removing one canary, with probability at
-    most 1 - confidence, for coins that are fair, independent and not known to whatever computed the scores except
-    through what was released.
+    **Guarantee.** The bound exceeds the true epsilon at delta, for adding or removing one canary, with probability at
+    most 1 - confidence, if the coins are fair and independent, and the scores depend on them only through the release.
     """
     return _audited(
         scores, included, delta, confidence, guesses, nominal_epsilon, epsilon_by_guesses, "one run (Steinke et al.)"
@@ -63,9 +62,10 @@ def one_run_gaussian(
     guesses: Guesses | None = None,
     nominal_epsilon: float | None = None,
 ) -> Bound:
-    """The same by the bound of arXiv 2410.22235 (algorithm 3), which presumes a Gaussian trade-off curve.
+    """Lower bound on epsilon from one run that assumes a Gaussian trade-off curve (arXiv 2410.22235, algorithm 3).
 
-    Args as of `one_run`. It shows about twice as much, and nothing of a mechanism that has another curve.
+    The arguments are those of `one_run`. The bound is about twice as large, and says nothing about a mechanism with
+    another curve.
     """
     return _audited(
         scores,
@@ -96,24 +96,24 @@ def _audited(
     canaries, pair = len(values), _guesses(guesses, len(values))
     guessed, right = sum(pair), right_guesses(values, coins, pair)
 
-    def by(right: int) -> float:
+    def bound(right: int) -> float:
         return by_guesses(canaries, guessed, right, delta, confidence)
 
-    def shown(factor: float) -> float:
-        """What so many guesses would show of Gaussian scores."""
-        return by(guessed - unlucky(guessed, 1 - _precision(mu / factor, guessed / canaries), events=1))
+    def expected_bound(factor: float) -> float:
+        """The bound for Gaussian scores when the noise is multiplied by this factor."""
+        return bound(guessed - unlucky(guessed, 1 - _precision(mu / factor, guessed / canaries), events=1))
 
     fault = None
     if nominal_epsilon is not None:
         mu = mu_of(positive("nominal_epsilon", nominal_epsilon), max(delta, 1e-12))
-        fault = smallest_fault(lambda factor: shown(factor) > nominal_epsilon)
+        fault = smallest_fault(lambda factor: expected_bound(factor) > nominal_epsilon)
     return Bound(
-        epsilon=by(right),
+        epsilon=bound(right),
         delta=delta,
         confidence=confidence,
         method=method,
         assumption=assumption,
-        at_most=by(guessed),
+        at_most=bound(guessed),
         smallest_fault=fault,
         observations={
             "canaries": canaries,
@@ -126,14 +126,14 @@ def _audited(
 
 
 def right_guesses(scores: np.ndarray, included: np.ndarray, guesses: Guesses) -> int:
-    """How many of the k_in highest scores were in, and of the k_out lowest out; of equal ones the earlier is higher."""
+    """The number of correct guesses. Among equal scores the earlier one counts as higher."""
     order = np.argsort(-scores, kind="stable")
     high, low = order[: guesses[0]], order[len(order) - guesses[1] :]
     return int(included[high].sum() + (~included[low]).sum())
 
 
 def epsilon_by_guesses(canaries: int, guesses: int, right: int, delta: float, confidence: float) -> float:
-    """The largest epsilon that `right` of so many guesses refute at delta.
+    """The largest epsilon refuted at delta by `right` correct guesses.
 
     >>> round(epsilon_by_guesses(1000, 100, 100, 1e-5, 0.95), 4)
     3.4654
@@ -142,10 +142,10 @@ def epsilon_by_guesses(canaries: int, guesses: int, right: int, delta: float, co
 
 
 def p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """The probability of so many right guesses is at most this under (epsilon, delta).
+    """Upper bound on the probability of at least `right` correct guesses under (epsilon, delta).
 
-    The number of right guesses is at most Bin(r, q) + F, q = 1 / (1 + e^-epsilon), F >= 0 of mean at most 2 m delta
-    (theorem 5.2); the most that allows for F is a mixture of two points. For 2 m delta below 1 that is the paper's
+    The number of correct guesses is at most Bin(r, q) + F with q = 1 / (1 + e^-epsilon) and F >= 0 of mean at most
+    2 m delta (theorem 5.2). The worst distribution of F has two points. For 2 m delta below 1 the result is the paper's
     beta + 2 m delta max_i P[v > Bin >= v - i] / i.
     """
     tail = binom.sf(right - 1 - np.arange(right + 1), guesses, 1 / (1 + np.exp(-epsilon)))  # P[Bin >= v - i]
@@ -160,7 +160,7 @@ def p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: floa
 
 
 def epsilon_by_guesses_gaussian(canaries: int, guesses: int, right: int, delta: float, confidence: float) -> float:
-    """The largest epsilon that `right` of so many guesses refute at delta, for a mechanism with a Gaussian curve.
+    """The largest epsilon refuted at delta by `right` correct guesses, for a mechanism with a Gaussian curve.
 
     >>> round(epsilon_by_guesses_gaussian(1000, 100, 90, 1e-5, 0.95), 4)
     2.4564
@@ -169,7 +169,7 @@ def epsilon_by_guesses_gaussian(canaries: int, guesses: int, right: int, delta: 
 
 
 def _gaussian_refuted(canaries: int, guesses: int, right: int, delta: float, alpha: float, epsilon: float) -> bool:
-    """Whether the claim falls: arXiv 2410.22235, algorithm 3, with the curve of the mu that belongs to epsilon."""
+    """Whether epsilon is refuted: arXiv 2410.22235, algorithm 3, with the Gaussian curve through (epsilon, delta)."""
     mu = mu_of(epsilon, delta)
     r, h = alpha * right / canaries, alpha * (guesses - right) / canaries
     for i in range(right - 1, -1, -1):
@@ -181,11 +181,11 @@ def _gaussian_refuted(canaries: int, guesses: int, right: int, delta: float, alp
 
 
 def _precision(mu: float, guessed: float) -> float:
-    """The share of right guesses, when so large a share of N(0, 1) and N(mu, 1), mixed evenly, is guessed."""
+    """The fraction of correct guesses for an even mixture of N(0, 1) and N(mu, 1), of which `guessed` is guessed."""
 
     def too_many(distance: float) -> bool:
-        """Whether thresholds at this distance from the middle leave fewer than wanted between them."""
-        between = ndtr(distance - mu / 2) - ndtr(-distance - mu / 2)  # by symmetry the same of both
+        """Whether more than `guessed` of the mixture is farther than this distance from the middle."""
+        between = ndtr(distance - mu / 2) - ndtr(-distance - mu / 2)  # the same for both components, by symmetry
         return bool(1 - between > guessed)
 
     distance = last(too_many)
@@ -194,14 +194,14 @@ def _precision(mu: float, guessed: float) -> float:
 
 
 def _canaries(scores: ArrayLike, included: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    found, coins = np.asarray(scores, float), np.asarray(included)
-    if found.ndim != 1 or found.shape != coins.shape or not found.size or np.isnan(found).any():
+    values, coins = np.asarray(scores, float), np.asarray(included)
+    if values.ndim != 1 or values.shape != coins.shape or not values.size or np.isnan(values).any():
         raise SfumatoError(
-            f"scores must be one number for each canary, got shape {found.shape} for {coins.shape} canaries with "
-            f"{int(np.isnan(found).sum())} NaN",
-            "give as many scores as coins",
+            f"scores must be one number for each canary, got shape {values.shape} for {coins.shape} canaries with "
+            f"{int(np.isnan(values).sum())} NaN",
+            "pass one score for each coin",
         )
-    return found, coins.astype(bool)
+    return values, coins.astype(bool)
 
 
 def _guesses(guesses: Guesses | None, canaries: int) -> Guesses:

@@ -1,4 +1,4 @@
-"""Searches: where something that holds at first ceases to, and how small a fault an audit would notice."""
+"""Bisection, and the smallest fault that an audit can detect."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from scipy.stats import binom
 
 
 def last(holds: Callable[[float], bool], *, limit: float = 1e6, precision: float = 1e-12) -> float:
-    """The last number, from 0 on, at which it holds, from below; 0 where it holds nowhere.
+    """The largest number >= 0 at which a condition holds, approximated from below; 0 if it never holds.
 
     Args:
-        holds: up to some number, and no longer beyond.
-        limit: infinity where it still holds there.
-        precision: of the number, relative to it.
+        holds: a condition that is true up to some number and false above it.
+        limit: the search ends here. If the condition still holds, the result is infinity.
+        precision: relative precision of the result.
 
     >>> round(last(lambda x: x * x < 2), 9)
     1.414213562
@@ -34,15 +34,15 @@ def last(holds: Callable[[float], bool], *, limit: float = 1e6, precision: float
 
 NINE_OF_TEN = 0.9
 LEAST = 0.01
-"""Less noise than this share of the nominal is not looked for."""
+"""The smallest factor on the noise that is searched."""
 
 
 def smallest_fault(noticed: Callable[[float], bool]) -> float | None:
-    """The largest factor on the noise, below 1, that is noticed; None where there is none.
+    """The largest factor below 1 on the noise that is detected; None if there is none.
 
     Args:
-        noticed: whether the observations, in nine of ten repetitions, would show more than was promised with the noise
-            times this factor; where one factor is noticed, so is a smaller one.
+        noticed: whether, with the noise multiplied by this factor, the audit contradicts the promise in nine of ten
+            repetitions. If it does for one factor, it does for every smaller one.
     """
     if not noticed(LEAST):
         return None
@@ -50,5 +50,5 @@ def smallest_fault(noticed: Callable[[float], bool]) -> float | None:
 
 
 def unlucky(trials: int, probability: float, events: int = 2) -> int:
-    """A count that is not exceeded in nine of ten repetitions, shared evenly among so many events."""
+    """A quantile of the count: not exceeded in nine of ten repetitions, with the tenth split over `events` counts."""
     return int(binom.ppf(1 - (1 - NINE_OF_TEN) / events, trials, probability))

@@ -1,7 +1,7 @@
-"""Two worlds: models trained with a record, and models trained without it (De 2022, appendix A.2; Tramer et al. 2022).
+"""Audit from models trained with an example and without it (De et al. 2022, appendix A.2; Tramer et al. 2022).
 
-Whoever tells the two apart with true positive rate TPR at false positive rate FPR has refuted every epsilon below
-ln((TPR - delta) / FPR) (Hall et al. 2013), and likewise ln((TNR - delta) / FNR).
+A test between the two worlds with true positive rate TPR and false positive rate FPR refutes every epsilon below
+ln((TPR - delta) / FPR) (Hall et al. 2013), and every epsilon below ln((TNR - delta) / FNR).
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ def two_worlds(
     choosing: int | None = None,
     nominal_epsilon: float | None = None,
 ) -> Bound:
-    """A lower bound of epsilon from independent scores of both worlds.
+    """Lower bound on epsilon from independent scores of both worlds.
 
-    A score of at least the threshold is taken for "in". The threshold and the direction are chosen on some of the
-    scores, and the bound is computed on the others; or thresholds are given, fixed before any score was seen, and all
-    of them are tried in both directions, each with its share of one minus the confidence.
+    A score at or above the threshold is classified as "in". By default the threshold and the direction are chosen on
+    some of the scores and the bound is computed on the others. Thresholds that were fixed before any score was known
+    can be passed instead. All of them are tried in both directions, each with an equal share of one minus the
+    confidence.
 
     Args:
-        scores_in: (n,) one score for each model that was trained with the record, in an order that the scores had no
-            part in.
-        scores_out: (n',) likewise without it.
-        delta: of the promise.
-        confidence: of the bound, in all.
-        threshold: fixed beforehand, one or several; None to choose it.
-        choosing: how many scores of each world the threshold is chosen on, the first ones: half of them by default.
-        nominal_epsilon: what is promised, for the smallest fault that would have been noticed.
+        scores_in: (n,) one score per model trained with the example, in an order independent of the scores.
+        scores_out: (n',) one score per model trained without it, likewise.
+        delta: delta of the promise.
+        confidence: confidence of the bound, over all thresholds.
+        threshold: one or several thresholds fixed in advance; None to choose one from the scores.
+        choosing: number of scores of each world, taken from the start, on which the threshold is chosen. The default is
+            half of the smaller world.
+        nominal_epsilon: the promised epsilon, for the smallest detectable fault.
 
-    **Guarantee.** The bound exceeds the mechanism's true epsilon at delta with probability at most 1 - confidence, for
-    any scores that are independent, alike within a world, and a function of what is released alone.
+    **Guarantee.** The bound exceeds the mechanism's true epsilon at delta with probability at most 1 - confidence, if
+    the scores are independent, identically distributed within a world, and functions of the release only.
     """
     world_in, world_out = _scores("scores_in", scores_in), _scores("scores_out", scores_out)
     delta, alpha = not_negative("delta", delta), 1 - fraction("confidence", confidence)
@@ -59,88 +60,88 @@ def two_worlds(
         thresholds = np.unique(_scores("threshold", np.atleast_1d(np.asarray(threshold, float))))
         tests = [(float(value), above) for value in thresholds for above in (True, False)]
     share = alpha / len(tests)
-    found = [(_shown(*_counts(world_in, world_out, *test), delta, share), test) for test in tests]
-    epsilon, (value, above) = max(found)
-    lost, of_lost, wrong, of_wrong = _counts(world_in, world_out, value, above)
+    bounds = [(_bound(*_counts(world_in, world_out, *test), delta, share), test) for test in tests]
+    epsilon, (value, above) = max(bounds)
+    misses, positives, false_alarms, negatives = _counts(world_in, world_out, value, above)
 
-    def shown(factor: float) -> float:
-        """What so many scores would show of Gaussian scores by the threshold in the middle."""
+    def expected_bound(factor: float) -> float:
+        """The bound for Gaussian scores and the middle threshold when the noise is multiplied by this factor."""
         error = float(ndtr(-mu / factor / 2))
-        return _shown(unlucky(of_lost, error), of_lost, unlucky(of_wrong, error), of_wrong, delta, share)
+        return _bound(unlucky(positives, error), positives, unlucky(negatives, error), negatives, delta, share)
 
     fault = None
     if nominal_epsilon is not None:
         mu = mu_of(positive("nominal_epsilon", nominal_epsilon), max(delta, 1e-12))
-        fault = smallest_fault(lambda factor: shown(factor) > nominal_epsilon)
+        fault = smallest_fault(lambda factor: expected_bound(factor) > nominal_epsilon)
     return Bound(
         epsilon=epsilon,
         delta=delta,
         confidence=confidence,
         method="two worlds, Clopper-Pearson",
-        at_most=_shown(0, of_lost, 0, of_wrong, delta, share),
+        at_most=_bound(0, positives, 0, negatives, delta, share),
         smallest_fault=fault,
         observations={
             "models_in": len(world_in),
             "models_out": len(world_out),
             "threshold": value,
-            "in_taken_for_out": lost if above else wrong,
-            "out_taken_for_in": wrong if above else lost,
+            "in_taken_for_out": misses if above else false_alarms,
+            "out_taken_for_in": false_alarms if above else misses,
             "tests": len(tests),
         },
     )
 
 
 def largest_provable(runs: int, delta: float, confidence: float = 0.95) -> float:
-    """The largest epsilon that so many runs in each world can prove, when not one of them is taken for the other's.
+    """The largest epsilon that `runs` models in each world can prove, reached if every one is classified correctly.
 
     >>> round(largest_provable(500, 1e-5), 2), round(largest_provable(1000, 1e-5), 2)
     (4.91, 5.6)
     """
     runs, alpha = positive_integer("runs", runs), 1 - fraction("confidence", confidence)
-    return _shown(0, runs, 0, runs, not_negative("delta", delta), alpha)
+    return _bound(0, runs, 0, runs, not_negative("delta", delta), alpha)
 
 
 def _scores(name: str, values: ArrayLike) -> np.ndarray:
-    found = np.asarray(values, float)
-    if found.ndim != 1 or not found.size or np.isnan(found).any():
+    scores = np.asarray(values, float)
+    if scores.ndim != 1 or not scores.size or np.isnan(scores).any():
         raise SfumatoError(
-            f"{name} must be a list of numbers, got shape {found.shape} with {int(np.isnan(found).sum())} NaN",
-            "give one number for each model",
+            f"{name} must be a list of numbers, got shape {scores.shape} with {int(np.isnan(scores).sum())} NaN",
+            "pass one number for each model",
         )
-    return found
+    return scores
 
 
 def _reserved(choosing: int | None, fewest: int) -> int:
     first = fewest // 2 if choosing is None else positive_integer("choosing", choosing)
     if not 0 < first < fewest:
         raise SfumatoError(
-            f"choosing must leave scores in each world, got {first} of {fewest}", "give more scores, or a threshold"
+            f"choosing must leave scores in each world, got {first} of {fewest}", "pass more scores, or a threshold"
         )
     return first
 
 
 def _counts(world_in: np.ndarray, world_out: np.ndarray, threshold: float, above: bool) -> tuple[int, int, int, int]:
-    """Misses of how many, and false alarms of how many; where not `above`, an alarm is a score below the threshold."""
-    lost, wrong = int((world_in < threshold).sum()), int((world_out >= threshold).sum())
-    return (lost, len(world_in), wrong, len(world_out)) if above else (wrong, len(world_out), lost, len(world_in))
+    """Misses, positives, false alarms and negatives. Without `above`, scores below the threshold are the positives."""
+    low, high = int((world_in < threshold).sum()), int((world_out >= threshold).sum())
+    return (low, len(world_in), high, len(world_out)) if above else (high, len(world_out), low, len(world_in))
 
 
-def _shown(lost: Any, of_lost: int, wrong: Any, of_wrong: int, delta: float, alpha: float) -> Any:
-    """ln((TPR_low - delta) / FPR_high), or 0 where that is less."""
-    low = at_least(of_lost - lost, of_lost, alpha / 2) - delta
-    high = at_most(wrong, of_wrong, alpha / 2)
-    found = np.log(np.maximum(low, high) / high)
-    return found if found.ndim else float(found)
+def _bound(misses: Any, positives: int, false_alarms: Any, negatives: int, delta: float, alpha: float) -> Any:
+    """max(0, ln((TPR_low - delta) / FPR_high)), with Clopper-Pearson bounds of both rates."""
+    low = at_least(positives - misses, positives, alpha / 2) - delta
+    high = at_most(false_alarms, negatives, alpha / 2)
+    bound = np.log(np.maximum(low, high) / high)
+    return bound if bound.ndim else float(bound)
 
 
 def _chosen(world_in: np.ndarray, world_out: np.ndarray, delta: float, alpha: float) -> tuple[float, bool]:
-    """The threshold and the direction that show most on these scores."""
-    places = np.unique(np.concatenate([world_in, world_out]))
-    lost = np.searchsorted(np.sort(world_in), places)
-    wrong = len(world_out) - np.searchsorted(np.sort(world_out), places)
-    above = _shown(lost, len(world_in), wrong, len(world_out), delta, alpha)
-    below = _shown(wrong, len(world_out), lost, len(world_in), delta, alpha)
+    """The threshold and the direction with the largest bound on these scores."""
+    thresholds = np.unique(np.concatenate([world_in, world_out]))
+    low = np.searchsorted(np.sort(world_in), thresholds)
+    high = len(world_out) - np.searchsorted(np.sort(world_out), thresholds)
+    above = _bound(low, len(world_in), high, len(world_out), delta, alpha)
+    below = _bound(high, len(world_out), low, len(world_in), delta, alpha)
     if not max(above.max(), below.max()):
-        return float(np.median(places)), True
+        return float(np.median(thresholds)), True
     better = above.max() >= below.max()
-    return float(places[int(np.argmax(above if better else below))]), bool(better)
+    return float(thresholds[int(np.argmax(above if better else below))]), bool(better)

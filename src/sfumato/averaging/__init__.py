@@ -1,4 +1,4 @@
-"""Averages over the course of training: post-processing of released parameters, free of privacy cost."""
+"""Averages of the weights over training: post-processing of released weights, at no privacy cost."""
 
 import lazy_loader
 

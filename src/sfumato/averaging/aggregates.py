@@ -1,4 +1,4 @@
-"""One set of weights from those that a run kept: their mean (UPA), or their mean with exponential weights (EMA)."""
+"""Averages of the weights that a run kept: uniform (UPA) or exponentially weighted (EMA)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def mean(weights: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """The mean of k sets of weights: uniform past averaging (UPA, Shejwalkar et al. 2022, arXiv 2210.01864).
 
     Args:
-        weights: k of them, {parameter: tensor of a floating type}, all of the same names, shapes and types. They are
-            gone through once and in order, so a generator that reads one file after another holds one at a time.
+        weights: k mappings {parameter: floating-point tensor} with the same names, shapes and types. They are read
+            once and in order, so a generator that loads one file at a time keeps one set in memory.
 
     Returns:
-        Tensors of the parameters' own types, which share no memory with the arguments.
+        Tensors of the parameters' types. They share no memory with the arguments.
 
-    **Guarantee.** Post-processing of released weights: the epsilon of the run that released them, at no further cost,
-    for any unit and adjacency. The bytes are a function of the arguments alone, whatever the machine and the number of
-    threads: sums in float64 in the order given, rounded once to the parameters' type.
+    **Guarantee.** Post-processing of released weights: the result has the epsilon of the run that released them, at no
+    further cost, for any unit and adjacency. The result is bitwise the same on every machine and for every number of
+    threads: sums are taken in float64 in the given order and rounded once to the parameters' type.
 
     Raises:
-        SfumatoError: no weights, or such that differ in names, shapes or types.
+        SfumatoError: there are no weights, or they differ in names, shapes or types.
 
     >>> mean([{"w": torch.tensor([1.0])}, {"w": torch.tensor([4.0])}])
     {'w': tensor([2.5000])}
@@ -37,21 +37,22 @@ def mean(weights: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def exponential(weights: Iterable[Mapping[str, Tensor]], steps: Sequence[int], decay: float) -> dict[str, Tensor]:
-    """The mean of kept weights with weights proportional to decay^(last step - step): an EMA over what was kept.
+    """The average of kept weights with coefficients proportional to decay^(last step - step).
 
-    Where every step was kept this is the moving average theta <- decay * theta + (1 - decay) * theta_t of equation 3,
-    begun at the first of them and divided by the sum of its weights, so that nothing is left of a beginning at zero.
+    If every step was kept, this is the moving average theta <- decay * theta + (1 - decay) * theta_t of equation 3,
+    started at the first kept weights and divided by the sum of its coefficients (no bias towards zero).
 
     Args:
         weights: as for `mean`.
-        steps: the step that each of them stands after, rising.
-        decay: for each step, in [0, 1), whatever the distance of kept weights; 0 keeps the last ones.
+        steps: the step after which each set of weights was kept, ascending.
+        decay: decay per training step, in [0, 1); 0 selects the last weights.
 
     Returns:
-        As `mean`, with its guarantee.
+        The average, with the types and the guarantee of `mean`.
 
     Raises:
-        SfumatoError: as `mean`; steps that don't rise or are not as many as the weights; a decay outside [0, 1).
+        SfumatoError: as for `mean`; steps that are not ascending or not one per set of weights; a decay outside
+            [0, 1).
 
     >>> exponential([{"w": torch.tensor([0.0])}, {"w": torch.tensor([1.0])}], [10, 12], decay=0.5)
     {'w': tensor([0.8000])}
@@ -60,10 +61,10 @@ def exponential(weights: Iterable[Mapping[str, Tensor]], steps: Sequence[int], d
         raise SfumatoError(f"decay must be below 1, got {decay!r}", "give 0.99, or take the mean of the last weights")
     gaps = [later - earlier for earlier, later in pairwise(steps)]
     if any(gap < 1 for gap in gaps):
-        raise SfumatoError(f"steps must rise, got {list(steps)!r}", "give the weights in the order of their steps")
+        raise SfumatoError(f"steps must ascend, got {list(steps)!r}", "pass the weights in the order of their steps")
     shares = [1.0]
     for gap in reversed(gaps):
-        # Multiplied out, for the last bit of a power is the machine's own.
+        # Repeated multiplication, because the last bit of `pow` depends on the machine.
         shares.append(reduce(mul, repeat(float(decay), gap), shares[-1]))
     return _weighted(weights, reversed(shares), count=len(steps))
 
@@ -74,40 +75,42 @@ def _weighted(
     """sum_i share_i weights_i / sum_i share_i."""
     first: Mapping[str, Tensor] | None = None
     sums: dict[str, Tensor] = {}
-    total, found, left = 0.0, 0, iter(shares)
+    total, number, remaining = 0.0, 0, iter(shares)
     with torch.no_grad():
         for each in weights:
-            share = next(left, None)
+            share = next(remaining, None)
             if share is None:
-                raise SfumatoError(f"there are more weights than the {count} steps", "give one step for each")
+                raise SfumatoError(f"there are more sets of weights than the {count} steps", "pass one step for each")
             if first is None:
                 first = {name: value.detach() for name, value in each.items()}
                 sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in first.items()}
             _check_alike(first, each)
             for name, value in each.items():
-                # Two operations: fused into one they round once, and not every processor fuses them.
+                # No fused multiply-add: it rounds differently, and not every processor has it.
                 sums[name] += value.detach().double() * share
-            total, found = total + share, found + 1
+            total, number = total + share, number + 1
     if first is None:
-        raise SfumatoError("there are no weights to average", "give at least one set of them")
-    if count is not None and found != count:
-        raise SfumatoError(f"there are {found} sets of weights and {count} steps", "give one step for each")
+        raise SfumatoError("there are no weights to average", "pass at least one set")
+    if count is not None and number != count:
+        raise SfumatoError(f"there are {number} sets of weights and {count} steps", "pass one step for each")
     return {name: (value / total).to(first[name].dtype) for name, value in sums.items()}
 
 
 def _check_alike(first: Mapping[str, Tensor], each: Mapping[str, Tensor]) -> None:
     if first.keys() != each.keys():
         odd = ", ".join(sorted(first.keys() ^ each.keys()))
-        raise SfumatoError(f"all weights must have the same names, but differ in {odd}", "keep one model's weights")
+        raise SfumatoError(
+            f"all sets of weights must have the same names, but differ in {odd}", "pass the weights of one model"
+        )
     for name, value in each.items():
-        wanted = first[name]
+        expected = first[name]
         if not value.is_floating_point():
             raise SfumatoError(
-                f"the weights {name} are of type {value.dtype}, which has no mean", "average trained parameters alone"
+                f"the weights {name} are of type {value.dtype}, which has no mean", "average trained parameters only"
             )
-        if value.shape != wanted.shape or value.dtype != wanted.dtype:
+        if value.shape != expected.shape or value.dtype != expected.dtype:
             raise SfumatoError(
-                f"the weights {name} are {tuple(value.shape)} of {value.dtype} in one set and {tuple(wanted.shape)} "
-                f"of {wanted.dtype} in another",
-                "keep one model's weights",
+                f"the weights {name} are {tuple(value.shape)} of {value.dtype} in one set and {tuple(expected.shape)} "
+                f"of {expected.dtype} in another",
+                "pass the weights of one model",
             )

@@ -1,4 +1,4 @@
-"""Averages of the weights over the course of training, f_agg(theta_t, ..., theta_0), kept up step by step."""
+"""Averages of the weights over training, f_agg(theta_t, ..., theta_0), updated at every step."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from sfumato._checks import SfumatoError, not_negative, one_of, positive_integer
 
 
 class Average(Protocol):
-    """A function of the weights after each step so far; its state lies in the checkpoint.
+    """A function of the weights after each step so far. The checkpoint holds its state.
 
-    **Guarantee**: `update` and `released` look at released weights alone, so whatever is made of them is
-    post-processing: it has the epsilon of the run whatever the unit and adjacency, at no further cost.
+    **Guarantee**: `update` and `released` read released weights only. The average is post-processing: it has the
+    epsilon of the run, for any unit and adjacency, at no further cost.
     """
 
     @property
     def copies(self) -> int:
-        """How many copies of the parameters it takes in memory: those of the state, and what is made of them."""
+        """The number of copies of the parameters in memory: the state's, and the released average where it is extra."""
         ...
 
     def begin(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The state before the first step, of theta_0, by parameter name; shares no memory with it."""
+        """Returns the state before the first step, from theta_0 by parameter name. It shares no memory with theta_0."""
         ...
 
     def update(self, average: Mapping[str, Tensor], parameters: Mapping[str, Tensor], step: int) -> dict[str, Tensor]:
-        """The state after one more step.
+        """Returns the state after one more step.
 
         Args:
-            average: the state before it; it stays as it is.
+            average: the state before the step; not modified.
             parameters: theta_{t+1}, the parameters after step t, by name.
             step: t, from 0.
         """
         ...
 
     def released(self, average: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """f_agg(theta_t, ..., theta_0) of a state: by the parameters' names, of their shapes and dtypes."""
+        """Returns f_agg(theta_t, ..., theta_0) for a state, with the parameters' names, shapes and dtypes."""
         ...
 
 
@@ -50,20 +50,20 @@ FORMS = ("warm-up", "constant")
 class EMA:
     """Exponential moving average whose decay at step t is min(decay, (1 + t) / (10 + t)), or constant.
 
-    The warm-up (De et al. 2022, arXiv 2204.13650, appendix C.3) makes the average span roughly the last ninth of a
-    short run, whatever its length, so that one decay serves runs of fifty steps and of fifty thousand. The constant
-    form is that of Shejwalkar et al. 2022 (arXiv 2210.01864, equation 3), whose beta is 1 - decay.
+    With the warm-up (De et al. 2022, arXiv 2204.13650, appendix C.3) the average spans roughly the last ninth of a
+    short run, regardless of its length. One decay thus serves runs of fifty steps and of fifty thousand. The constant
+    form is the one of Shejwalkar et al. 2022 (arXiv 2210.01864, equation 3), whose beta is 1 - decay.
 
-    **Guarantee**: the average is a function of released parameters alone, hence post-processing: it has the epsilon of
-    the run whatever the unit and adjacency, at no further cost (De et al. 2022, section 3.1, "Parameter averaging").
+    **Guarantee**: the average is a function of released parameters only, hence post-processing. It has the epsilon of
+    the run, for any unit and adjacency, at no further cost (De et al. 2022, section 3.1, "Parameter averaging").
 
     Args:
-        decay: the largest decay, in [0, 1). De et al. use 0.9999 on CIFAR and 0.99999 on ImageNet. 0 keeps the last
+        decay: the largest decay, in [0, 1). De et al. use 0.9999 on CIFAR and 0.99999 on ImageNet. 0 gives the last
             parameters.
         form: "warm-up" or "constant".
 
     Raises:
-        SfumatoError: the decay lies outside [0, 1), or another form.
+        SfumatoError: the decay lies outside [0, 1), or the form is unknown.
 
     >>> EMA(decay=0.5).decay_at(0)
     0.1
@@ -80,7 +80,7 @@ class EMA:
         one_of("ema_form", self.form, FORMS)
         if not_negative("EMA decay", self.decay, remedy="give a number in [0, 1), such as 0.9999") >= 1:
             raise SfumatoError(
-                f"EMA decay must be below 1, got {self.decay!r}", "give 0.9999, or 0 to keep the last parameters"
+                f"EMA decay must be below 1, got {self.decay!r}", "give 0.9999, or 0 to use the last parameters"
             )
 
     @property
@@ -89,11 +89,11 @@ class EMA:
         return 1
 
     def begin(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The initial parameters."""
+        """A copy of the initial parameters."""
         return {name: value.detach().clone() for name, value in parameters.items()}
 
     def decay_at(self, step: int) -> float:
-        """The decay in the update of step t = 0, 1, ..., without unit: min(decay, (1 + t) / (10 + t)), or constant."""
+        """The decay of the update at step t = 0, 1, ...: min(decay, (1 + t) / (10 + t)), or constant."""
         if step < 0:
             raise SfumatoError(f"step must not be negative, got {step!r}", "count steps from 0")
         if self.form == "constant":
@@ -104,9 +104,9 @@ class EMA:
         """The average after one step: decay_at(step) * average + (1 - decay_at(step)) * parameters.
 
         Args:
-            average: the average so far, by parameter name, any shapes; at the start, the initial parameters.
-            parameters: the parameters after this step, the same names and shapes.
-            step: the step that led to `parameters`, from 0.
+            average: the average before the step, by parameter name, of any shape.
+            parameters: the parameters after the step, with the same names and shapes.
+            step: the step that produced `parameters`, from 0.
 
         Returns:
             Detached tensors that share no memory with the arguments.
@@ -130,19 +130,19 @@ class EMA:
 
 @dataclass(frozen=True)
 class LastMean:
-    """Mean of theta_t, ..., theta_{t-k+1}; of all there are, theta_0 among them, while these are fewer than k.
+    """Mean of theta_t, ..., theta_{t-k+1}, or of theta_t, ..., theta_0 while there are fewer than k.
 
-    The state is a ring of k copies: theta_t lies in slot t mod k, as "SLOT.NAME". Their sum is taken anew each time,
-    slot by slot and in float64: a running sum from which the oldest copy is subtracted would keep the rounding of all
-    that it has ever held. Copies in files would all be read in every step, so they stay in memory, and in checkpoints.
+    The state is a ring buffer of k copies: theta_t is in slot t mod k, under the key "SLOT.NAME". The sum is computed
+    in float64 at each step. A running sum that subtracts the oldest copy would accumulate rounding errors. The copies
+    are kept in memory, and in checkpoints, because every step reads all of them.
 
-    **Guarantee**: the mean is a function of released parameters alone, hence post-processing, as of any `Average`.
+    **Guarantee**: the mean is a function of released parameters only, hence post-processing, as for any `Average`.
 
     Args:
-        count: k, how many weights the mean is of.
+        count: k, the number of weights in the mean.
 
     Raises:
-        SfumatoError: k is no whole number above 0.
+        SfumatoError: k is not a positive integer.
 
     >>> mean = LastMean(2)
     >>> state = mean.begin({"w": torch.tensor([0.0])})
@@ -155,13 +155,11 @@ class LastMean:
     count: int = 5
 
     def __post_init__(self):
-        positive_integer(
-            "aggregate_last", self.count, remedy="give how many of the last weights are averaged, such as 5"
-        )
+        positive_integer("aggregate_last", self.count, remedy="give the number of last weights to average, such as 5")
 
     @property
     def copies(self) -> int:
-        """k, and their mean."""
+        """k, plus one for the mean."""
         return self.count + 1
 
     def begin(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -169,12 +167,12 @@ class LastMean:
         return {f"0.{name}": value.detach().clone() for name, value in parameters.items()}
 
     def update(self, average: Mapping[str, Tensor], parameters: Mapping[str, Tensor], step: int) -> dict[str, Tensor]:
-        """The ring with theta_{t+1} in place of theta_{t+1-k}; the other copies are handed on, not copied again."""
+        """The ring buffer with theta_{t+1} in place of theta_{t+1-k}. The other tensors are passed on, not copied."""
         slot = (step + 1) % self.count
         return {**average, **{f"{slot}.{name}": value.detach().clone() for name, value in parameters.items()}}
 
     def released(self, average: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The mean over the slots that are filled, by parameter name."""
+        """The mean over the filled slots, by parameter name."""
         slots = 1 + max(int(key.partition(".")[0]) for key in average)
         names = [key.removeprefix("0.") for key in average if key.startswith("0.")]
         return {name: _mean([average[f"{slot}.{name}"] for slot in range(slots)]) for name in names}

@@ -1,4 +1,4 @@
-"""Averages of the weights over the steps: what is chosen of them."""
+"""Settings of weight averaging."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from sfumato._choices import choice
 
 AGGREGATES = ("ema", "uta")
 LAST = 5
-"""k of uta where none is given: as few copies of the weights as still average the noise of steps."""
+"""Default k of uta: a small number of copies that still averages out the noise of the steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Averages:
-    """What is averaged over the steps, and whether gradients are taken at it (`EMA`, `LastMean`, `TrainingOver`)."""
+    """The average of the weights, and whether gradients are taken at it (`EMA`, `LastMean`, `TrainingOver`)."""
 
     ema: float = choice(0.9999)
     """Decay of the exponential moving average of the weights. 0 releases the last weights."""
@@ -32,25 +32,25 @@ class Averages:
 
     def __post_init__(self) -> None:
         if self.aggregate is None:
-            own = [one for one in fields(self) if one.name.startswith("aggregate_")]
-            given = [one.name for one in own if getattr(self, one.name) != one.default]
-            if given:
+            options = [one for one in fields(self) if one.name.startswith("aggregate_")]
+            changed = [one.name for one in options if getattr(self, one.name) != one.default]
+            if changed:
                 raise SfumatoError(
-                    f"{' and '.join(f'`{name}`' for name in given)} given, and gradients are taken at no average",
+                    f"{' and '.join(f'`{name}`' for name in changed)} given, but gradients are not taken at an average",
                     "give `aggregate=ema` or `aggregate=uta`, or leave them out",
                 )
         else:
             one_of("aggregate", self.aggregate, AGGREGATES)
         if self.aggregate == "ema" and not self.ema:
-            raise SfumatoError("aggregate is ema, and ema 0 keeps no moving average", "give an ema such as 0.9999")
+            raise SfumatoError("aggregate is ema, but ema is 0 (no moving average)", "give an ema such as 0.9999")
         if self.aggregate == "uta" and self.ema:
             raise SfumatoError(
-                f"aggregate is uta, which releases the mean of the last weights, and ema is {self.ema:g}",
+                f"aggregate is uta, which releases the mean of the last weights, but ema is {self.ema:g}",
                 "give ema 0, or `aggregate=ema`",
             )
         if self.ema_form != "warm-up" and not self.ema:
             raise SfumatoError(
-                f"`ema_form` is {self.ema_form}, and there is no moving average", "give `ema`, or leave it out"
+                f"`ema_form` is {self.ema_form}, but there is no moving average", "give `ema`, or leave it out"
             )
         if self.aggregate is not None and self.aggregate_restart is None:
             object.__setattr__(self, "aggregate_restart", self.aggregate == "uta")
@@ -59,9 +59,9 @@ class Averages:
             object.__setattr__(self, "aggregate_last", positive_integer("aggregate_last", last))
         elif self.aggregate_last is not None:
             raise SfumatoError(
-                f"`aggregate_last` is {self.aggregate_last}, and a moving average has all weights",
+                f"`aggregate_last` is {self.aggregate_last}, but a moving average covers all weights",
                 "give `aggregate=uta`, or leave it out",
             )
         start = self.aggregate_from
         if isinstance(start, bool) or not isinstance(start, int) or start < 0:
-            raise SfumatoError(f"aggregate_from must be the number of a step, got {start!r}", "give one from 0")
+            raise SfumatoError(f"aggregate_from must be a step number, got {start!r}", "give 0 or a larger number")

@@ -1,4 +1,4 @@
-"""After which steps a run keeps its weights, for averages, ensembles and intervals that are made of them afterwards."""
+"""The steps after which a run keeps its weights, for later averages, ensembles and intervals."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from sfumato._checks import positive_integer
 
 MOST = 20
 ROOM = 64 << 20
-"""Bytes that weights kept by rule take together, at most."""
+"""Default limit on the total size of the kept weights, in bytes."""
 FEWEST = 4
-"""By rule a run keeps at least so many or none: fewer say nothing of how they vary."""
+"""By default a run keeps at least this many weights or none. Fewer do not show their variance."""
 
 
 def number_by_rule(size: int) -> int:
-    """How many weights of so many bytes are kept: 20, or what fits into 64 MiB, or none where that is below 4.
+    """The default number of kept weights of `size` bytes each: at most 20 and at most 64 MiB, or 0 if fewer than 4 fit.
 
     >>> number_by_rule(245_000), number_by_rule(11 << 20), number_by_rule(17 << 20)
     (20, 5, 0)
@@ -24,16 +24,16 @@ def number_by_rule(size: int) -> int:
 
 
 def kept_steps(steps: int, count: int) -> tuple[int, ...]:
-    """After which of T steps weights are kept: half of them after the very last ones, half spaced before those.
+    """The steps after which weights are kept: half of them the very last steps, half spaced before these.
 
-    The spaced ones lie evenly in the second half of the run, whose first half is left to converge.
+    The spaced steps lie evenly in the second half of the run. The first half is left for convergence.
 
     Args:
-        steps: T.
-        count: how many are kept; all of the run's steps where there are fewer.
+        steps: T, the number of steps of the run.
+        count: number of weights to keep; every step's weights if the run has fewer steps.
 
     Returns:
-        Numbers of steps taken, from 1 to T, ascending; T is among them unless none is kept.
+        Numbers of completed steps, from 1 to T, ascending. The last is T, unless no weights are kept.
 
     >>> kept_steps(1000, 8)
     (500, 624, 748, 872, 997, 998, 999, 1000)

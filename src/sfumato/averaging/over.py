@@ -1,4 +1,4 @@
-"""Training over aggregates: gradients that are taken at an average of the weights so far (Shejwalkar et al. 2022)."""
+"""Training over aggregates: gradients are taken at an average of the weights so far (Shejwalkar et al. 2022)."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from sfumato.averaging.average import Average
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOver:
-    """From step tau on the gradient of step t is taken at a_t = f_agg(theta_t, ..., theta_0) (algorithm 1):
+    """From step tau on, the gradient of step t is taken at a_t = f_agg(theta_t, ..., theta_0) (algorithm 1):
 
         theta_{t+1} = theta_t - eta g_t(a_t);    with a restart    theta_{t+1} = a_t - eta g_t(a_t)
 
     With a restart and an exponential moving average of constant decay d, a_{t+1} = d a_t + (1 - d) theta_{t+1}
-    = a_t - (1 - d) eta g_t(a_t). So what is released is plain SGD from a_tau, at a learning rate of (1 - d) eta:
-    another scale of the rate, and nothing else. The same holds of every optimizer whose step from where it stands is
-    eta times a function of the gradients so far and of that place (momentum, Adam, AdamW, LAMB, weight decay), and
-    under any schedule; in the warm-up form (1 - d) is that of the step, a schedule of its own. It is with the mean of
-    the last k weights that a restart is something else.
+    = a_t - (1 - d) eta g_t(a_t). The released average is plain SGD from a_tau with learning rate (1 - d) eta: only the
+    scale of the rate differs. The same holds, under any schedule, for every optimizer whose step is eta times a
+    function of the gradients so far and of the current weights (momentum, Adam, AdamW, LAMB, weight decay). In the
+    warm-up form 1 - d depends on the step and acts as a schedule. With the mean of the last k weights, a restart is a
+    different algorithm.
 
-    **Guarantee**: a_t is a function of the weights that earlier steps have released. Step t asks of the private data
-    what it asks anyway, a clipped sum at a place that earlier releases decide; only the place is another one. That is
-    covered where a theorem speaks of queries that are chosen in view of all earlier releases, as every row of
-    `sfumato.privacy.theorems` does (and must: theta_t itself is such a choice). So unit, adjacency and epsilon are
-    those of the run without aggregates.
+    **Guarantee**: a_t is a function of the weights released by earlier steps. Step t computes the same clipped sum as
+    an ordinary step, at another point that is determined by earlier releases. This is covered by every theorem whose
+    queries may depend on all earlier releases, as every row of `sfumato.privacy.theorems` allows (and must allow,
+    because theta_t itself depends on them). Unit, adjacency and epsilon are therefore those of the run without
+    aggregates.
 
     Args:
         average: f_agg.
         start: tau, the first step whose gradient is taken at the aggregate.
-        restart: whether the step starts there too.
+        restart: whether the step also starts at the aggregate.
     """
 
     average: Average
@@ -43,34 +43,34 @@ class TrainingOver:
     restart: bool = False
 
     def __post_init__(self):
-        not_negative("aggregate_from", self.start, remedy="give the number of a step, from 0")
+        not_negative("aggregate_from", self.start, remedy="give a step number, from 0")
 
     @property
     def copies(self) -> int:
-        """How many copies of the parameters it takes in memory: theta_t is put aside, unless the step starts anew."""
+        """The number of copies of the parameters in memory: the average's, and theta_t unless the step restarts."""
         return self.average.copies + (0 if self.restart else 1)
 
     @contextmanager
     def held(self, parameters: Mapping[str, Tensor], average: Mapping[str, Tensor], step: int) -> Iterator[None]:
-        """Parameters that hold a_t inside, and theta_t again after it; or a_t still, where the step starts there.
+        """Sets the parameters to a_t within the context. On exit theta_t is restored, unless the step restarts at a_t.
 
         Args:
-            parameters: theta_t, the parameters that are trained, by name; changed in place.
-            average: the state of `average` after them.
+            parameters: theta_t, the trained parameters by name; changed in place.
+            average: the state of `average` that includes theta_t.
             step: t.
         """
         if step < self.start:
             yield
             return
-        own = {} if self.restart else {name: value.detach().clone() for name, value in parameters.items()}
-        _put(parameters, self.average.released(average))
+        saved = {} if self.restart else {name: value.detach().clone() for name, value in parameters.items()}
+        _copy(parameters, self.average.released(average))
         try:
             yield
         finally:
-            _put(parameters, own)
+            _copy(parameters, saved)
 
 
-def _put(parameters: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+def _copy(parameters: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, value in values.items():
             parameters[name].copy_(value)

@@ -1,4 +1,4 @@
-"""Evaluation: how good a model is on records. Without noise: private figures."""
+"""Evaluation of models on examples. The figures have no noise and are private."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Figures of a test for one class, as medicine reads them, each with a 95% interval. Without noise: private figures."""
+"""Diagnostic accuracy for one class, as in medicine, with 95% intervals. The figures have no noise and are private."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ Z = 1.959964
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnostic:
-    """How well scores tell records of a class from all others.
+    """How well scores separate examples of a class from all others.
 
     Args:
-        positives, negatives: how many records there are of the class, and of all others.
-        auc: area under the ROC curve: how often a record of the class has a higher score than one of the others, ties
-            counted half, with the interval of DeLong et al. 1988 on the scale of log odds. Of all or nothing, for which
-            that has no width, the exact one of as many separate pairs as there are: as likely as their all being right.
-        threshold: a score of at least this is a positive test.
-        sensitivity, specificity: the shares of the class that test positive, and of the others that test negative, with
-            the exact interval of Clopper and Pearson 1934.
-        prevalence: the declared share of the class where the test is to be used; None where none was declared.
-        positive_value, negative_value: of those who test positive, the share of the class, and of those who test
-            negative, the share of the others, at that prevalence. None without one: how many of each were tested says
-            nothing of it. The ends of their intervals are those at the ends of sensitivity and specificity, each at the
-            confidence sqrt(0.95): both are measured on records of their own, so together they hold in 95% or more.
-        curve: (false-positive rate, true-positive rate) at each threshold, rising.
+        positives, negatives: number of examples of the class, and of all others.
+        auc: area under the ROC curve: the fraction of pairs in which the example of the class has the higher score,
+            ties counted half, with the interval of DeLong et al. 1988 on the log odds scale. That interval has no width
+            for an area of 0 or 1; the exact interval of as many disjoint pairs as there are is used instead.
+        threshold: a score at or above it is a positive test.
+        sensitivity, specificity: the fraction of the class that tests positive, and of the others that tests negative,
+            with the exact interval of Clopper and Pearson 1934.
+        prevalence: the declared frequency of the class where the test is used; None if not declared.
+        positive_value, negative_value: the fraction of the class among positive tests, and of the others among negative
+            tests, at that prevalence. None without a prevalence, because the evaluated examples don't determine it. The
+            interval ends are computed from those of sensitivity and specificity at confidence sqrt(0.95) each. These
+            two are measured on disjoint examples, so both intervals hold together with probability at least 95%.
+        curve: (false positive rate, true positive rate) at each threshold, ascending.
     """
 
     positives: int
@@ -47,53 +47,56 @@ class Diagnostic:
     curve: list[tuple[float, float]]
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures as JSON-ready data; of a long curve 200 points."""
-        places = np.unique(np.linspace(0, len(self.curve) - 1, min(200, len(self.curve))).round().astype(int))
-        shown = vars(self) | {"curve": [self.curve[place] for place in places]}
-        return {name: list(value) if isinstance(value, Between) else value for name, value in shown.items()}
+        """The figures as JSON-ready data; a long curve is thinned to 200 points."""
+        indices = np.unique(np.linspace(0, len(self.curve) - 1, min(200, len(self.curve))).round().astype(int))
+        data = vars(self) | {"curve": [self.curve[index] for index in indices]}
+        return {name: list(value) if isinstance(value, Between) else value for name, value in data.items()}
 
 
 def diagnostic(
     scores: np.ndarray, positive: np.ndarray, *, threshold: float = 0.5, prevalence: float | None = None
 ) -> Diagnostic:
-    """The figures of scores float (N,) for records of which some are positive, bool (N,).
+    """Computes the figures from scores, float (N,), and whether each example is of the class, bool (N,).
 
-    Errors: `SfumatoError` where all records are positive or none is, for scores that are no numbers, and for a
-    threshold or a prevalence that is no probability.
+    Raises:
+        SfumatoError: all examples are positive, or none is; scores that are not finite; a threshold or a prevalence
+            outside (0, 1).
     """
-    fraction("threshold", threshold, remedy="give a score from which on the test is positive, such as 0.5")
+    fraction("threshold", threshold, remedy="give the lowest score of a positive test, such as 0.5")
     if prevalence is not None:
         fraction("prevalence", prevalence, remedy="give the share of the class where the test is used, such as 0.01")
     if not np.isfinite(scores).all():
-        raise SfumatoError("some scores are no numbers: the model has diverged", "train it again at a smaller rate")
-    own, others = scores[positive], scores[~positive]
-    if not len(own) or not len(others):
         raise SfumatoError(
-            f"{len(own)} records are of the class and {len(others)} are not", "give a source that has some of each"
+            "some scores are not finite: the model has diverged", "train it with a smaller learning rate"
         )
-    found, rejected = int((own >= threshold).sum()), int((others < threshold).sum())
+    positives, negatives = scores[positive], scores[~positive]
+    if not len(positives) or not len(negatives):
+        raise SfumatoError(
+            f"{len(positives)} records are of the class and {len(negatives)} are not", "give a source that has both"
+        )
+    hits, rejected = int((positives >= threshold).sum()), int((negatives < threshold).sum())
     positive_value = negative_value = None
     if prevalence is not None:
         exact = math.sqrt(CONFIDENCE)
-        ends = zip(share(found, len(own), exact), share(rejected, len(others), exact), strict=True)
+        ends = zip(share(hits, len(positives), exact), share(rejected, len(negatives), exact), strict=True)
         each = zip(*(predictive_values(*end, prevalence) for end in ends), strict=True)
         positive_value, negative_value = (Between(*values) for values in each)
     return Diagnostic(
-        positives=len(own),
-        negatives=len(others),
-        auc=auc(own, others),
+        positives=len(positives),
+        negatives=len(negatives),
+        auc=auc(positives, negatives),
         threshold=threshold,
-        sensitivity=share(found, len(own)),
-        specificity=share(rejected, len(others)),
+        sensitivity=share(hits, len(positives)),
+        specificity=share(rejected, len(negatives)),
         prevalence=prevalence,
         positive_value=positive_value,
         negative_value=negative_value,
-        curve=curve(own, others),
+        curve=curve(positives, negatives),
     )
 
 
 def share(hits: int, count: int, confidence: float = CONFIDENCE) -> Between:
-    """A share with its exact interval (Clopper and Pearson 1934).
+    """A proportion with its exact interval (Clopper and Pearson 1934).
 
     >>> [round(end, 4) for end in share(8, 10)]
     [0.8, 0.4439, 0.9748]
@@ -107,7 +110,7 @@ def share(hits: int, count: int, confidence: float = CONFIDENCE) -> Between:
 
 
 def predictive_values(sensitivity: float, specificity: float, prevalence: float) -> tuple[float, float]:
-    """Positive and negative predictive value, by Bayes' rule; 0 for a test that is never positive, or never negative.
+    """Positive and negative predictive value, by Bayes' rule; 0 if the test is never positive, or never negative.
 
     >>> [round(value, 3) for value in predictive_values(0.9, 0.9, 0.01)]
     [0.083, 0.999]
@@ -117,42 +120,46 @@ def predictive_values(sensitivity: float, specificity: float, prevalence: float)
     return (true / (true + false) if true else 0.0), (right / (right + missed) if right else 0.0)
 
 
-def auc(own: np.ndarray, others: np.ndarray) -> Between:
-    """The area under the ROC curve of scores of the class (P,) and of others (Q,)."""
-    above, below = np.sort(others), np.sort(own)
-    by_own = (np.searchsorted(above, own, "left") + np.searchsorted(above, own, "right")) / (2 * len(others))
-    by_others = 1 - (np.searchsorted(below, others, "left") + np.searchsorted(below, others, "right")) / (2 * len(own))
-    value = float(by_own.mean())
+def auc(positives: np.ndarray, negatives: np.ndarray) -> Between:
+    """The area under the ROC curve from scores of the class (P,) and of the others (Q,)."""
+    above, below = np.sort(negatives), np.sort(positives)
+    by_positive = (np.searchsorted(above, positives, "left") + np.searchsorted(above, positives, "right")) / (
+        2 * len(negatives)
+    )
+    by_negative = 1 - (np.searchsorted(below, negatives, "left") + np.searchsorted(below, negatives, "right")) / (
+        2 * len(positives)
+    )
+    value = float(by_positive.mean())
     variance = sum(
-        float(placed.var(ddof=1)) / len(placed) if len(placed) > 1 else value * (1 - value)
-        for placed in (by_own, by_others)
+        float(placement.var(ddof=1)) / len(placement) if len(placement) > 1 else value * (1 - value)
+        for placement in (by_positive, by_negative)
     )
     if value in (0, 1):
-        pairs = min(len(own), len(others))  # no record in two of them, so that they are independent
+        pairs = min(len(positives), len(negatives))  # disjoint pairs are independent
         return share(round(value * pairs), pairs)
-    half = 0.5 / (len(own) * len(others))
+    half = 0.5 / (len(positives) * len(negatives))
     inner = min(max(value, half), 1 - half)
     if not variance:
-        variance = _hanley_mcneil(inner, len(own), len(others))
-    middle, spread = math.log(inner / (1 - inner)), Z * math.sqrt(variance) / (inner * (1 - inner))
-    low, high = (_logistic(middle - spread), _logistic(middle + spread))
+        variance = _hanley_mcneil(inner, len(positives), len(negatives))
+    center, spread = math.log(inner / (1 - inner)), Z * math.sqrt(variance) / (inner * (1 - inner))
+    low, high = (_logistic(center - spread), _logistic(center + spread))
     return Between(value, min(low, value), max(high, value))
 
 
-def _hanley_mcneil(value: float, own: int, others: int) -> float:
-    """The variance of an area under exponential scores (Hanley and McNeil 1982)."""
+def _hanley_mcneil(value: float, positives: int, negatives: int) -> float:
+    """The variance of the area for exponential scores (Hanley and McNeil 1982)."""
     first, second = value / (2 - value), 2 * value**2 / (1 + value)
-    spread = value * (1 - value) + (own - 1) * (first - value**2) + (others - 1) * (second - value**2)
-    return spread / (own * others)
+    spread = value * (1 - value) + (positives - 1) * (first - value**2) + (negatives - 1) * (second - value**2)
+    return spread / (positives * negatives)
 
 
 def _logistic(value: float) -> float:
     return 1 / (1 + math.exp(-value)) if value > -700 else 0.0
 
 
-def curve(own: np.ndarray, others: np.ndarray) -> list[tuple[float, float]]:
-    """The ROC curve: (false-positive rate, true-positive rate) for each threshold, rising from (0, 0) to (1, 1)."""
-    thresholds = np.unique(np.concatenate([own, others]))[::-1]
-    true = 1 - np.searchsorted(np.sort(own), thresholds, "left") / len(own)
-    false = 1 - np.searchsorted(np.sort(others), thresholds, "left") / len(others)
+def curve(positives: np.ndarray, negatives: np.ndarray) -> list[tuple[float, float]]:
+    """The ROC curve: (false positive rate, true positive rate) for each threshold, from (0, 0) to (1, 1)."""
+    thresholds = np.unique(np.concatenate([positives, negatives]))[::-1]
+    true = 1 - np.searchsorted(np.sort(positives), thresholds, "left") / len(positives)
+    false = 1 - np.searchsorted(np.sort(negatives), thresholds, "left") / len(negatives)
     return [(0.0, 0.0), *zip(false.tolist(), true.tolist(), strict=True)]

@@ -1,4 +1,4 @@
-"""Several right labels for one image, in the manner of ImageNet-ReaL (Beyer et al. 2020, arXiv 2006.07159)."""
+"""Accuracy with sets of correct labels, as in ImageNet-ReaL (Beyer et al. 2020, arXiv 2006.07159)."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _NUMBERED = re.compile(r"ILSVRC2012_val_(\d{8})\..*")
 
 
 def read(path: str, parts: Sequence[Part], classes: Sequence[str], *, parted: bool) -> list[frozenset[int]]:
-    """The set of right classes of each record; an empty one leaves the record out.
+    """Reads the set of correct classes of each record. A record with an empty set is not evaluated.
 
     Args:
-        path: a JSON file: an object from file names, with as many of their folders as tell them apart, to sets, or a
-            list with a set for each record in their order. Each set is a list of class names, or of positions in the
-            class list. ReaL's own `real.json` is a list by the number in the names of ImageNet's validation files, of
-            ImageNet's own numbers of the classes; it is understood where records and classes have such names.
+        path: a JSON file: an object from file names to sets, or a list with one set per record in order. File names
+            include as many folders as are needed to be unique. Each set is a list of class names or of positions in
+            the class list. ReaL's `real.json` is a list of ImageNet class numbers, indexed by the number in the names
+            of the validation files. It is accepted if files and classes have ImageNet's names.
         parts: the records.
         classes: class names.
-        parted: whether the records are in an order of their own, and not in that of a split by hash.
+        parted: whether the records have their original order, not that of a split by hash.
 
     Raises:
-        SfumatoError: a file that is something else, or does not fit the records.
+        SfumatoError: the file has another format, or does not match the records.
     """
     try:
         data = parse_json(ordinary(path).read_text("utf-8"))
@@ -44,69 +44,75 @@ def read(path: str, parts: Sequence[Part], classes: Sequence[str], *, parted: bo
     except ValueError:
         raise SfumatoError(f"label sets {path} are not valid JSON", "write a list of lists, or an object") from None
     count = sum(map(len, parts))
-    known = [part.files for part in parts if part.files is not None]
-    files = [Path(name) for names in known for name in names] if len(known) == len(parts) else []
+    file_lists = [part.files for part in parts if part.files is not None]
+    files = [Path(name) for names in file_lists for name in names] if len(file_lists) == len(parts) else []
     if isinstance(data, dict):
         if not files:
-            raise SfumatoError(f"label sets {path} go by file name, and the records come from no files", "give a list")
-        chosen = [data[name] for name in _named(files, data, path)]
+            raise SfumatoError(
+                f"label sets {path} are keyed by file name, but the records have no files", "give a list"
+            )
+        label_lists = [data[name] for name in _names(files, data, path)]
     elif isinstance(data, list):
         numbers = [_NUMBERED.fullmatch(file.name) for file in files]
-        chosen = data
+        label_lists = data
         if files and all(numbers):
-            places = [int(number[1]) - 1 for number in numbers if number]
-            if max(places) >= len(data):
-                raise SfumatoError(f"label sets {path} end before image {max(places) + 1}", "give all of them")
-            chosen = [_by_name(_listed(data[place], path), classes, path) for place in places]
+            indices = [int(number[1]) - 1 for number in numbers if number]
+            if max(indices) >= len(data):
+                raise SfumatoError(
+                    f"label sets {path} end before image {max(indices) + 1}", "give the sets of all images"
+                )
+            label_lists = [_by_name(_checked_list(data[index], path), classes, path) for index in indices]
         elif not parted:
             raise SfumatoError(
-                f"label sets {path} are a list, and a hash has split these records, whose order then means nothing",
-                "give an object by file name, or keep the train and test parts yourself",
+                f"label sets {path} are a list, but these records were split by a hash and have no order",
+                "give an object by file name, or split train and test parts yourself",
             )
         elif len(data) != count:
             problem = f"label sets {path} hold {len(data)} sets for {count} records"
-            raise SfumatoError(problem, "give one for each, or go by file name")
+            raise SfumatoError(problem, "give one for each, or an object by file name")
     else:
         raise SfumatoError(f"label sets {path} are neither a list nor an object", "write a list of lists")
-    positions = {name: place for place, name in enumerate(classes)}
-    return [frozenset(_position(label, positions, path) for label in _listed(labels, path)) for labels in chosen]
+    positions = {name: index for index, name in enumerate(classes)}
+    return [
+        frozenset(_position(label, positions, path) for label in _checked_list(labels, path)) for labels in label_lists
+    ]
 
 
 def accuracy(outputs: Tensor, sets: Sequence[frozenset[int]]) -> tuple[float, int]:
-    """The share of records whose first choice is in their set, and how many records have a set that is not empty.
+    """The fraction of records whose predicted class is in their set, and the number of records with a nonempty set.
 
     Args:
         outputs: logits (N, classes).
-        sets: N of them.
+        sets: N sets.
     """
-    chosen = outputs.argmax(1).tolist()
-    right = [place in known for place, known in zip(chosen, sets, strict=True) if known]
+    predicted = outputs.argmax(1).tolist()
+    right = [index in labels for index, labels in zip(predicted, sets, strict=True) if labels]
     if not right:
         raise SfumatoError("no record has a label in its set", "check that the sets belong to these records")
     return torch.tensor(right).double().mean().item(), len(right)
 
 
-def _named(files: Sequence[Path], data: Mapping[str, Any], path: str) -> list[str]:
-    """The name that the object has for each file: the longest end of its path."""
-    found = []
+def _names(files: Sequence[Path], data: Mapping[str, Any], path: str) -> list[str]:
+    """The key of each file in the object: the longest suffix of its path that is a key."""
+    names = []
     for file in files:
-        ends = ["/".join(file.parts[start:]) for start in range(len(file.parts))]
-        name = next((end for end in ends if end in data), None)
+        suffixes = ["/".join(file.parts[start:]) for start in range(len(file.parts))]
+        name = next((suffix for suffix in suffixes if suffix in data), None)
         if name is None:
             raise SfumatoError(
                 f"label sets {path} lack the file {'/'.join(file.parts[-2:])}", "add it, if only with an empty list"
             )
-        found.append(name)
-    name, times = Counter(found).most_common(1)[0]
+        names.append(name)
+    name, times = Counter(names).most_common(1)[0]
     if times > 1:
         raise SfumatoError(
-            f"label sets {path} name {name}, as {times} files are called", "add the folders that tell them apart"
+            f"label sets {path} name {name}, and {times} files have this name", "add the folders to make it unique"
         )
-    return found
+    return names
 
 
 def _by_name(labels: list[Any], classes: Sequence[str], path: str) -> list[Any]:
-    """ImageNet's numbers of classes as names: the rank of their WordNet numbers, or the numbers themselves."""
+    """Translates ImageNet's class numbers to names: by the rank of the WordNet numbers, or the numbers themselves."""
     if all(isinstance(label, str) for label in labels):
         return labels
     if len(classes) == _IMAGENET and all(map(_WORDNET.fullmatch, classes)):
@@ -115,15 +121,15 @@ def _by_name(labels: list[Any], classes: Sequence[str], path: str) -> list[Any]:
         names = {int(name): name for name in classes}
     else:
         raise SfumatoError(
-            f"label sets {path} number ImageNet's classes, and which is which cannot be told from {classes[0]!r}",
+            f"label sets {path} number ImageNet's classes, but classes named like {classes[0]!r} cannot be matched",
             "name the classes by their WordNet numbers, such as n01440764, or write an object from file names",
         )
     return [names.get(label, str(label)) if type(label) is int else label for label in labels]
 
 
-def _listed(labels: Any, path: str) -> list[Any]:
+def _checked_list(labels: Any, path: str) -> list[Any]:
     if not isinstance(labels, list):
-        raise SfumatoError(f"label sets {path} hold {labels!r} where a list is wanted", "write each set as a list")
+        raise SfumatoError(f"label sets {path} hold {labels!r} instead of a list", "write each set as a list")
     return labels
 
 

@@ -1,10 +1,10 @@
-"""Recall at a false accept rate: how many pairs of one class are found, if so few of two classes may be accepted.
+"""Recall of pairs of one class at a given false accept rate.
 
-A threshold accepts the pairs whose similarity is at least as large. Its false accept rate (FAR) is the share of those
-that it accepts among pairs of different classes, its recall the share among pairs of one class (Xu et al. 2022, section
-4). All pairs are compared, block by block, and only counted. Similarities are whole numbers of 24 bits, so thresholds
-are found exactly by counting twice: by the upper half of the bits, and then, in the few places where a threshold lies,
-by the lower half. Neither the number of pairs nor that of ties among them changes the memory that this takes.
+A threshold accepts the pairs with at least this similarity. Its false accept rate (FAR) is the fraction of accepted
+pairs among pairs of different classes, its recall the fraction among pairs of one class (Xu et al. 2022, section 4).
+All pairs are compared, block by block, and only counted. Similarities are 24-bit integers, so two passes find the exact
+thresholds: one counts by the upper half of the bits, the other by the lower half, for the few upper halves that contain
+a threshold. The memory is independent of the number of pairs and of ties.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _DIFFERENT, _SAME = 0, 1
 
 @dataclass(frozen=True, kw_only=True)
 class OperatingPoint:
-    """A threshold, and what it does.
+    """A threshold with its false accept rate and recall.
 
     Args:
-        at_far: the false accept rate that was allowed.
-        far: the one that it has, at most `at_far`.
-        recall: the share of pairs of one class that it accepts.
-        threshold: pairs of at least this similarity are accepted. Above 1 it accepts none.
+        at_far: the allowed false accept rate.
+        far: the false accept rate of the threshold, at most `at_far`.
+        recall: the fraction of accepted pairs among pairs of one class.
+        threshold: pairs with at least this similarity are accepted. A threshold above 1 accepts none.
     """
 
     at_far: float
@@ -46,13 +46,13 @@ class OperatingPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Recall:
-    """What embeddings are worth for telling whether two images show the same.
+    """Verification performance of embeddings: how well they tell whether two images show the same class.
 
     Args:
         images: N.
-        same, different: how many pairs of one class and of two classes were compared.
-        minibatch: how many images were compared with each other at a time; None for all with all.
-        points: by rising false accept rate.
+        same, different: number of compared pairs of one class and of two classes.
+        minibatch: size of the minibatches within which images were compared; None if all were compared with all.
+        points: operating points by ascending false accept rate.
     """
 
     images: int
@@ -70,21 +70,21 @@ def recall_at_far(
     minibatch: int | None = None,
     side: int = BLOCK,
 ) -> Recall:
-    """For each false accept rate the lowest threshold that keeps to it, and its recall; exact, whatever the ties.
+    """Finds, for each false accept rate, the lowest threshold that keeps to it, and its recall. Exact even with ties.
 
-    Takes the memory of one block, some 10 MB, and 64 KB for each rate, beside the embeddings themselves.
+    Needs about 10 MB for one block and 64 KB for each rate, in addition to the embeddings.
 
     Args:
-        embeddings: (N, D), of any length above 0; computed with where they lie, CPU or CUDA.
+        embeddings: (N, D), of any length above 0, on the CPU or CUDA; computed on their device.
         labels: (N,).
         fars: false accept rates in (0, 1], or a single one.
-        minibatch: compare only images of the same minibatch, consecutive and of so many images, as is done while
-            training (Xu et al. 2022, table 3). An estimate, for images in random order.
-        side: images on each side of a block; changes nothing but time and memory.
+        minibatch: compare only images within consecutive minibatches of this size, as during training (Xu et al. 2022,
+            table 3). This is an estimate for images in random order.
+        side: images on each side of a block; affects only time and memory.
 
     Raises:
-        SfumatoError: embeddings without direction, other labels than one for each, a rate out of range, or no pair of
-            one class or none of two among those compared.
+        SfumatoError: embeddings without direction, not one label per embedding, a rate out of range, or no compared
+            pair of one class, or of two classes.
 
     >>> embeddings = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
     >>> recall_at_far(embeddings, ["cat", "cat", "dog", "dog"], [0.25]).points[0].recall
@@ -103,17 +103,17 @@ def recall_at_far(
     coarse = _counted(((steps >> _HALF, same) for steps, same in pairs()), _UPPER, embeddings.device)
     different, same = (int(count) for count in coarse.sum(1))
     _refuse_without(same, different, len(embeddings), minibatch)
-    # So many pairs of different classes may be accepted: a threshold lies above the similarity of the next one.
+    # `rank` pairs of different classes may be accepted. The threshold lies above the similarity of the next one.
     ranks = [_allowed(far, different) for far in rates]
-    places = [_place(coarse[_DIFFERENT], rank) if rank < different else -1 for rank in ranks]
-    wanted = sorted({place for place in places if place >= 0})
-    fine = _counted(_lower_halves(pairs(), wanted, embeddings.device), len(wanted) * _LOWER, embeddings.device)
-    fine = fine.reshape(2, len(wanted), _LOWER)
+    uppers = [_place(coarse[_DIFFERENT], rank) if rank < different else -1 for rank in ranks]
+    needed = sorted({upper for upper in uppers if upper >= 0})
+    fine = _counted(_lower_halves(pairs(), needed, embeddings.device), len(needed) * _LOWER, embeddings.device)
+    fine = fine.reshape(2, len(needed), _LOWER)
     points = tuple(
-        _point(far, rank, place, coarse, fine[:, wanted.index(place)])
-        if place >= 0
+        _point(far, rank, upper, coarse, fine[:, needed.index(upper)])
+        if upper >= 0
         else OperatingPoint(at_far=far, far=1.0, recall=1.0, threshold=0.0)
-        for far, rank, place in zip(rates, ranks, places, strict=True)
+        for far, rank, upper in zip(rates, ranks, uppers, strict=True)
     )
     return Recall(images=len(embeddings), same=same, different=different, minibatch=minibatch, points=points)
 
@@ -126,12 +126,12 @@ def roc(
     per_decade: int = 5,
     minibatch: int | None = None,
 ) -> Recall:
-    """Recall at false accept rates spaced evenly on a logarithmic axis, from the lowest to 1.
+    """Recall at log-spaced false accept rates from `lowest` to 1.
 
     Args:
-        embeddings, labels, minibatch: as `recall_at_far`.
+        embeddings, labels, minibatch: as for `recall_at_far`.
         lowest: a power of ten, at most 0.1.
-        per_decade: rates in each factor of ten.
+        per_decade: number of rates per factor of ten.
     """
     decades = -round(math.log10(positive("lowest", lowest)))
     if decades < 1 or not math.isclose(lowest, 10.0**-decades):
@@ -142,19 +142,19 @@ def roc(
 
 
 def check_disjoint(trained: Labels, tested: Labels) -> None:
-    """Refuse a test of classes that the model was trained on: recall on them says little of others.
+    """Refuses a test on classes that the model was trained on: recall on these says little about other classes.
 
     Args:
-        trained, tested: labels, or the names of classes.
+        trained, tested: labels or class names.
 
     Raises:
-        SfumatoError: a class stands in both.
+        SfumatoError: a class occurs in both.
     """
     both = np.intersect1d(np.asarray(trained), np.asarray(tested))
     if len(both):
         raise SfumatoError(
-            f"{len(both):,} classes of the test were trained on: {shortened(', '.join(map(str, both[:6])))}",
-            "test on classes that training did not see",
+            f"{len(both):,} test classes were used in training: {shortened(', '.join(map(str, both[:6])))}",
+            "test on classes that training did not use",
         )
 
 
@@ -165,27 +165,27 @@ def _checked_rate(far: float) -> float:
 
 
 def _allowed(far: float, different: int) -> int:
-    """How many pairs of different classes may be accepted; the rate is the decimal that its owner wrote."""
+    """The number of pairs of different classes that may be accepted. The rate is read as a decimal, not as binary."""
     return math.floor(Fraction(repr(far)) * different)
 
 
-def _point(far: float, rank: int, place: int, coarse: Tensor, fine: Tensor) -> OperatingPoint:
-    """The lowest threshold above the similarity of the pair of different classes that has this rank.
+def _point(far: float, rank: int, upper: int, coarse: Tensor, fine: Tensor) -> OperatingPoint:
+    """The lowest threshold above the similarity of the pair of different classes with this rank.
 
     Args:
-        far: allowed.
-        rank: so many pairs of different classes may be accepted.
-        place: the upper half of that pair's similarity.
-        coarse, fine: counts by upper half, and by lower half among pairs of that upper half.
+        far: the allowed false accept rate.
+        rank: the number of pairs of different classes that may be accepted.
+        upper: the upper half of that pair's similarity.
+        coarse, fine: counts by upper half, and by lower half among pairs with that upper half.
     """
-    above = coarse[:, place + 1 :].sum(1)
+    above = coarse[:, upper + 1 :].sum(1)
     last = _place(fine[_DIFFERENT], rank - int(above[_DIFFERENT]))
     accepted = (above + fine[:, last + 1 :].sum(1)).double() / coarse.sum(1)
     return OperatingPoint(
         at_far=far,
         far=float(accepted[_DIFFERENT]),
         recall=float(accepted[_SAME]),
-        threshold=((place << _HALF) + last + 1) / STEPS,
+        threshold=((upper << _HALF) + last + 1) / STEPS,
     )
 
 
@@ -201,31 +201,31 @@ def _refuse_without(same: int, different: int, images: int, minibatch: int | Non
 
 
 def _pairs(embeddings: Tensor, codes: Tensor, minibatch: int | None, side: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Block by block, of each of its pairs: the similarity in steps, int32 (pairs,), and whether it is of one class."""
+    """Yields, for each block, the similarities in steps, int32 (pairs,), and whether each pair is of one class."""
     for rows, columns in blocks(len(embeddings), within=minibatch, side=side):
         steps = in_steps(unit(embeddings[rows]) @ unit(embeddings[columns]).T)
         same = codes[rows, None] == codes[None, columns]
         if rows == columns:
-            once = torch.ones_like(same).triu_(1)
-            yield steps[once], same[once]
+            upper_triangle = torch.ones_like(same).triu_(1)
+            yield steps[upper_triangle], same[upper_triangle]
         else:
             yield steps.flatten(), same.flatten()
 
 
 def _lower_halves(
-    pairs: Iterator[tuple[Tensor, Tensor]], wanted: Sequence[int], device: torch.device
+    pairs: Iterator[tuple[Tensor, Tensor]], uppers: Sequence[int], device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of pairs whose upper half is one of those wanted, which of them it is, followed by the lower half."""
+    """Selects the pairs with one of these upper halves, and replaces the upper half by its index in `uppers`."""
     order = torch.full((_UPPER,), -1, dtype=torch.int32, device=device)
-    order[list(wanted)] = torch.arange(len(wanted), dtype=torch.int32, device=device)
+    order[list(uppers)] = torch.arange(len(uppers), dtype=torch.int32, device=device)
     for steps, same in pairs:
-        found = order[steps >> _HALF]
-        kept = found >= 0
-        yield (found[kept] << _HALF) + (steps[kept] & (_LOWER - 1)), same[kept]
+        index = order[steps >> _HALF]
+        selected = index >= 0
+        yield (index[selected] << _HALF) + (steps[selected] & (_LOWER - 1)), same[selected]
 
 
 def _counted(pairs: Iterator[tuple[Tensor, Tensor]], values: int, device: torch.device) -> Tensor:
-    """How often each value occurs: int64 (2, values), for pairs of different classes and of one."""
+    """Counts how often each value occurs: int64 (2, values), for pairs of different classes and of one class."""
     counts = torch.zeros(2 * values, dtype=torch.int64, device=device)
     one = torch.ones((), dtype=torch.int64, device=device)
     for value, same in pairs:
@@ -234,6 +234,6 @@ def _counted(pairs: Iterator[tuple[Tensor, Tensor]], values: int, device: torch.
 
 
 def _place(counts: Tensor, rank: int) -> int:
-    """The largest place such that more than `rank` lie there or above it."""
+    """The largest index with more than `rank` counts at or above it."""
     from_above = counts.flip(0).cumsum(0)
     return len(counts) - 1 - int(torch.searchsorted(from_above, rank, right=True))

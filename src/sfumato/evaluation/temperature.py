@@ -1,5 +1,7 @@
-"""A temperature for a model's logits, so that its probabilities are as often right as they say (Guo et al. 2017,
-arXiv 1706.04599): fitted on public data. The choice by private records is `published`."""
+"""Temperature scaling on public data (Guo et al. 2017, arXiv 1706.04599).
+
+The temperature calibrates a model's probabilities. The part `published` chooses one on private data instead.
+"""
 
 from __future__ import annotations
 
@@ -20,45 +22,46 @@ from sfumato.models.losses import LOSSES
 from sfumato.randomness import owner_key
 
 MOST = 10_000
-"""Public records that a temperature is fitted on, spread over the source."""
+"""Largest number of public records that a temperature is fitted on, spread over the source."""
 RANGE = (0.05, 20.0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PublicCalibration:
-    """Public records to fit a temperature on.
+    """Public records for fitting a temperature.
 
     Args:
-        source: they are those of both its parts.
-        spec: how it is spelt, where it was opened by that.
+        source: the source; the records of both its parts are used.
+        spec: the source's spec, if it was opened from one.
     """
 
     source: Source = field(repr=False)
     spec: str | None = None
 
     def record(self) -> dict[str, Any]:
-        """What settings.json keeps of it, and what a run is resumed with."""
+        """The entry in settings.json, from which a run is resumed."""
         return {"source": self.spec, "fingerprint": self.source.fingerprint}
 
     def temperature(
         self, module: nn.Module, weights: Mapping[str, Tensor], transform: Preparation, *, loss: str, device: str
     ) -> float:
-        """The best for the model with these weights, which stays as it is."""
-        own = copy.deepcopy(module)
-        own.load_state_dict(weights)
+        """The best temperature for a copy of the model with these weights."""
+        model = copy.deepcopy(module)
+        model.load_state_dict(weights)
         outputs, labels = [], []
         for part in (self.source.train, self.source.test):
             chosen = _spread(part, math.ceil(MOST * len(part) / (len(self.source.train) + len(self.source.test))))
-            outputs.append(accuracy.logits(own, chosen, transform, torch.device(device)))
+            outputs.append(accuracy.logits(model, chosen, transform, torch.device(device)))
             labels.append(torch.from_numpy(chosen.labels))
         return fitted(torch.cat(outputs), torch.cat(labels), loss=loss)
 
 
 def public_calibration(given: str | Source | None, source: Source, transform: Preparation) -> PublicCalibration | None:
-    """The public records by their spelling, read as those of the private source are; None where none were asked for.
+    """Opens the public records for calibration, read in the same way as the private source; None without any.
 
-    Errors: `SfumatoError` for a source that is not of the same kind of records and the same classes, and for the
-    private data themselves: a temperature that is fitted on those is a release without noise.
+    Raises:
+        SfumatoError: another kind of records or other classes than the private source; the private data themselves,
+            because a temperature fitted on these would be a release without noise.
     """
     if given is None:
         return None
@@ -67,8 +70,8 @@ def public_calibration(given: str | Source | None, source: Source, transform: Pr
     named = f"calibrate_on {spec}" if spec else "calibrate_on"
     if tuple(opened.classes) != tuple(source.classes):
         raise SfumatoError(
-            f"{named} has the classes {', '.join(opened.classes[:5])}, and the source {', '.join(source.classes[:5])}",
-            "give a public source of the same classes in the same order, or leave it out",
+            f"{named} has the classes {', '.join(opened.classes[:5])}, but the source {', '.join(source.classes[:5])}",
+            "give a public source with the same classes in the same order, or leave it out",
         )
     if opened.multilabel != source.multilabel:
         raise SfumatoError(
@@ -77,17 +80,17 @@ def public_calibration(given: str | Source | None, source: Source, transform: Pr
         )
     if opened.shape != source.shape or (opened.tokens is None) != (source.tokens is None):
         raise SfumatoError(
-            f"{named} holds records of shape {opened.shape}, and the source of {source.shape}",
-            "give a public source that is read as the private one is",
+            f"{named} holds records of shape {opened.shape}, but the source has {source.shape}",
+            "give a public source that is read in the same way as the private one",
         )
     if not (source.public or opened.published) and set(opened.materials) & set(source.materials):
         raise SfumatoError(
-            f"{named} holds the very data that are private here", "give others that are public, or `report_epsilon`"
+            f"{named} holds the private data of this run", "give other, public data, or `report_epsilon`"
         )
     if opened.cache is not None and source.cache is not None:
         one, other = opened.cache.contents, source.cache.contents
         if one.digest != other.digest:
-            raise SfumatoError(f"{named} holds features of another backbone", "give those of the same one")
+            raise SfumatoError(f"{named} holds features of another backbone", "give features of the same backbone")
     if not len(opened.train) + len(opened.test):
         raise SfumatoError(f"{named} holds no records", "give another source, or leave it out")
     return PublicCalibration(source=opened, spec=spec)
@@ -97,16 +100,16 @@ def _opened(spec: str, source: Source, transform: Preparation) -> Source:
     if spec.startswith("features:"):
         return open_source(spec, owner_key=owner_key())
     if source.tokens is not None:
-        like: dict[str, Any] = dict(source.tokens.declaration)
+        declared: dict[str, Any] = dict(source.tokens.declaration)
     else:
-        like = {"size": source.size, "channels": source.channels}
+        declared = {"size": source.size, "channels": source.channels}
         if isinstance(transform, Transform):
-            like |= {name: getattr(transform, name) for name in ("bit_depth", "window")}
-    return open_source(spec, owner_key=owner_key(), public=True, **source.naming, **like)
+            declared |= {name: getattr(transform, name) for name in ("bit_depth", "window")}
+    return open_source(spec, owner_key=owner_key(), public=True, **source.naming, **declared)
 
 
 def _spread(part: Part, most: int) -> Part:
-    """At most so many records of a part, spread evenly."""
+    """At most `most` records of a part, evenly spaced."""
     if len(part) <= most:
         return part
     chosen = np.zeros(len(part), bool)
@@ -115,7 +118,7 @@ def _spread(part: Part, most: int) -> Part:
 
 
 def fitted(outputs: Tensor, labels: Tensor, *, loss: str) -> float:
-    """The temperature by which logits (N, classes) have the least loss for labels (N,).
+    """The temperature at which logits (N, classes) have the smallest loss for labels (N,).
 
     >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [4.0, 0.0]])
     >>> round(fitted(logits, torch.tensor([0, 0, 0, 1]), loss="softmax"), 2)  # three in four are right: 4 / log 3
@@ -130,5 +133,5 @@ def fitted(outputs: Tensor, labels: Tensor, *, loss: str) -> float:
     def cost(logarithm: float) -> float:
         return LOSSES[loss](outputs / math.exp(logarithm), labels).item()
 
-    found = minimize_scalar(cost, bounds=(math.log(RANGE[0]), math.log(RANGE[1])), method="bounded")
-    return math.exp(float(found.x))  # type: ignore[union-attr]
+    best = minimize_scalar(cost, bounds=(math.log(RANGE[0]), math.log(RANGE[1])), method="bounded")
+    return math.exp(float(best.x))  # type: ignore[union-attr]

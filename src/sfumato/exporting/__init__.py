@@ -1,5 +1,4 @@
-"""A finished run's model for those who have no sfumato: ONNX, torch.export, timm's folders. With its classes, statement
-and preprocessing."""
+"""Exports the model of a finished run to ONNX, torch.export or timm, with its classes, statement and preprocessing."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What an exported model says of itself: classes, statement, and what happens to an image before and within it."""
+"""Description of an exported model: classes, statement, and preprocessing before and within the model."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ FILE = "preprocessing.json"
 
 
 def about(served: Served, *, model: str, to: str, released: str) -> dict[str, Any]:
-    """Plain data for a JSON file and for the metadata of a graph.
+    """The description as plain data, for a JSON file and for the metadata of a graph.
 
     Args:
-        model: the spelling of the network, as the model file has it.
+        model: the network's spec, as in the model file.
         to: the name of the format.
-        released: SHA-256 of the model file that the run has released.
+        released: SHA-256 of the model file that the run released.
     """
     loaded, transform = served.loaded, served.loaded.transform
     backbone = (loaded.features or {}).get("backbone")
-    records, count = served.made_up(1), loaded.embedding or len(loaded.classes)
+    records, count = served.synthetic(1), loaded.embedding or len(loaded.classes)
     return {
         "format": FORMAT,
         "to": to,
@@ -46,14 +46,14 @@ def about(served: Served, *, model: str, to: str, released: str) -> dict[str, An
 def _meaning(served: Served) -> str:
     loaded = served.loaded
     if loaded.embedding is not None:
-        return "an embedding of length 1: two are alike where their scalar product is large"
+        return "an embedding of length 1; the larger the scalar product of two embeddings, the more similar they are"
     if exclusive(loaded.loss):
-        return "the probability of each class, as sfumato predict gives it; the likeliest is the model's answer"
-    return "of each label by itself the probability that it is true"
+        return "the probability of each class, as in sfumato predict; the most probable class is the prediction"
+    return "for each label, the probability that it applies"
 
 
 def before(served: Served) -> list[str]:
-    """What happens to a record before the graph, as rules in their order."""
+    """The preprocessing of a record before the graph, as ordered rules."""
     transform = served.loaded.transform
     if isinstance(transform, AsStored):
         return [f"records are {transform.width} features of a fixed backbone, which is not part of this model"]
@@ -122,7 +122,7 @@ def opened(path):
 ```
 
 """
-"""Lines for files of more than eight bits, whose black and white were declared."""
+"""Code for files of more than eight bits with declared values of black and white."""
 OF_IMAGES = """```python
 import numpy as np
 from PIL import Image, ImageOps
@@ -149,16 +149,16 @@ records = np.stack([record(path) for path in paths])
 
 
 def use(served: Served, code: str, **filled: Any) -> str:
-    """How to use the model, for its card: from files to its outputs, with no sfumato.
+    """Usage instructions for the model card: from files to outputs, without sfumato.
 
     Args:
-        code: of the format, from `records` on.
-        filled: what stands in its braces, besides output and shape.
+        code: the format's code, starting from `records`.
+        filled: values for the placeholders in the code, in addition to output and shape.
     """
     transform, rules = served.loaded.transform, before(served)
     count = served.loaded.embedding or len(served.loaded.classes)
     code = code.format(output=served.output, shape=f"(n, {count})", **filled)
-    listing = "\n".join(f"{place}. {rule}" for place, rule in enumerate(rules, 1))
+    listing = "\n".join(f"{number}. {rule}" for number, rule in enumerate(rules, 1))
     first = ""
     if not isinstance(transform, (Tokens, AsStored)):
         size, channels = transform.size, transform.channels
@@ -170,6 +170,6 @@ def use(served: Served, code: str, **filled: Any) -> str:
         first += OF_IMAGES.format(opened=opened, size=size, twice=2 * size, mode=mode, channels=channels) + "\n\n"
     return (
         f"Before the model:\n\n{listing}\n\n{first}The model:\n\n{code}\n\n"
-        f"Output: {_meaning(served)}. `{FILE}` says the same in a form for programs, with the classes in their order "
-        "and the statement."
+        f"Output: {_meaning(served)}. `{FILE}` has the same in machine-readable form, with the ordered classes and the "
+        "statement."
     )

@@ -1,4 +1,4 @@
-"""`sfumato.export`: a folder with a run's model for those who have no sfumato, checked by numbers first."""
+"""`sfumato.export`: writes a run's model so that it works without sfumato, and checks its outputs."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ FORMATS: MappingProxyType[str, Any] = MappingProxyType(
     {"onnx": onnx, "torch-export": torch_export, "huggingface": timm, "timm": timm}
 )
 TOLERANCE = 1e-5
-"""By how much an exported model's probabilities, or numbers of an embedding, may differ from the run's."""
+"""Largest absolute difference between the outputs of an exported model and the run's model."""
 ENDINGS = {".onnx": "onnx", ".pt2": "torch-export"}
-"""Of formats whose model is one file."""
+"""File name endings of formats whose model is one file."""
 COUNTS = (1, 2, 7)
-"""Of made-up records that are given to it at once."""
+"""Sizes of the batches of synthetic records on which the outputs are compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +46,9 @@ class Exported:
     """An exported model.
 
     Args:
-        path: the folder, or the model's file where that was named.
-        files: the names of what was written, the model first.
-        difference: the largest one between its outputs and the run's, on made-up records.
+        path: the folder, or the model's file if a file was requested.
+        files: the names of the written files, the model first.
+        difference: the largest difference between its outputs and those of the run's model, on synthetic records.
     """
 
     path: Path
@@ -63,39 +63,40 @@ def export(
     output: str | os.PathLike[str] | None = None,
     model: nn.Module | str | None = None,
 ) -> Exported:
-    """Write a finished run's model so that it opens without sfumato.
+    """Exports a finished run's model so that it works without sfumato.
 
-    The folder holds the model, preprocessing.json (classes, statement, and what happens before and within the model)
-    and README.md, a model card. Preparation (scaling, enlarging) and reading (temperature, shift of shares) are part
-    of the graph, which takes images as uint8 (n, size, size, channels) and gives what `predict` or `embed` give.
+    The folder holds the model, preprocessing.json (classes, statement, and the preprocessing before and within the
+    model) and README.md, a model card. Input scaling and resizing, the temperature and the shift of class shares are
+    part of the graph. It takes images as uint8 (n, size, size, channels) and returns the outputs of `predict` or
+    `embed`.
 
     Args:
-        run: the run directory, or a model file alone, such as `aggregate` makes.
-        to: "onnx", "torch-export", "timm" for a folder of a model of timm, or "huggingface" for one of a model of timm
-            or transformers.
-        output: the folder, which may hold nothing but this very export; or, with a name that ends in .onnx or .pt2, the
-            model's file, beside which NAME.preprocessing.json and NAME.README.md are put. (default: export-TO in the
-            run directory, or NAME-TO beside a model file NAME.safetensors)
+        run: the run directory, or a model file, such as one written by `aggregate`.
+        to: "onnx", "torch-export", "timm" for a folder with a timm model, or "huggingface" for one with a timm or
+            transformers model.
+        output: the folder, which may hold nothing but this export; or, with a name that ends in .onnx or .pt2, the
+            model's file, next to which NAME.preprocessing.json and NAME.README.md are written. (default: export-TO in
+            the run directory, or NAME-TO next to a model file NAME.safetensors)
         model: as for `load`.
 
-    **Guarantee.** Post-processing of the released model: it costs nothing.
+    **Guarantee.** Post-processing of the released model, at no privacy cost.
 
     Raises:
-        SfumatoError: an unfinished run, an unknown format, a package that is missing, a model that the format cannot
-            hold, outputs that differ from the run's by more than 1e-5, or a folder that holds something else.
+        SfumatoError: an unfinished run, an unknown format, a missing package, a model that the format cannot represent,
+            outputs that differ from the run's by more than 1e-5, or a folder with other files.
     """
     form = FORMATS[one_of("to", to, FORMATS)]
     missing = [name for name in form.NEEDS if importlib.util.find_spec(name) is None]
     if missing:
-        raise SfumatoError(f"--to {to} needs {' and '.join(missing)}, not installed", "pip install 'sfumato[onnx]'")
+        raise SfumatoError(f"--to {to} needs {' and '.join(missing)} (not installed)", "pip install 'sfumato[onnx]'")
     loaded, path = load(run, model=model), Path(run)
-    file, own = (path / names.MODEL, "export") if path.is_dir() else (path, path.stem)
-    target = file.with_name(f"{own}-{to}") if output is None else Path(output)
+    file, stem = (path / names.MODEL, "export") if path.is_dir() else (path, path.stem)
+    target = file.with_name(f"{stem}-{to}") if output is None else Path(output)
     single = _is_file(target, to)
     folder, renamed = target, {}
     if single:
-        beside = {name: f"{target.stem}.{name}" for name in (described.FILE, CARD)}
-        folder, renamed = target.parent, {form.FILE: target.name, **beside}
+        others = {name: f"{target.stem}.{name}" for name in (described.FILE, CARD)}
+        folder, renamed = target.parent, {form.FILE: target.name, **others}
     else:
         _refuse_occupied(folder)
     served = Served(loaded)
@@ -105,40 +106,43 @@ def export(
         spelling = (about_of(stored.metadata(), file) or {})["model"]
     released = names.file_hash(file)
     facts = described.about(served, model=spelling, to=to, released=released)
-    paper = (json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
-    contents = {renamed.get(described.FILE, described.FILE): paper}
+    description = (json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    contents = {renamed.get(described.FILE, described.FILE): description}
     _refuse_other(folder, contents)
-    with tempfile.TemporaryDirectory() as made:
-        place = Path(made)
+    with tempfile.TemporaryDirectory() as temporary:
+        staging = Path(temporary)
         with _quiet(), _refusing(spelling, to):
-            form.write(served, place, facts)
-            difference = _checked(form.opened(place, served), served, spelling, to)
-        files = sorted(place.iterdir(), key=lambda one: one.name != form.FILE)
+            form.write(served, staging, facts)
+            difference = _checked(form.opened(staging, served), served, spelling, to)
+        files = sorted(staging.iterdir(), key=lambda one: one.name != form.FILE)
         contents = {renamed.get(one.name, one.name): one.read_bytes() for one in files} | contents
     use = described.use(served, form.USE, **form.used(served))
-    for name, given in renamed.items():
-        use = use.replace(name, given)
+    for name, new_name in renamed.items():
+        use = use.replace(name, new_name)
     network = f"{spelling} on {facts['backbone']}" if "backbone" in facts else spelling
     card = exported_card(path, loaded, model=network, use=use, library=form.LIBRARY, released=released)
     contents |= {renamed.get(CARD, CARD): card.encode()}
-    _put(folder, contents, alone=not single)
+    _write(folder, contents, alone=not single)
     return Exported(path=target, files=tuple(contents), difference=difference)
 
 
 @torch.no_grad()
 def _checked(answer: Any, served: Served, model: str, to: str) -> float:
-    """The largest difference between the exported model's outputs and the run's own; refused where it is large."""
+    """Returns the largest difference between the outputs of the exported and the run's model; refuses a large one."""
     largest = 0.0
     for count in COUNTS:
-        records = served.made_up(count)
-        own, found = served(records), answer(records)
-        if found.shape != own.shape:
-            raise SfumatoError(f"model {model!r} exported to {to} gives {tuple(found.shape)}", "choose another format")
-        difference = (found - own).abs().max().item()
+        records = served.synthetic(count)
+        expected, outputs = served(records), answer(records)
+        if outputs.shape != expected.shape:
+            raise SfumatoError(
+                f"model {model!r} exported to {to} gives outputs of shape {tuple(outputs.shape)}",
+                "choose another format",
+            )
+        difference = (outputs - expected).abs().max().item()
         if not difference <= TOLERANCE:
             raise SfumatoError(
-                f"model {model!r} exported to {to} differs from the run's by {difference:.1e} on made-up records, and "
-                f"{TOLERANCE:g} is allowed",
+                f"model {model!r} exported to {to} differs from the run's model by {difference:.1e} on synthetic "
+                f"records; at most {TOLERANCE:g} is allowed",
                 "choose another format",
             )
         largest = max(largest, difference)
@@ -146,49 +150,49 @@ def _checked(answer: Any, served: Served, model: str, to: str) -> float:
 
 
 def _is_file(target: Path, to: str) -> bool:
-    """Whether a name is that of the model's file, by its ending; refused is that of another format."""
-    meant = ENDINGS.get(target.suffix)
-    if meant not in (None, to):
-        raise SfumatoError(f"{target} has the name of a file of {meant}, and not of {to}", f"give `to={meant}`")
-    return meant is not None
+    """Whether the name has the ending of a model file; refuses the ending of another format."""
+    by_ending = ENDINGS.get(target.suffix)
+    if by_ending not in (None, to):
+        raise SfumatoError(f"{target} has the ending of {by_ending}, not of {to}", f"give `to={by_ending}`")
+    return by_ending is not None
 
 
 def _refuse_occupied(folder: Path) -> None:
-    """Refuse a place that holds something else than an export."""
+    """Refuses a path that exists and is not an export."""
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / described.FILE).is_file())):
         raise SfumatoError(f"{folder} exists and holds no exported model", "give another `output`")
 
 
 def _refuse_other(folder: Path, contents: dict[str, bytes]) -> None:
-    """Refuse a folder in which a file of one of these names holds something else."""
+    """Refuses a folder with a file of one of these names and other contents."""
     for name, content in sorted(contents.items()):
         if (folder / name).is_dir() or ((folder / name).exists() and (folder / name).read_bytes() != content):
-            raise SfumatoError(f"{folder / name} is there already and holds something else", "give another `output`")
+            raise SfumatoError(f"{folder / name} already exists with other contents", "give another `output`")
 
 
-def _put(folder: Path, contents: dict[str, bytes], *, alone: bool) -> None:
-    """Write the files; where there are some already, they must be these, and the only ones if they are to be alone."""
-    there = {one.name for one in folder.iterdir()} if folder.is_dir() else set()
-    for name in sorted(there - set(contents)) if alone else ():
-        raise SfumatoError(f"{folder / name} is no part of this export", "give another `output`")
+def _write(folder: Path, contents: dict[str, bytes], *, alone: bool) -> None:
+    """Writes the files that are missing; refuses other contents, and with `alone` other files."""
+    existing = {one.name for one in folder.iterdir()} if folder.is_dir() else set()
+    for name in sorted(existing - set(contents)) if alone else ():
+        raise SfumatoError(f"{folder / name} is not part of this export", "give another `output`")
     _refuse_other(folder, contents)
     try:
         make_directory(folder)
     except OSError as error:
-        raise SfumatoError(f"{folder} cannot be made ({error.strerror})", "give another `output`") from None
+        raise SfumatoError(f"{folder} cannot be created ({error.strerror})", "give another `output`") from None
     for name, content in contents.items():
-        if name not in there:
+        if name not in existing:
             write(folder / name, content)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch, timm, onnxscript and transformers say on the way."""
+    """Suppresses the output of torch, timm, onnxscript and transformers."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        said = io.StringIO()
-        with warnings.catch_warnings(), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        sink = io.StringIO()
+        with warnings.catch_warnings(), contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -197,17 +201,17 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _refusing(model: str, to: str) -> Iterator[None]:
-    """Whatever the libraries say of a model that they cannot write, as a refusal in one line."""
+    """Turns errors of the export libraries into a refusal of one line."""
     try:
         yield
     except (SfumatoError, MemoryError):
         raise
-    except Exception as error:  # the tracer raises whatever the module does, and dozens of types of its own
+    except Exception as error:  # the tracer raises any error of the module, and dozens of other types
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
         remedy = (
-            "let its forward do the same for any values and number of inputs"
+            "make its forward independent of the values and the number of inputs"
             if to != "onnx"
-            else ("try --to torch-export; a forward must do the same for any values and number of inputs")
+            else ("try --to torch-export; its forward must not depend on the values and the number of inputs")
         )
         raise SfumatoError(
             f"model {model!r} cannot be exported to {to} ({type(error).__name__}: {lines[0][:300]})", remedy

@@ -1,4 +1,4 @@
-"""A run's model as one module: with what `predict` or `embed` do around it, or worked into its last layer."""
+"""A run's model as one module, including the pre- and postprocessing of `predict` or `embed`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sfumato.models.projection import synthetic_images
 from sfumato.runs import Loaded
 
 RECORDS = "records"
-"""What a graph's only input is called."""
+"""Name of the graph's only input."""
 
 
 class Served(nn.Module):
-    """Preparation, network and reading of a run's model in one.
+    """A run's network with its input transform and its scores.
 
     Args:
-        loaded: the model, which stays as it is.
+        loaded: the model; not modified.
     """
 
     def __init__(self, loaded: Loaded):
@@ -32,22 +32,22 @@ class Served(nn.Module):
 
     @property
     def output(self) -> str:
-        """What its only output is called."""
+        """Name of the graph's only output."""
         return "probabilities" if self.loaded.embedding is None else "embedding"
 
     def forward(self, records: Tensor) -> Tensor:
-        """Records (N, ...) to probabilities (N, classes), or embeddings (N, D) of length 1.
+        """Maps records (N, ...) to probabilities (N, classes), or to embeddings (N, D) of length 1.
 
         Args:
-            records: images uint8 (N, size, size, channels), word numbers int64 (N, T), or features float32 (N, D).
+            records: images uint8 (N, size, size, channels), token numbers int64 (N, T), or features float32 (N, D).
         """
         loaded = self.loaded
         inputs = records if isinstance(loaded.transform, AsStored) else loaded.transform(records)
         outputs = self.module(inputs)
         return loaded.reading.scores(outputs) if loaded.embedding is None else functional.normalize(outputs, dim=1)
 
-    def made_up(self, count: int) -> Tensor:
-        """The same made-up records every time, (count, ...), as `forward` takes them: nobody's."""
+    def synthetic(self, count: int) -> Tensor:
+        """Synthetic records (count, ...) for `forward`, the same on every call."""
         transform = self.loaded.transform
         if isinstance(transform, Tokens):
             return transform.synthetic(count)
@@ -58,27 +58,27 @@ class Served(nn.Module):
         return ((images + 1) * 127.5).round().clamp(0, 255).to(torch.uint8).contiguous()
 
 
-ELSEWHERE = "export it --to onnx, which takes any model"
+ELSEWHERE = "use --to onnx, which supports any model"
 
 
 def folded(served: Served, module: nn.Module, last: nn.Module | None) -> nn.Module:
-    """The module, changed so that the softmax (or sigmoid) of its logits gives the run's scores.
+    """Folds the temperature and the shift of class shares into the last layer, as (W / T, b / T + offsets).
 
-    A temperature and a shift of classes' shares become (W / T, b / T + offsets).
+    The softmax (or sigmoid) of the module's logits then gives the run's scores.
 
     Args:
-        module: a copy of the run's network, or the network that holds its weights.
-        last: the layer within it that gives the logits, where it is known.
+        module: a copy of the run's network, or the network that holds its weights; changed in place.
+        last: the module's layer that computes the logits, if known.
 
     Raises:
-        SfumatoError: there is something to be worked in, and that layer is not linear with a bias.
+        SfumatoError: there is something to fold, and the layer is not linear with a bias.
     """
     reading = served.loaded.reading
     temperature = reading.temperature or 1.0
     if served.loaded.embedding is not None or (temperature == 1.0 and not any(reading.offsets)):
         return module
     if not isinstance(last, (nn.Linear, nn.Conv2d)) or last.bias is None:
-        raise SfumatoError("the last layer of the model cannot hold its temperature", ELSEWHERE)
+        raise SfumatoError("the model's temperature cannot be folded into its last layer", ELSEWHERE)
     with torch.no_grad():
         last.weight.div_(temperature)
         last.bias.copy_(last.bias / temperature + last.bias.new_tensor(reading.offsets))
@@ -86,13 +86,13 @@ def folded(served: Served, module: nn.Module, last: nn.Module | None) -> nn.Modu
 
 
 def read(served: Served) -> str:
-    """How logits become scores, as a method of a tensor in a line of code."""
+    """Code that turns logits into scores, as a method call on a tensor."""
     if served.loaded.embedding is not None:
         return ""
     return ".softmax(-1)" if served.loaded.loss == "softmax" else ".sigmoid()"
 
 
 def each_channel(constants: float | Sequence[float], channels: int) -> list[float]:
-    """One number for each channel, where one may stand for all."""
-    given: list[float] = list(constants) if isinstance(constants, Sequence) else [constants]
-    return given * (channels if len(given) == 1 else 1)
+    """Expands constants to one number per channel."""
+    values: list[float] = list(constants) if isinstance(constants, Sequence) else [constants]
+    return values * (channels if len(values) == 1 else 1)

@@ -1,4 +1,4 @@
-"""Models by name: float images (N, C, H, W) in, logits (N, classes) out."""
+"""Models by name, from float images (N, C, H, W) to logits (N, classes)."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What can be refused of a model's spelling before any records are read."""
+"""Early checks of a model spec, before any records are read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sfumato.models.registry import OF_TEXTS, build_untrained, create_for_texts,
 from sfumato.models.weights.head import NAME, create_head
 
 USUAL_SIDES = (32, 64, 224, 8)
-"""Pixels: for images of these sizes a network is built on trial where their size is not known."""
+"""Image sides in pixels for which a network is built on trial if the size is unknown."""
 
 
 def check(
@@ -27,17 +27,19 @@ def check(
     size: int | None = None,
     pretrained: str | None = None,
 ) -> None:
-    """Refuse a spelling of which no model could be built for these records, before any of them are read.
+    """Refuses a spec for which no model can be built, before any records are read.
+
+    A small network is built on the meta device, for images of a common size if the size is unknown. A timm or custom
+    model is only looked up.
 
     Args:
-        spelling: as `create` and `create_for_texts` take it, or a head (`create_head`).
-        records: "images" or "texts"; None where the source does not say beforehand.
-        channels, size: of the images, where they are known.
-        pretrained: as `create`; a path is not looked at.
+        spelling: a model spec for `create` or `create_for_texts`, or a head (`create_head`).
+        records: "images" or "texts"; None if not known before the source is read.
+        channels, size: channels and size of the images, if known.
+        pretrained: as for `create`; a path is not opened.
 
     Raises:
-        SfumatoError: as `create`. A small network is built on the meta device, for images of some usual size where
-            none is known; one of timm, or of the caller's own, is only looked up.
+        SfumatoError: as for `create`.
     """
     base, options = parse(spelling)
     if pretrained == "timm" and records != "texts":
@@ -57,16 +59,16 @@ def check(
 
 
 def _try(name: str, options: Mapping[str, Any], *, channels: int | None, size: int | None) -> None:
-    """Refuse a network that can be built for none of these images."""
-    sides, colours = USUAL_SIDES if size is None else (size,), (1, 3) if channels is None else (channels,)
+    """Refuses a network that cannot be built for any of these image sizes and channel counts."""
+    sides, channel_counts = USUAL_SIDES if size is None else (size,), (1, 3) if channels is None else (channels,)
     refused: SfumatoError | None = None
-    for side, count in itertools.product(sides, colours):
+    for side, count in itertools.product(sides, channel_counts):
         try:
             with torch.random.fork_rng(devices=[]), torch.device("meta"):
                 build_untrained(name, options, classes=2, channels=count, size=(side, side))
         except SfumatoError as error:
             refused = refused or error
-        except (NotImplementedError, RuntimeError):  # what the meta device cannot do is found out with the data
+        except (NotImplementedError, RuntimeError):  # not supported on the meta device; checked later with the data
             return
         else:
             return

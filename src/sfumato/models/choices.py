@@ -1,4 +1,4 @@
-"""The choices of a model: which network, what it begins with, its loss and its normalisation."""
+"""Settings of a model: network, initial weights, loss and normalisation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PUBLIC_EXAMPLES = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """A model, and where its first weights come from."""
+    """The network and its initial weights."""
 
     model: str = choice(metavar="NAME")
     """dictionary, scattering, lenet5, lenet, cnn, linear, mobilenet-v2, resnet-50, wrn-DEPTH-WIDTH, nf-resnet-DEPTH,
@@ -39,7 +39,7 @@ class Network:
             raise SfumatoError("head is pretrained, but no pre-trained weights are given", "give them, or head new")
         if self.pretrained_weights is not None and self.pretrained in (None, "timm"):
             raise SfumatoError(
-                f"pretrained_weights is {self.pretrained_weights}, and pretrained is {self.pretrained or 'not given'}",
+                f"pretrained_weights is {self.pretrained_weights}, but pretrained is {self.pretrained or 'not given'}",
                 "name a run of sfumato pretrain, or leave pretrained_weights out",
             )
         if self.head_deviation is not None:
@@ -48,12 +48,12 @@ class Network:
             number("head_bias", self.head_bias, remedy="give a number such as -10")
         if self.head == "pretrained" and (self.head_deviation is not None or self.head_bias is not None):
             raise SfumatoError(
-                "head is pretrained, but head_deviation or head_bias say how a new one begins", "leave one of them out"
+                "head is pretrained, but head_deviation and head_bias are for a new one", "leave one of them out"
             )
 
     @property
     def initial_weights(self) -> str | None:
-        """Where they really come from: None, "timm", or a path, that of the very file where a run has several."""
+        """The resolved source of the initial weights: None, "timm", or a path, resolved to a file of the run."""
         if self.pretrained is None or self.pretrained_weights is None:
             return self.pretrained
         from sfumato.models import weights_file
@@ -63,7 +63,7 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """The loss, and how much examples of each class count in it."""
+    """The loss and the class weights."""
 
     loss: str = choice("softmax", "softmax|sigmoid|multilabel", "softmax; multilabel for --label-columns")
     """softmax (cross-entropy), sigmoid (one binary question per class), or multilabel for images with several
@@ -88,7 +88,7 @@ class Objective:
 
 @dataclass(frozen=True, kw_only=True)
 class Norms:
-    """What stands in the place of the model's normalisation layers."""
+    """Replacement of the model's normalisation layers."""
 
     normalisation: str | None = choice(None, "NAME", "as the model has it")
     """Replacement for the model's normalisation layers: public-batch, public-batch-own, public-batch-joint,
@@ -107,12 +107,13 @@ class Norms:
             one_of("normalisation", kind, KINDS)
         if kind in PUBLIC and self.public_data is None:
             raise SfumatoError(
-                f"normalisation {kind} takes its statistics from public examples, and no public_data is given",
+                f"normalisation {kind} takes its statistics from public examples, but no public_data is given",
                 "give a public source, such as npz:PATH, or another normalisation, such as group",
             )
         if kind not in PUBLIC and (self.public_data is not None or self.public_examples != PUBLIC_EXAMPLES):
             raise SfumatoError(
-                f"public_data is {self.public_data}, and normalisation {kind or 'as the model has it'} takes none",
+                f"public_data is {self.public_data}, but "
+                f"{f'normalisation {kind}' if kind else 'the normalisation of the model'} takes none",
                 f"give normalisation {PUBLIC[0]}, or leave it out",
             )
         positive_integer("public_examples", self.public_examples, remedy="give a number such as 128")

@@ -1,4 +1,4 @@
-"""Models that map images to embeddings: networks of the registry whose last layer gives the embedding."""
+"""Embedding models: networks of the registry whose last layer outputs the embedding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sfumato.models.weights.pretrained import classifier_names
 from sfumato.models.weights.trunk import trunk_of
 
 DIMENSION = 128
-"""D of Xu et al. 2022, section 4."""
+"""Default embedding dimension D (Xu et al. 2022, section 4)."""
 
 
 def create_embedding(
@@ -26,23 +26,22 @@ def create_embedding(
     head: str = "new",
     mapped: int | None = None,
 ) -> nn.Module:
-    """A model for float images (N, C, H, W) that gives embeddings (N, D), of any length.
+    """Creates a model that maps float images (N, C, H, W) to embeddings (N, D) of any length.
 
-    Training takes the embeddings as they are; whoever compares images brings them to length 1 (Xu et al. 2022, section
-    4). Initial weights are drawn from torch's global generator; those of the last layer from Glorot's uniform
-    distribution, with biases of zero.
+    Training uses unnormalised embeddings; comparisons normalise them to length 1 (Xu et al. 2022, section 4). Initial
+    weights are drawn from torch's global generator. The last layer has Glorot's uniform distribution and zero biases.
 
     Args:
-        name: as `create`: `lenet`, `mobilenet-v2`, `resnet-50`, `timm:vit_tiny_patch16_224`, ...
+        name: as for `create`: `lenet`, `mobilenet-v2`, `resnet-50`, `timm:vit_tiny_patch16_224`, ...
         channels: colour channels C of the images.
         size: side of square images in pixels, or height and width (H, W).
         dimension: D.
-        pretrained: as `create`: public weights, which a guarantee does not cover.
-        head: "new" for a last layer that is drawn, whatever the weights hold; "pretrained" for theirs.
-        mapped: K, for a `Mapped` of it, whose weights then come from a file; None for the model as it is.
+        pretrained: as for `create`: public weights, which a guarantee does not cover.
+        head: "new" for a newly drawn last layer; "pretrained" for the stored one.
+        mapped: K, to wrap the model in `Mapped`, whose weights are then loaded from a file; None for the plain model.
 
     Raises:
-        SfumatoError: as `create`, or a dimension that is no whole number of at least 1.
+        SfumatoError: as for `create`, or a dimension that is not a positive integer.
     """
     positive_integer("dimension", dimension)
     model = create(name, classes=dimension, channels=channels, size=size, pretrained=pretrained, head=head)
@@ -52,7 +51,7 @@ def create_embedding(
 
 
 def _draw_last_layer(model: nn.Module) -> None:
-    """A classifier may start at zero; an embedding that does would be the same for all images."""
+    """Draws the last layer. A classifier may start at zero, but an embedding would then be equal for all images."""
     for name in classifier_names(model):
         for key, parameter in model.get_submodule(name).named_parameters():
             if parameter.dim() > 1:
@@ -62,18 +61,18 @@ def _draw_last_layer(model: nn.Module) -> None:
 
 
 def at_features(model: nn.Module, *, shape: tuple[int, int, int], dimension: int, mapped: int) -> Mapped:
-    """An embedding that begins at the features of a model: its last layer becomes their public `projection`.
+    """Turns a model into an embedding of its features: its last layer becomes their public `projection`.
 
-    Untrained it has about the features' own cosine similarities.
+    Before training, the embedding has approximately the cosine similarities of the features.
 
     Args:
-        model: one of `create_embedding` or of the caller's own, changed in place: nothing of it is trained any more.
+        model: from `create_embedding`, or a custom model; changed in place and frozen.
         shape: C, H, W of the images.
-        dimension: D, the outputs of its last layer.
-        mapped: K, the first coordinates, which a map may be trained of.
+        dimension: D, the number of outputs of its last layer.
+        mapped: K, the number of first coordinates that the trainable map covers.
 
     Raises:
-        SfumatoError: a model that is not one linear layer on features of each image alone.
+        SfumatoError: the model is not a linear layer on per-image features.
     """
     names = classifier_names(model)
     trunk = None
@@ -83,8 +82,8 @@ def at_features(model: nn.Module, *, shape: tuple[int, int, int], dimension: int
     last = None if trunk is None else model.get_submodule(names[0])
     if trunk is None or not isinstance(last, nn.Linear) or last.out_features != dimension:
         raise SfumatoError(
-            "the model is not one linear layer on features of each image alone, so it has no features to begin at",
-            f"give one whose last layer is called head and has {dimension} outputs; or take method fedemb",
+            "the model is not a linear layer on per-image features, so it has no features to start from",
+            f"give one whose last layer is called head and has {dimension} outputs, or choose method fedemb",
         )
     with torch.no_grad():
         last.weight.copy_(projection(trunk, shape=shape, dimension=dimension, principal=mapped))

@@ -1,4 +1,4 @@
-"""Many models as one: the mean of their output distributions (OPA), or the majority of their labels (OMV)."""
+"""Ensembles: the mean of the members' output distributions (OPA), or the majority of their labels (OMV)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sfumato._checks import SfumatoError, one_of
 from sfumato.models.losses import LOSSES, exclusive, logits_of, probabilities
 
 TIE = 1 / 64
-"""The vote of the mean distribution, in votes: too little to outvote a model, enough to decide between equal ones."""
+"""Weight of the mean distribution, in votes: too small to outvote a model, large enough to break ties."""
 
 
 def outputs_mean(outputs: Iterable[Tensor]) -> Tensor:
     """The mean of k output distributions (output-based past averaging, OPA, arXiv 2210.01864).
 
     Args:
-        outputs: k of them, each (N, classes); a tensor (k, N, classes) is one such.
+        outputs: k tensors (N, classes), or a tensor (k, N, classes).
 
     Returns:
         (N, classes), float64.
@@ -33,16 +33,16 @@ def outputs_mean(outputs: Iterable[Tensor]) -> Tensor:
     for each in outputs:
         total, count = total + each.double(), count + 1
     if not count:
-        raise SfumatoError("there are no outputs to average", "give those of one model at least")
+        raise SfumatoError("there are no outputs to average", "pass those of at least one model")
     return total / count
 
 
 def majority(outputs: Iterable[Tensor]) -> Tensor:
-    """Shares of votes: each of k models has one vote, for its likeliest class (output majority vote, OMV).
+    """Shares of votes: each of k models votes for its most probable class (output majority vote, OMV).
 
-    The mean distribution has a 64th of a vote, which it spreads by its probabilities. It decides among classes with
-    equally many votes for the one with the largest mean probability, and can't turn a majority: classes with unequal
-    votes are one vote apart at least. What is left equal goes to the class that is listed first, as anywhere.
+    The mean distribution has 1/64 of a vote, spread by its probabilities. It breaks ties in favour of the class with
+    the largest mean probability, and cannot overturn a majority, because unequal counts differ by at least one vote.
+    Remaining ties go to the first class.
 
     Args:
         outputs: as for `outputs_mean`.
@@ -59,7 +59,7 @@ def majority(outputs: Iterable[Tensor]) -> Tensor:
         votes = votes + functional.one_hot(each.argmax(-1), each.shape[-1]).double()
         total, count = total + each.double(), count + 1
     if not count:
-        raise SfumatoError("there are no outputs to count votes of", "give those of one model at least")
+        raise SfumatoError("there are no outputs to vote with", "pass those of at least one model")
     return (votes + TIE * total / count) / (count + TIE)
 
 
@@ -67,21 +67,21 @@ METHODS = MappingProxyType({"opa": outputs_mean, "omv": majority})
 
 
 class Ensemble(nn.Module):
-    """A module that answers as its members do together: inputs in, logits (N, classes) out.
+    """An ensemble of models, from inputs to logits (N, classes).
 
-    Its logits are such that their softmax (for loss "sigmoid" each one's sigmoid) gives back the mean probabilities or
-    the shares of votes, so that whatever reads a model's outputs reads these. Members are its children "0", "1", and so
-    on, with their parameters and buffers: names in its `state_dict` are "0.conv.weight".
+    The softmax of its logits (the sigmoid for loss "sigmoid" or "multilabel") gives the mean probabilities or the
+    shares of votes, so its outputs can be used like those of a single model. Members are its children "0", "1", and so
+    on; names in its `state_dict` are like "0.conv.weight".
 
     Args:
-        members: modules of the same kind, from inputs to logits (N, classes), no two the same object.
+        members: distinct modules of the same kind, from inputs to logits (N, classes).
         method: "opa", the mean of probabilities, or "omv", the majority of labels.
-        loss: what the members were trained by, one of `LOSSES`, with "multilabel" for "opa" alone.
+        loss: the members' training loss, one of `LOSSES`; "multilabel" only with "opa".
 
     **Guarantee.** Post-processing of its members.
 
     Raises:
-        SfumatoError: no members, one of them twice, or an unknown name.
+        SfumatoError: no members, a repeated member, or an unknown name.
     """
 
     def __init__(self, members: Sequence[nn.Module], *, method: str, loss: str = "softmax"):
@@ -89,11 +89,9 @@ class Ensemble(nn.Module):
         self.method = one_of("method", method, METHODS)
         self.loss = one_of("loss", loss, LOSSES)
         if method == "omv" and not exclusive(loss):
-            raise SfumatoError("a majority is of classes that exclude each other, got loss multilabel", "take opa")
+            raise SfumatoError("a majority vote needs exclusive classes, got loss multilabel", "choose opa")
         if not members or len({id(member) for member in members}) < len(members):
-            raise SfumatoError(
-                f"members must be different modules, one at least, got {len(members)} of them", "give each one once"
-            )
+            raise SfumatoError(f"members must be distinct modules, at least one, got {len(members)}", "pass each once")
         for number, member in enumerate(members):
             self.add_module(str(number), member)
 
@@ -101,23 +99,23 @@ class Ensemble(nn.Module):
     def of(
         cls, template: nn.Module, weights: Iterable[Mapping[str, Tensor]], *, method: str, loss: str = "softmax"
     ) -> Ensemble:
-        """Copies of one module, each with its own weights; what these don't name is as it is in the template.
+        """Builds an ensemble of copies of one module. Weights that a member does not name come from the template.
 
         Args:
-            template: a module; it stays as it is.
-            weights: of each member, {name of a parameter or buffer of the template: tensor}.
+            template: a module; not modified.
+            weights: for each member, {name of a parameter or buffer of the template: tensor}.
 
         Raises:
-            SfumatoError: a name that the template doesn't have, or a tensor of another shape.
+            SfumatoError: a name that the template lacks, or a tensor of another shape.
         """
-        known = template.state_dict()
+        state = template.state_dict()
         members = []
         for each in weights:
             for name, value in each.items():
-                if name not in known or known[name].shape != value.shape:
+                if name not in state or state[name].shape != value.shape:
                     raise SfumatoError(
-                        f"weights {name} of shape {tuple(value.shape)} are not the template's",
-                        "give the weights of this very model",
+                        f"weights {name} of shape {tuple(value.shape)} don't match the template",
+                        "pass weights of the same model",
                     )
             member = copy.deepcopy(template)
             member.load_state_dict(dict(each), strict=False)
@@ -125,7 +123,7 @@ class Ensemble(nn.Module):
         return cls(members, method=method, loss=loss)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits (N, classes), of the members' type."""
+        """Computes logits (N, classes), in the members' dtype."""
         logits = [member(inputs) for member in self.children()]
-        together = METHODS[self.method](probabilities(each.double(), self.loss) for each in logits)
-        return logits_of(together, self.loss).to(logits[0].dtype)
+        combined = METHODS[self.method](probabilities(each.double(), self.loss) for each in logits)
+        return logits_of(combined, self.loss).to(logits[0].dtype)

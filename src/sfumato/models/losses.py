@@ -1,7 +1,6 @@
-"""Losses by name: logits and labels to one number, and logits to probabilities.
+"""Losses by name, and the conversion between logits and probabilities.
 
-The name is what says whether classes exclude each other: it goes from settings to the model file, and whoever reads
-logits reads them by it.
+The name determines whether classes are exclusive. The settings and the model file hold it.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from sfumato.models.class_weights import answer_weights
 
 
 def sigmoid_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean over examples of the sum over classes of the binary cross-entropy (Mehta et al. 2022, section 4).
+    """Binary cross-entropy, summed over classes and averaged over examples (Mehta et al. 2022, section 4).
 
     Args:
         logits: (N, classes).
-        labels: (N,), positions.
+        labels: (N,), class indices.
 
     Returns:
         () in nats.
@@ -35,27 +34,28 @@ def sigmoid_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def multilabel_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-    """The mean over examples of the sum over labels of the binary cross-entropy; none, one or many may be true.
+    """Binary cross-entropy, summed over labels and averaged over examples; any number of labels may be 1.
 
-    The sum and not the mean: clipping makes up for a gradient that is long because there are many labels, and nothing
-    makes up for one that a mean over fourteen of them has made short beside the noise.
+    Labels are summed rather than averaged: clipping compensates for a gradient that is long because of many labels, but
+    nothing compensates for one that averaging has made short relative to the noise.
 
     Args:
         logits: (N, L).
         labels: (N, L) of 0 and 1.
-        weights: (L, 2), of the answers no and yes to each label (`class_weights.answer_weights`); None for 1.
+        weights: (L, 2), weights of the answers no and yes to each label (`class_weights.answer_weights`); None for 1.
 
     Returns:
         () in nats.
 
-    Errors: `ValueError` for labels of another shape.
+    Raises:
+        ValueError: labels of another shape.
 
     >>> round(multilabel_cross_entropy(torch.zeros(2, 3), torch.tensor([[0, 0, 0], [1, 0, 1]])).item(), 4)  # 3 log 2
     2.0794
     """
     if labels.shape != logits.shape:
         raise ValueError(f"labels must be of size {tuple(logits.shape)}, got {tuple(labels.shape)}")
-    # log p of what is true. Its gradient keeps its digits where p is all but 1, of which p - 1 has none.
+    # The log probability of the true answer. Its gradient stays accurate for p near 1, where p - 1 loses all digits.
     right = functional.logsigmoid((2 * labels - 1) * logits)
     if weights is not None:
         right = right * torch.where(labels > 0, weights[:, 1], weights[:, 0])
@@ -75,8 +75,10 @@ LOSSES: MappingProxyType[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxy
 def weighted(
     loss: str, prevalence: Mapping[str, float] | None, labels: Sequence[str], device: str
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """The loss of this name, with weights of the answers where shares of several labels are declared. Weights of
-    classes multiply clipped gradients instead (`class_weights`)."""
+    """The named loss, with answer weights if shares of several labels are declared.
+
+    For exclusive classes the weights multiply clipped gradients instead (`class_weights`).
+    """
     if prevalence is None or exclusive(loss):
         return LOSSES[loss]
     weights = torch.tensor(answer_weights(prevalence, labels), device=device)
@@ -84,20 +86,20 @@ def weighted(
 
 
 def exclusive(loss: str) -> bool:
-    """Whether one of the classes is right and all others wrong; otherwise each is a question of its own."""
+    """Whether classes are exclusive, that is, exactly one is correct."""
     return loss != MULTILABEL
 
 
 def probabilities(logits: Tensor, loss: str) -> Tensor:
-    """What logits (N, classes) of a model trained by this loss mean: of each class by itself, but for "softmax"."""
+    """Probabilities from logits (N, classes): the softmax for loss "softmax", the sigmoid of each class otherwise."""
     return logits.softmax(-1) if loss == "softmax" else logits.sigmoid()
 
 
 def logits_of(probabilities: Tensor, loss: str) -> Tensor:
-    """Logits (N, classes) that mean these probabilities, as `probabilities` reads them; finite for 0 and 1 as well.
+    """Logits (N, classes) with these `probabilities`, finite even for 0 and 1.
 
-    >>> given = torch.tensor([[0.2, 0.8]])
-    >>> all(torch.allclose(probabilities(logits_of(given, loss), loss), given) for loss in LOSSES)
+    >>> p = torch.tensor([[0.2, 0.8]])
+    >>> all(torch.allclose(probabilities(logits_of(p, loss), loss), p) for loss in LOSSES)
     True
     """
     within = probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny)

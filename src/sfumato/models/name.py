@@ -1,5 +1,4 @@
-"""How a model is spelt: its name, and options after commas. The spelling alone rebuilds the model, so it is what a run
-records."""
+"""Model specs: a name, and options after commas. A run records the spec, because it suffices to rebuild the model."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from sfumato._checks import SfumatoError
 
 
 def parse(spelling: str) -> tuple[str, dict[str, Any]]:
-    """Name and options of a model's spelling. Values are Python's numbers, True, False, None and tuples, else text.
+    """Splits a model spec into name and options. Values are Python numbers, True, False, None and tuples, or text.
 
     >>> parse("wrn-16-4"), parse("wrn-16-1,norm=none,standardise=False")
     (('wrn-16-4', {}), ('wrn-16-1', {'norm': 'none', 'standardise': False}))
@@ -25,7 +24,8 @@ def parse(spelling: str) -> tuple[str, dict[str, Any]]:
         key, equals, value = part.partition("=")
         if not equals or not key.isidentifier():
             raise SfumatoError(
-                f"model {spelling!r}: {part!r} is no option", "write options as in wrn-16-4,norm=none, without spaces"
+                f"model {spelling!r}: {part!r} is not an option",
+                "write options as in wrn-16-4,norm=none, without spaces",
             )
         if key in options:
             raise SfumatoError(f"model {spelling!r}: the option {key} is given twice", "give it once")
@@ -37,7 +37,7 @@ def parse(spelling: str) -> tuple[str, dict[str, Any]]:
 
 
 def refuse_unknown(name: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Refuse options that a model doesn't take."""
+    """Refuses options that a model does not take."""
     unknown = sorted(set(options) - set(known))
     if unknown:
         remedy = f"it takes {', '.join(known)}" if known else "it takes none"

@@ -1,9 +1,9 @@
-"""A public projection of features: the directions in which they vary most over synthetic images, and random others.
+"""A public projection of features onto their principal directions over synthetic images, and onto random directions.
 
-Both are drawn from a fixed seed and are the same for every data set, so they cost no privacy. Together they keep cosine
-similarities about as they are: exactly within the principal directions, and in the mean over projections outside of
-them (Johnson and Lindenstrauss 1984). The principal ones come first, so that what is learnt of the first coordinates
-alone says most (`Mapped`).
+Both come from a fixed seed and are the same for every data set, so they cost no privacy. Together they approximately
+preserve cosine similarities: exactly within the principal directions, and on average over projections outside of them
+(Johnson and Lindenstrauss 1984). The principal directions come first, so a map of the first coordinates has the most
+effect (`Mapped`).
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from sfumato.models.trial import evaluating
 from sfumato.models.weights.trunk import Trunk
 
 SEED = 0
-"""Public: of the synthetic images and of the random directions."""
+"""Public seed of the synthetic images and of the random directions."""
 IMAGES = 1024
-"""How many synthetic images principal directions are found on."""
+"""Number of synthetic images for the principal directions."""
 CONTRAST, SHARED = 0.5, 2.0
-"""Standard deviation of synthetic pixels on the scale of -1 to 1; and by how much what the colours of an image have in
-common outweighs what each has for itself."""
+"""Standard deviation of synthetic pixels, on the scale of -1 to 1; weight of the component shared by all channels
+relative to the component of each channel."""
 _BATCH = 64
 
 
 def synthetic_images(count: int, *, channels: int, size: tuple[int, int], seed: int = SEED) -> Iterator[Tensor]:
-    """Noise whose amplitude falls as 1/f, as that of photographs does (Field 1987), in batches; nobody's images.
+    """Generates synthetic images: noise with a 1/f amplitude spectrum, as in photographs (Field 1987), in batches.
 
     Args:
-        count: how many.
+        count: number of images.
         channels, size: colour channels C, height and width (H, W).
-        seed: public.
+        seed: public seed.
 
     Yields:
         (n, C, H, W) float32 from -1 to 1.
@@ -53,55 +53,55 @@ def synthetic_images(count: int, *, channels: int, size: tuple[int, int], seed: 
 
 @torch.no_grad()
 def projection(trunk: Trunk, *, shape: tuple[int, int, int], dimension: int, principal: int) -> Tensor:
-    """The projection of a trunk's features (W) to a smaller dimension, (D, W) float32.
+    """Computes the projection matrix of a trunk's features (W) to dimension D, (D, W) float32.
 
-    Rows are orthogonal. The first are the principal directions of the features over synthetic images, of length 1; the
-    others are random within what these leave, of length sqrt((W - P) / (D - P)), so that scalar products stay what they
-    are in the mean. Where D is at least W, columns are orthonormal instead, and every scalar product stays exactly.
+    Rows are orthogonal. The first P are the principal directions of the features over synthetic images, of length 1.
+    The others are random within the complement, of length sqrt((W - P) / (D - P)), so that scalar products are
+    preserved on average. If D is at least W, columns are orthonormal, and scalar products are preserved exactly.
 
     Args:
-        trunk: images (N, C, H, W) to features (N, W), free of randomness; kept in the modes that it has.
+        trunk: maps images (N, C, H, W) to features (N, W), without randomness; its training mode is restored.
         shape: C, H, W of the images.
         dimension: D.
         principal: P, at most D.
 
-    **Guarantee.** A function of public constants and of the trunk's own weights; no data are read.
+    **Guarantee.** A function of public constants and of the trunk's weights. No data are read.
     """
     width, dimension = trunk.width, positive_integer("dimension", dimension)
-    found = min(positive_integer("principal", principal), dimension, width)
+    number = min(positive_integer("principal", principal), dimension, width)
     images = synthetic_images(IMAGES, channels=shape[0], size=shape[1:])
     with evaluating(trunk):
         features = torch.cat([trunk(batch).double() for batch in images])
     features -= features.mean(0)
     rows = torch.zeros(0, width, dtype=torch.float64)
-    if found < width:
-        # The smaller of the two products of the features with themselves has all of their directions.
+    if number < width:
+        # The Gram matrix over images has the same nonzero eigenvalues as the covariance over features.
         strength, vectors = torch.linalg.eigh(features @ features.T)
-        kept = (vectors[:, -found:].flip(1).T @ features)[strength[-found:].flip(0) > 1e-9 * strength[-1]]
-        rows = torch.linalg.qr(kept.T)[0].T
+        leading = (vectors[:, -number:].flip(1).T @ features)[strength[-number:].flip(0) > 1e-9 * strength[-1]]
+        rows = torch.linalg.qr(leading.T)[0].T
         largest = rows.gather(1, rows.abs().argmax(1, keepdim=True))
         rows = rows * largest.sign()
     generator = torch.Generator().manual_seed(SEED)
-    others = torch.randn(max(dimension, width) - len(rows), width, generator=generator, dtype=torch.float64)
-    if dimension >= width:  # nothing is lost: any orthonormal basis that begins with the principal directions
-        basis = torch.linalg.qr(torch.cat([rows, others[: width - len(rows)]]).T)[0].T
+    random_rows = torch.randn(max(dimension, width) - len(rows), width, generator=generator, dtype=torch.float64)
+    if dimension >= width:  # any orthonormal basis that starts with the principal directions preserves everything
+        basis = torch.linalg.qr(torch.cat([rows, random_rows[: width - len(rows)]]).T)[0].T
         signs = (basis[: len(rows)] * rows).sum(1).sign()
         basis[: len(rows)] *= signs[:, None]
         return torch.cat([basis, torch.zeros(dimension - width, width, dtype=torch.float64)]).float()
-    drawn = others[: dimension - len(rows)]
-    drawn = torch.linalg.qr((drawn - drawn @ rows.T @ rows).T)[0].T
-    if len(drawn):
-        drawn = drawn * math.sqrt((width - len(rows)) / len(drawn))
-    return torch.cat([rows, drawn]).float()
+    random_directions = random_rows[: dimension - len(rows)]
+    random_directions = torch.linalg.qr((random_directions - random_directions @ rows.T @ rows).T)[0].T
+    if len(random_directions):
+        random_directions = random_directions * math.sqrt((width - len(rows)) / len(random_directions))
+    return torch.cat([rows, random_directions]).float()
 
 
 class Mapped(nn.Module):
-    """Fixed features, their public projection, and a small map of its first coordinates that begins at the identity.
+    """Fixed features, their public projection, and a trainable map of the first coordinates, initially the identity.
 
-    z = P f(x) / |P f(x)|, of which the first K coordinates become A z + b and the others stay.
+    z = P f(x) / |P f(x)|. The first K coordinates become A z + b; the others are unchanged.
 
     Args:
-        backbone: images (N, C, H, W) to P f(x), (N, D); none of it is trained.
+        backbone: maps images (N, C, H, W) to P f(x), (N, D); frozen.
         dimension: D.
         mapped: K, at most D.
     """
@@ -109,7 +109,7 @@ class Mapped(nn.Module):
     def __init__(self, backbone: nn.Module, *, dimension: int, mapped: int):
         super().__init__()
         self.backbone = backbone.requires_grad_(False)
-        self.pretrained_cfg = getattr(backbone, "pretrained_cfg", None)  # by whose constants images are prepared
+        self.pretrained_cfg = getattr(backbone, "pretrained_cfg", None)  # constants for input scaling
         self.map = nn.Linear(min(mapped, dimension), min(mapped, dimension))
         with torch.no_grad():
             self.map.weight.copy_(torch.eye(self.map.in_features))
@@ -121,19 +121,19 @@ class Mapped(nn.Module):
         return self.map.in_features
 
     def train(self, mode: bool = True) -> Mapped:
-        """As of any module; what is not trained stays in evaluation mode, so that it is one fixed function."""
+        """Sets the mode of the map. The frozen backbone stays in evaluation mode, as a fixed function."""
         super().train(mode)
         self.backbone.eval()
         return self
 
     def begun(self, images: Tensor) -> Tensor:
-        """Images (N, C, H, W) to z, (N, D) of length 1: where training begins."""
+        """Maps images (N, C, H, W) to z, (N, D) of length 1: the embedding before training."""
         return nn.functional.normalize(self.backbone(images), dim=1)
 
     def finished(self, begun: Tensor) -> Tensor:
-        """z to embeddings (N, D)."""
+        """Maps z to embeddings (N, D)."""
         return torch.cat([self.map(begun[:, : self.mapped]), begun[:, self.mapped :]], dim=1)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images (N, C, H, W) to embeddings (N, D), of any length."""
+        """Maps images (N, C, H, W) to embeddings (N, D) of any length."""
         return self.finished(self.begun(images))

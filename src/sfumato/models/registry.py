@@ -51,13 +51,13 @@ _SMALLEST = MappingProxyType(
         "cnn": (8, "linear"),
     }
 )
-"""How many pixels images must have on each side, and what to take for smaller ones."""
+"""Smallest side of the images in pixels, and the model to suggest for smaller images."""
 OF_TEXTS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType({"bag": Bag, "bilstm": BiLSTM})
 _WIDE_RESNET = re.compile(r"wrn-(\d+)-(\d+)")
 _NF_RESNET = re.compile(r"nf-resnet-(\d+)")
 
 PRIORS = ("dictionary",)
-"""Models whose fixed features were learnt on synthetic images."""
+"""Models with fixed features learned on synthetic images."""
 NAMES: tuple[str, ...] = (*_FIXED, "wrn-DEPTH-WIDTH", "nf-resnet-DEPTH", "timm:NAME", "package:function")
 NAMESOF_TEXTS: tuple[str, ...] = (*OF_TEXTS, "package:function")
 
@@ -71,27 +71,26 @@ def create(
     pretrained: str | None = None,
     head: str = "new",
 ) -> nn.Module:
-    """A model for float images (N, C, H, W) that gives logits (N, classes).
+    """Creates a model that maps float images (N, C, H, W) to logits (N, classes).
 
-    Initial weights are drawn from torch's global generator; they are public, whatever its seed.
+    Initial weights are drawn from torch's global generator. They are public for every seed.
 
     Args:
         name: `dictionary` and `scattering` (fixed features and a linear head), `lenet5`, `lenet`, `cnn`, `linear`,
             `mobilenet-v2` and `resnet-50` (with group norm), `lenet-300-100`, `vgg`, `vgg16`, `resnet-18` and
             `tf-tutorial` (those of Davody et al. 2020), `wrn-DEPTH-WIDTH` such as `wrn-16-4`, `nf-resnet-DEPTH`
-            (50, 101 or 200), `timm:NAME` for any model of timm, or `package:function` for one's own (called with the
+            (50, 101 or 200), `timm:NAME` for any timm model, or `package:function` for a custom model (called with the
             keywords classes, channels and size). Options follow after commas: `wrn-16-4,norm=none`,
-            `lenet5,norm=layer,norm_last=1`, `nf-resnet-50,skipinit=1`, or whatever timm or the function takes.
+            `lenet5,norm=layer,norm_last=1`, `nf-resnet-50,skipinit=1`, or any option of timm or the function.
         classes: number of classes.
         channels: colour channels C of the images.
         size: side of square images in pixels, or height and width (H, W).
-        pretrained: a run directory, the path of a safetensors file whose keys are the model's, or the word `timm` for
-            the weights that timm downloads for its model. They must come from public data: a run's guarantee does not
-            cover them.
-        head: "new" for a classifier of zeros on top of pre-trained weights, "pretrained" for theirs.
+        pretrained: a run directory, the path of a safetensors file with the model's keys, or `timm` for the weights
+            that timm downloads. They must come from public data: a run's guarantee does not cover them.
+        head: "new" for a classifier of zeros on top of pre-trained weights, "pretrained" for the stored one.
 
     Raises:
-        SfumatoError: an unknown name, numbers out of range, or weights that don't fit.
+        SfumatoError: an unknown name, values out of range, or weights that don't match.
     """
     positive_integer("classes", classes)
     positive_integer("channels", channels)
@@ -109,45 +108,45 @@ def create(
 
 
 def is_prior(spelling: str) -> bool:
-    """Whether a model's fixed features were learnt on synthetic images."""
+    """Whether the model has fixed features learned on synthetic images."""
     return parse(spelling)[0] in PRIORS
 
 
 def refuse_of_texts(spelling: str, base: str) -> None:
-    """Refuse a model of texts where images are."""
+    """Refuses a model of texts for images."""
     if base in OF_TEXTS:
         raise SfumatoError(
-            f"model {spelling!r} is for texts, and these are images", "choose one such as cnn or wrn-16-4"
+            f"model {spelling!r} is for texts, but these are images", "choose another, such as cnn or wrn-16-4"
         )
 
 
 def create_for_texts(
     name: str, *, classes: int, vocabulary: int, length: int, pretrained: str | None = None, head: str = "new"
 ) -> nn.Module:
-    """A model for word numbers (N, T), 0 after the last word, that gives logits (N, classes).
+    """Creates a model that maps token numbers (N, T), padded with 0, to logits (N, classes).
 
     Args:
-        name: `bag` (a linear model of which words a text has), `bilstm`, or `package:function` for one's own (called
+        name: `bag` (a linear model on the set of words), `bilstm`, or `package:function` for a custom model (called
             with the keywords classes, vocabulary and length). Options follow after commas, as in `bilstm,norm=layer`.
         classes: number of classes.
-        vocabulary: V, the numbers that words have.
+        vocabulary: V, the size of the vocabulary.
         length: T.
         pretrained, head: as for `create`.
 
     Raises:
-        SfumatoError: as `create`.
+        SfumatoError: as for `create`.
     """
     facts = {"classes": positive_integer("classes", classes), "vocabulary": vocabulary, "length": length}
     base, options = parse(name)
     if base in OF_TEXTS:
-        model = _made(OF_TEXTS[base], base, options, **facts)
+        model = _build(OF_TEXTS[base], base, options, **facts)
     elif custom.is_own(name):
         model = custom.create(base, options, **facts)
     else:
         listing = ", ".join(NAMESOF_TEXTS)
         raise SfumatoError(f"model of texts must be one of {listing}; got {name!r}", "choose one of these, such as bag")
     if pretrained == "timm":
-        raise SfumatoError("pretrained is timm, which has no model of texts", "give a run, or a safetensors file")
+        raise SfumatoError("pretrained is timm, which has no models of texts", "give a run, or a safetensors file")
     if pretrained is not None:
         load(model, pretrained, head=head)
     return check_shapes(name, model, classes=classes, shape=torch.zeros(1, length, dtype=torch.int64))
@@ -156,20 +155,20 @@ def create_for_texts(
 def build_untrained(
     name: str, options: Mapping[str, Any], *, classes: int, channels: int, size: tuple[int, int]
 ) -> nn.Module:
-    """The network of this name and these options with untrained weights, for images of this size (H, W)."""
+    """Builds the named network with untrained weights, for images of size (H, W)."""
     facts = {"classes": classes, "channels": channels}
     if name in _FIXED:
-        least, instead = _SMALLEST.get(name, (1, ""))
-        if min(size) < least:
+        smallest, alternative = _SMALLEST.get(name, (1, ""))
+        if min(size) < smallest:
             raise SfumatoError(
-                f"{name} needs images of at least {least} pixels a side, got {size[0]} x {size[1]}",
-                f"choose the model {instead}, or larger images",
+                f"{name} needs images of at least {smallest} pixels a side, got {size[0]} x {size[1]}",
+                f"choose the model {alternative}, or larger images",
             )
-        return _made(_FIXED[name], name, options, size=size, **facts)
+        return _build(_FIXED[name], name, options, size=size, **facts)
     if match := _WIDE_RESNET.fullmatch(name):
-        return _made(WideResNet, name, options, depth=int(match[1]), width=int(match[2]), **facts)
+        return _build(WideResNet, name, options, depth=int(match[1]), width=int(match[2]), **facts)
     if match := _NF_RESNET.fullmatch(name):
-        return _made(nf_resnet.create, name, options, depth=int(match[1]), **facts)
+        return _build(nf_resnet.create, name, options, depth=int(match[1]), **facts)
     if name.startswith(zoo.PREFIX):
         return zoo.create(name, options, classes=classes, channels=channels, size=size)
     if custom.is_own(name):
@@ -180,8 +179,8 @@ def build_untrained(
     raise SfumatoError(f"model must be one of {listing}; got {name!r}", remedy)
 
 
-def _made(make: Callable[..., nn.Module], name: str, options: Mapping[str, Any], **facts: Any) -> nn.Module:
-    """What `make` gives by these facts and options; refused are options that are none of its other keywords."""
+def _build(make: Callable[..., nn.Module], name: str, options: Mapping[str, Any], **facts: Any) -> nn.Module:
+    """Calls `make` with facts and options; refuses options that are not among its other keywords."""
     parameters = inspect.signature(make).parameters.values()
     known = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.name not in facts]
     refuse_unknown(name, options, known)

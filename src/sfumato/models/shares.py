@@ -1,4 +1,4 @@
-"""Shares of classes that are declared, and how logits are moved from the shares of one place to those of another."""
+"""Declared class shares, and the correction of logits for a change of class shares."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from sfumato._checks import SfumatoError, fraction
 
 TOLERANCE = 0.01
-"""By how much declared shares may miss 1 together: they are rounded."""
+"""Tolerance for the sum of declared shares, which are rounded."""
 
 REMEDY = "give every class's share, such as pneumonia=0.02 normal=0.98"
 
 
 def declared(given: Mapping[str, float] | Sequence[str], name: str = "class_prevalence") -> dict[str, float]:
-    """Shares by class name, each between 0 and 1, that sum to one.
+    """Reads shares by class name, each between 0 and 1, that sum to one.
 
     Args:
         given, name: as for `each`.
@@ -29,11 +29,11 @@ def declared(given: Mapping[str, float] | Sequence[str], name: str = "class_prev
 
 
 def each(given: Mapping[str, float] | Sequence[str], name: str = "class_prevalence") -> dict[str, float]:
-    """Shares by class name, each between 0 and 1, whatever they sum to: several labels may be true of one image.
+    """Reads shares by class name, each between 0 and 1. Their sum is not checked: an image may have several labels.
 
     Args:
-        given: such a mapping, or texts NAME=SHARE, several of which may stand in one with commas between them.
-        name: of the option that they are given by.
+        given: a mapping, or texts NAME=SHARE. One text may hold several, separated by commas.
+        name: name of the option.
     """
     pairs = list(given.items()) if isinstance(given, Mapping) else [pair(text, name) for text in _pieces(given)]
     shares = dict(pairs)
@@ -45,46 +45,47 @@ def each(given: Mapping[str, float] | Sequence[str], name: str = "class_prevalen
 
 
 def refuse_other_sum(shares: Mapping[str, float], name: str = "class_prevalence") -> None:
-    """Refuse shares of classes that exclude each other and do not sum to one."""
+    """Refuses shares of exclusive classes that do not sum to one."""
     total = math.fsum(shares.values())
     if abs(total - 1) > TOLERANCE + 1e-9:
-        several = "; where several labels may be true of an image, name them as `label_columns`"
+        several = "; if an image may have several labels, name them as `label_columns`"
         remedy = REMEDY + (several if name == "class_prevalence" else "")
         raise SfumatoError(f"the shares of `{name}` sum to {total:g}, not to 1", remedy)
 
 
 def in_order(shares: Mapping[str, float], classes: Sequence[str], name: str = "class_prevalence") -> tuple[float, ...]:
-    """The shares of exactly these classes, in their order.
+    """The shares in the order of the classes.
 
-    Errors: `SfumatoError` for a share of another class, and for a class without one.
+    Raises:
+        SfumatoError: a share of another class, or a class without a share.
     """
     for one in shares:
         if one not in classes:
             near = difflib.get_close_matches(one, classes, n=1)
             raise SfumatoError(
-                f"`{name}` names {one!r}, which is no class",
+                f"`{name}` names {one!r}, which is not a class",
                 f"did you mean {near[0]!r}" if near else f"the classes are {', '.join(classes)}",
             )
     missing = [one for one in classes if one not in shares]
     if missing:
-        raise SfumatoError(f"`{name}` says nothing of the class {missing[0]!r}", REMEDY)
+        raise SfumatoError(f"`{name}` has no share for the class {missing[0]!r}", REMEDY)
     return tuple(shares[one] for one in classes)
 
 
 def correction(trained: Sequence[float], used: Sequence[float], *, loss: str) -> tuple[float, ...]:
-    """What is added to logits so that their probabilities hold where classes have other shares (Saerens et al. 2002,
-    equation 2.4; Elkan 2001, theorem 2): log q_c - log p_c for a softmax, the difference of log odds for sigmoids.
+    """The offsets that adapt logits to other class shares (Saerens et al. 2002, equation 2.4; Elkan 2001, theorem 2).
 
-    By Bayes' rule it is exact where an image of a class looks the same in both places, and only the shares differ; of
-    sigmoids for more than two classes only nearly, since what is not of a class is then another mixture.
+    The offset is log q_c - log p_c for a softmax, and the difference of log odds for sigmoids. By Bayes' rule it is
+    exact if only the shares change, and the distribution of images within each class stays the same. For sigmoids with
+    more than two classes it is approximate, because the mixture of the other classes changes.
 
     Args:
-        trained: p, (classes,), the shares that the logits were trained for.
-        used: q, (classes,), those of the place where they are used.
-        loss: the name of the loss that the logits mean probabilities by.
+        trained: p, (classes,), the shares in training.
+        used: q, (classes,), the shares where the model is used.
+        loss: the name of the model's loss.
 
-    **Guarantee.** A function of declared or released numbers alone: to move a released model's logits by it costs
-    nothing. Shares that are counted in private labels make it a release of those.
+    **Guarantee.** A function of declared or released numbers only, so shifting a released model's logits costs no
+    privacy. If the shares are counted from private labels, the offsets are a release of these labels.
 
     >>> [round(one, 3) for one in correction((0.5, 0.5), (0.9, 0.1), loss="softmax")]
     [0.588, -1.609]
@@ -97,22 +98,22 @@ def correction(trained: Sequence[float], used: Sequence[float], *, loss: str) ->
 
 
 def pair(text: str, name: str) -> tuple[str, float]:
-    """A class and its share, from NAME=SHARE."""
+    """Parses NAME=SHARE."""
     one, _, share = text.rpartition("=")
     try:
         return one.strip(), float(share)
     except ValueError:
-        raise SfumatoError(f"`{name}` {text!r} is no class with its share", REMEDY) from None
+        raise SfumatoError(f"`{name}` {text!r} is not NAME=SHARE", REMEDY) from None
 
 
 def _pieces(given: Sequence[str]) -> list[str]:
-    """Texts NAME=SHARE: those that a comma divides, where each has its share."""
-    found, begun = [], ""
+    """Splits texts at commas into NAME=SHARE. A name may contain commas."""
+    pieces, current = [], ""
     for piece in (piece for text in ([given] if isinstance(given, str) else given) for piece in f"{text}".split(",")):
-        begun += piece
+        current += piece
         if "=" in piece:
-            found.append(begun)
-            begun = ""
-        else:  # a comma in a name
-            begun += ","
-    return [*found, *filter(None, [begun.removesuffix(",")])]
+            pieces.append(current)
+            current = ""
+        else:  # the comma is part of a name
+            current += ","
+    return [*pieces, *filter(None, [current.removesuffix(",")])]

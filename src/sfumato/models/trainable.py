@@ -1,4 +1,4 @@
-"""Which parameters are trained: all, the classifier's, those of norm layers, or any by a pattern of their names."""
+"""Selects the trained parameters: all, the classifier, normalisation layers, or any by a pattern of names."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _SHOWN = 6
 
 
 def select(model: nn.Module, patterns: Sequence[str]) -> None:
-    """Train the parameters that any of the patterns names, and no others.
+    """Sets `requires_grad` for the parameters that match any of the patterns, and clears it for all others.
 
-    Modules with parameters of which nothing is trained are put into evaluation mode, with all that they hold, so that a
-    frozen batch norm keeps to its public statistics.
+    Modules whose parameters are all frozen are set to evaluation mode, with their submodules, so that a frozen batch
+    norm uses its public statistics.
 
     Args:
-        model: any module, changed in place: `requires_grad` of its parameters, and modes.
+        model: any module; changed in place.
         patterns: `all`; `classifier`; `norm` (every normalisation layer); `first` (the first convolution, or the first
             layer with weights); or a shell pattern of parameter names such as `blocks.3.*`.
 
     Raises:
-        SfumatoError: a pattern that names no parameter, or no pattern at all.
+        SfumatoError: a pattern without a match, or no patterns.
     """
     if not patterns or isinstance(patterns, str):
         raise SfumatoError(
@@ -37,23 +37,23 @@ def select(model: nn.Module, patterns: Sequence[str]) -> None:
     parameters = dict(model.named_parameters())
     chosen: set[str] = set()
     for pattern in patterns:
-        named = _named(model, pattern, tuple(parameters))
-        if not named:
+        matches = _matches(model, pattern, tuple(parameters))
+        if not matches:
             listed = ", ".join(list(parameters)[:_SHOWN])
             raise SfumatoError(
-                f"trainable {pattern!r} names no parameter of the model",
-                f"give {', '.join(WORDS)} or a pattern of parameter names, which begin with {listed}",
+                f"trainable {pattern!r} matches no parameter of the model",
+                f"give {', '.join(WORDS)} or a pattern of parameter names; the first names are {listed}",
             )
-        chosen |= named
+        chosen |= matches
     for name, parameter in parameters.items():
         parameter.requires_grad_(name in chosen)
     for module in model.modules():
-        own = list(module.parameters())
-        if own and not any(parameter.requires_grad for parameter in own):
+        inner = list(module.parameters())
+        if inner and not any(parameter.requires_grad for parameter in inner):
             module.eval()
 
 
-def _named(model: nn.Module, pattern: str, names: tuple[str, ...]) -> set[str]:
+def _matches(model: nn.Module, pattern: str, names: tuple[str, ...]) -> set[str]:
     if pattern == "all":
         return set(names)
     if pattern == "classifier":

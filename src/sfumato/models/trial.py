@@ -1,4 +1,4 @@
-"""A model tried: in evaluation mode for a while, on blank images, and giving its logits where they lie in an object."""
+"""Trial runs of a model: temporary evaluation mode, a check of its output shape, and models that return objects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sfumato._checks import SfumatoError
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """The module in evaluation mode; all of its parts have their own modes again afterwards."""
+    """Sets the module to evaluation mode within the context, and restores the mode of every submodule."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -26,20 +26,21 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def check_shapes(name: str, model: nn.Module, *, classes: int, shape: tuple[int, ...] | Tensor) -> nn.Module:
-    """Refuse a model that fails on an input (1, ...) of zeros, or whose output is not logits (1, classes).
-
-    Returns the model; or, where its outputs are objects with logits, as those of transformers are, its twin that gives
-    these (`giving_logits`).
+    """Refuses a model that fails on an input (1, ...) of zeros, or whose output is not logits (1, classes).
 
     Args:
-        name: what the user calls the model, for the message.
-        model: any module; run in evaluation mode and left in the mode it had.
+        name: the user's name for the model, for messages.
+        model: any module; run in evaluation mode, and its mode is restored.
         classes: number of classes.
-        shape: of an input: (C, H, W) of an image, (D,) of a feature vector; or an input itself, such as a text's word
-            numbers (1, T).
+        shape: the shape of an input, (C, H, W) for an image or (D,) for a feature vector; or an input, such as the
+            token numbers (1, T) of a text.
+
+    Returns:
+        The model; if its output is an object with logits, as in transformers, a copy that returns the logits
+        (`giving_logits`).
 
     Raises:
-        SfumatoError: the pass fails, or gives something else than logits.
+        SfumatoError: the forward pass fails, or its output is not logits.
     """
     if isinstance(shape, Tensor):
         inputs, images = shape, f"texts of {shape.shape[1]} words"
@@ -56,24 +57,24 @@ def check_shapes(name: str, model: nn.Module, *, classes: int, shape: tuple[int,
     if holds_logits(logits):
         model, logits = giving_logits(model), logits.logits
     if not isinstance(logits, Tensor) or logits.shape != (1, classes):
-        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        actual = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise SfumatoError(
-            f"model {name!r} must turn one of the {images} into logits of shape (1, {classes}), got {found}",
-            "let its last layer give one number per class",
+            f"model {name!r} must map one of the {images} to logits of shape (1, {classes}), got {actual}",
+            "make its last layer output one number per class",
         )
     return model
 
 
 class _Logits:
-    """Stands in front of a model's class, and takes the logits out of what its forward pass gives."""
+    """Mixin that precedes a model's class, and extracts the logits from its output."""
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        outputs = super().forward(*inputs, **named)  # type: ignore[misc] - the model's own
+        outputs = super().forward(*inputs, **named)  # type: ignore[misc] - the model's forward
         return outputs if isinstance(outputs, Tensor) else outputs.logits
 
 
 def holds_logits(outputs: Any) -> bool:
-    """Whether what a model gives is an object with logits.
+    """Whether a model's output is an object with logits.
 
     >>> from types import SimpleNamespace
     >>> import torch
@@ -84,9 +85,10 @@ def holds_logits(outputs: Any) -> bool:
 
 
 def giving_logits(model: nn.Module) -> nn.Module:
-    """A twin of the model that gives the logits themselves: it has the same parts, parameters and names.
+    """A shallow copy of the model that returns logits. It shares the submodules and parameters of the model.
 
-    No wrapper, so weights keep their names; no hook, so the model stays as it is, and the twin's steps can be replayed.
+    It is not a wrapper, so weights keep their names. It uses no hook, so the model is unchanged and the copy's steps
+    can be replayed.
     """
     kind, twin = type(model), copy.copy(model)
     named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}

@@ -1,4 +1,4 @@
-"""Observers: who looks on while a run takes its steps. They see released values only."""
+"""Observers of a run: progress bars and trackers. They see released values only."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Who looks on while a run takes its steps: they see released values only, and change nothing."""
+"""Observers of a run. They see released values only, and change nothing."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from sfumato.observers.progress import Progress
 from sfumato.runs.directory import RunDirectory
 
 
-class Stop(Exception):  # noqa: N818 - it is asked for, and no error
-    """Raised by an observer to end the run, which is then finished with the steps that it has taken.
+class Stop(Exception):  # noqa: N818 - a request, not an error
+    """Raised by an observer to end the run early. The run is then finished with the steps taken so far.
 
-    **Guarantee.** The statement gives the epsilon of the whole plan all the same. What the steps so far release is a
-    part of what all of the plan's steps would, so a moment that is chosen by looking at released values is covered by
-    that epsilon, whatever it is chosen by. The epsilon of fewer steps is not claimed: when a run ends depends on its
-    data, and adding up only the steps until then needs a rule that is fixed in advance (privacy filters: Whitehouse et
-    al. 2023, arXiv 2203.05481). A moment chosen by looking at private records, the exact figures of a private test
-    part among them, tells of these: the statement says that it does not cover the choice.
+    **Guarantee.** The statement still gives the epsilon of the whole plan. The steps so far release a part of what all
+    steps of the plan would release, so that epsilon covers any stopping time chosen by looking at released values. The
+    epsilon of fewer steps is not claimed: the stopping time depends on the data, and composing only the steps before it
+    needs a rule fixed in advance (privacy filters: Whitehouse et al. 2023, arXiv 2203.05481). A stopping time chosen by
+    looking at private records, including exact figures of a private test part, reveals something about them: the
+    statement says that it does not cover this choice.
     """
 
 
 class Observer:
-    """Somebody who looks on. This one does nothing: others say what they want to be told.
+    """Base class of observers. Its methods do nothing; subclasses override those they need.
 
-    Each of its methods but `ended` may end the run by raising `Stop`, `begin` before another step is taken.
+    Every method except `ended` may end the run by raising `Stop`; `begin` may do so before any step.
     """
 
     def begin(self, step: int, steps: int) -> None:
-        """So many steps were taken before; whatever was noted of later ones is void."""
+        """Called before the first step, or on resumption after `step` steps. Records of later steps are void."""
 
     def stepped(self, step: int) -> None:
-        """So many steps have been taken."""
+        """Called after each step, with the number of steps taken."""
 
     def scored(self, row: Mapping[str, Any]) -> None:
-        """A row of metrics.jsonl: after which step, and how the weights to release do on the test split."""
+        """Called with each row of metrics.jsonl: the step, and the test metrics of the weights to be released."""
 
     def ended(self) -> None:
-        """The last step was taken."""
+        """Called after the last step."""
 
     def interrupted(self) -> None:
-        """An error or somebody has stopped its steps; the run may go on later."""
+        """Called if an error or the user stops the run. It may be resumed later."""
 
     def concluded(self) -> None:
-        """The run is finished: its statement and its model are written."""
+        """Called when the run is finished, and its statement and model are written."""
 
 
 @dataclass(frozen=True)
@@ -56,46 +56,46 @@ class Rows(Observer):
     run: RunDirectory
 
     def begin(self, step: int, steps: int) -> None:
-        """Drop what was measured after the checkpoint that the run goes on from."""
+        """Drops the rows after the checkpoint from which the run resumes."""
         self.run.write_rows([row for row in self.run.rows() if row["step"] <= step])
 
     def scored(self, row: Mapping[str, Any]) -> None:
-        """Append the row."""
+        """Appends the row."""
         self.run.append_row(dict(row))
 
 
 @dataclass(frozen=True)
 class Shown(Observer):
-    """Moves a progress bar.
+    """Updates a progress bar.
 
     Args:
         progress: the bar.
-        what: is going on.
+        what: description of the work.
     """
 
     progress: Progress
     what: str
 
     def begin(self, step: int, steps: int) -> None:
-        """Show the bar."""
+        """Shows the bar."""
         self.progress.begin(self.what, steps, step)
 
     def stepped(self, step: int) -> None:
-        """Move it."""
+        """Updates the bar."""
         self.progress.advance(step)
 
     def scored(self, row: Mapping[str, Any]) -> None:
-        """Say how it stands."""
+        """Shows the spent epsilon and the test metric next to the bar."""
         spent = f"epsilon {row['epsilon']:.2f}, " if "epsilon" in row else ""
         figure = "accuracy" if "accuracy" in row else "recall"
         self.progress.advance(row["step"], f"{spent}test {figure} {row[figure]:.1%}")
 
 
 class TensorBoard(Observer):
-    """Writes what metrics.jsonl holds for TensorBoard: of private data, exact figures that are the owner's alone.
+    """Writes the rows of metrics.jsonl for TensorBoard. On private data these are exact figures, for the owner only.
 
     Args:
-        directory: where TensorBoard looks.
+        directory: TensorBoard's log directory.
     """
 
     def __init__(self, directory: Path):
@@ -103,7 +103,7 @@ class TensorBoard(Observer):
 
     @staticmethod
     def installed() -> Callable[..., Any]:
-        """What writes its files, or a refusal where the package is not there."""
+        """Returns TensorBoard's `SummaryWriter`; refuses if the package is not installed."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
@@ -111,21 +111,21 @@ class TensorBoard(Observer):
         return SummaryWriter
 
     def begin(self, step: int, steps: int) -> None:
-        """Open the log; what an earlier process wrote of later steps is hidden."""
+        """Opens the log, and hides what an earlier process wrote about later steps."""
         self._writer = self._make(str(self._directory), purge_step=step + 1)
 
     def scored(self, row: Mapping[str, Any]) -> None:
-        """Write the row's numbers."""
+        """Writes the values of the row."""
         assert self._writer is not None
         for name, value in row.items():
             if name != "step" and value is not None:
                 self._writer.add_scalar(name, value, row["step"])
 
     def ended(self) -> None:
-        """Close the log."""
+        """Closes the log."""
         assert self._writer is not None
         self._writer.close()
 
     def interrupted(self) -> None:
-        """Close it with what it has."""
+        """Closes the log."""
         self.ended()

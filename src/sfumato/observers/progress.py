@@ -1,4 +1,4 @@
-"""What a long run tells while it runs. Figures shown here are for the owner's eyes."""
+"""Progress of long operations. The figures shown here are for the owner only."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ if TYPE_CHECKING:
     from sfumato.data import Source, SourceSpec
 
 LINE_SECONDS = 10.0
-"""How often a line is printed where there is no terminal for a bar."""
+"""Seconds between lines of progress if there is no terminal."""
 SHOWN = 1000
-"""How often the progress of reading is shown, about: to show every one of millions of files would take longer."""
+"""Approximate number of updates while files are read. Millions of updates would slow reading down."""
 NAMED_FILES = 5
-"""So many of the files that are left out are named."""
+"""Number of skipped files that are named."""
 
 
 class Progress(Protocol):
-    """Where a run reports to."""
+    """Receives the progress of a run."""
 
     def begin(self, what: str, total: int, done: int = 0) -> None:
-        """Something of `total` parts begins, `done` of them done before."""
+        """Starts an operation of `total` parts, `done` of which are already done."""
         ...
 
     def advance(self, done: int, note: str = "") -> None:
-        """`done` parts are done; the note says how it stands."""
+        """Reports that `done` parts are done, with an optional note."""
         ...
 
     def report(self, line: str) -> None:
-        """One line for the reader."""
+        """Reports one line."""
         ...
 
 
 class Silence:
-    """Tells nothing."""
+    """Reports nothing."""
 
     def begin(self, what: str, total: int, done: int = 0) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def advance(self, done: int, note: str = "") -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def report(self, line: str) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 def read_source(spec: SourceSpec, progress: Progress) -> Source:
-    """The source, read with the owner's key, and shown while it lasts."""
+    """Reads the source with the owner's key and reports the progress."""
     from sfumato.randomness import owner_key
 
-    all_files, last = 0, 0
+    file_count, last = 0, 0
 
     def on_progress(done: int, total: int) -> None:
-        nonlocal all_files, last
-        if all_files != total or done < last:  # files are read twice where they stay on disk
-            all_files = total
+        nonlocal file_count, last
+        if file_count != total or done < last:  # files that stay on disk are read twice
+            file_count = total
             progress.begin("reading files", total)
         last = done
         if done == total or done % max(1, total // SHOWN) == 0:
@@ -68,15 +68,15 @@ def read_source(spec: SourceSpec, progress: Progress) -> Source:
     source = spec.open(owner_key(), progress=on_progress)
     if files := source.unreadable_files:
         named = ", ".join(files[:NAMED_FILES]) + (", ..." if len(files) > NAMED_FILES else "")
-        progress.report(f"note: no image could be read from {len(files)} of the files, which were left out: {named}")
+        progress.report(f"note: {len(files)} of the files could not be read as images and were skipped: {named}")
     return source
 
 
 class Bars:
-    """A progress bar on standard error, on a terminal; elsewhere only lines.
+    """A progress bar on standard error if it is a terminal, otherwise lines.
 
     Args:
-        repeating: whether a line may be said twice; several runs after one another would repeat each other.
+        repeating: whether a line may be printed twice; False for several runs that report the same lines.
     """
 
     def __init__(self, *, repeating: bool = True) -> None:
@@ -94,25 +94,25 @@ class Bars:
             transient=True,
             disable=not self._console.is_terminal,
         )
-        self._said: set[str] | None = None if repeating else set()
+        self._printed: set[str] | None = None if repeating else set()
         self._task = None
-        self._what, self._total, self._before = "", 0, 0
-        self._told = self._began = time.monotonic()
+        self._what, self._total, self._done_before = "", 0, 0
+        self._last_line = self._began = time.monotonic()
 
     def begin(self, what: str, total: int, done: int = 0) -> None:
-        """Show a bar in place of the one before."""
+        """Shows a new bar in place of the previous one."""
         if self._task is not None:
             self._bars.remove_task(self._task)
-        self._what, self._total, self._before, self._began = what, total, done, time.monotonic()
+        self._what, self._total, self._done_before, self._began = what, total, done, time.monotonic()
         self._task = self._bars.add_task(what, total=total, completed=done, note="")
         self._bars.start()
 
     def advance(self, done: int, note: str = "") -> None:
-        """Move the bar; an empty note leaves the one before."""
+        """Updates the bar; an empty note keeps the previous one."""
         if self._task is None:
-            raise SfumatoError("nothing has begun", "call begin first")
-        if not self._console.is_terminal and time.monotonic() - self._told > LINE_SECONDS:
-            self._told = time.monotonic()
+            raise SfumatoError("the progress bar has not been started", "call begin first")
+        if not self._console.is_terminal and time.monotonic() - self._last_line > LINE_SECONDS:
+            self._last_line = time.monotonic()
             self.report(f"{self._what}: {done} of {self._total}{self._left(done)}{f', {note}' if note else ''}")
         if note:
             self._bars.update(self._task, completed=done, note=note)
@@ -120,18 +120,18 @@ class Bars:
             self._bars.update(self._task, completed=done)
 
     def _left(self, done: int) -> str:
-        """How long it will still take, if it goes on as it went; nothing while nothing is done."""
-        if done <= self._before:
+        """The estimated time left, from the average speed so far; empty until something is done."""
+        if done <= self._done_before:
             return ""
-        left = (time.monotonic() - self._began) / (done - self._before) * (self._total - done)
+        left = (time.monotonic() - self._began) / (done - self._done_before) * (self._total - done)
         return f", about {duration(left)} left" if left >= 1 else ""
 
     def report(self, line: str) -> None:
-        """Print a line above the bar."""
-        if self._said is not None:
-            if line in self._said:
+        """Prints a line above the bar."""
+        if self._printed is not None:
+            if line in self._printed:
                 return
-            self._said.add(line)
+            self._printed.add(line)
         self._console.print(line, markup=False)
 
     def __enter__(self) -> Bars:
@@ -145,7 +145,7 @@ class Bars:
 
 
 def duration(seconds: float) -> str:
-    """A length of time as people say it.
+    """A duration in a readable unit.
 
     >>> duration(95), duration(7000), duration(40_000), duration(400_000)
     ('95 s', '117 min', '11 h', '4.6 days')

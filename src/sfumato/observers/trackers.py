@@ -1,8 +1,8 @@
-"""MLflow and Weights & Biases as observers: a run's figures, and of private data none that the promise does not cover.
+"""MLflow and Weights & Biases as observers of a run.
 
-What stands in metrics.jsonl of a private test part are exact figures, which are the owner's alone. A tracker on this
-machine gets them, marked as private; one elsewhere gets none of them. A tracker that fails stops no run: what it has
-missed, it gets when it answers again, at the latest when the run is finished.
+On a private test part metrics.jsonl holds exact figures, which the promise does not cover and which are for the owner
+only. A tracker on this machine receives them, marked as private; a remote tracker receives none of them. A tracker that
+fails does not stop the run. It receives the missing rows once it responds again, or when the run is finished.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from sfumato.runs.directory import METRICS, PLAN, SETTINGS, STATEMENT, TRACKED, 
 from sfumato.runs.presentable import presentable
 
 OPEN = ("step", "epsilon", "learning_rate")
-"""What follows from the plan and the settings alone, and is no secret whatever the data are."""
+"""Values that follow from the plan and the settings alone, and are not secret."""
 PRIVATE = "private."
-"""What an exact figure of private data is marked by."""
+"""Prefix of exact figures of private data."""
 SHARE = 0.05
-"""Of the time, for a tracker that does not answer, at most: it is asked again the later, the longer it took."""
+"""Largest fraction of the time spent on a tracker that does not respond. The wait before a retry grows accordingly."""
 SENTENCE = "sentence"
-"""What a finished run's sentence is called there."""
+"""Name of the statement's sentence in the tracker."""
 _HERE = ("", "file", "sqlite")
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
-"""Unless they are set: by default a server that is down holds up a run for minutes at each request."""
+"""Defaults for MLflow's own variables. With MLflow's defaults an unreachable server blocks a run for minutes."""
 _NOT_SENT = {"offline": "offline", "disabled": "disabled", "dryrun": "offline"}
 _NOT_CAPTURED = {
     "console": "off",
@@ -51,16 +51,18 @@ def _print(line: str) -> None:
 
 
 class Tracker(Observer):
-    """A tracker, which is told what it may know.
+    """Base class of trackers. A tracker receives only figures that it may hold.
 
     Args:
-        run: the run, whose last two names of the path it is called by there, with its settings and its plan.
-        public: whether what is measured may be shown to others.
-        exact: whether exact figures of private data are written too; None for where it is on this machine.
-        report: told in a line where the tracker fails; by default it is printed on standard error.
+        run: the run; its name in the tracker is the last two components of its path.
+        public: whether the measured figures may be shown to others.
+        exact: whether exact figures of private data are written as well; None writes them if the tracker is local.
+        report: receives a line if the tracker fails; by default it is printed on standard error.
 
-    Errors: `SfumatoError` where the package is not installed. Whatever the tracker itself fails of is reported and
-    stops no run.
+    A failure of the tracker itself is reported and does not stop the run.
+
+    Raises:
+        SfumatoError: the package is not installed.
     """
 
     package: str
@@ -79,11 +81,11 @@ class Tracker(Observer):
         self._exact = self.here() if exact is None else exact
         self._report, self._reported = report, False
         self._waiting: list[Mapping[str, Any]] = []
-        self._begun, self._reached, self._not_before = False, -1, 0.0
+        self._opened, self._reached, self._not_before = False, -1, 0.0
 
     @classmethod
     def installed(cls) -> Any:
-        """The package, or a refusal where it is not there."""
+        """Returns the package; refuses if it is not installed."""
         try:
             return importlib.import_module(cls.package)
         except ImportError:
@@ -91,51 +93,51 @@ class Tracker(Observer):
 
     @abstractmethod
     def here(self) -> bool:
-        """Whether it writes to this machine alone."""
+        """Whether the tracker writes to this machine only."""
 
     @abstractmethod
-    def open(self, known: str | None) -> str:
-        """Begin a run there, with its settings, or go on with the one that is known by this name; its name."""
+    def open(self, run_id: str | None) -> str:
+        """Starts a run with its settings, or continues the run `run_id`. Returns the run's identifier."""
 
     @abstractmethod
     def reached(self) -> int:
-        """After how many steps it has figures; -1 where it has none."""
+        """The last step for which the tracker has figures; -1 if it has none."""
 
     @abstractmethod
     def write(self, figures: Mapping[str, float], step: int) -> None:
-        """Write figures after so many steps."""
+        """Writes the figures after `step` steps."""
 
     @abstractmethod
     def close(self, statement: Mapping[str, Any]) -> None:
-        """Write the statement, and end the run."""
+        """Writes the statement, and ends the run."""
 
     @abstractmethod
     def leave(self) -> None:
-        """Say there that it was stopped."""
+        """Marks the run as stopped."""
 
     def begin(self, step: int, steps: int) -> None:
-        """Open it; it gets what was measured before and it does not have."""
+        """Opens the tracker, and writes earlier rows that it lacks."""
         self._waiting = [row for row in self._directory.rows() if row["step"] <= step]
         self._attempt(self._catch_up)
 
     def scored(self, row: Mapping[str, Any]) -> None:
-        """Write what it may know of the row."""
+        """Writes the row, as far as the tracker may receive it."""
         self._waiting.append(row)
         if time.monotonic() >= self._not_before:
             self._attempt(self._catch_up)
 
     def interrupted(self) -> None:
-        """Leave it, so that whoever resumes the run finds it free."""
-        if self._begun:
+        """Releases the tracker's run, so that a resumed run can continue it."""
+        if self._opened:
             self._attempt(self.leave)
-            self._begun = False
+            self._opened = False
 
     def concluded(self) -> None:
-        """Write what is still missing and the statement, and close it."""
+        """Writes the missing rows and the statement, and closes the tracker."""
         self._attempt(self._end)
 
     def _attempt(self, work: Callable[[], None]) -> None:
-        """Do what may fail with the tracker, the network or the disk; a run goes on without it."""
+        """Runs work that may fail with the tracker, the network or the disk. A failure does not stop the run."""
         began = time.monotonic()
         try:
             work()
@@ -146,20 +148,20 @@ class Tracker(Observer):
                 self._reported = True
                 first = next(iter(str(error).splitlines()), "")[:200]
                 self._report(
-                    f"note: {self.package} could not be written to ({type(error).__name__}: {first}); the run does not "
-                    f"need it, and its figures are in {self._directory / METRICS}"
+                    f"note: could not write to {self.package} ({type(error).__name__}: {first}); the run continues "
+                    f"without it, and its figures are in {self._directory / METRICS}"
                 )
 
     def _catch_up(self) -> None:
-        """Open it, and write the rows that it does not have. A step that is taken again measures the same again."""
-        if not self._begun:
-            remembered = self._directory.read_json(TRACKED) if (self._directory / TRACKED).is_file() else {}
-            known = self.open(remembered.get(self.package))
-            self._directory.write_json(TRACKED, remembered | {self.package: known}, private=True)
-            self._begun, self._reached = True, self.reached()
+        """Opens the tracker, and writes the rows that it lacks. A repeated step gives the same row again."""
+        if not self._opened:
+            recorded = self._directory.read_json(TRACKED) if (self._directory / TRACKED).is_file() else {}
+            run_id = self.open(recorded.get(self.package))
+            self._directory.write_json(TRACKED, recorded | {self.package: run_id}, private=True)
+            self._opened, self._reached = True, self.reached()
         while self._waiting:
             row = self._waiting[0]
-            if row["step"] > self._reached and (figures := self.told(row)):
+            if row["step"] > self._reached and (figures := self.visible(row)):
                 self.write(figures, row["step"])
             self._reached = max(self._reached, row["step"])
             del self._waiting[0]
@@ -167,13 +169,13 @@ class Tracker(Observer):
     def _end(self) -> None:
         self._catch_up()
         self.close(self._directory.read_json(STATEMENT))
-        self._begun = False
+        self._opened = False
 
-    def told(self, row: Mapping[str, Any]) -> Mapping[str, float]:
-        """The figures of a row that it is told, by their names there.
+    def visible(self, row: Mapping[str, Any]) -> Mapping[str, float]:
+        """The figures of a row that the tracker receives, by their names in the tracker.
 
-        **Guarantee.** Of private data a tracker elsewhere is told what follows from the plan and the settings alone,
-        unless its user asked for exact figures; those are in no promise.
+        **Guarantee.** For private data a remote tracker receives only values that follow from the plan and the
+        settings, unless its user asked for exact figures. No promise covers those.
         """
         numbers = {name: value for name, value in row.items() if name != "step" and isinstance(value, int | float)}
         if self._public:
@@ -183,57 +185,57 @@ class Tracker(Observer):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What was set and planned, without paths of this machine and without the seed, and whether it is promised."""
+        """Settings and plan, without paths of this machine and without the seed, and whether the run has a promise."""
         record = self._directory.read_json(SETTINGS)
-        known = {"data": record.get("data", {}).get("kind"), **presentable(record.get("settings", {}))}
+        values = {"data": record.get("data", {}).get("kind"), **presentable(record.get("settings", {}))}
         if (self._directory / PLAN).is_file():
             plan = PrivacyPlan.from_dict(self._directory.read_json(PLAN))
-            known |= {"promises": record["settings"].get("seed") is None, "plan.epsilon": plan.epsilon()}
-            known |= {f"plan.{name}": value for name, value in plan.to_dict().items()}
-        return {name: value for name, value in known.items() if name != "seed" and value not in (None, [], {})}
+            values |= {"promises": record["settings"].get("seed") is None, "plan.epsilon": plan.epsilon()}
+            values |= {f"plan.{name}": value for name, value in plan.to_dict().items()}
+        return {name: value for name, value in values.items() if name != "seed" and value not in (None, [], {})}
 
     @property
     def note(self) -> str | None:
-        """What the owner should know of it."""
+        """A note for the owner about private figures; None for public data."""
         if self._public:
             return None
         if self._exact:
-            return f"note: {self.package} gets exact figures of private data, marked {PRIVATE}, which are yours alone"
-        return f"note: {self.package} is not on this machine, and gets no figure that was measured on private data"
+            return f"note: {self.package} receives exact figures of private data, marked {PRIVATE}: for your eyes only"
+        return f"note: {self.package} is not on this machine, and receives no figure measured on private data"
 
 
 class MLflow(Tracker):
-    """Writes to MLflow, where MLFLOW_TRACKING_URI and the active experiment say."""
+    """Writes to MLflow, as configured by MLFLOW_TRACKING_URI and the active experiment."""
 
     package = "mlflow"
 
     @classmethod
     def installed(cls) -> Any:
-        """The package, which asks a server that does not answer once more."""
+        """Returns the package, configured to retry an unreachable server once."""
         for name, value in _PATIENCE.items():
             os.environ.setdefault(name, value)
         return super().installed()
 
     def here(self) -> bool:
-        """By the tracking address: a folder, a file or a data base that is one."""
+        """Whether the tracking address is a folder, a file or an SQLite database."""
         address = urlparse(self._client.get_tracking_uri())
         return address.scheme in _HERE and address.netloc in ("", "localhost") and address.path != "databricks"
 
-    def open(self, known: str | None) -> str:
-        """Begin a run, or one within the active one; the active one stays as it is."""
-        if known is None or not self._has(known):
-            with self._client.start_run(run_name=self.called, nested=self._client.active_run() is not None) as begun:
-                known = begun.info.run_id
-        assert known is not None
-        self._own, self._store = known, self._client.MlflowClient()
-        self._store.update_run(known, status="RUNNING")
-        self._client.log_params(self.settings, run_id=known)
-        return known
+    def open(self, run_id: str | None) -> str:
+        """Starts a run, nested within the active run if there is one; the active run stays active."""
+        if run_id is None or not self._has(run_id):
+            with self._client.start_run(run_name=self.called, nested=self._client.active_run() is not None) as started:
+                run_id = started.info.run_id
+        assert run_id is not None
+        self._run, self._store = run_id, self._client.MlflowClient()
+        self._store.update_run(run_id, status="RUNNING")
+        self._client.log_params(self.settings, run_id=run_id)
+        return run_id
 
-    def _has(self, known: str) -> bool:
-        """Whether this server has it: it may be another one than before."""
+    def _has(self, run_id: str) -> bool:
+        """Whether this server has the run. The server may have changed since the run was recorded."""
         try:
-            self._client.get_run(known)
+            self._client.get_run(run_id)
         except self._client.MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
@@ -241,72 +243,74 @@ class MLflow(Tracker):
         return True
 
     def reached(self) -> int:
-        """By the learning rate, which every row has."""
-        return max((one.step for one in self._store.get_metric_history(self._own, "learning_rate")), default=-1)
+        """The last step with a learning rate, which every row has."""
+        return max((one.step for one in self._store.get_metric_history(self._run, "learning_rate")), default=-1)
 
     def write(self, figures: Mapping[str, float], step: int) -> None:
-        """Write metrics."""
-        self._client.log_metrics(dict(figures), step=step, run_id=self._own)
+        """Writes metrics."""
+        self._client.log_metrics(dict(figures), step=step, run_id=self._run)
 
     def close(self, statement: Mapping[str, Any]) -> None:
-        """The sentence as a tag, the statement as a file; end the run."""
-        self._store.set_tag(self._own, SENTENCE, statement["sentence"])
-        self._store.log_dict(self._own, dict(statement), STATEMENT)
-        self._store.set_terminated(self._own)
+        """Writes the sentence as a tag and the statement as a file, and ends the run."""
+        self._store.set_tag(self._run, SENTENCE, statement["sentence"])
+        self._store.log_dict(self._run, dict(statement), STATEMENT)
+        self._store.set_terminated(self._run)
 
     def leave(self) -> None:
-        """It was killed."""
-        self._store.set_terminated(self._own, status="KILLED")
+        """Marks the run as killed."""
+        self._store.set_terminated(self._run, status="KILLED")
 
 
 class WandB(Tracker):
-    """Writes to Weights & Biases, where its own variables and its login say.
+    """Writes to Weights & Biases, as configured by its variables and login.
 
-    **Guarantee.** Of private data neither what the program prints, which holds exact figures, nor its arguments, code
-    and use of the machine are captured, which Weights & Biases would do by itself.
+    **Guarantee.** For private data the program's output, which holds exact figures, and its arguments, code and use of
+    the machine are not captured, although Weights & Biases does so by default.
     """
 
     package = "wandb"
 
     def here(self) -> bool:
-        """Whether nothing is sent: WANDB_MODE is offline or disabled. An offline run that is synchronised later on
-        sends what it holds."""
+        """Whether WANDB_MODE is offline or disabled, so that nothing is sent.
+
+        Synchronising an offline run later sends what it holds.
+        """
         return os.environ.get("WANDB_MODE") in _NOT_SENT
 
-    def open(self, known: str | None) -> str:
-        """Begin a run, whatever others there are."""
-        identity = known or secrets.token_hex(4)
-        # A session that was begun before does not look at the variable again, and would send what is meant for here.
+    def open(self, run_id: str | None) -> str:
+        """Starts a separate run, or continues the run `run_id`."""
+        identity = run_id or secrets.token_hex(4)
+        # An existing W&B session does not read WANDB_MODE again and would send local figures, so the mode is passed.
         how = {"mode": _NOT_SENT[os.environ["WANDB_MODE"]]} if self.here() else {}
         how |= {} if self._public else {"settings": self._client.Settings(**_NOT_CAPTURED)}
-        self._own = self._client.init(
+        self._run = self._client.init(
             id=identity, resume="allow", name=self.called, config=self.settings, reinit="create_new", **how
         )
         return identity
 
     def reached(self) -> int:
-        """The last step that it has."""
-        return self._own.step - 1
+        """The last step of the run in Weights & Biases."""
+        return self._run.step - 1
 
     def write(self, figures: Mapping[str, float], step: int) -> None:
-        """Write a row."""
-        self._own.log(dict(figures), step=step)
+        """Writes a row."""
+        self._run.log(dict(figures), step=step)
 
     def close(self, statement: Mapping[str, Any]) -> None:
-        """The sentence and the statement in the summary; end the run."""
-        self._own.summary.update({SENTENCE: statement["sentence"], "statement": dict(statement)})
-        self._own.finish()
+        """Writes the sentence and the statement to the summary, and ends the run."""
+        self._run.summary.update({SENTENCE: statement["sentence"], "statement": dict(statement)})
+        self._run.finish()
 
     def leave(self) -> None:
-        """It ended with an error."""
-        self._own.finish(exit_code=1)
+        """Ends the run with an error."""
+        self._run.finish(exit_code=1)
 
 
 TRACKERS: dict[str, type[Tracker]] = {"mlflow": MLflow, "wandb": WandB}
 
 
 def tracker(name: str) -> type[Tracker]:
-    """The tracker of this name, which must be installed."""
+    """Returns the tracker of this name; refuses if its package is not installed."""
     one_of("track", name, tuple(TRACKERS))
     TRACKERS[name].installed()
     return TRACKERS[name]

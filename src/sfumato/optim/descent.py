@@ -1,4 +1,4 @@
-"""How steps move which weights: the choices of an optimizer, its rate and its schedule."""
+"""Settings of the optimizer: trained weights, optimizer, learning rate and schedule."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from sfumato._checks import SfumatoError, positive
 from sfumato._choices import choice
 
 LARGEST_RATE = 3e38
-"""Float32 ends there."""
+"""Largest learning rate, just below the maximum of float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Descent:
-    """Which weights are trained, by what optimizer, rate and schedule.
+    """The trained weights, the optimizer, its learning rate and its schedule.
 
     In private training gradients are divided by the clipping norm (De et al. 2022, equation 3).
     """
@@ -41,7 +41,7 @@ class Descent:
         positive("pretrained_rate", self.pretrained_rate, remedy="give a number such as 0.1")
         if self.learning_rate * max(1.0, self.pretrained_rate) > LARGEST_RATE:
             raise SfumatoError(
-                f"learning_rate {self.learning_rate!r} is more than the numbers of a model hold", "give one such as 0.5"
+                f"learning_rate {self.learning_rate!r} exceeds the range of float32", "give a number such as 0.5"
             )
         if isinstance(self.trainable, str):
             raise SfumatoError(f"trainable must be a list of names, got {self.trainable!r}", "give it in brackets")

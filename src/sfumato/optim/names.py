@@ -1,4 +1,4 @@
-"""Optimizers by name: torch's own, and LAMB from timm."""
+"""Optimizers by name, from torch; LAMB from timm."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from sfumato._checks import SfumatoError, not_negative, one_of, positive
 
 NAMES = ("sgd", "momentum", "adam", "adamw", "lamb")
 OWN = "own"
-"""What settings call an optimizer that is code of the caller's own."""
+"""The name in settings of an optimizer that the caller's code provides."""
 FACTOR = "factor"
-"""What a group of an optimizer's parameters calls its share of the learning rate."""
+"""Key in a parameter group for its multiplier of the learning rate."""
 
 
-def _lamb(parameters: list[Any], **given: Any) -> torch.optim.Optimizer:
+def _lamb(parameters: list[Any], **options: Any) -> torch.optim.Optimizer:
     from timm.optim.lamb import Lamb
 
-    # timm's defaults are another optimizer: without `always_adapt` the ratio of norms is left out where there is no
-    # decay (which is Adam), and `max_grad_norm` clips the whole gradient to norm 1, a second clipping after the noise.
-    # The others are what algorithm 2 says, given lest a version of timm has other ones.
+    # timm's defaults differ from algorithm 2: without `always_adapt` the trust ratio is skipped for parameters without
+    # weight decay (which is Adam), and `max_grad_norm` clips the whole gradient to norm 1, after the noise was added.
+    # The other options follow algorithm 2 and are set explicitly because timm's defaults may change.
     return Lamb(
         parameters,
-        **given,
+        **options,
         eps=1e-6,
         always_adapt=True,
         max_grad_norm=None,
@@ -39,7 +39,7 @@ def _lamb(parameters: list[Any], **given: Any) -> torch.optim.Optimizer:
 
 
 def check(name: str, *, learning_rate: float, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
-    """Refuse what `create` refuses, whatever the parameters are."""
+    """Refuses the settings that `create` refuses."""
     one_of("optimizer", name, NAMES, remedy=_remedy(name))
     positive("learning rate", learning_rate)
     not_negative("weight decay", weight_decay)
@@ -48,7 +48,7 @@ def check(name: str, *, learning_rate: float, momentum: float = 0.9, weight_deca
 
 
 def check_parameters(listed: Sequence[Any]) -> None:
-    """Refuse to train nothing."""
+    """Refuses an empty list of parameters."""
     if not listed:
         raise SfumatoError("parameters must not be empty", "pass a model with at least one trainable parameter")
 
@@ -61,19 +61,20 @@ def create(
     momentum: float = 0.9,
     weight_decay: float = 0.0,
 ) -> torch.optim.Optimizer:
-    """The optimizer of that name over the given parameters.
+    """Creates the named optimizer for the given parameters.
 
-    An optimizer sees noisy gradients only, so its choice is no part of the guarantee: it is post-processing.
+    An optimizer sees noisy gradients only. It is post-processing, and its choice does not affect the guarantee.
 
     Args:
         name: `sgd` (no momentum), `momentum` (heavy ball), `adam`, `adamw` (decoupled weight decay) or `lamb`
             (You et al. 2020, arXiv 1904.00962, algorithm 2, with phi the identity: each tensor moves by the learning
-            rate times its own norm; a tensor of zeros by what Adam would move it).
-        parameters: tensors, or torch's parameter groups.
-        learning_rate: step size for gradients that are divided by the clipping norm (De et al. 2022, equation 3).
-        momentum: heavy-ball coefficient of `momentum`, or the first beta of the Adam family, in [0, 1);
-            `sgd` has none.
-        weight_decay: L2 coefficient (decoupled for `adamw`; for `lamb` part of the update whose norm is taken).
+            rate times its norm; a tensor of zeros moves as with Adam).
+        parameters: tensors, or parameter groups as in torch.
+        learning_rate: step size for gradients divided by the clipping norm (De et al. 2022, equation 3).
+        momentum: heavy-ball coefficient of `momentum`, or the first beta of the Adam family, in [0, 1); ignored by
+            `sgd`.
+        weight_decay: L2 coefficient (decoupled for `adamw`; for `lamb` included in the update before its norm is
+            taken).
 
     Raises:
         SfumatoError: an unknown name, a value out of range, or no parameters.
@@ -89,8 +90,8 @@ def create(
 
 
 def _remedy(name: object) -> str | None:
-    """What to do about a name that is one of ours in other letters, or with options behind it as models have them."""
+    """The remedy for a known name in upper case or followed by options, as model names may be."""
     bare = re.split(r"[^a-z]", name.strip().lower())[0] if isinstance(name, str) else ""
     if bare not in NAMES:
         return None
-    return f"give {bare}, the name alone: momentum and weight decay are options of their own"
+    return f"give only the name, {bare}: momentum and weight decay are separate options"

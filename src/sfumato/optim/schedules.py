@@ -9,12 +9,12 @@ from sfumato._checks import SfumatoError, one_of, positive_integer
 
 
 def constant(progress: float) -> float:
-    """1, whatever the progress in [0, 1): De et al. 2022, appendix C.3."""
+    """1 at any progress in [0, 1] (De et al. 2022, appendix C.3)."""
     return 1.0
 
 
 def cosine(progress: float) -> float:
-    """Half a cosine from 1 to 0 over the progress in [0, 1]: (1 + cos(pi * progress)) / 2."""
+    """Half a cosine period from 1 to 0 over the progress in [0, 1]: (1 + cos(pi * progress)) / 2."""
     return 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
@@ -24,7 +24,7 @@ def linear(progress: float) -> float:
 
 
 def step(progress: float) -> float:
-    """1; a tenth from half of the way on, a hundredth from three quarters on (De et al. 2022, appendix C.3)."""
+    """1 in the first half, 0.1 from one half on, 0.01 from three quarters on (De et al. 2022, appendix C.3)."""
     return 1.0 if progress < 0.5 else 0.1 if progress < 0.75 else 0.01
 
 
@@ -33,7 +33,7 @@ SCHEDULES: tuple[str, ...] = tuple(_SHAPES)
 
 
 def check_schedule(name: str, *, steps: int | None, warmup: int = 0) -> None:
-    """Refuse what `schedule` refuses; with `steps` None, what it refuses for any number of them."""
+    """Refuses what `schedule` refuses; with `steps` None, only what it refuses for any number of steps."""
     one_of("schedule", name, SCHEDULES)
     if steps is not None:
         positive_integer("steps", steps)
@@ -43,21 +43,21 @@ def check_schedule(name: str, *, steps: int | None, warmup: int = 0) -> None:
 
 
 def schedule(name: str, *, steps: int, warmup: int = 0) -> Callable[[int], float]:
-    """The multiplier of the learning rate for step 0, ..., steps - 1.
+    """Returns the multiplier of the learning rate as a function of the step, 0 to steps - 1.
 
-    During warm-up, step t has (t + 1) / warmup; after it, the shape's value at (t - warmup) / (steps - warmup). The
-    multiplier is above zero at every step, so that no paid release is thrown away.
+    During warm-up it is (t + 1) / warmup at step t; afterwards it is the shape's value at
+    (t - warmup) / (steps - warmup). It is positive at every step, so that no step's privacy cost is wasted.
 
     Args:
-        name: `constant`, `cosine`, `linear` or `step` (ten times less at 1/2 and at 3/4 of the way).
+        name: `constant`, `cosine`, `linear` or `step` (divided by ten at 1/2 and at 3/4 of the run).
         steps: number of steps T of the run.
         warmup: number of steps of linear warm-up, fewer than `steps`.
 
     Returns:
-        A function of the step that refuses a step outside 0, ..., steps - 1.
+        A function of the step. It refuses a step outside 0, ..., steps - 1.
 
     Raises:
-        SfumatoError: an unknown name, or numbers out of range.
+        SfumatoError: an unknown name, or values out of range.
 
     >>> rate = schedule("linear", steps=6, warmup=2)
     >>> [rate(step) for step in range(6)]

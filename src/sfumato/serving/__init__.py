@@ -1,4 +1,4 @@
-"""A finished run's model behind HTTP: a page to drop an image on, JSON, batches, limits, figures for Prometheus."""
+"""HTTP server for the model of a finished run: web page, JSON, dynamic batching, limits and Prometheus metrics."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""From the records of several requests to answers, in batches: what one request has wrong is its own affair."""
+"""Batched inference on the records of several requests. An error in one request does not affect the others."""
 
 from __future__ import annotations
 
@@ -16,66 +16,71 @@ from sfumato._checks import SfumatoError
 from sfumato.data import AsStored, Tokens
 from sfumato.models.losses import exclusive
 from sfumato.runs import Loaded
-from sfumato.serving.batches import Asked
+from sfumato.serving.batches import Pending
 from sfumato.serving.limits import busy
 
 THRESHOLD = 0.5
-"""From which score on one of several labels is said to be there."""
+"""Score at or above which a label of a multilabel model is predicted."""
 
 
 class Answering:
-    """A loaded model that answers.
+    """Answers requests with a loaded model.
 
     Args:
-        loaded: the model, as `sfumato.load` gives it.
-        batch: records that go through it together, at most.
+        loaded: the model, as returned by `sfumato.load`.
+        batch: largest number of records in a batch.
 
-    Errors: `SfumatoError` for a model of stored features, which nobody can send.
+    Raises:
+        SfumatoError: the model takes stored features, which clients cannot send.
     """
 
     def __init__(self, loaded: Loaded, batch: int):
         if isinstance(loaded.transform, AsStored):
             raise SfumatoError(
-                "the model takes features of a backbone that is not in its file", "serve one that takes images or texts"
+                "the model takes features of a backbone that is not in its file", "serve a model of images or texts"
             )
         self.loaded, self.batch, self._transform = loaded, batch, loaded.transform
         self.of_texts = isinstance(loaded.transform, Tokens)
         self.of_numbers = isinstance(loaded.transform, Tokens) and loaded.transform.tokenizer == "numbers"
 
-    def answers(self, requests: Sequence[Asked]) -> list[Tensor | SfumatoError]:
-        """Of each request the rows (n, classes) of probabilities or (n, D) of embeddings, or why there are none.
+    def answers(self, requests: Sequence[Pending]) -> list[Tensor | SfumatoError]:
+        """For each request, the rows (n, classes) of probabilities or (n, D) of embeddings, or the error.
 
-        **Guarantee.** Functions of the released model and of what was sent: whatever is made of many answers, the
-        promise for the model covers it.
+        **Guarantee.** Answers are functions of the released model and of what was sent. The model's promise covers
+        anything computed from any number of answers.
         """
         refused: dict[int, SfumatoError] = {}
-        found: list[list[Tensor]] = [[] for _ in requests]
+        answers: list[list[Tensor]] = [[] for _ in requests]
         stored = self._stored(requests, refused)
-        while some := list(islice(stored, self.batch)):
-            places, arrays = zip(*some, strict=True)
+        while batch := list(islice(stored, self.batch)):
+            indices, arrays = zip(*batch, strict=True)
             rows = self._rows(self._transform(np.stack(arrays)))
-            counts = Counter(places)
-            for place, own in zip(counts, rows.split(list(counts.values())), strict=True):
-                found[place].append(own)
-        return [refused[place] if place in refused else torch.cat(rows) for place, rows in enumerate(found)]
+            counts = Counter(indices)
+            for index, part in zip(counts, rows.split(list(counts.values())), strict=True):
+                answers[index].append(part)
+        return [refused[index] if index in refused else torch.cat(rows) for index, rows in enumerate(answers)]
 
-    def _stored(self, requests: Sequence[Asked], refused: dict[int, SfumatoError]) -> Iterator[tuple[int, np.ndarray]]:
-        """Request by request, with its place, the records as a source would store them, up to the first that cannot
-        be read; none of a request that nobody waits for any more."""
-        for place, request in enumerate(requests):
+    def _stored(
+        self, requests: Sequence[Pending], refused: dict[int, SfumatoError]
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """Yields the records as a source would store them, with the index of their request.
+
+        A request ends at its first unreadable record, and once its client no longer waits.
+        """
+        for index, request in enumerate(requests):
             for number, record in enumerate(request.records):
                 if request.over:
-                    refused[place] = busy("its time is over")
+                    refused[index] = busy("the request has timed out")
                     break
                 try:
-                    yield place, self._transform.stored(record)
+                    yield index, self._transform.stored(record)
                 except SfumatoError as error:
-                    of = f"number {number} of those given: " if len(request.records) > 1 else ""
-                    refused[place] = SfumatoError(f"{of}{error.problem}", error.remedy)
+                    which = f"record {number} of the request: " if len(request.records) > 1 else ""
+                    refused[index] = SfumatoError(f"{which}{error.problem}", error.remedy)
                     break
 
     def _rows(self, inputs: Tensor) -> Tensor:
-        """What the model says of inputs (n, ...)."""
+        """The scores or embeddings of inputs (n, ...)."""
         with torch.inference_mode():
             outputs = self.loaded.module(inputs)
             return (
@@ -83,7 +88,7 @@ class Answering:
             )
 
     def labelled(self, row: Sequence[float]) -> dict[str, Any]:
-        """Probabilities (classes,) as `sfumato predict --json` has them."""
+        """Labels and scores from probabilities (classes,), in the format of `sfumato predict --json`."""
         scores = dict(zip(self.loaded.classes, row, strict=True))
         if not exclusive(self.loaded.loss):
             return {"labels": [name for name, score in scores.items() if score >= THRESHOLD], "scores": scores}

@@ -1,4 +1,4 @@
-"""Dynamic batching: requests that come together go through the model together; what finds no place is refused."""
+"""Dynamic batching with a bounded queue. Requests that do not fit are refused."""
 
 from __future__ import annotations
 
@@ -14,136 +14,138 @@ from sfumato.serving.counts import Counts
 from sfumato.serving.limits import Limits, Refused, busy
 
 
-class Asked(NamedTuple):
-    """The records of one request, and where its answer goes."""
+class Pending(NamedTuple):
+    """The records of one request, and the future for its answer."""
 
     records: Sequence[Any]
     answer: asyncio.Future[Any]
 
     @property
     def over(self) -> bool:
-        """Whether nobody waits for the answer any more."""
+        """Whether no client waits for the answer any more."""
         return self.answer.done()
 
 
-Answers = Callable[[list[Asked]], Sequence[Any]]
+Answers = Callable[[list[Pending]], Sequence[Any]]
 
 
 class Batches:
-    """A bounded queue, and one thread that works it off.
+    """A bounded queue of requests, and a thread that runs the model.
 
     Args:
-        answers: from several requests to an answer or a refusal of each; called in the thread.
-        limits: how many records make a batch, how long it waits for them, how many wait, and how long a batch may take.
-        counts: is told of batches and of records that wait.
+        answers: maps several requests to an answer or an error for each; called in the thread.
+        limits: batch size, waiting time for a full batch, queue length and timeout.
+        counts: counters for batches, answered records and waiting records.
     """
 
     def __init__(self, answers: Answers, limits: Limits, counts: Counts):
         self._answers, self._limits, self._counts = answers, limits, counts
-        self._waiting: deque[Asked] = deque()
-        self._some = asyncio.Event()
-        self._given: queue.SimpleQueue[tuple[asyncio.Future[Any], list[Asked]] | None] = queue.SimpleQueue()
+        self._waiting: deque[Pending] = deque()
+        self._nonempty = asyncio.Event()
+        self._to_thread: queue.SimpleQueue[tuple[asyncio.Future[Any], list[Pending]] | None] = queue.SimpleQueue()
         self._task: asyncio.Task[None] | None = None
         self._began: float | None = None
 
     def start(self) -> None:
-        """Begin to work, within a running event loop."""
-        # Daemonic: a forward that never ends must not keep the process from ending.
-        self._thread = threading.Thread(target=self._answer, name="sfumato-model", daemon=True)
+        """Starts the thread and the dispatcher, within a running event loop."""
+        # A daemon thread, so that a forward pass that hangs does not keep the process alive.
+        self._thread = threading.Thread(target=self._run_thread, name="sfumato-model", daemon=True)
         self._thread.start()
         self._loop = asyncio.get_running_loop()
-        self._task = asyncio.create_task(self._work())
+        self._task = asyncio.create_task(self._dispatch())
 
     @property
     def alive(self) -> bool:
-        """Whether it works, and is not held up by a batch that takes longer than anybody waits."""
+        """Whether the dispatcher runs, and the current batch has not exceeded the timeout."""
         if self._task is None or self._task.done():
             return False
         return self._began is None or self._loop.time() - self._began <= self._limits.seconds
 
     @property
     def ready(self) -> bool:
-        """Whether it is alive, and has room."""
+        """Whether the queue is alive and not full."""
         return self.alive and self._counts.waiting < self._limits.queue
 
-    async def ask(self, records: Sequence[Any]) -> Any:
-        """The answer to the records of one request.
+    async def submit(self, records: Sequence[Any]) -> Any:
+        """Queues the records of one request and waits for the answer.
 
-        Errors: `Refused` where there is no room for them, and whatever the model refuses.
+        Raises:
+            Refused: the queue has no room for the records.
+            SfumatoError: the model refuses a record.
         """
         if len(records) > self._limits.queue:
             raise Refused(
-                413, f"{len(records)} records are more than the {self._limits.queue} of the queue", "send fewer at once"
+                413, f"{len(records)} records exceed the queue limit of {self._limits.queue}", "send fewer at once"
             )
         if self._counts.waiting + len(records) > self._limits.queue:
             raise busy(f"{self._counts.waiting} records are waiting")
-        asked = Asked(records, asyncio.get_running_loop().create_future())
-        self._waiting.append(asked)
+        request = Pending(records, asyncio.get_running_loop().create_future())
+        self._waiting.append(request)
         self._counts.waiting += len(records)
-        self._some.set()
-        return await asked.answer
+        self._nonempty.set()
+        return await request.answer
 
     async def close(self) -> None:
-        """Stop; nobody waits any more, since a server ends its requests first."""
+        """Stops the dispatcher and the thread. No client waits any more, because a server ends its requests first."""
         if self._task is None:
             return
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        for asked in self._waiting:
-            asked.answer.cancel()
-        self._given.put(None)
+        for request in self._waiting:
+            request.answer.cancel()
+        self._to_thread.put(None)
         self._thread.join(timeout=1)
 
-    def _answer(self) -> None:
-        """The thread: batch by batch, until there is none."""
-        while (given := self._given.get()) is not None:
-            found, batch = given
+    def _run_thread(self) -> None:
+        """Runs the model on batches until None is received."""
+        while (item := self._to_thread.get()) is not None:
+            future, batch = item
             try:
                 answers = self._answers(batch)
-            except Exception as error:  # of the model itself: its requests are told, and the next ones are tried
+            except Exception as error:  # raised by the model: this batch gets the error, and the next batch is tried
                 answers = [error] * len(batch)
-            with suppress(RuntimeError):  # the loop has ended meanwhile
-                self._loop.call_soon_threadsafe(_settle, found, answers)
+            with suppress(RuntimeError):  # the event loop may have ended
+                self._loop.call_soon_threadsafe(_settle, future, answers)
 
-    async def _work(self) -> None:
+    async def _dispatch(self) -> None:
         while True:
-            await self._some.wait()
+            await self._nonempty.wait()
             if self._counts.waiting < self._limits.batch and self._limits.wait:
                 await asyncio.sleep(self._limits.wait)
-            batch = self._taken()
+            batch = self._next_batch()
             if not batch:
                 continue
-            self._counts.sizes.add(sum(len(asked.records) for asked in batch))
-            found, self._began = self._loop.create_future(), self._loop.time()
-            self._given.put((found, batch))
-            for asked, answer in zip(batch, await found, strict=True):
-                if asked.over:
+            self._counts.sizes.add(sum(len(request.records) for request in batch))
+            future, self._began = self._loop.create_future(), self._loop.time()
+            self._to_thread.put((future, batch))
+            for request, answer in zip(batch, await future, strict=True):
+                if request.over:
                     continue
-                _settle(asked.answer, answer)
+                _settle(request.answer, answer)
                 if not isinstance(answer, Exception):
-                    self._counts.records += len(asked.records)
+                    self._counts.records += len(request.records)
             self._began = None
 
-    def _taken(self) -> list[Asked]:
-        """The first requests, as many as make a batch and at least one, without those that nobody waits for."""
-        batch: list[Asked] = []
+    def _next_batch(self) -> list[Pending]:
+        """Takes requests from the queue, at least one and at most a full batch, without those whose client is gone."""
+        batch: list[Pending] = []
         count = 0
         while self._waiting and (not batch or count + len(self._waiting[0].records) <= self._limits.batch):
-            asked = self._waiting.popleft()
-            self._counts.waiting -= len(asked.records)
-            if not asked.over:
-                batch.append(asked)
-                count += len(asked.records)
+            request = self._waiting.popleft()
+            self._counts.waiting -= len(request.records)
+            if not request.over:
+                batch.append(request)
+                count += len(request.records)
         if not self._waiting:
-            self._some.clear()
+            self._nonempty.clear()
         return batch
 
 
-def _settle(future: asyncio.Future[Any], found: Any) -> None:
-    """Give a future what was found, or why nothing was; unless nobody waits for it."""
+def _settle(future: asyncio.Future[Any], result: Any) -> None:
+    """Sets the result or the exception of a future, unless it is done."""
     if future.done():
         return
-    if isinstance(found, Exception):
-        future.set_exception(found)
+    if isinstance(result, Exception):
+        future.set_exception(result)
     else:
-        future.set_result(found)
+        future.set_result(result)

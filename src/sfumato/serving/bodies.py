@@ -1,4 +1,4 @@
-"""The body of a request: read piece by piece within its bounds, and taken apart into records."""
+"""Reads the body of a request within limits, and parses it into records."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 ARRAY = "application/x-npy"
-"""The content type of an array as `numpy.save` writes it."""
+"""The content type of an array written by `numpy.save`."""
 
 RAW = ("image/", "application/octet-stream", "application/dicom")
 
 
 @contextmanager
 def bounded(counts: Counts, limits: Limits) -> Iterator[Body]:
-    """The body of one request, which counts among those in memory until this is over."""
+    """Provides the body of one request. Its size counts towards the memory limit within the context."""
     body = Body(counts, limits)
     try:
         yield body
@@ -37,19 +37,23 @@ def bounded(counts: Counts, limits: Limits) -> Iterator[Body]:
 
 
 class Body:
-    """What a client sends.
+    """The body of a request.
 
-    **Guarantee.** Never are more than `limits.body` bytes of one request, or `limits.held` of all, kept, whatever a
-    client declares.
+    **Guarantee.** At most `limits.body` bytes of one request and `limits.held` bytes of all requests are kept,
+    whatever size a client declares.
     """
 
     def __init__(self, counts: Counts, limits: Limits):
         self._counts, self._limits, self.size = counts, limits, 0
 
     async def read(self, request: Request) -> bytes:
-        """All of it. Errors: `Refused` with 413 where it is too large, 408 too slow, 503 where memory is used up."""
+        """Reads the whole body.
+
+        Raises:
+            Refused: status 413 for a body that is too large, 408 for a timeout, 503 if the memory limit is reached.
+        """
         declared = request.headers.get("content-length", "0")
-        if int(declared) > self._limits.body:  # which the server has checked to be digits
+        if int(declared) > self._limits.body:  # the server has already checked that it is a number
             raise self._too_large()
         pieces = []
         try:
@@ -58,7 +62,7 @@ class Body:
                     if self.size + len(piece) > self._limits.body:
                         raise self._too_large()
                     if self._counts.held + len(piece) > self._limits.held:
-                        raise busy("other requests fill the memory")
+                        raise busy("other requests use all of the memory limit")
                     self.size += len(piece)
                     self._counts.held += len(piece)
                     pieces.append(piece)
@@ -70,11 +74,11 @@ class Body:
         return Refused(413, f"the body is larger than {self._limits.megabytes:g} MB", "send a smaller image, or fewer")
 
 
-async def thrown_away(request: Request, seconds: float) -> None:
-    """Read what a refused client still sends, for so long, and keep none of it: then it reads why it was refused."""
-    if "expect" in request.headers:  # it waits to be told whether to send
+async def discard_rest(request: Request, seconds: float) -> None:
+    """Reads and discards what a refused client still sends, for at most `seconds`, so that it reads the refusal."""
+    if "expect" in request.headers:  # the client waits for permission to send
         return
-    with suppress(TimeoutError, RuntimeError):  # the latter where the stream has ended already
+    with suppress(TimeoutError, RuntimeError):  # RuntimeError if the stream has already ended
         async with asyncio.timeout(seconds):
             async for _ in request.stream():
                 pass
@@ -83,75 +87,79 @@ async def thrown_away(request: Request, seconds: float) -> None:
 async def records_of(
     request: Request, content: bytes, *, of_texts: bool, of_numbers: bool, is_one: Callable[[Any], bool]
 ) -> list[Any]:
-    """The images or texts in a body, by its content type; `is_one` says whether an array is a single image.
+    """Parses the images or texts in a body, by its content type.
 
-    Errors: `Refused` with 415 for another content type than these, 400 for what is not as its type says.
+    Args:
+        is_one: whether an array is a single image.
+
+    Raises:
+        Refused: status 415 for an unsupported content type, 400 for a body that does not match its type.
     """
     name = "texts" if of_texts else "images"
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
-        found = _of_json(content, name, of_numbers=of_numbers)
+        records = _from_json(content, name, of_numbers=of_numbers)
     elif kind == "multipart/form-data" and not of_texts:
-        found = await _of_form(request, content)
+        records = await _from_form(request, content)
     elif kind == ARRAY and not of_texts:
-        found = _of_array(content, is_one)
+        records = _from_array(content, is_one)
     elif kind.startswith(RAW) and not of_texts:
-        found = [content]
+        records = [content]
     else:
         forms = "JSON" if of_texts else f"JSON, multipart/form-data, {ARRAY} or the image itself (image/png)"
-        raise Refused(415, f"the content type {kind[:60]!r} is not read", f"send {forms}")
-    if not found:
-        raise Refused(400, f"there are no {name} in the request", "send one at least")
-    return found
+        raise Refused(415, f"the content type {kind[:60]!r} is not supported", f"send {forms}")
+    if not records:
+        raise Refused(400, f"there are no {name} in the request", "send at least one")
+    return records
 
 
-def _of_json(content: bytes, name: str, *, of_numbers: bool) -> list[Any]:
+def _from_json(content: bytes, name: str, *, of_numbers: bool) -> list[Any]:
     of_texts, example = name == "texts", f'{{"{name}": ["..."]}}'
     try:
         data = parse_json(content)
     except (ValueError, UnicodeDecodeError):
-        raise Refused(400, "the body is no JSON", f"send {example}") from None
+        raise Refused(400, "the body is not JSON", f"send {example}") from None
     if not isinstance(data, dict) or set(data) != {name} or not isinstance(data[name], list):
-        raise Refused(400, f"the JSON is no object with {name} alone, a list", f"send {example}")
+        raise Refused(400, f"the JSON must be an object with one field, {name}, a list", f"send {example}")
     if of_numbers:
-        return [_row(place, one) for place, one in enumerate(data[name])]
-    for place, one in enumerate(data[name]):
+        return [_row(index, one) for index, one in enumerate(data[name])]
+    for index, one in enumerate(data[name]):
         if not isinstance(one, str):
-            raise Refused(400, f"number {place} of {name} is no string", f"send {example}")
+            raise Refused(400, f"{name}[{index}] is not a string", f"send {example}")
     if of_texts:
         return data[name]
     try:
         return [base64.b64decode("".join(one.split()), validate=True) for one in data[name]]
     except (binascii.Error, ValueError):
-        raise Refused(400, "an image in the JSON is not in base64", "encode the bytes of its file") from None
+        raise Refused(400, "an image in the JSON is not base64", "encode the bytes of the image file") from None
 
 
-def _of_array(content: bytes, is_one: Callable[[Any], bool]) -> list[np.ndarray]:
-    """The images (N, H, W, C) or (N, H, W) of an array, or a single one (H, W) or (H, W, C), as views of what was sent.
+def _from_array(content: bytes, is_one: Callable[[Any], bool]) -> list[np.ndarray]:
+    """The images of an array (N, H, W, C) or (N, H, W), or a single one (H, W) or (H, W, C), as views of the body.
 
-    numpy's own `load` makes room for whatever a header declares.
+    `numpy.load` is not used because it allocates whatever size the header declares.
     """
     file = io.BytesIO(content)
     try:
         old = format.read_magic(file) == (1, 0)
         shape, by_column, dtype = (format.read_array_header_1_0 if old else format.read_array_header_2_0)(file)
-        found = np.frombuffer(content, dtype, offset=file.tell()).reshape(shape, order="F" if by_column else "C")
-    except Exception:  # the reading of headers raises a dozen types
-        raise Refused(400, "the body is no array of images", "send what numpy.save writes") from None
-    return [found] if is_one(found) else list(found) if found.size else []
+        array = np.frombuffer(content, dtype, offset=file.tell()).reshape(shape, order="F" if by_column else "C")
+    except Exception:  # reading a header raises many types
+        raise Refused(400, "the body is not an array of images", "send the output of numpy.save") from None
+    return [array] if is_one(array) else list(array) if array.size else []
 
 
-def _row(place: int, given: Any) -> Any:
-    if not isinstance(given, list) or any(type(one) is not int or abs(one) >> 62 for one in given) or not given:
-        raise Refused(400, f"number {place} of texts is no list of whole numbers", 'send {"texts": [[12, 7]]}')
-    return np.array(given, dtype=np.int64)
+def _row(index: int, row: Any) -> Any:
+    if not isinstance(row, list) or any(type(one) is not int or abs(one) >> 62 for one in row) or not row:
+        raise Refused(400, f"texts[{index}] is not a list of integers", 'send {"texts": [[12, 7]]}')
+    return np.array(row, dtype=np.int64)
 
 
-async def _of_form(request: Request, content: bytes) -> list[bytes]:
+async def _from_form(request: Request, content: bytes) -> list[bytes]:
     from starlette.formparsers import MultiPartException, MultiPartParser
 
     class InMemory(MultiPartParser):
-        spool_max_size = len(content) + 1  # never a file on the disk
+        spool_max_size = len(content) + 1  # never writes a file to disk
 
     async def pieces() -> AsyncIterator[bytes]:
         yield content

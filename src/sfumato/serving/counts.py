@@ -1,4 +1,4 @@
-"""What a server counts, in the text format of Prometheus. Numbers of requests, records and seconds; nothing of records.
+"""Server metrics in Prometheus text format: counts of requests, records and seconds, nothing about their content.
 
 Source: Prometheus, exposition formats, text version 0.0.4.
 """
@@ -16,7 +16,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Histogram:
-    """Values by their size: how many are at most each bound, all of them, and their sum.
+    """A Prometheus histogram: cumulative counts up to each bound, total count and sum.
 
     >>> one = Histogram((1, 2))
     >>> one.add(2), one.add(5)
@@ -29,12 +29,12 @@ class Histogram:
         self._bounds, self._counts, self._sum = bounds, [0] * (len(bounds) + 1), 0.0
 
     def add(self, value: float) -> None:
-        """One more value."""
+        """Adds a value."""
         self._counts[bisect.bisect_left(self._bounds, value)] += 1
         self._sum += value
 
     def lines(self, name: str) -> Iterator[str]:
-        """The lines of this histogram."""
+        """Yields the lines of the text format."""
         total = 0
         for bound, count in zip((*self._bounds, "+Inf"), self._counts, strict=True):
             total += count
@@ -45,15 +45,15 @@ class Histogram:
 
 @dataclass
 class Counts:
-    """What has happened since the server began.
+    """Counters since the server started.
 
     Args:
-        requests: by path and status.
-        records: that were answered.
-        seconds: that requests took.
-        sizes: of batches.
-        waiting: records in the queue now.
-        held: bytes of bodies in memory now.
+        requests: number of requests by path and status.
+        records: number of answered records.
+        seconds: durations of requests.
+        sizes: batch sizes.
+        waiting: number of records in the queue.
+        held: bytes of request bodies in memory.
     """
 
     requests: Counter[tuple[str, int]] = field(default_factory=Counter)
@@ -64,24 +64,20 @@ class Counts:
     held: int = 0
 
     def text(self) -> str:
-        """All of it."""
+        """All metrics in text format."""
         answered = (
             f'sfumato_requests_total{{path="{path}",status="{status}"}} {count}'
             for (path, status), count in sorted(self.requests.items())
         )
         parts = {
             ("sfumato_requests_total", "counter", "Requests by path and status."): answered,
-            ("sfumato_request_seconds", "histogram", "Seconds from a request's head to its answer."): (
+            ("sfumato_request_seconds", "histogram", "Seconds from a request's header to its answer."): (
                 self.seconds.lines("sfumato_request_seconds")
             ),
-            ("sfumato_batch_records", "histogram", "Records that went through the model together."): (
-                self.sizes.lines("sfumato_batch_records")
-            ),
-            ("sfumato_records_total", "counter", "Records that were answered."): [
-                f"sfumato_records_total {self.records}"
-            ],
+            ("sfumato_batch_records", "histogram", "Records in a batch."): (self.sizes.lines("sfumato_batch_records")),
+            ("sfumato_records_total", "counter", "Answered records."): [f"sfumato_records_total {self.records}"],
             ("sfumato_waiting_records", "gauge", "Records in the queue."): [f"sfumato_waiting_records {self.waiting}"],
-            ("sfumato_held_bytes", "gauge", "Bytes of bodies in memory."): [f"sfumato_held_bytes {self.held}"],
+            ("sfumato_held_bytes", "gauge", "Bytes of request bodies in memory."): [f"sfumato_held_bytes {self.held}"],
         }
         lines = []
         for (name, kind, purpose), values in parts.items():

@@ -1,4 +1,4 @@
-"""The key that a server asks for: read from a file that others may not read, compared in constant time."""
+"""API key of a server, read from a file that only its owner can read, and compared in constant time."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ SHORTEST = 16
 
 
 class ApiKey:
-    """A key that requests must bring.
+    """The key that requests must present.
 
     Args:
-        path: of a file with the key as its only line, for its owner's eyes alone.
+        path: a file with the key as its only line, readable by its owner only.
 
-    Errors: `SfumatoError` for a file that cannot be read, that others may read, or that holds anything but one line of
-    at least 16 letters of ASCII without spaces.
+    Raises:
+        SfumatoError: the file cannot be read, can be read by others, or is not one line of at least 16 ASCII characters
+            without spaces.
     """
 
     def __init__(self, path: str | Path):
-        place, make = Path(path), "make one: openssl rand -hex 32 > PATH; chmod 600 PATH"
+        file, remedy = Path(path), "create one: openssl rand -hex 32 > PATH; chmod 600 PATH"
         try:
-            text = ordinary(place).read_text("ascii").strip()
+            text = ordinary(file).read_text("ascii").strip()
         except FileNotFoundError:
-            raise SfumatoError(f"the API key {place} does not exist", make) from None
+            raise SfumatoError(f"the API key {file} does not exist", remedy) from None
         except OSError as error:
-            raise SfumatoError(f"the API key {place} cannot be read ({error.strerror})", make) from None
+            raise SfumatoError(f"the API key {file} cannot be read ({error.strerror})", remedy) from None
         except UnicodeDecodeError:
-            raise SfumatoError(f"the API key {place} is no text of ASCII", make) from None
-        if mode := open_to_others(place):
-            raise SfumatoError(f"the API key {place} may be read by others (mode {mode:03o})", f"chmod 600 {place}")
+            raise SfumatoError(f"the API key {file} is not ASCII text", remedy) from None
+        if mode := open_to_others(file):
+            raise SfumatoError(f"the API key {file} can be read by others (mode {mode:03o})", f"chmod 600 {file}")
         if len(text) < SHORTEST or len(text.split()) != 1:
-            raise SfumatoError(f"the API key {place} must be one line of at least {SHORTEST} letters", make)
+            raise SfumatoError(f"the API key {file} must be one line of at least {SHORTEST} characters", remedy)
         self._digest = hashlib.sha256(text.encode()).digest()
 
-    def fits(self, given: str) -> bool:
-        """Whether this is the key. How long that takes says nothing of where they differ."""
-        digest = hashlib.sha256(given.encode("utf-8", "surrogateescape")).digest()
+    def matches(self, presented: str) -> bool:
+        """Whether the presented key is this key. The time does not depend on where they differ."""
+        digest = hashlib.sha256(presented.encode("utf-8", "surrogateescape")).digest()
         return hmac.compare_digest(digest, self._digest)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What a server takes at most, and what a request is refused with: a status, and one line."""
+"""Limits of a server, and the refusal of a request: an HTTP status and one line."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from dataclasses import dataclass
 from sfumato._checks import SfumatoError, not_negative, positive, positive_integer
 
 BODIES = 16
-"""So many bodies of the largest size are held at once, all requests together."""
+"""Memory limit for all request bodies, as a multiple of the largest body."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Bounds of a server.
+    """Limits of a server.
 
     Args:
-        megabytes: of 10^6 bytes, that the body of a request has at most.
-        seconds: that a client may take to send a request, and a request to be answered.
-        batch: records that go through the model together, at most.
-        wait: seconds that a batch which is not full waits for more records.
-        queue: records that wait at most; a request that finds no place is refused, to come again.
+        megabytes: largest body of a request, in units of 10^6 bytes.
+        seconds: timeout for sending a request, and for answering it.
+        batch: largest number of records in a batch.
+        wait: seconds that an incomplete batch waits for more records.
+        queue: largest number of waiting records; a request that exceeds it is refused with "send it again later".
 
-    Errors: `SfumatoError` that names the one that is out of range.
+    Raises:
+        SfumatoError: a limit is out of range.
 
     >>> Limits(megabytes=10).body, Limits(megabytes=10).held
     (10000000, 160000000)
@@ -40,27 +41,27 @@ class Limits:
         positive_integer("batch", self.batch)
         if positive_integer("queue", self.queue) < self.batch:
             raise SfumatoError(
-                f"`queue={self.queue}` has no room for a batch of {self.batch}",
-                "give a larger `queue`, or less `batch`",
+                f"`queue={self.queue}` is smaller than a batch of {self.batch}",
+                "give a larger `queue`, or a smaller `batch`",
             )
 
     @property
     def body(self) -> int:
-        """Bytes of one body."""
+        """Largest size of one body, in bytes."""
         return int(1e6 * self.megabytes)
 
     @property
     def held(self) -> int:
-        """Bytes of all bodies that are in memory."""
+        """Largest total size of the bodies in memory, in bytes."""
         return BODIES * self.body
 
 
-class Refused(SfumatoError):  # noqa: N818 - in the words of HTTP a refusal is an answer
-    """A request that is not answered with what it asks for.
+class Refused(SfumatoError):  # noqa: N818 - in HTTP a refusal is a response
+    """Refusal of a request.
 
     Args:
-        status: of HTTP.
-        problem, remedy: as of every refusal.
+        status: HTTP status.
+        problem, remedy: as for `SfumatoError`.
     """
 
     def __init__(self, status: int, problem: str, remedy: str):
@@ -72,11 +73,11 @@ class Refused(SfumatoError):  # noqa: N818 - in the words of HTTP a refusal is a
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of the answer: a busy server says when to come again, a closed one by what it opens."""
-        own = {503: {"retry-after": "1"}, 401: {"www-authenticate": "Bearer"}}
-        return own.get(self.status, {})
+        """Headers of the response: `retry-after` for 503, `www-authenticate` for 401."""
+        by_status = {503: {"retry-after": "1"}, 401: {"www-authenticate": "Bearer"}}
+        return by_status.get(self.status, {})
 
 
 def busy(problem: str) -> Refused:
-    """The refusal of what there is no room or time for now."""
+    """The refusal of a request while the server is overloaded."""
     return Refused(503, problem, "send it again later")

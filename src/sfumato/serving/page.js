@@ -6,7 +6,7 @@ let asked = 0;
 
 async function ask(body, type) {
   const own = ++asked;
-  answer.textContent = "The model is asked …";
+  answer.textContent = "Waiting for the model …";
   const headers = { "content-type": type };
   if (key) headers.authorization = "Bearer " + key.value;
   try {

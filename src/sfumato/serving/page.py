@@ -1,4 +1,4 @@
-"""The page to drop an image on, with what the model promises below."""
+"""The web page for trying the model, with the model's promise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sfumato.serving.answering import Answering
 
 
 def page(answering: Answering, *, closed: bool) -> tuple[str, str]:
-    """The page, and the policy by which a browser runs its own script alone and calls no other host.
+    """Renders the page, and its content security policy: only the page's script may run, and no other host is called.
 
     Args:
         closed: whether requests need a key.

@@ -1,4 +1,4 @@
-"""The server: a socket, connections that may not dawdle, and an end that answers what was begun."""
+"""The HTTP server: socket, connection timeouts and graceful shutdown."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ if TYPE_CHECKING:
     import uvicorn
 
 CONNECTIONS = 1000
-"""At once; more are told to come again."""
+"""Largest number of concurrent connections; more are refused with 503."""
 
 GRACE = 0.5
-"""Seconds that a server which is to end still takes what clients have sent already."""
+"""Seconds before shutdown in which data that clients have already sent are still read."""
 
 _LAST_PORT = 65535
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket on which clients may call already. Errors: `SfumatoError` where it cannot be had."""
+    """Opens a socket that already accepts connections.
+
+    Raises:
+        SfumatoError: the address is not available.
+    """
     try:
-        if not 0 <= port <= _LAST_PORT:  # for which Python leaves a socket open
+        if not 0 <= port <= _LAST_PORT:  # Python would leave a socket open
             raise OverflowError("a port is a number from 0 to 65535")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=CONNECTIONS)
@@ -37,15 +41,16 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def address(listener: socket.socket) -> str:
-    """Where a browser finds it."""
+    """The URL of the server."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def server(service: Service) -> uvicorn.Server:
-    """The server, ready to run (`serve`). At its end it takes no more requests, and answers those that it has.
+    """Builds the server for `serve`. On shutdown it accepts no more requests, and answers those it has received.
 
-    Errors: `SfumatoError` where the libraries are missing.
+    Raises:
+        SfumatoError: the libraries are missing.
     """
     application = service.application()
     try:
@@ -61,7 +66,7 @@ def server(service: Service) -> uvicorn.Server:
     seconds = service.limits.seconds
     config = uvicorn.Config(
         application,
-        http=_patient(seconds),
+        http=_protocol(seconds),
         ws="none",
         lifespan="on",
         log_level="error",
@@ -76,34 +81,34 @@ def server(service: Service) -> uvicorn.Server:
 
 
 async def grace() -> None:
-    """While it lasts, what clients have sent already is still taken."""
+    """Waits before shutdown, while data that clients have already sent are still read."""
     await asyncio.sleep(GRACE)
 
 
 def serve(ready: uvicorn.Server, listener: socket.socket) -> None:
-    """Serve until `should_exit`, SIGINT or SIGTERM; the latter ends the process once all is answered."""
-    with listener, suppress(KeyboardInterrupt):  # which uvicorn raises again after its orderly end
+    """Serves until `should_exit`, SIGINT or SIGTERM. SIGTERM ends the process after all requests are answered."""
+    with listener, suppress(KeyboardInterrupt):  # uvicorn raises it again after a graceful shutdown
         ready.run(sockets=[listener])
 
 
-def _patient(seconds: float) -> Any:
-    """uvicorn's protocol, which waits without end for a request's head and for an answer to be read, with an end."""
+def _protocol(seconds: float) -> Any:
+    """uvicorn's protocol with timeouts for receiving a request's header and for sending an answer."""
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    class Patient(H11Protocol):
+    class WithTimeouts(H11Protocol):
         late: Any = None
         unread: Any = None
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._watch()
+            self._update_timer()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            self._watch()
+            self._update_timer()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._rest()
+            self._cancel_timer()
             self.resume_writing()
             super().connection_lost(exc)
 
@@ -117,16 +122,16 @@ def _patient(seconds: float) -> Any:
                 self.unread = None
             super().resume_writing()
 
-        def _watch(self) -> None:
-            """A connection without a whole head has so long to bring it, however often it brings a byte."""
+        def _update_timer(self) -> None:
+            """Starts the timer for a complete header. Single bytes do not reset it."""
             if self.cycle is not None and not self.cycle.response_complete:
-                self._rest()
+                self._cancel_timer()
             elif self.late is None:
                 self.late = self.loop.call_later(seconds, self.transport.close)
 
-        def _rest(self) -> None:
+        def _cancel_timer(self) -> None:
             if self.late is not None:
                 self.late.cancel()
                 self.late = None
 
-    return Patient
+    return WithTimeouts

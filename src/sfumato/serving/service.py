@@ -1,4 +1,4 @@
-"""What is answered under which path."""
+"""The HTTP service: paths, handlers and refusals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sfumato._checks import SfumatoError
 from sfumato.runs import Loaded
 from sfumato.serving.answering import Answering
 from sfumato.serving.batches import Batches
-from sfumato.serving.bodies import ARRAY, bounded, records_of, thrown_away
+from sfumato.serving.bodies import ARRAY, bounded, discard_rest, records_of
 from sfumato.serving.counts import CONTENT_TYPE, Counts
 from sfumato.serving.key import ApiKey
 from sfumato.serving.limits import Limits, Refused, busy
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 LOCAL = "localhost"
 
 GONE = 499
-"""The status that is counted where a client has gone before it was answered."""
+"""The status counted for a client that disconnected before it was answered."""
 
 
 class Service:
-    """A model behind HTTP, as an ASGI application.
+    """An HTTP service for a model, as an ASGI application.
 
     Args:
         loaded: the model.
-        limits: what is taken at most.
-        key: what requests must bring; None where anybody may ask.
-        local: whether it listens on a loopback address. Then requests must be to such an address, too: a page of
-            another host whose name is made to lead here would have this one's answers (DNS rebinding).
+        limits: limits of the server.
+        key: the key that requests must present; None for an open service.
+        local: whether the server listens on a loopback address. Requests must then name such an address as their host.
+            Otherwise a page of another host could read answers by DNS rebinding.
 
-    **Guarantee.** Answers are functions of the released model and of what was sent; nothing of what was sent is kept or
+    **Guarantee.** Answers are functions of the released model and of what was sent. Nothing that was sent is kept or
     logged. Source: post-processing, Dwork and Roth 2014, Proposition 2.1.
     """
 
@@ -57,15 +57,19 @@ class Service:
         self._batches: Batches | None = None
 
     def application(self) -> Starlette:
-        """The application. Errors: `SfumatoError` where the libraries are missing."""
+        """Builds the application.
+
+        Raises:
+            SfumatoError: the libraries are missing.
+        """
         try:
-            import python_multipart  # noqa: F401 - which forms are read by
+            import python_multipart  # noqa: F401 - starlette needs it for forms
             from starlette.applications import Starlette
             from starlette.exceptions import HTTPException
             from starlette.routing import Route
         except ImportError:
             raise missing() from None
-        logging.getLogger("python_multipart").setLevel(logging.CRITICAL + 1)  # it quotes what was sent
+        logging.getLogger("python_multipart").setLevel(logging.CRITICAL + 1)  # its messages quote what was sent
         self._rendered = page(self._answering, closed=self._key is not None)
         handlers: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
             "/": ("GET", self._page),
@@ -77,9 +81,9 @@ class Service:
             "/embed": ("POST", self._embed),
         }
         routes = [Route(path, self._answered(one), methods=[method]) for path, (method, one) in handlers.items()]
-        found = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={HTTPException: self._unknown})
-        found.router.redirect_slashes = False  # to whatever host a request names
-        return found
+        app = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={HTTPException: self._unknown})
+        app.router.redirect_slashes = False  # a redirect would go to whatever host the request names
+        return app
 
     @asynccontextmanager
     async def _lifespan(self, application: Starlette) -> AsyncIterator[None]:
@@ -91,7 +95,7 @@ class Service:
             await self._batches.close()
 
     def _answered(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        """The handler, with its refusals as one line of JSON, counted."""
+        """Wraps a handler: refusals become one line of JSON, and requests are counted."""
 
         async def answered(request: Request) -> Response:
             from starlette.requests import ClientDisconnect
@@ -111,9 +115,9 @@ class Service:
                 while trace is not None and trace.tb_next is not None:
                     trace = trace.tb_next
                 where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "?"
-                print(f"error: {type(error).__name__} at {where}", file=sys.stderr)  # its text might quote a record
+                print(f"error: {type(error).__name__} at {where}", file=sys.stderr)  # its message might quote a record
                 response = await _refusal(
-                    request, Refused(500, "the server failed", "tell whoever runs it"), self.limits.seconds
+                    request, Refused(500, "the server failed", "contact its operator"), self.limits.seconds
                 )
             self.counts.requests[request.url.path, response.status_code] += 1
             self.counts.seconds.add(time.perf_counter() - began)
@@ -123,15 +127,15 @@ class Service:
 
     async def _unknown(self, request: Request, error: Any) -> Response:
         self.counts.requests["other", error.status_code] += 1
-        problem = f"{request.method[:20]} of this path is not answered"
-        found = Refused(error.status_code, problem, "POST to /predict or /embed")
-        return await _refusal(request, found, self.limits.seconds)
+        problem = f"{request.method[:20]} is not supported for this path"
+        refusal = Refused(error.status_code, problem, "POST to /predict or /embed")
+        return await _refusal(request, refusal, self.limits.seconds)
 
     async def _predict(self, request: Request) -> Response:
         self._require_key(request)
         if self._answering.loaded.embedding is not None:
-            raise SfumatoError("the model gives embeddings, and no labels", "POST to /embed")
-        rows = await self._asked(request)
+            raise SfumatoError("the model gives embeddings, not labels", "POST to /embed")
+        rows = await self._rows(request)
         if _wants_array(request):
             return _array(rows)
         return _json({"predictions": [self._answering.labelled(row) for row in rows.tolist()]})
@@ -140,27 +144,27 @@ class Service:
         self._require_key(request)
         if self._answering.loaded.embedding is None:
             raise SfumatoError("the model is a classifier", "POST to /predict")
-        rows = await self._asked(request)
+        rows = await self._rows(request)
         return _array(rows) if _wants_array(request) else _json({"embeddings": rows.tolist()})
 
-    async def _asked(self, request: Request) -> Tensor:
-        """What the model says of the records of a request, (n, classes) or (n, D)."""
+    async def _rows(self, request: Request) -> Tensor:
+        """The model's outputs for the records of a request, (n, classes) or (n, D)."""
         assert self._batches is not None
-        read = self._answering.loaded.transform
-        kinds = {"of_texts": self._answering.of_texts, "of_numbers": self._answering.of_numbers, "is_one": read.is_one}
+        transform, kind = self._answering.loaded.transform, self._answering
+        kinds = {"of_texts": kind.of_texts, "of_numbers": kind.of_numbers, "is_one": transform.is_one}
         with bounded(self.counts, self.limits) as body:
             records = await records_of(request, await body.read(request), **kinds)
             try:
                 async with asyncio.timeout(self.limits.seconds):
-                    return await self._batches.ask(records)
+                    return await self._batches.submit(records)
             except TimeoutError:
                 raise busy(f"there was no answer within {self.limits.seconds:g} s") from None
 
     def _require_key(self, request: Request) -> None:
         if self._key is None:
             return
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not self._key.fits(given.strip()):
+        scheme, _, presented = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not self._key.matches(presented.strip()):
             raise Refused(401, "the key is missing or wrong", "send the header Authorization: Bearer KEY")
 
     async def _page(self, request: Request) -> Response:
@@ -174,12 +178,12 @@ class Service:
 
     async def _alive(self, request: Request) -> Response:
         if self._batches is None or not self._batches.alive:
-            raise busy(f"one batch has taken more than {self.limits.seconds:g} s")
+            raise busy(f"a batch has taken more than {self.limits.seconds:g} s")
         return _json({"status": "alive"})
 
     async def _ready(self, request: Request) -> Response:
         if self._batches is None or not self._batches.ready:
-            raise busy("the queue is full, or one batch takes too long")
+            raise busy("the queue is full, or a batch takes too long")
         return _json({"status": "ready"})
 
     async def _metrics(self, request: Request) -> Response:
@@ -190,7 +194,7 @@ class Service:
 
 
 def is_local(host: str) -> bool:
-    """Whether only this machine reaches an address.
+    """Whether a host is a loopback address, which only this machine can reach.
 
     >>> is_local("localhost"), is_local("127.0.0.5"), is_local("::1"), is_local("0.0.0.0"), is_local("rebound.example")
     (True, True, True, False, False)
@@ -202,14 +206,14 @@ def is_local(host: str) -> bool:
 
 
 def require_local(host: str) -> None:
-    """Refuse a request whose header says that it is to another host than this machine; on any port, for tunnels."""
-    found = re.fullmatch(r"(?:\[([^]]*)\]|([^:]*))(?::\d*)?", host)
-    if found is None or not is_local(found[1] or found[2]):
-        raise Refused(421, "the header Host names another host", "ask by localhost, or serve on another `host`")
+    """Refuses a request whose Host header is not a loopback address. Any port is accepted, because of tunnels."""
+    match = re.fullmatch(r"(?:\[([^]]*)\]|([^:]*))(?::\d*)?", host)
+    if match is None or not is_local(match[1] or match[2]):
+        raise Refused(421, "the Host header names another host", "send it to localhost, or serve on another `host`")
 
 
 def missing() -> SfumatoError:
-    """The refusal where the libraries of a server are not installed."""
+    """The refusal if the libraries of a server are not installed."""
     return SfumatoError("sfumato serve needs starlette, uvicorn and python-multipart", "pip install 'sfumato[serve]'")
 
 
@@ -224,7 +228,7 @@ def _wants_array(request: Request) -> bool:
 
 
 def _array(rows: Tensor) -> Response:
-    """Rows as `numpy.save` writes them, float32."""
+    """Rows in the format of `numpy.save`, float32."""
     from starlette.responses import Response
 
     file = io.BytesIO()
@@ -233,12 +237,12 @@ def _array(rows: Tensor) -> Response:
 
 
 async def _refusal(request: Request, error: SfumatoError, seconds: float) -> Response:
-    """One line that says why; what the client still sends is thrown away, and its connection is closed."""
+    """The refusal as one line of JSON. Discards what the client still sends, and closes the connection."""
     from starlette.requests import ClientDisconnect
 
     status, headers = (error.status, error.headers) if isinstance(error, Refused) else (400, {})
     try:
-        await thrown_away(request, seconds)
+        await discard_rest(request, seconds)
     except ClientDisconnect:
         status = GONE
     return _json({"error": " ".join(str(error).split())}, status, {**headers, "connection": "close"})

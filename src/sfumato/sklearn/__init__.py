@@ -1,4 +1,4 @@
-"""A private image classifier as scikit-learn's users know one."""
+"""A private image classifier with the scikit-learn API."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""`PrivateImageClassifier`: `sfumato.train` as an estimator of scikit-learn's."""
+"""`PrivateImageClassifier`: `sfumato.train` as a scikit-learn estimator."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ from sfumato.training.run import train
 
 
 class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
-    """An image classifier, trained under differential privacy.
+    """An image classifier trained under differential privacy.
 
     Args:
-        epsilon, delta: the privacy budget of a fit; None for the delta of the rule. Every fit on the same records pays
-            it again.
-        model: a name (see `sfumato.models`), a module of one's own, or None for the one that the rules choose.
-        image_shape: (H, W) or (H, W, C), for flat images; "square" lays any row of numbers into a square.
-        value_range: which values are black and white, declared; None for uint8, and for numbers from 0 to 1.
-        classes: all labels that there may be, declared; None to read them from y, which the statement then says.
-        examples: the declared number of training examples; None to count them, which the statement then says.
-        public: whether the data are public: then fits are free to be repeated, and figures are no secret.
-        test_fraction: the share of the records that are held out to measure the model in its run directory; None for a
-            fifth. A keyed hash of each record chooses them.
-        search: "private" to pay for every further fit on the same records, those of scikit-learn's searches among them:
-            `together_` has what they come to. None to refuse them.
+        epsilon, delta: the privacy budget of a fit; None for the default delta. Each fit on the same records spends the
+            budget again.
+        model: a name (see `sfumato.models`), a custom module, or None for the default model.
+        image_shape: (H, W) or (H, W, C), for flat images; "square" arranges any row of numbers as a square image.
+        value_range: the declared values of black and white; None for uint8, and for numbers from 0 to 1.
+        classes: all possible labels, declared; None to read them from y, which the statement then mentions.
+        examples: the declared number of training examples; None to count them, which the statement then mentions.
+        public: whether the data are public. Fits can then be repeated, and figures are not private.
+        test_fraction: the fraction of the records held out to evaluate the model in its run directory; None for a
+            fifth. A keyed hash of each record selects them.
+        search: "private" to spend the budget for every further fit on the same records, including those of
+            scikit-learn's searches; `together_` is their total. None to refuse further fits.
         options: further keywords of `sfumato.train`, such as {"steps": 300, "device": "cuda"}.
-        directory: the run directory; None for a temporary one, which goes when the estimator goes. A copy that was
-            pickled has model and statement, and no directory.
-        random_state: None for fresh randomness. With a seed nothing is promised.
-        verbose: whether the lines of a run are printed; `notes_` has them anyway.
+        directory: the run directory; None for a temporary one, which is deleted with the estimator. A pickled copy
+            contains the model and the statement, but no directory.
+        random_state: None for fresh randomness. A seeded fit promises nothing.
+        verbose: whether to print the messages of the run; `notes_` holds them in any case.
 
-    Attributes after `fit`: `classes_`; `n_features_in_`, H W C; `image_shape_`; `statement_`, what was promised;
-    `run_`, the finished run; `model_`, the loaded model; `together_`, (epsilon, delta) of all of the owner's runs on
-    these data, or None; `notes_`.
+    Attributes after `fit`: `classes_`; `n_features_in_`, H W C; `image_shape_`; `statement_`, the promise; `run_`, the
+    finished run; `model_`, the loaded model; `together_`, (epsilon, delta) of all of the owner's runs on these data, or
+    None; `notes_`, the messages of the run.
 
-    **Guarantee.** That of `sfumato.train`, for one fit. Of several fits on the same records, see `fits.entered`.
+    **Guarantee.** That of `sfumato.train`, for one fit. For several fits on the same records, see `fits.entered`.
 
     >>> PrivateImageClassifier(epsilon=3)
     PrivateImageClassifier(epsilon=3)
@@ -97,10 +97,11 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Train on images X (N, H, W), (N, H, W, C) or flat (N, D), with labels y (N,).
+        """Trains on images X (N, H, W), (N, H, W, C) or flat (N, D), with labels y (N,).
 
-        Errors: `SfumatoError` before anything is spent; for data that are not public also where scikit-learn's
-        `model_selection` calls, or where an earlier fit of this process had some of the same records.
+        Raises:
+            SfumatoError: invalid arguments, before any budget is spent. For private data also a call from
+                scikit-learn's `model_selection`, or an earlier fit of this process on some of the same records.
         """
         if self.search not in (None, fits.PAID):
             raise SfumatoError(f"search must be {fits.PAID!r} or None, got {self.search!r}", "leave it out")
@@ -109,7 +110,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         check_classification_targets(y)
         self.image_shape_, self.classes_ = shape, np.unique(y) if self.classes is None else np.asarray(self.classes)
         if len(self.classes_) < 2:
-            raise SfumatoError("y has 1 class", "give images of two classes at least")
+            raise SfumatoError("y has 1 class", "give images of at least two classes")
         source = self._source(as_images(X, shape, self.value_range), self._numbered(y))
         if not source.public:
             plan = self._plan(source)
@@ -120,21 +121,21 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def _numbered(self, y: np.ndarray) -> np.ndarray:
-        """Each label's place among the classes."""
-        known = {label: place for place, label in enumerate(self.classes_.tolist())}
+        """The index of each label in the classes."""
+        indices = {label: index for index, label in enumerate(self.classes_.tolist())}
         try:
-            return np.array([known[label] for label in y.tolist()], np.int64)
+            return np.array([indices[label] for label in y.tolist()], np.int64)
         except KeyError as error:
             raise SfumatoError(f"y has the label {error.args[0]!r}, which is not in classes", "declare it") from None
 
     def _source(self, images: np.ndarray, labels: np.ndarray) -> Source:
-        """The images as any other archive of arrays."""
+        """Opens the images as a source of arrays."""
         names = np.array([str(label) for label in self.classes_.tolist()])
         arrays: dict[str, np.ndarray] = {"x": images, "y": labels, "classes": names}
-        if self.public:  # of which a part may be held out by counting, so that few images do for two parts
+        if self.public:  # holding out every fifth image needs fewer images than a split by hash
             held_out = np.arange(len(images)) % 5 == 4
-            sides = {"train": ~held_out, "test": held_out}
-            arrays = {f"{name}_{side}": arrays[name][of] for side, of in sides.items() for name in "xy"}
+            parts = {"train": ~held_out, "test": held_out}
+            arrays = {f"{name}_{part}": arrays[name][rows] for part, rows in parts.items() for name in "xy"}
             arrays["classes"] = names
         declared: dict[str, Any] = {"public": self.public, "examples": self.examples}
         if self.classes is not None:
@@ -147,31 +148,32 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         return open_source(arrays, owner_key=owner_key(), **declared)
 
     def _choices(self) -> dict[str, Any]:
-        """The keywords of `sfumato.train`."""
+        """The keywords for `sfumato.train`."""
         seed = {} if self.random_state is None else {"seed": _seed(self.random_state)}
-        given = {"epsilon": self.epsilon, "delta": self.delta, **seed}
-        if both := given.keys() & (self.options or {}).keys():
-            raise SfumatoError(f"options has {min(both)}, which is an argument of its own", f"give {min(both)} itself")
-        return {**(self.options or {}), **{name: value for name, value in given.items() if value is not None}}
+        arguments = {"epsilon": self.epsilon, "delta": self.delta, **seed}
+        if both := arguments.keys() & (self.options or {}).keys():
+            name = min(both)
+            raise SfumatoError(f"options has {name}, which is a separate argument", f"give {name} as an argument")
+        return {**(self.options or {}), **{name: value for name, value in arguments.items() if value is not None}}
 
     def _plan(self, source: Source) -> PrivacyPlan:
-        """What a fit would release."""
+        """The privacy plan of a fit."""
         budget = {name: value for name, value in self._choices().items() if name in Experiment.__dataclass_fields__}
         name = self.model if isinstance(self.model, str) else None
         return Experiment(**{"model": name, **budget}).decide(source)[0]
 
     def _train(self, source: Source) -> None:
-        """Train, and take over what came of it."""
-        told = _Told(self.verbose)
+        """Trains, and stores the results as attributes."""
+        messages = _Messages(self.verbose)
         directory = self.directory
         if directory is None:
             directory = tempfile.mkdtemp(prefix="sfumato-run-")
             weakref.finalize(self, rmtree, directory, ignore_errors=True)
-        run = train(self.model, source, directory=directory, progress=told, **self._choices())
+        run = train(self.model, source, directory=directory, progress=messages, **self._choices())
         self.run_: Run = run
         self.statement_: Statement = run.statement
         self.model_: Loaded = run.load(self.model if isinstance(self.model, nn.Module) else None)
-        self.together_, self.notes_ = run.together, told.lines
+        self.together_, self.notes_ = run.together, messages.lines
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities (N, classes), in the order of `classes_`."""
@@ -179,52 +181,52 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         X, shape = _flattened(X, self.image_shape)
         X = validate_data(self, X, dtype="numeric", reset=False)
         images = as_images(X, self.image_shape_ if X.shape[1] == self.n_features_in_ else shape, self.value_range)
-        found = self.model_.predict(images).double().numpy()
-        return found / found.sum(axis=1, keepdims=True)  # of float32, whose sums scikit-learn's losses warn of
+        scores = self.model_.predict(images).double().numpy()
+        return scores / scores.sum(axis=1, keepdims=True)  # scikit-learn's losses warn about the rounding of float32
 
     def predict(self, X: Any) -> np.ndarray:
-        """Labels (N,), each the likeliest."""
-        likeliest = self.predict_proba(X).argmax(axis=1)
-        return self.classes_[likeliest]
+        """The most probable labels (N,)."""
+        best = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[best]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         tags.input_tags.two_d_array = self.image_shape is not None
-        tags.classifier_tags.poor_score = True  # noise hides what few examples say
+        tags.classifier_tags.poor_score = True  # with few examples the noise dominates
         tags.non_deterministic = self.random_state is None
         return tags
 
 
-class _Told(Silence):
-    """Keeps the lines of a run, and prints them where that is wanted."""
+class _Messages(Silence):
+    """Stores the messages of a run, and optionally prints them."""
 
     def __init__(self, printed: bool):
         self._printed = printed
         self.lines: list[str] = []
 
     def report(self, line: str) -> None:
-        """Keep it."""
+        """Stores a message."""
         self.lines.append(line)
         if self._printed:
             print(line)
 
 
 def _flattened(X: Any, image_shape: Sequence[int] | str | None) -> tuple[Any, Shape]:
-    """X as flat rows, and the shape of its images."""
-    if hasattr(X, "iloc") or scipy.sparse.issparse(X):  # a frame, whose columns scikit-learn knows by name
-        given = X.shape
+    """Returns X as flat rows, and the shape of its images."""
+    if hasattr(X, "iloc") or scipy.sparse.issparse(X):  # scikit-learn checks the column names of a data frame
+        dimensions = X.shape
     else:
         X = np.asarray(X)
-        given = X.shape
-    if len(given) < 2 or 0 in given[1:]:  # which scikit-learn refuses in its own words
+        dimensions = X.shape
+    if len(dimensions) < 2 or 0 in dimensions[1:]:  # scikit-learn refuses these itself
         return X, (1, 1, 1)
-    shape = shape_of(image_shape, given)
-    return (X if len(given) == 2 else X.reshape(len(X), -1)), shape
+    shape = shape_of(image_shape, dimensions)
+    return (X if len(dimensions) == 2 else X.reshape(len(X), -1)), shape
 
 
 def _seed(random_state: Any) -> int:
-    """The seed that a random state gives."""
+    """A seed from scikit-learn's random state."""
     if isinstance(random_state, int | np.integer):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))

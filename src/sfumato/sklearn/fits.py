@@ -1,4 +1,4 @@
-"""How often this process has fitted on the same private records: every fit pays, and a search fits again and again."""
+"""Tracks private fits of this process on the same records. Each fit spends budget, and a search fits repeatedly."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sfumato.randomness import owner_key
 from sfumato.runs.owner import composition
 
 PAID = "private"
-"""A `search`: further fits on the same records are paid for."""
+"""The value of `search` that allows further fits on the same records and spends budget for each."""
 SEARCHES = "sklearn.model_selection"
 REMEDY = (
     "fit once, and choose settings on public data (public=True), or give search='private' to pay for each fit; "
-    "sfumato sweep has a search that a theorem covers"
+    "sfumato sweep has a search with a guarantee"
 )
 
 
@@ -28,8 +28,8 @@ class _Fit:
     """A private fit of this process.
 
     Args:
-        codes: of its training records, under the owner's key.
-        place: by which the owner's list knows that later fits used some of the same records.
+        codes: keyed hashes of its training records, under the owner's key.
+        place: identifier under which the owner's list counts later fits on some of the same records.
     """
 
     codes: frozenset[bytes]
@@ -42,9 +42,9 @@ _LOCK = threading.Lock()
 
 
 def searching() -> bool:
-    """Whether this is called by a search or a validation of scikit-learn's, in whatever process: its frames are below.
+    """Whether scikit-learn's `model_selection` is on the call stack, in this process or a worker.
 
-    A fit by hand in a loop is not seen here, and is refused at its second record all the same (`entered`).
+    A manual loop of fits is not detected here; `entered` refuses its second fit on the same records.
     """
     frame = sys._getframe()
     while frame is not None:
@@ -56,26 +56,27 @@ def searching() -> bool:
 
 
 def refuse_search(plan: PrivacyPlan) -> None:
-    """Refuse what would fit on the same records several times, with what that would come to."""
+    """Refuses a search on private records, and names its cost."""
     costs = {count: rounded_up(composition.together([plan] * count)[0]) for count in (1, 2, 5, 10)}
     raise SfumatoError(
-        f"fit is called by {SEARCHES}, which trains on the same private records again and again: one fit costs an "
-        f"example epsilon {costs[1]}, and 2, 5 and 10 fits {costs[2]}, {costs[5]} and {costs[10]}, at delta "
+        f"fit is called by {SEARCHES}, which trains on the same private records repeatedly: one fit costs epsilon "
+        f"{costs[1]} for each example, and 2, 5 and 10 fits cost {costs[2]}, {costs[5]} and {costs[10]}, at delta "
         f"{plan.delta!r}",
         REMEDY,
     )
 
 
 def entered(source: Source, plan: PrivacyPlan, *, paid: bool) -> Source:
-    """The source, once it is noted that a fit on it is about to be paid; with the places of all fits before that had
-    some of its records, so that the owner's list counts them together.
+    """Registers a private fit, and returns the source with the places of all earlier fits on some of its records.
 
-    **Guarantee.** Unit: an example, or a user, of the plans. Two private fits of one process with a training record in
-    common are both counted in the owner's list (`composition.together`), or the second is refused. Records are known
-    again by their codes after they were made images of one size.
+    The owner's list uses the places to count these fits together.
+
+    **Guarantee.** Unit: an example, or a user, of the plans. If two private fits of one process share a training
+    record, both are counted in the owner's list (`composition.together`), or the second is refused. Records are
+    recognised by their codes, computed after conversion to images of one size.
 
     Args:
-        paid: whether a further fit on the same records is wanted.
+        paid: whether further fits on the same records are allowed.
     """
     codes = frozenset(map(bytes, own_codes(source.train, owner_key())))
     place = f"fit:{source.stored_digest}"
@@ -84,12 +85,12 @@ def entered(source: Source, plan: PrivacyPlan, *, paid: bool) -> Source:
         if earlier and not paid:
             common = max(len(codes & fit.codes) for fit in earlier)
             uses = [plan, *(fit.plan for fit in earlier)]
-            alike = [use for use in uses if composition.unit_of(use) == composition.unit_of(plan)]
-            epsilon, delta = composition.together(alike)
+            same_unit = [use for use in uses if composition.unit_of(use) == composition.unit_of(plan)]
+            epsilon, delta = composition.together(same_unit)
             raise SfumatoError(
                 f"{len(earlier)} earlier fit{'s' if len(earlier) > 1 else ''} of this process used up to {common:,} of "
-                f"these {len(codes):,} private records; together with this one they come to epsilon "
-                f"{rounded_up(epsilon)} at delta {delta!r}, planned in advance",
+                f"these {len(codes):,} private records; with this fit the total would be epsilon "
+                f"{rounded_up(epsilon)} at delta {delta!r}, if planned in advance",
                 REMEDY,
             )
         _FITS.append(_Fit(codes, plan, place))

@@ -178,9 +178,11 @@ def test_several_right_labels(call, spots_folder):
     assert figures["accuracy_of_label_sets"] is None
     count = figures["images"]
     Path("list.json").write_text(json.dumps([[0]] * count))
-    assert "whose order then means nothing" in call("evaluate run features:cache --label-sets list.json", status=1)
+    assert "were split by a hash and have no order" in call(
+        "evaluate run features:cache --label-sets list.json", status=1
+    )
     Path("by-name.json").write_text(json.dumps({path.name: ["light"] for path in spots_folder.rglob("*.png")}))
-    assert "as 2 files are called; add the folders" in call(
+    assert "and 2 files have this name; add the folders" in call(
         f"evaluate run folder:{spots_folder} --part all --label-sets by-name.json", status=1
     )
     names = ["/".join(path.parts[-2:]) for path in spots_folder.rglob("*.png")]
@@ -206,11 +208,11 @@ def test_several_right_labels(call, spots_folder):
     call(f"features folder:{parts[0].parent} {BACKBONE} --output parted")
     for data, words in (
         ([[0]] * (count - 1), f"hold {count - 1} sets for {count} records"),
-        ({"a.png": [0]}, "go by file name, and the records come from no files"),
+        ({"a.png": [0]}, "are keyed by file name, but the records have no files"),
         ([["blue"]] * count, "neither a class nor a position below 2"),
         ([[2]] * count, "neither a class nor a position below 2"),
         ([[]] * count, "no record has a label in its set"),
-        ([0] * count, "where a list is wanted"),
+        ([0] * count, "instead of a list"),
         ("x", "neither a list nor an object"),
     ):
         Path("odd.json").write_text(json.dumps(data))
@@ -232,8 +234,8 @@ def test_the_numbers_of_imagenet_s_classes_are_not_those_of_a_list_by_name(tmp_p
     assert label_sets.read(str(path), [part], backwards, parted=True) == [{992}, {999, 0}]
     assert label_sets.read(str(path), [part], ["7", "0", "999"], parted=True) == [{0}, {1, 2}]
     for classes, words in (
-        (["goldfish", "tench"], "which is which cannot be told from 'goldfish'"),
-        (wordnet[:100], "which is which cannot be told from 'n01440764'"),
+        (["goldfish", "tench"], "classes named like 'goldfish' cannot be matched"),
+        (wordnet[:100], "classes named like 'n01440764' cannot be matched"),
         (["7", "0"], "hold '999', which is neither a class"),
     ):
         with pytest.raises(SfumatoError, match=words):

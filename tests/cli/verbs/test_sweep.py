@@ -257,7 +257,7 @@ def test_a_run_that_diverges_is_the_worst_and_ends_no_search(call, spots, three,
     rates[1] = 1e30
     call(f"sweep {spots} {diverging} {SELECTED.replace('won', 'all-lost')}")
     assert files("all-lost"), "the best of them is released, and the search is over"
-    assert "more than the numbers of a model hold" in call(f"train digits {QUICK} --learning-rate 1e300", status=1)
+    assert "exceeds the range of float32" in call(f"train digits {QUICK} --learning-rate 1e300", status=1)
 
 
 def test_a_candidate_ends_as_nothing_but_the_winner_of_its_search(call, spots, three, monkeypatch):

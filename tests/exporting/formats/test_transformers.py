@@ -109,13 +109,13 @@ def test_what_is_around_it_and_trained_is_not_lost(tmp_path):
             return self.more(super().forward(images))
 
     module = More(vit())
-    with pytest.raises(SfumatoError, match="not built by timm or transformers"):
+    with pytest.raises(SfumatoError, match="is not a model of timm or transformers"):
         sfumato.export(saved(tmp_path, module), to="huggingface", model=module)
 
 
 def test_an_encoder_is_no_classifier(tmp_path):
     module = transformers.ViTModel(vit().config)
     path = saved(tmp_path, module)
-    with pytest.raises(SfumatoError, match="no classifier of images of transformers"):
+    with pytest.raises(SfumatoError, match="is not a transformers image classifier"):
         sfumato.export(path, to="huggingface", model=module)
     assert "sfumato" not in json.dumps(module.config.to_dict())

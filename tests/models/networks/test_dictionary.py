@@ -7,7 +7,7 @@ from torch.nn import functional
 from sfumato import SfumatoError
 from sfumato.gradients import outputs_alone
 from sfumato.models import create, is_prior, trunk_of
-from sfumato.models.networks.dictionary import FEATURE_NORM, NORM_BESIDE, SMALLEST, Dictionary, responses
+from sfumato.models.networks.dictionary import FEATURE_NORM, NORM_WITH_WAVELETS, SMALLEST, Dictionary, responses
 from sfumato.models.networks.scattering import Scattering
 from sfumato.models.priors.atoms import EVENNESS, WIDTH
 from sfumato.models.priors.stored import prior_for
@@ -114,11 +114,11 @@ def test_wavelets_stand_beside_the_dictionary_with_their_share_of_the_length(cha
     both = create("dictionary,wavelets=0.75", classes=2, channels=channels, size=size)
     some, alone = images(channels, size), model(channels, size)
     found, width = both.features(some), alone.head.in_features
-    torch.testing.assert_close(found[:, :width], alone.features(some) * (0.5 * NORM_BESIDE / FEATURE_NORM))
+    torch.testing.assert_close(found[:, :width], alone.features(some) * (0.5 * NORM_WITH_WAVELETS / FEATURE_NORM))
     waves = Scattering(classes=2, channels=channels, size=(size, size))
     expected = waves.features(some) + (waves.features(some.flip(3)) if channels == 3 else 0)
-    torch.testing.assert_close(found[:, width:], functional.normalize(expected) * NORM_BESIDE * 0.75**0.5)
-    torch.testing.assert_close(found.norm(dim=1), torch.full((3,), NORM_BESIDE))
+    torch.testing.assert_close(found[:, width:], functional.normalize(expected) * NORM_WITH_WAVELETS * 0.75**0.5)
+    torch.testing.assert_close(found.norm(dim=1), torch.full((3,), NORM_WITH_WAVELETS))
     assert both.head.in_features == found.shape[1]
 
 

@@ -136,10 +136,10 @@ def test_other_models_are_refused(name, match):
 
 
 def test_a_model_of_texts_is_refused_for_images():
-    with pytest.raises(SfumatoError, match="is for texts, and these are images"):
+    with pytest.raises(SfumatoError, match="is for texts, but these are images"):
         create("bilstm,norm=layer", classes=3, channels=1, size=8)
 
 
 def test_weights_of_timm_are_refused():
-    with pytest.raises(SfumatoError, match="no model of texts"):
+    with pytest.raises(SfumatoError, match="no models of texts"):
         create_for_texts("bag", classes=3, vocabulary=9, length=5, pretrained="timm")

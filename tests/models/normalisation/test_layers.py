@@ -122,7 +122,7 @@ def test_the_classifier_is_left_as_it_is():
         ("lenet5,norm=batch", "public-batch", False, "public-batch takes public examples; give public_data"),
         ("lenet5,norm=batch", "group", True, "group takes no public examples; leave out public_data"),
         ("lenet5", "group", False, "has no normalisation layer.*such as lenet5,norm=batch"),
-        ("timm:resnet10t", "public-batch-joint", True, "runs all public examples for each private one"),
+        ("timm:resnet10t", "public-batch-joint", True, "runs all public examples for each private example"),
     ],
 )
 def test_what_cannot_be_is_refused(spelling, kind, given, words):

@@ -278,7 +278,7 @@ def test_a_layer_that_is_run_twice_is_refused():
         def forward(self, x: Tensor) -> Tensor:
             return self.norm(self.norm(x))
 
-    with pytest.raises(SfumatoError, match=r"'norm' is run 2 times in a pass.*such as group"):
+    with pytest.raises(SfumatoError, match=r"'norm' runs 2 times per pass.*such as group"):
         normalised(Twice(), "public-batch", torch.randn(3, 2, 4, 4))
 
 

@@ -110,12 +110,12 @@ def test_file_of_another_kind_is_refused(tmp_path):
 
 
 def test_the_word_timm_needs_a_model_of_timm():
-    with pytest.raises(SfumatoError, match="needs a model of timm, got model 'cnn'"):
+    with pytest.raises(SfumatoError, match="needs a timm model, got model 'cnn'"):
         model_of(5, pretrained="timm")
 
 
 def test_timm_model_without_weights_is_refused():
-    with pytest.raises(SfumatoError, match="cannot be made"):
+    with pytest.raises(SfumatoError, match="cannot be created"):
         model_of(5, "timm:test_resnet.no_such_tag", pretrained="timm")
 
 

@@ -154,7 +154,7 @@ def test_shares_are_those_of_the_table():
         ("best", "operating_point must be one of shares, balanced, none"),
         ("pneumonia=2", "operating_point of 'pneumonia' must lie strictly between 0 and 1"),
         ("pneumona=0.9", "did you mean pneumonia"),
-        ("pneumonia=much", "operating_point 'pneumonia=much' is no class with its share"),
+        ("pneumonia=much", "operating_point 'pneumonia=much' is not NAME=SHARE"),
     ],
 )
 def test_a_rule_that_is_none_is_refused(rule, words):

@@ -136,7 +136,7 @@ FAULTS = {
         "all parameters together: the largest of 740,400 values is 4.00",
     ),
     "noise of two steps in a row": (at_step(lambda step: step // 2), "of two steps in a row has a correlation of 1.00"),
-    "noise that comes again after a hundred steps": (at_step(lambda step: step % 100), "comes again in another"),
+    "noise that comes again after a hundred steps": (at_step(lambda step: step % 100), "repeats in another"),
     "noise of two runs": ((RunKey, "generator", one_for_all), "of the same step of two runs has a correlation of 1.00"),
     "noise of two parameters": (
         (RunKey, "generator", lambda key, stream, step, name="": GENERATOR(key, stream, step)),

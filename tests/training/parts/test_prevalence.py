@@ -262,7 +262,7 @@ def test_an_old_model_file_still_loads(finished, tmp_path):
         ({"operating_point": "best"}, "operating_point must be one of shares"),
         ({"operating_point": "cat=0.9"}, "operating_point must be one of normal, pneumonia; got 'cat'"),
         ({"prevalence": USED}, "the classes' shares in the training data are not declared"),
-        ({"prevalence": {"cat": 0.5, "normal": 0.5}, "training_prevalence": TRAINED}, "'cat', which is no class"),
+        ({"prevalence": {"cat": 0.5, "normal": 0.5}, "training_prevalence": TRAINED}, "'cat', which is not a class"),
         ({"training_prevalence": ["normal=0.2"]}, "sum to 0.2, not to 1"),
     ],
 )

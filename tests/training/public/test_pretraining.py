@@ -402,8 +402,8 @@ def test_weights_that_are_not_there_are_refused(pretrained, spots, plan, tmp_pat
     for given, words in [
         ({"pretrained": str(copied)}, "pretrained_weights is last, and .* holds no file of such weights"),
         ({"pretrained": str(copied / "model.safetensors")}, "is no run directory"),
-        ({"pretrained": "timm"}, "pretrained_weights is last, and pretrained is timm"),
-        ({}, "pretrained_weights is last, and pretrained is not given"),
+        ({"pretrained": "timm"}, "pretrained_weights is last, but pretrained is timm"),
+        ({}, "pretrained_weights is last, but pretrained is not given"),
     ]:
         with pytest.raises(SfumatoError, match=words):
             train("cnn", spots, plan, directory=tmp_path / "a", pretrained_weights="last", learning_rate=0.1, **given)

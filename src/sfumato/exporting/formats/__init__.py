@@ -1,1 +1,1 @@
-"""The forms that a model is exported in, one file each."""
+"""Export formats, one file each."""

@@ -1,4 +1,4 @@
-"""ONNX: model.onnx, which onnxruntime and many others open."""
+"""ONNX: model.onnx, for onnxruntime and others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE = "model.onnx"
 LIBRARY = "onnx"
 NEEDS = ("onnx", "onnxscript", "onnxruntime")
 ABOUT = "sfumato"
-"""The key of its metadata that holds what preprocessing.json beside it holds."""
+"""Metadata key for the contents of preprocessing.json."""
 USE = """```python
 import onnxruntime
 
@@ -28,34 +28,34 @@ session = onnxruntime.InferenceSession("model.onnx")
 
 
 def write(served: Served, folder: Path, about: Mapping[str, Any]) -> None:
-    """Write the file into a folder, without a word of where it was made."""
-    made: Any = torch.onnx.export(
+    """Writes the file, without traces of the machine that exported it."""
+    exported: Any = torch.onnx.export(
         program(served),
-        (served.made_up(2),),
+        (served.synthetic(2),),
         input_names=[RECORDS],
         output_names=[served.output],
         dynamic_shapes={RECORDS: {0: Dim("n", min=1)}},
         dynamo=True,
         verbose=False,
     )
-    for graph in (made.model.graph, *made.model.functions.values()):
+    for graph in (exported.model.graph, *exported.model.functions.values()):
         nodes = list(graph.all_nodes())
         values = [*graph.inputs, *(value for node in nodes for value in node.outputs)]
         for one in (graph, *nodes, *values, *getattr(graph, "initializers", {}).values()):
             one.metadata_props.clear()
             one.doc_string = None
-    made.model.metadata_props.clear()
-    made.model.metadata_props[ABOUT] = json.dumps(about, ensure_ascii=False)
-    made.save(folder / FILE)
+    exported.model.metadata_props.clear()
+    exported.model.metadata_props[ABOUT] = json.dumps(about, ensure_ascii=False)
+    exported.save(folder / FILE)
 
 
 def used(served: Served) -> dict[str, Any]:
-    """What the lines of code in the card are filled in with: nothing of its own."""
+    """Values for the placeholders in `USE`: none of this format."""
     return {}
 
 
 def opened(folder: Path, served: Served) -> Callable[[Tensor], Tensor]:
-    """The file as a function of records, opened as anybody would."""
+    """Opens the file as any user would, as a function of records."""
     import onnxruntime  # pyright: ignore[reportMissingImports]
 
     session = onnxruntime.InferenceSession(str(folder / FILE), providers=["CPUExecutionProvider"])

@@ -1,4 +1,4 @@
-"""A folder as the Hugging Face hub holds timm's models: config.json and model.safetensors."""
+"""timm: config.json and model.safetensors, in the layout of timm models on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -37,25 +37,26 @@ pixels = torch.from_numpy(records).permute(0, 3, 1, 2).float()
 
 
 def write(served: Served, folder: Path, about: Mapping[str, Any]) -> None:
-    """Write the two files into a folder.
+    """Writes the two files.
 
-    Of a linear layer on the features of a backbone (`features:`) the two are put together again.
+    A linear layer on the features of a backbone (`features:`) is joined with the backbone.
 
-    Errors: `SfumatoError` for a network that is not built by timm alone.
+    Raises:
+        SfumatoError: the network is not a timm network.
     """
     loaded, transform = served.loaded, served.loaded.transform
     spelling, module = _network(served, str(about["model"]), str(about["to"]))
     if not isinstance(transform, Transform):
-        raise SfumatoError(f"model {spelling!r} takes no images", ELSEWHERE)
+        raise SfumatoError(f"model {spelling!r} does not take images", ELSEWHERE)
     name, options = parse(spelling)
-    options = {key: value for key, value in options.items() if key != "skipinit"}  # where gains start, no more
+    options = {key: value for key, value in options.items() if key != "skipinit"}  # affects only the initial gains
     module = folded(served, module, getattr(module, "get_classifier", lambda: None)())
     weights = {key: value.detach().contiguous().clone() for key, value in module.state_dict().items()}
     outputs = loaded.embedding or len(loaded.classes)
     arguments = _arguments(name.removeprefix(zoo.PREFIX), options, weights, transform, outputs)
     if arguments is None:
         raise SfumatoError(
-            f"model {spelling!r} has layers that timm's does not have (such as statistics of public data)", ELSEWHERE
+            f"model {spelling!r} has layers that timm's lacks (such as statistics of public data)", ELSEWHERE
         )
     side = transform.resolution or transform.enlarged or transform.size
     config = {
@@ -83,7 +84,7 @@ def write(served: Served, folder: Path, about: Mapping[str, Any]) -> None:
 
 
 def opened(folder: Path, served: Served) -> Callable[[Tensor], Tensor]:
-    """The folder as a function of records: timm's own network between the run's preparation and reading."""
+    """Opens the folder as a function of records: timm's network with the run's input transform and scores."""
     import timm
 
     model: nn.Module = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
@@ -100,7 +101,7 @@ def opened(folder: Path, served: Served) -> Callable[[Tensor], Tensor]:
 
 
 def used(served: Served) -> dict[str, Any]:
-    """What the lines of code in the card are filled in with."""
+    """Values for the placeholders in `USE`."""
     transform = served.loaded.transform
     assert isinstance(transform, Transform)
     return {
@@ -112,7 +113,7 @@ def used(served: Served) -> dict[str, Any]:
 
 
 def _cut(transform: Transform) -> str:
-    """Lines of code that enlarge images and cut their middle out, as `Transform.cut_out` does."""
+    """Code that resizes and center-crops images, as `Transform.cut_out` does."""
     lines, side = "", transform.enlarged or transform.size
     if side != transform.size:
         lines += (
@@ -128,28 +129,26 @@ def _cut(transform: Transform) -> str:
 
 
 def _network(served: Served, spelling: str, to: str) -> tuple[str, nn.Module]:
-    """The spelling and a copy of timm's network that holds the run's weights."""
+    """The spec of timm's network, and a copy of the network with the run's weights."""
     module = served.module
     if isinstance(module, Ensemble):
-        raise SfumatoError("an ensemble is several networks, and timm's folders hold one", ELSEWHERE)
+        raise SfumatoError("an ensemble has several networks, but a timm folder holds one", ELSEWHERE)
     if isinstance(module, OnBackbone) and module.backbone.architecture.name.startswith(zoo.PREFIX):
         if module.norm or module.hidden is not None:
             raise SfumatoError(
-                f"model {spelling!r} does more on its backbone's features than the one linear layer of timm's networks",
-                "export it --to onnx, which takes any model, or train `--model head`",
+                f"model {spelling!r} has more than the single linear layer of a timm network on its backbone",
+                "use --to onnx, which supports any model, or train `--model head`",
             )
-        return module.backbone.architecture.name, _put_together(module)
+        return module.backbone.architecture.name, _joined(module)
     if not spelling.startswith(zoo.PREFIX):
         libraries = "timm" if to == "timm" else "timm or transformers"
-        raise SfumatoError(
-            f"model {spelling!r} is not built by {libraries}, whose folders hold their models", ELSEWHERE
-        )
+        raise SfumatoError(f"model {spelling!r} is not a model of {libraries}", ELSEWHERE)
     return spelling, copy.deepcopy(module)
 
 
 @torch.no_grad()
-def _put_together(module: OnBackbone) -> nn.Module:
-    """The backbone with the head in its classifier's place."""
+def _joined(module: OnBackbone) -> nn.Module:
+    """The backbone with the head as its classifier."""
     network: Any = copy.deepcopy(module.backbone.network)
     with torch.random.fork_rng(devices=[]):
         network.reset_classifier(module.head.out_features)
@@ -164,17 +163,17 @@ def _put_together(module: OnBackbone) -> nn.Module:
 def _arguments(
     name: str, options: Mapping[str, Any], weights: Mapping[str, Tensor], transform: Transform, outputs: int
 ) -> dict[str, Any] | None:
-    """The arguments by which timm builds a network of these weights; None where it builds another."""
+    """The arguments with which timm builds a network of these weight shapes; None if there are none."""
     import timm
 
     side = transform.resolution or transform.enlarged or transform.size
     shapes = {key: value.shape for key, value in weights.items()}
-    for sized in ({"img_size": side}, {}):
-        arguments = {"in_chans": transform.channels, **options, **sized}
+    for size_option in ({"img_size": side}, {}):
+        arguments = {"in_chans": transform.channels, **options, **size_option}
         try:
             with torch.device("meta"):
                 built = timm.create_model(name, num_classes=outputs, **arguments)
-        except TypeError:  # a network that takes any size has no such argument
+        except TypeError:  # networks for any image size have no `img_size`
             continue
         if {key: value.shape for key, value in built.state_dict().items()} == shapes:
             return arguments

@@ -1,4 +1,4 @@
-"""torch.export: model.pt2, which `torch.export.load` of plain torch opens."""
+"""torch.export: model.pt2, for `torch.export.load`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ FILE = "model.pt2"
 LIBRARY = "pytorch"
 NEEDS: tuple[str, ...] = ()
 ABOUT = "sfumato.json"
-"""The file within it that holds what preprocessing.json beside it holds."""
+"""File within the archive for the contents of preprocessing.json."""
 _TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "torch_fn", "custom")
-"""What a graph's nodes say of the code that they come from, with paths of the machine that it ran on."""
+"""Metadata of a graph's nodes about their source code, with paths of the exporting machine."""
 USE = """```python
 import torch
 
@@ -29,27 +29,27 @@ model = torch.export.load("model.pt2").module()
 
 
 def program(served: Served) -> ExportedProgram:
-    """The graph, for any number of records, without a word of where it was made."""
-    example = served.made_up(2)
+    """The graph, for any number of records, without traces of the machine that exported it."""
+    example = served.synthetic(2)
     with torch.no_grad():
-        found = torch.export.export(served, (example,), dynamic_shapes={RECORDS: {0: Dim("n", min=1)}}, strict=False)
-    for module in found.graph_module.modules():
+        exported = torch.export.export(served, (example,), dynamic_shapes={RECORDS: {0: Dim("n", min=1)}}, strict=False)
+    for module in exported.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             for name in _TRACES:
                 node.meta.pop(name, None)
-    return found
+    return exported
 
 
 def write(served: Served, folder: Path, about: Mapping[str, Any]) -> None:
-    """Write the file into a folder."""
+    """Writes the file."""
     torch.export.save(program(served), folder / FILE, extra_files={ABOUT: json.dumps(about, ensure_ascii=False)})
 
 
 def used(served: Served) -> dict[str, Any]:
-    """What the lines of code in the card are filled in with: nothing of its own."""
+    """Values for the placeholders in `USE`: none of this format."""
     return {}
 
 
 def opened(folder: Path, served: Served) -> Callable[[Tensor], Tensor]:
-    """The file as a function of records, opened as anybody would."""
+    """Opens the file as any user would, as a function of records."""
     return torch.export.load(folder / FILE).module()

@@ -1,4 +1,4 @@
-"""A folder as Hugging Face's transformers reads it: config.json, model.safetensors and preprocessor_config.json."""
+"""Hugging Face transformers: config.json, model.safetensors and preprocessor_config.json."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ inputs = processor(images=list(records), input_data_format="channels_last", retu
 
 
 def pretrained(module: nn.Module) -> nn.Module | None:
-    """The model of transformers, or of peft around one, that a module is or holds all its weights in; None for none."""
+    """The transformers (or peft) model that contains all weights of a module; None if there is none."""
     for inner in module.modules():
         if len(list(inner.parameters())) < len(list(module.parameters())):
             return None
@@ -41,9 +41,10 @@ def pretrained(module: nn.Module) -> nn.Module | None:
 
 
 def write(served: Served, folder: Path, about: Mapping[str, Any]) -> None:
-    """Write the files into a folder; adapters of peft are merged into the weights.
+    """Writes the files. Adapters of peft are merged into the weights.
 
-    Errors: `SfumatoError` for a model that does not classify images.
+    Raises:
+        SfumatoError: the model is not an image classifier.
     """
     loaded, transform = served.loaded, served.loaded.transform
     model: Any = copy.deepcopy(pretrained(served.module))
@@ -51,26 +52,26 @@ def write(served: Served, folder: Path, about: Mapping[str, Any]) -> None:
         model = model.merge_and_unload()
     classifies = loaded.embedding is None and "ForImageClassification" in type(model).__name__
     if not classifies or not isinstance(transform, Transform):
-        raise SfumatoError(f"model {about['model']!r} is no classifier of images of transformers", ELSEWHERE)
+        raise SfumatoError(f"model {about['model']!r} is not a transformers image classifier", ELSEWHERE)
     classes = list(loaded.classes)
     linear = [one for one in model.modules() if isinstance(one, nn.Linear) and one.out_features == len(classes)]
     folded(served, model, linear[-1] if linear else None)
     model.config.id2label = dict(enumerate(classes))
     model.config.label2id = {name: label for label, name in enumerate(classes)}
-    kind = "single_label" if loaded.loss == "softmax" else "multi_label"  # which is how a pipeline reads logits
+    kind = "single_label" if loaded.loss == "softmax" else "multi_label"  # decides how a pipeline reads logits
     model.config.problem_type = f"{kind}_classification"
     model.config.sfumato = dict(about)
-    model.config.name_or_path = ""  # where the weights came from may be a path of this machine
+    model.config.name_or_path = ""  # may be a path of this machine
     model.save_pretrained(folder)
     (folder / PROCESSOR).write_text(json.dumps(processor(transform), indent=2) + "\n", "utf-8")
 
 
 def processor(transform: Transform) -> dict[str, Any]:
-    """What AutoImageProcessor reads: the shorter side resized, the middle cut out, pixels scaled."""
+    """The configuration of AutoImageProcessor: resize the shorter side, center-crop, scale pixels."""
     side = transform.enlarged or transform.size
     resolution = transform.resolution or side
     return {
-        "image_processor_type": "BitImageProcessor",  # resizes, cuts and scales, for whatever model
+        "image_processor_type": "BitImageProcessor",  # resizes, crops and scales, for any model
         "do_convert_rgb": transform.channels == 3,
         "do_resize": True,
         "size": {"shortest_edge": side},
@@ -86,9 +87,9 @@ def processor(transform: Transform) -> dict[str, Any]:
 
 
 def opened(folder: Path, served: Served) -> Callable[[Tensor], Tensor]:
-    """The folder as a function of records, opened as anybody would.
+    """Opens the folder as any user would, as a function of records.
 
-    Where images are enlarged, the run's own preparation takes the processor's place, which rounds to whole levels.
+    If images are enlarged, the run's transform replaces the processor, which rounds to integer levels.
     """
     from transformers import (  # pyright: ignore[reportMissingImports]
         AutoImageProcessor,
@@ -103,8 +104,8 @@ def opened(folder: Path, served: Served) -> Callable[[Tensor], Tensor]:
     @torch.no_grad()
     def answer(records: Tensor) -> Tensor:
         if transform.enlarged in (None, transform.size):
-            given = {"input_data_format": "channels_last", "return_tensors": "pt"}
-            inputs = prepare(images=list(records.numpy()), **given)["pixel_values"]
+            options = {"input_data_format": "channels_last", "return_tensors": "pt"}
+            inputs = prepare(images=list(records.numpy()), **options)["pixel_values"]
         else:
             inputs = transform(records)
         logits = model(inputs).logits
@@ -114,5 +115,5 @@ def opened(folder: Path, served: Served) -> Callable[[Tensor], Tensor]:
 
 
 def used(served: Served) -> dict[str, Any]:
-    """What the lines of code in the card are filled in with."""
+    """Values for the placeholders in `USE`."""
     return {"read": read(served)}

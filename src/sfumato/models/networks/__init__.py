@@ -1,1 +1,1 @@
-"""Networks, one file for each family."""
+"""Networks, one file per family."""

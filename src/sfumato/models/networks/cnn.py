@@ -1,4 +1,4 @@
-"""The smallest models of images: a convolutional network with group norm, and a linear model as a baseline."""
+"""The smallest image models: a convolutional network with group norm, and a linear baseline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sfumato.models.weights.pretrained import zero_classifier
 
 
 class SmallCNN(nn.Module):
-    """Convolutions with group norm and ReLU, pooled to 4 x 4 positions, and a linear head that starts at zero.
+    """Convolutions with group norm and ReLU, pooling to 4 x 4 positions, and a linear head initialised to zero.
 
     Args:
         classes: number of classes.
@@ -28,7 +28,7 @@ class SmallCNN(nn.Module):
         zero_classifier(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Float images (N, C, H, W) to logits (N, classes)."""
+        """Maps float images (N, C, H, W) to logits (N, classes)."""
         features = F.relu(self.norm1(self.conv1(images)))
         features = F.max_pool2d(features, 2)
         features = F.relu(self.norm2(self.conv2(features)))
@@ -36,7 +36,7 @@ class SmallCNN(nn.Module):
 
 
 class Linear(nn.Module):
-    """One linear layer on all C * H * W pixels, starting at zero.
+    """One linear layer on all C * H * W pixels, initialised to zero.
 
     Args:
         classes: number of classes.
@@ -50,5 +50,5 @@ class Linear(nn.Module):
         zero_classifier(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Float images (N, C, H, W) to logits (N, classes)."""
+        """Maps float images (N, C, H, W) to logits (N, classes)."""
         return self.head(images.flatten(1))

@@ -1,9 +1,9 @@
-"""Fixed features from a dictionary of patches that was learnt on synthetic images, and a linear head.
+"""Fixed features from a dictionary of patches learned on synthetic images, and a linear head.
 
-Patches of an image are compared with atoms (Coates, Ng and Lee 2011), at two scales; how strongly each atom answers is
-averaged over the quarters of the image, and whitened by what it is over synthetic images. Dictionary and whitening are
-public constants that no real image has gone into (`sfumato.models.priors`), so they are free of privacy cost, and the
-linear head trains well under noise, since no direction of its inputs is much weaker than another.
+Patches of an image are compared with atoms (Coates, Ng and Lee 2011) at two scales. The responses are averaged over the
+quarters of the image, and whitened with their statistics on synthetic images. Dictionary and whitening are public
+constants computed without real images (`sfumato.models.priors`), at no privacy cost. The linear head trains well under
+noise because no direction of its inputs is much weaker than the others.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from sfumato.models.priors.whitening import Whitening
 from sfumato.models.weights.pretrained import zero_classifier
 
 FEATURE_NORM = 2.0
-"""The Euclidean norm of a feature vector. At clipping norm 1 the surer half of the examples is not clipped."""
-NORM_BESIDE = scattering.FEATURE_NORM
-"""Where wavelets stand beside: at clipping norm 1 every example then counts alike, as those of drawings have to."""
-FAINTEST = NORM_BESIDE / 4
-"""Wavelet features of a smaller norm, as only images of almost one grey have them, are not brought to their length:
-those of one grey are rounding errors, of norm 2e-4. Of CIFAR-10's test images the least norm is 6.5."""
+"""The Euclidean norm of a feature vector. At clipping norm 1 the more confident half of the examples is not clipped."""
+NORM_WITH_WAVELETS = scattering.FEATURE_NORM
+"""The norm with wavelet features: at clipping norm 1 every example is clipped to the same norm, as drawings require."""
+FAINTEST = NORM_WITH_WAVELETS / 4
+"""Wavelet features of a smaller norm are not normalised. Only nearly uniform images have them: for a uniform image they
+are rounding errors, of norm 2e-4. The smallest norm among CIFAR-10's test images is 6.5."""
 SMALLEST = 16
-"""Pixels: the coarser scale has patches of twice their side."""
+"""Smallest side of an image in pixels. The patches of the coarser scale cover twice their side."""
 LARGEST_WORKING_SIDE = 40
 WORKING_SIDE = 32
 AT_ONCE = 8
-"""Images: of more of them the responses no longer lie near a processor, and their memory is fetched anew each time."""
+"""Images per chunk. The responses of larger chunks do not fit into the processor's cache."""
 
 
 class Dictionary(nn.Module):
-    """Whitened responses to atoms, brought to one length, and a linear head from zero.
+    """Whitened responses to atoms, normalised, and a linear head initialised to zero.
 
     Args:
-        prior: another dictionary than the stored one.
+        prior: a dictionary that replaces the stored one.
         classes: number of classes.
-        channels: colour channels C of the images. Colour images and their mirror images have the same features, the
-            mean over both; of grey ones, which may be letters, the features are the image's own.
-        size: height and width (H, W) of the images, at least `SMALLEST` pixels each. Those of more than
-            `LARGEST_WORKING_SIDE` are averaged down to `WORKING_SIDE`.
-        wavelets: the share of a feature vector's squared length that wavelet features have, beside the dictionary's;
-            None for the dictionary's alone.
+        channels: colour channels C of the images. The features of colour images are averaged over the image and its
+            mirror image. Those of grey images are not, because these may show letters.
+        size: height and width (H, W) of the images, at least `SMALLEST` pixels each. Images with a shorter side of more
+            than `LARGEST_WORKING_SIDE` pixels are averaged down to `WORKING_SIDE`.
+        wavelets: the wavelet features' share of the squared norm, in addition to the dictionary's features; None for
+            the dictionary alone.
 
     Raises:
-        SfumatoError: wavelets does not lie between 0 and 1, or no dictionary is for so many channels.
+        SfumatoError: wavelets does not lie between 0 and 1, or there is no dictionary for this number of channels.
     """
 
     center: Tensor
@@ -70,7 +70,7 @@ class Dictionary(nn.Module):
         super().__init__()
         self.share = 0.0 if wavelets is None else fraction("wavelets", wavelets)
         self.wavelets = scattering.Wavelets(channels=channels, size=size) if self.share else None
-        self.norm = NORM_BESIDE if self.share else FEATURE_NORM
+        self.norm = NORM_WITH_WAVELETS if self.share else FEATURE_NORM
         prior = prior_for(channels) if prior is None else prior
         self.mirrored = channels == 3
         self.working: tuple[int, int] | None = None
@@ -78,28 +78,28 @@ class Dictionary(nn.Module):
             height, width = (round(side * WORKING_SIDE / min(size)) for side in size)
             self.working = height, width
         self.images_at_once = AT_ONCE
-        for place, atoms in enumerate(prior.scales):
-            self.register_buffer(f"filters_{place}", atoms.filters)
-            self.register_buffer(f"offsets_{place}", atoms.offsets)
+        for scale, atoms in enumerate(prior.scales):
+            self.register_buffer(f"filters_{scale}", atoms.filters)
+            self.register_buffer(f"offsets_{scale}", atoms.offsets)
         self.count = len(prior.scales)
         for name, value in prior.whitening._asdict().items():
             self.register_buffer(name, value)
-        beside = 0 if self.wavelets is None else self.wavelets.count
-        self.head = nn.Linear(prior.whitening.scales.numel() + beside, classes)
+        wavelet_count = 0 if self.wavelets is None else self.wavelets.count
+        self.head = nn.Linear(prior.whitening.scales.numel() + wavelet_count, classes)
         zero_classifier(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Float images (N, C, H, W), from -1 to 1, to logits (N, classes)."""
+        """Maps float images (N, C, H, W), from -1 to 1, to logits (N, classes)."""
         return self.head(self.features(images))
 
     def features(self, images: Tensor) -> Tensor:
-        """Float images (N, C, H, W) to features (N, D), by public constants, of norm `FEATURE_NORM` or `NORM_BESIDE`.
+        """Maps float images (N, C, H, W) to features (N, D) of norm `FEATURE_NORM` or `NORM_WITH_WAVELETS`.
 
-        With wavelets, images of almost one grey have a smaller norm: the dictionary's part alone keeps its length.
+        With wavelets, nearly uniform images have a smaller norm: only the dictionary's part is then normalised.
 
-        **Guarantee.** Each image's features are a function of that image and of public constants alone.
+        **Guarantee.** Each image's features are a function of that image and of public constants only.
         """
-        if torch.compiler.is_exporting():  # a graph is for any number of images, and a loop over them is not
+        if torch.compiler.is_exporting():  # a loop over chunks would fix the number of images
             return self._features(images)
         return torch.cat([self._features(some) for some in images.split(AT_ONCE)])
 
@@ -110,48 +110,48 @@ class Dictionary(nn.Module):
         waves = self.wavelets.features(images)
         if self.mirrored:
             waves = (waves + self.wavelets.features(images.flip(3))) / 2
-        beside = F.normalize(waves, eps=FAINTEST) * math.sqrt(self.share)
-        return torch.cat([white * math.sqrt(1 - self.share), beside], 1) * self.norm
+        scaled = F.normalize(waves, eps=FAINTEST) * math.sqrt(self.share)
+        return torch.cat([white * math.sqrt(1 - self.share), scaled], 1) * self.norm
 
     def _white(self, images: Tensor) -> Tensor:
         if self.working is not None:
             images = F.adaptive_avg_pool2d(images, self.working)
         scales = []
-        for place in range(self.count):
-            filters, offsets = self.get_buffer(f"filters_{place}"), self.get_buffer(f"offsets_{place}")
+        for scale in range(self.count):
+            filters, offsets = self.get_buffer(f"filters_{scale}"), self.get_buffer(f"offsets_{scale}")
             scales.append(responses(images, filters, offsets, mirrored=self.mirrored))
             images = F.avg_pool2d(images, 2)
         return Whitening(self.center, self.deviation, self.vectors, self.scales)(torch.cat(scales, 1))
 
 
 def responses(images: Tensor, filters: Tensor, offsets: Tensor, *, mirrored: bool) -> Tensor:
-    """How strongly atoms answer in each quarter of the images: square roots of mean responses, (N, n, 4).
+    """Computes the responses of atoms in each quarter of the images: square roots of mean responses, (N, n, 4).
 
     Args:
         images: (N, C, H, W), from -1 to 1.
-        filters, offsets: as `Atoms` has them.
-        mirrored: whether means are over the image and its mirror image too.
+        filters, offsets: as in `Atoms`.
+        mirrored: whether to average over the image and its mirror image.
     """
     patches = F.pad(even(F.unfold(images, WIDTH).transpose(1, 2)), (0, 1), value=1.0)
     height, width = (side - WIDTH + 1 for side in images.shape[2:])
     pool = _quarters(height, width).to(images)
 
     def means(filters: Tensor) -> Tensor:
-        affine = torch.cat([filters, offsets.unsqueeze(0)])  # an offset of its own would be one more pass
+        affine = torch.cat([filters, offsets.unsqueeze(0)])  # a separate addition would need another pass
         return pool @ (patches @ affine).clamp_(min=0)
 
     mean = means(filters)
-    if mirrored:  # an atom's response to the mirror image is its mirror image's response to the image
+    if mirrored:  # an atom's response to the mirror image equals the mirrored atom's response to the image
         turned = filters.unflatten(0, (-1, WIDTH)).flip(1).flatten(0, 1)
         mean = (mean + means(turned)[:, [1, 0, 3, 2]]) / 2
     return mean.sqrt().transpose(1, 2)
 
 
 def _quarters(height: int, width: int) -> Tensor:
-    """(4, height * width), weights that average over each quarter; quarters of odd sides share their middle."""
+    """Weights (4, height * width) that average over each quarter. Quarters share the middle row or column."""
     halves = []
     for side in (height, width):
-        places, middle = torch.arange(side), -(-side // 2)
-        half = torch.stack([places < middle, places >= side - middle]).float()
+        positions, middle = torch.arange(side), -(-side // 2)
+        half = torch.stack([positions < middle, positions >= side - middle]).float()
         halves.append(half / middle)
     return torch.einsum("ih,jw->ijhw", *halves).reshape(4, -1)

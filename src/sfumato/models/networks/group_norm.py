@@ -1,7 +1,7 @@
-"""MobileNetV2 and ResNet-50 of timm's making with group norm in place of batch norm, which would couple examples.
+"""timm's MobileNetV2 and ResNet-50 with group norm in place of batch norm, which would couple examples.
 
-The groups are those of Xu et al. 2022 (arXiv 2211.10844): 2 for MobileNetV2 and 32 for ResNet-50. Weights of timm fit
-where theirs were trained with group norm too, as `resnet50_gn`'s were.
+The numbers of groups are those of Xu et al. 2022 (arXiv 2211.10844): 2 for MobileNetV2 and 32 for ResNet-50. timm's
+pre-trained weights can be loaded if they were trained with group norm, as for `resnet50_gn`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ MOBILENET_GROUPS, RESNET_GROUPS = 2, 32
 
 
 def mobilenet_v2(*, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
-    """MobileNetV2 (Sandler et al. 2018): 2,387,840 parameters with 128 outputs on coloured images.
+    """MobileNetV2 (Sandler et al. 2018): 2,387,840 parameters with 128 outputs on colour images.
 
     Args:
-        classes: number of outputs: classes, or the numbers of an embedding.
+        classes: number of outputs: classes, or embedding dimensions.
         channels: colour channels C.
         size: height and width (H, W) of the images.
     """
@@ -30,10 +30,9 @@ def mobilenet_v2(*, classes: int, channels: int, size: tuple[int, int]) -> nn.Mo
 
 
 def resnet_50(*, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
-    """ResNet-50 (He et al. 2016): 23,770,304 parameters with 128 outputs on coloured images.
+    """ResNet-50 (He et al. 2016): 23,770,304 parameters with 128 outputs on colour images.
 
-    Args:
-        as `mobilenet_v2`.
+    The arguments are those of `mobilenet_v2`.
     """
     from timm.layers.norm import GroupNorm
 

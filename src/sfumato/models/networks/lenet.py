@@ -1,6 +1,9 @@
-"""LeNet-300-100 and LeNet-5 (LeCun et al. 1998), the second with the bounded activations that suit private training
-(Papernot et al. 2021), the wider LeNet that federated learning trains on handwriting (McMahan et al. 2017, Xu et al.
-2022), and the network of TensorFlow's tutorial on CIFAR-10 in the form of Abadi et al. 2016 (arXiv 1607.00133)."""
+"""LeNets and the network of TensorFlow's CIFAR-10 tutorial.
+
+LeNet-300-100 and LeNet-5 are those of LeCun et al. 1998, the second with bounded activations, which suit private
+training (Papernot et al. 2021). The wider LeNet is used for handwriting in federated learning (McMahan et al. 2017, Xu
+et al. 2022). The tutorial network has the form of Abadi et al. 2016 (arXiv 1607.00133).
+"""
 
 from __future__ import annotations
 
@@ -19,17 +22,16 @@ ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
 
 
 class Layers(nn.Module):
-    """Convolutions, each with a pooling, then linear layers; all but the last with a normalisation and an activation.
+    """Convolutions with pooling, then linear layers. All layers but the last have a normalisation and an activation.
 
-    They are called conv1, conv2, ..., hidden1, hidden2, ..., head, and the normalisations norm1, norm2, ...,
-    norm_of_logits.
+    The submodules are conv1, conv2, ..., hidden1, hidden2, ..., head, and norm1, norm2, ..., norm_of_logits.
 
     Args:
-        convolutions: as they are to be run.
-        units: inputs of the first linear layer, and outputs of each.
-        norms: after which layers there are normalisations.
-        activation: after each of them.
-        pool: after each convolution.
+        convolutions: in the order of execution.
+        units: number of inputs of the first linear layer, and of outputs of each linear layer.
+        norms: the normalisations.
+        activation: applied after each normalisation.
+        pool: applied after each convolution.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class Layers(nn.Module):
         self.norm_of_logits = norms.of_logits(units[-1])
 
     def forward(self, images: Tensor) -> Tensor:
-        """Float images (N, C, H, W) to logits (N, classes)."""
+        """Maps float images (N, C, H, W) to logits (N, classes)."""
         features = images
         for number in range(1, self._convolutions + 1):
             features = self.pool(self._activated(f"conv{number}", number, features))  # type: ignore[misc]
@@ -85,10 +87,10 @@ class LeNet300100(Layers):
 class LeNet5(Layers):
     """Two convolutions of 5 x 5 with pooling, then three linear layers: 61,706 parameters on 28 x 28 grey images.
 
-    The activation is tanh: bounded activations keep per-example gradients small, so that less is lost to clipping
-    (Papernot et al. 2021, arXiv 2007.14191). The last layer starts at zero, so that the first steps are those of a
-    linear model on the features, whose gradients agree between examples; but not where its output is normalised, since
-    there is nothing to divide by at zero.
+    The default activation is tanh: bounded activations keep per-example gradients small, so that less is lost to
+    clipping (Papernot et al. 2021, arXiv 2007.14191). The last layer is initialised to zero, so the first steps are
+    those of a linear model on the features, whose gradients agree between examples. If the logits are normalised, it is
+    not, because a normalisation cannot scale zeros.
 
     Args:
         classes: number of classes.
@@ -109,7 +111,7 @@ class LeNet5(Layers):
         activation: str = "tanh",
     ):
         norms, act = Norms(norm, norm_last), ACTIVATIONS[one_of("activation", activation, ACTIVATIONS)]
-        # 28 x 28 images are padded to the 32 x 32 of the original network; larger ones need no frame.
+        # 28 x 28 images are padded to the 32 x 32 of the original network; larger images are not padded.
         padding = 2 if min(size) < 32 else 0
         height, width = (((side + 2 * padding - 4) // 2 - 4) // 2 for side in size)
         convolutions = nn.Conv2d(channels, 6, 5, padding=padding), nn.Conv2d(6, 16, 5)
@@ -122,10 +124,10 @@ class LeNet(Layers):
     """Two padded convolutions of 5 x 5 with 32 and 64 channels, ReLU and max-pooling, and one linear layer.
 
     With 128 outputs on 28 x 28 grey images it has 453,632 parameters, as the network of Xu et al. 2022 (arXiv
-    2211.10844) for EMNIST. Weights start from Glorot's uniform distribution, biases at zero.
+    2211.10844) for EMNIST. Weights are initialised with Glorot's uniform distribution, biases with zero.
 
     Args:
-        classes: number of outputs: classes, or the numbers of an embedding.
+        classes: number of outputs: classes, or embedding dimensions.
         channels: colour channels C.
         size: height and width (H, W) of the images.
     """
@@ -133,7 +135,7 @@ class LeNet(Layers):
     def __init__(self, *, classes: int, channels: int, size: tuple[int, int]):
         convolutions = nn.Conv2d(channels, 32, 5, padding=2), nn.Conv2d(32, 64, 5, padding=2)
         height, width = (-(-side // 4) for side in size)
-        # A last odd row or column is pooled by itself.
+        # An odd last row or column is pooled alone.
         pool = nn.MaxPool2d(2, ceil_mode=True)
         super().__init__(convolutions, (64 * height * width, classes), Norms("none"), pool=pool)
         for name, parameter in self.named_parameters():
@@ -143,9 +145,9 @@ class LeNet(Layers):
 class TFTutorial(Layers):
     """Two convolutions of 5 x 5 with 64 channels, ReLU and max-pooling, and two hidden layers of 384 units.
 
-    Of larger images the middle 24 x 24 pixels are cut out. Pooling over 2 x 2 gives the 12 x 12 x 64 and 6 x 6 x 64 of
-    Abadi et al. 2016, section 5, who have two layers of 384 units, where the tutorial has 384 and 192, and do not
-    mention its local response normalisation. 1,144,138 parameters on coloured images with ten classes.
+    Larger images are center-cropped to 24 x 24. Pooling over 2 x 2 gives the 12 x 12 x 64 and 6 x 6 x 64 of Abadi et
+    al. 2016, section 5. They have two layers of 384 units instead of the tutorial's 384 and 192, and do not mention its
+    local response normalisation. 1,144,138 parameters on colour images with ten classes.
 
     Args:
         classes: number of classes.
@@ -163,12 +165,12 @@ class TFTutorial(Layers):
         super().__init__(convolutions, units, Norms(norm, norm_last), pool=nn.MaxPool2d(2))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Float images (N, C, H, W) to logits (N, classes)."""
+        """Maps float images (N, C, H, W) to logits (N, classes)."""
         return super().forward(middle(images))
 
 
 def middle(images: Tensor) -> Tensor:
-    """The middle 24 x 24 of images (N, C, H, W); a side that is shorter stays whole.
+    """Center crop of images (N, C, H, W) to 24 x 24; a shorter side is kept.
 
     >>> middle(torch.zeros(1, 3, 32, 20)).shape
     torch.Size([1, 3, 24, 20])

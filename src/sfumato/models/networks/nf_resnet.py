@@ -1,4 +1,4 @@
-"""Normalizer-free ResNets (Brock et al. 2021, arXiv 2101.08692) in the manner of De et al. 2022, appendix C.1."""
+"""Normalizer-free ResNets (Brock et al. 2021, arXiv 2101.08692) as in De et al. 2022, appendix C.1."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ GAIN = "skipinit_gain"
 
 
 def create(depth: int, *, classes: int, channels: int, skipinit: float = 0.0) -> nn.Module:
-    """NF-ResNet of timm's making with a learned gain at the end of every residual branch, and no regulariser.
+    """timm's NF-ResNet with a learned gain at the end of every residual branch, and no regulariser.
 
-    Weights start from a Gaussian of variance 1 / fan_in, biases at zero (De et al. 2022, section 3.3).
+    Weights are initialised with a Gaussian of variance 1 / fan_in, biases with zero (De et al. 2022, section 3.3).
 
     Args:
         depth: 50, 101 or 200.
         classes: number of classes.
         channels: colour channels C of the images.
-        skipinit: where the gains start: 0 in Brock et al. 2021, 1 in De et al. 2022 from random initialisation.
+        skipinit: initial gain: 0 in Brock et al. 2021, 1 in De et al. 2022 when training from scratch.
     """
     import timm
 
@@ -43,9 +43,9 @@ def create(depth: int, *, classes: int, channels: int, skipinit: float = 0.0) ->
 
 
 def set_skipinit(model: nn.Module, value: float, *, name: str) -> None:
-    """Let every learned gain of a normalizer-free network start at this value."""
+    """Sets the initial value of every learned gain of a normalizer-free network."""
     gains = [parameter for path, parameter in model.named_parameters() if path.endswith(GAIN)]
     if not gains:
-        raise SfumatoError(f"model {name!r} has no gains to start at skipinit={value}", "leave that option out")
+        raise SfumatoError(f"model {name!r} has no gains to set to skipinit={value}", "leave that option out")
     for gain in gains:
         nn.init.constant_(gain, number("skipinit", value, remedy="give 0 or 1"))

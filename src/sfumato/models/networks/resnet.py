@@ -1,5 +1,4 @@
-"""ResNet-18 for small images (He et al. 2016), as Davody et al. 2020, table 1, have it: a stem of 3 x 3, no pooling
-before the blocks."""
+"""ResNet-18 for small images (He et al. 2016; Davody et al. 2020, table 1): a 3 x 3 stem without pooling."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ class Block(nn.Module):
 
     def __init__(self, channels: int, width: int, stride: int, norms: Norms, last: Norms):
         super().__init__()
-        bias = norms.kind == "none"  # else the normalisation has a shift of its own
+        bias = norms.kind == "none"  # a normalisation has a shift itself
         self.conv1 = nn.Conv2d(channels, width, 3, stride=stride, padding=1, bias=bias)
         self.norm1 = norms.after_convolution(width)
         self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=bias)
@@ -36,13 +35,13 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """A stem and four groups of two blocks: 11,173,962 parameters on coloured images with ten classes.
+    """A stem and four groups of two blocks: 11,173,962 parameters on colour images with ten classes.
 
     Args:
         classes: number of classes.
         channels: colour channels C.
-        size: height and width (H, W) of the images, which only make the network fail where they are too small.
-        norm, norm_last, mod: as `Norms`. With batch norm, as in the paper, private training refuses it.
+        size: height and width (H, W) of the images; not used, but the network fails on images that are too small.
+        norm, norm_last, mod: as for `Norms`. Private training refuses batch norm, the paper's choice.
     """
 
     def __init__(
@@ -70,6 +69,6 @@ class ResNet18(nn.Module):
         self.norm_of_logits = norms.of_logits(classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Float images (N, C, H, W) to logits (N, classes)."""
+        """Maps float images (N, C, H, W) to logits (N, classes)."""
         features = self.blocks(F.relu(self.norm(self.stem(images))))
         return self.norm_of_logits(self.head(features.mean((2, 3))))

@@ -1,8 +1,8 @@
 """Fixed wavelet features and a linear head: a two-layer scattering network (Bruna and Mallat 2013, arXiv 1203.1513).
 
-Under differential privacy, hand-made features with a linear classifier do better than networks trained from random
-initialization on small data sets, since noise grows with the number of trained parameters (Tramèr and Boneh 2021,
-arXiv 2011.11660). The filters are public constants: nothing is learnt before the head.
+On small data sets, handcrafted features with a linear classifier outperform networks trained from scratch under
+differential privacy, because noise grows with the number of trained parameters (Tramèr and Boneh 2021, arXiv
+2011.11660). The filters are public constants; only the head is trained.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from torch import Tensor, nn
 
 from sfumato.models.weights.pretrained import zero_classifier
 
-# From this side on a second layer of wavelets pays; below it, pooling twice would blur what tells the classes apart.
+# Smallest side for a second layer of wavelets. For smaller images, pooling twice would blur discriminative detail.
 _TWO_LAYERS_FROM = 16
-# Larger images are averaged down to about this side first, which keeps the number of features bounded.
+# Larger images are averaged down to about this side, to bound the number of features.
 _WORKING_SIDE = 32
 _ORIENTATIONS = 4
 _RADIUS = 2
-# What the Euclidean norm of a feature vector comes to, whatever the data set: one learning rate rule serves them all.
+# The Euclidean norm of a feature vector on any data set, so that one learning rate suits all of them.
 FEATURE_NORM = 12.5
 
 
 def morlet_filters(orientations: int, *, radius: int = _RADIUS, width: float = 0.8) -> Tensor:
-    """Morlet wavelets at the finest scale: plane waves under a Gaussian, with mean 0 and absolute sum 1.
+    """Morlet wavelets at the finest scale: plane waves with a Gaussian window, mean 0 and absolute sum 1.
 
     Args:
-        orientations: L, angles l * pi / L.
-        radius: the filters are squares of 2 * radius + 1 pixels.
+        orientations: L, the number of angles l * pi / L.
+        radius: filters have a side of 2 * radius + 1 pixels.
         width: standard deviation of the Gaussian across the wave, in pixels; the frequency is 3 pi / 4 per pixel.
 
     Returns:
@@ -54,7 +54,7 @@ def morlet_filters(orientations: int, *, radius: int = _RADIUS, width: float = 0
 
 
 class Wavelets(nn.Module):
-    """Pooled moduli of wavelet coefficients, each order normalised within its image.
+    """Pooled moduli of wavelet coefficients, normalised per image and order.
 
     Args:
         channels: colour channels C of the images.
@@ -73,16 +73,16 @@ class Wavelets(nn.Module):
             self.count = self.features(torch.zeros(1, channels, *size)).shape[1]
 
     def features(self, images: Tensor) -> Tensor:
-        """Float images (N, C, H, W) to features (N, D) of norm at most `FEATURE_NORM`; free of parameters.
+        """Maps float images (N, C, H, W) to features (N, D) of norm at most `FEATURE_NORM`, without parameters.
 
-        Each image's features depend on that image alone. The norm is close to the bound unless the contrast is faint.
+        Each image's features depend on that image only. The norm is close to the bound unless the contrast is low.
         """
-        # One group: mean 0 and variance 1 over all of an order, which keeps the contrast between its channels.
+        # One group per order: mean 0 and variance 1 over all of its channels preserve the contrast between them.
         normalised = torch.cat([F.group_norm(order, 1).flatten(1) for order in self._orders(images)], dim=1)
         return normalised * (FEATURE_NORM / math.sqrt(normalised.shape[1]))
 
     def _orders(self, images: Tensor) -> list[Tensor]:
-        """Images (N, C, H, W) to their pooled coefficients (N, C * L^o, H', W'), o of 0, 1 and 2 wavelets."""
+        """Maps images (N, C, H, W) to pooled coefficients (N, C * L^o, H', W') of orders o = 0, 1 and 2."""
         if self.shrink > 1:
             images = F.avg_pool2d(images, self.shrink)
         fine = self._modulus(images)
@@ -96,10 +96,10 @@ class Wavelets(nn.Module):
         ]
 
     def mirror_order(self) -> Tensor | None:
-        """Which feature of an image each feature of its mirror image is, int64 (D,).
+        """The permutation of features, int64 (D,), that maps an image's features to those of its mirror image.
 
-        The same map, or that of the mirrored orientation, at the mirrored place. None where an image's sides don't
-        divide into windows that lie alike from both ends, as a made-up image tells.
+        A feature maps to the mirrored orientation at the mirrored position. The permutation is checked on a synthetic
+        image. None if the pooling windows are not symmetric for this image size.
         """
         if self.filters.device.type != "cpu" or self.filters.dtype != torch.float32:
             return copy.deepcopy(self).to("cpu", torch.float32).mirror_order()
@@ -107,29 +107,29 @@ class Wavelets(nn.Module):
         image = torch.linspace(0, 9 * channels, channels * height * width).square().sin().reshape(1, *self.shape)
         with torch.no_grad():
             orders = [torch.arange(order[0].numel()).view(order.shape[1:]) for order in self._orders(image)]
-            seen, mirrored = self.features(image), self.features(image.flip(-1))
+            original, mirrored = self.features(image), self.features(image.flip(-1))
         turned = -torch.arange(_ORIENTATIONS) % _ORIENTATIONS
-        for number, places in enumerate(orders):
-            wavelets = round(math.log(len(places) // channels, _ORIENTATIONS))
-            by_angle = places.view(channels, *[_ORIENTATIONS] * wavelets, *places.shape[1:])
+        for number, indices in enumerate(orders):
+            wavelets = round(math.log(len(indices) // channels, _ORIENTATIONS))
+            by_angle = indices.view(channels, *[_ORIENTATIONS] * wavelets, *indices.shape[1:])
             for dim in range(1, by_angle.dim() - 2):
                 by_angle = by_angle.index_select(dim, turned)
             orders[number] = by_angle.flip(-1).flatten()
         starts = itertools.accumulate((len(order) for order in orders), initial=0)
-        order = torch.cat([places + start for places, start in zip(orders, starts, strict=False)])
-        return order if torch.allclose(seen[:, order], mirrored, rtol=0, atol=1e-4) else None
+        order = torch.cat([indices + start for indices, start in zip(orders, starts, strict=False)])
+        return order if torch.allclose(original[:, order], mirrored, rtol=0, atol=1e-4) else None
 
     def _modulus(self, maps: Tensor) -> Tensor:
-        """Maps (N, C, H, W) to the moduli of their wavelet coefficients (N, C * L, H, W)."""
+        """The moduli of the wavelet coefficients (N, C * L, H, W) of feature maps (N, C, H, W)."""
         count, channels, height, width = maps.shape
-        framed = F.pad(maps.reshape(count * channels, 1, height, width), (_RADIUS,) * 4, mode="reflect")
-        real, imaginary = F.conv2d(framed, self.filters).chunk(2, dim=1)
+        padded = F.pad(maps.reshape(count * channels, 1, height, width), (_RADIUS,) * 4, mode="reflect")
+        real, imaginary = F.conv2d(padded, self.filters).chunk(2, dim=1)
         moduli = torch.sqrt(real.square() + imaginary.square() + 1e-10)
         return moduli.reshape(count, channels * _ORIENTATIONS, height, width)
 
 
 class Scattering(Wavelets):
-    """Wavelet features and a linear head from zero.
+    """Wavelet features and a linear head initialised to zero.
 
     Args:
         classes: number of classes.
@@ -142,10 +142,10 @@ class Scattering(Wavelets):
         zero_classifier(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Float images (N, C, H, W) to logits (N, classes)."""
+        """Maps float images (N, C, H, W) to logits (N, classes)."""
         return self.head(self.features(images))
 
 
 def _pool(maps: Tensor, stride: int) -> Tensor:
-    """Means over overlapping windows, twice as wide as their stride: a low-pass filter, sampled."""
+    """Average pooling over overlapping windows, twice as wide as the stride: a sampled low-pass filter."""
     return F.avg_pool2d(maps, 2 * stride, stride, padding=stride // 2, count_include_pad=False)

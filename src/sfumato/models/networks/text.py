@@ -1,4 +1,4 @@
-"""Models of texts: rows of word numbers (N, T), 0 after the last word, to logits (N, classes)."""
+"""Text models, from token numbers (N, T), padded with 0, to logits (N, classes)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ NORMS = ("none", "layer")
 
 
 class Bag(nn.Module):
-    """The linear model of which words a text has: one weight for each word and class, starting at zero.
+    """A linear bag-of-words model: one weight per word and class, initialised to zero.
 
-    A text with n_w times the word w has the features sqrt(n_w), brought to one norm, so that a step's noise moves every
+    A text with n_w occurrences of word w has the features sqrt(n_w), normalised, so that a step's noise changes every
     logit by a known amount.
 
     Args:
         classes: number of classes.
-        vocabulary: V, the numbers that words have.
-        length: T; of no consequence.
+        vocabulary: V, the size of the vocabulary.
+        length: T; not used.
         norm: the L2 norm of every text's features.
     """
 
@@ -31,28 +31,29 @@ class Bag(nn.Module):
         nn.init.zeros_(self.head.weight)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Word numbers (N, T) to logits (N, classes)."""
-        counts = (tokens.unsqueeze(2) == tokens.unsqueeze(1)).sum(2)  # of each word, at each of its places
+        """Maps token numbers (N, T) to logits (N, classes)."""
+        counts = (tokens.unsqueeze(2) == tokens.unsqueeze(1)).sum(2)  # at each position, the count of its word
         words = tokens > 0
         squares = counts * words.sum(1, keepdim=True).clamp_min(1)
         return (self.head(tokens) * (self.norm * words / squares.sqrt()).unsqueeze(2)).sum(1)
 
 
 class BiLSTM(nn.Module):
-    """An embedding of words, one LSTM in each direction, and one linear layer on the mean of its outputs over words.
+    """A word embedding, an LSTM in each direction, and a linear layer on the mean of the outputs over words.
 
-    Davody et al. 2020 (arXiv 2006.10919), table 7: BiLSTM-DL, and with layer norm after each trainable layer
-    LN-BiLSTM-DL. Words start near each other (a standard deviation of 0.1), so that what is learnt soon outweighs it,
-    and the last layer at zero, but not where its output is normalised, since there is nothing to divide by at zero.
+    Davody et al. 2020 (arXiv 2006.10919), table 7: BiLSTM-DL, or LN-BiLSTM-DL with layer norm after each trainable
+    layer. Embeddings are initialised with a standard deviation of 0.1, so that training soon dominates the random
+    initialisation. The last layer is initialised to zero unless its output is normalised, because a normalisation
+    cannot scale zeros.
 
     Args:
         classes: number of classes.
-        vocabulary: V, the numbers that words have.
-        length: T; of no consequence.
-        embedding: numbers of each word.
-        hidden: of the states of each direction.
-        norm: "none", or "layer" for layer norm after the embedding and after the LSTM, word by word.
-        norm_last: with "layer", after the linear layer too.
+        vocabulary: V, the size of the vocabulary.
+        length: T; not used.
+        embedding: embedding dimension.
+        hidden: state size per direction.
+        norm: "none", or "layer" for layer norm after the embedding and after the LSTM, for each word.
+        norm_last: with "layer", whether the output of the linear layer is normalised too.
     """
 
     def __init__(
@@ -70,15 +71,15 @@ class BiLSTM(nn.Module):
         one_of("norm", norm, NORMS)
         embedding, hidden = positive_integer("embedding", embedding), positive_integer("hidden", hidden)
 
-        def normalisation(width: int, *, there: bool = True) -> nn.Module:
-            return nn.LayerNorm(width) if norm == "layer" and there else nn.Identity()
+        def normalisation(width: int, *, enabled: bool = True) -> nn.Module:
+            return nn.LayerNorm(width) if norm == "layer" and enabled else nn.Identity()
 
         self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=0)
         self.norm1 = normalisation(embedding)
         self.lstm = nn.LSTM(embedding, hidden, batch_first=True, bidirectional=True)
         self.norm2 = normalisation(2 * hidden)
         self.head = nn.Linear(2 * hidden, classes)
-        self.norm3 = normalisation(classes, there=bool(norm_last))
+        self.norm3 = normalisation(classes, enabled=bool(norm_last))
         with torch.no_grad():
             self.embedding.weight.mul_(0.1)
         if isinstance(self.norm3, nn.Identity):
@@ -86,7 +87,7 @@ class BiLSTM(nn.Module):
             nn.init.zeros_(self.head.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Word numbers (N, T) to logits (N, classes)."""
+        """Maps token numbers (N, T) to logits (N, classes)."""
         outputs, _ = self.lstm(self.norm1(self.embedding(tokens)))
         words = (tokens > 0).unsqueeze(2)
         mean = (self.norm2(outputs) * words).sum(1) / words.sum(1).clamp_min(1)

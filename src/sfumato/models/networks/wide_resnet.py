@@ -1,10 +1,10 @@
-"""The Wide-ResNets of De et al. 2022 for training from random initialization under differential privacy.
+"""The Wide-ResNets of De et al. 2022 for training from scratch under differential privacy.
 
-There are two: the one that appendix C.1 prints, and the one whose code they released (google-deepmind/jax_privacy,
-2022, `image_classification/models/cifar.py`), which their accuracies are of. Both have the pre-activation structure of
+There are two: the network of appendix C.1, and the network of their released code (google-deepmind/jax_privacy, 2022,
+`image_classification/models/cifar.py`), to which their accuracies refer. Both have the pre-activation structure of
 Zagoruyko and Komodakis 2016 (arXiv 1605.07146): three groups of (depth - 4) / 6 blocks with 16k, 32k and 64k channels,
-group norm of 16 groups in place of batch norm, every convolution with standardised weights, no dropout. Norm and
-standardisation can be left out, as in the paper's ablation (table 2).
+group norm with 16 groups in place of batch norm, weight standardisation in every convolution, no dropout. Norm and
+standardisation can be disabled, as in the paper's ablation (table 2).
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ from sfumato.models.networks.standardise import FanInConv2d, GainedWSConv2d, WSC
 GROUPS = 16
 NORMS = ("group", "none")
 FORMS = ("c1", "de2022")
-"""That of appendix C.1 and the released one."""
+"""The network of appendix C.1, and the released one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layers:
-    """What a network is built from: convolutions with weight standardisation or without, group norm or none, and which
-    of the two forms.
-    """
+    """The layers of a network: weight standardisation or not, group norm or none, and which of the two forms."""
 
     norm: str = "group"
     standardise: bool = True
@@ -35,9 +33,7 @@ class Layers:
     released: bool = False
 
     def convolution(self, channels: int, width: int, kernel: int, *, stride: int = 1) -> nn.Conv2d:
-        """A convolution that keeps the size, but for the stride. A released one of stride 2 leaves the padding of its
-        inputs to `padded`.
-        """
+        """A convolution that preserves the size up to the stride. In the released form `padded` pads for stride 2."""
         standardised = GainedWSConv2d if self.released else WSConv2d
         padding = 0 if self.released and stride > 1 else kernel // 2
         return (standardised if self.standardise else FanInConv2d)(
@@ -45,16 +41,17 @@ class Layers:
         )
 
     def normalisation(self, channels: int) -> nn.Module:
-        """Group norm, or nothing."""
+        """Group norm or identity."""
         return nn.GroupNorm(self.groups, channels) if self.norm == "group" else nn.Identity()
 
     def activated(self, norm: nn.Module, x: Tensor) -> Tensor:
-        """act(norm(x)), in the released form norm(act(x)): of the shape of x."""
+        """act(norm(x)), or norm(act(x)) in the released form. The shape is that of x."""
         return norm(F.relu(x)) if self.released else F.relu(norm(x))
 
     def padded(self, x: Tensor, stride: int) -> Tensor:
-        """What a 3 x 3 convolution is given: with stride 2 the "same" padding of the authors' library, which leaves out
-        the near side of an even length.
+        """Pads the input of a 3 x 3 convolution of stride 2 in the released form.
+
+        This is the "same" padding of the authors' library, which pads an even length only at the end.
         """
         if not self.released or stride == 1:
             return x
@@ -64,8 +61,8 @@ class Layers:
 class Block(nn.Module):
     """x + conv(act(norm(conv(act(norm(x)))))), with a 1 x 1 projection of act(norm(x)) where the shape changes.
 
-    In the released form every act(norm(x)) is norm(act(x)), and the first block of each group has a projection always,
-    which has a norm of its own. Input (N, C, H, W), output (N, D, H / stride, W / stride).
+    In the released form every act(norm(x)) is norm(act(x)), and the first block of each group always has a projection,
+    with a separate norm. Input (N, C, H, W), output (N, D, H / stride, W / stride).
     """
 
     def __init__(self, channels: int, width: int, stride: int, layers: Layers, *, first: bool):
@@ -82,28 +79,28 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) to (N, D, H / stride, W / stride)."""
         layers, inner = self.layers, self.layers.activated(self.norm1, x)
-        around = x
+        skip = x
         if self.projection is not None:
-            around = self.projection(inner if self.norm_around is None else layers.activated(self.norm_around, x))
+            skip = self.projection(inner if self.norm_around is None else layers.activated(self.norm_around, x))
         branch = self.conv1(layers.padded(inner, self.stride))
-        return around + self.conv2(layers.activated(self.norm2, branch))
+        return skip + self.conv2(layers.activated(self.norm2, branch))
 
 
 class WideResNet(nn.Module):
-    """Wide-ResNet of the given depth and width; images (N, C, H, W) to logits (N, classes).
+    """Wide-ResNet of the given depth and width, from images (N, C, H, W) to logits (N, classes).
 
     Args:
         depth: 6n + 4 for a whole n of at least 1: 10, 16, 22, 28, 40, ...
         width: factor k on the channels 16, 32, 64.
         classes: number of classes.
         channels: colour channels C of the images.
-        form: "c1" for the network that appendix C.1 of De et al. 2022 prints, "de2022" for the one that they released:
-            the norm behind the activation, a norm and an activation of its own before each projection, a projection
-            in the first block of every group, a learned gain for each output channel of a standardised convolution.
+        form: "c1" for the network of appendix C.1 of De et al. 2022, "de2022" for the released one: norm after the
+            activation, a separate norm and activation before each projection, a projection in the first block of every
+            group, and a learned gain per output channel of a standardised convolution.
         norm: "group" for group norm on the residual branch, "none" for no normalisation layers.
         standardise: whether convolutions standardise their weights.
-        groups: of group norm, a divisor of 16. With width 1 and the paper's 16, the first layers normalise each channel
-            by itself; 4 keeps as many channels in a group as 16 do with width 4.
+        groups: number of groups of group norm, a divisor of 16. With width 1 and the paper's 16 groups, the first
+            layers normalise each channel separately; 4 groups have as many channels each as 16 groups at width 4.
 
     Raises:
         SfumatoError: a depth that is not 6n + 4, a count below 1, an unknown form or norm, or groups that do not
@@ -126,7 +123,7 @@ class WideResNet(nn.Module):
         released = one_of("form", form, FORMS) == "de2022"
         one_of("norm", norm, NORMS)
         if not isinstance(standardise, bool):
-            raise SfumatoError(f"standardise must be True or False, got {standardise!r}", "give one of the two")
+            raise SfumatoError(f"standardise must be True or False, got {standardise!r}", "give True or False")
         if GROUPS % positive_integer("groups", groups):
             raise SfumatoError(f"groups must divide {GROUPS}, got {groups}", "give 1, 2, 4, 8 or 16")
         self.layers = layers = Layers(norm=norm, standardise=standardise, groups=groups, released=released)
@@ -151,6 +148,6 @@ class WideResNet(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Float images (N, C, H, W) to logits (N, classes)."""
+        """Maps float images (N, C, H, W) to logits (N, classes)."""
         features = self.layers.activated(self.norm, self.blocks(self.stem(images)))
         return self.head(features.mean((2, 3)))

@@ -1,4 +1,4 @@
-"""Models of timm, named `timm:NAME`."""
+"""timm models, named `timm:NAME`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sfumato.models.weights.pretrained import zero_classifier
 
 PREFIX = "timm:"
 _DECIDED = frozenset({"cache_dir", "checkpoint_path", "img_size", "in_chans", "num_classes", "weights"})
-"""Options that the program decides, beside all of `pretrained...`: a statement would not know of what they bring."""
+"""Options that users cannot set, like all `pretrained...` options: a statement would not cover what they bring."""
 
 
 def check(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse a name that timm does not have, and options that the program decides, before anything is built."""
+    """Refuses a name that timm does not have, and options that users cannot set, before the model is built."""
     import timm
 
     short = name.removeprefix(PREFIX)
@@ -33,15 +33,15 @@ def check(name: str, options: Mapping[str, Any]) -> None:
         listing = ", ".join(f"{option}={options[option]}" for option in refused)
         raise SfumatoError(
             f"model {name!r} cannot be given {listing}",
-            "give weights by `pretrained` (of a backbone by `weights`); classes, colours and size are the source's",
+            "give weights by `pretrained` (`weights` for a backbone); classes, channels and size come from the source",
         )
 
 
 def require(name: str) -> None:
-    """Refuse a model that is not timm's where its weights are to be timm's."""
+    """Refuses another model than timm's for timm's pre-trained weights."""
     if not name.startswith(PREFIX):
         raise SfumatoError(
-            f"pretrained 'timm' needs a model of timm, got model {name!r}",
+            f"pretrained 'timm' needs a timm model, got model {name!r}",
             "choose timm:NAME, or give the path of a safetensors file",
         )
 
@@ -55,20 +55,20 @@ def create(
     size: tuple[int, int] | None = None,
     downloaded: bool = False,
 ) -> nn.Module:
-    """The model `timm:NAME`; `size` is passed on where the model depends on it (as ViTs do).
+    """Creates the model `timm:NAME`. `size` is passed on if the model depends on it (as ViTs do).
 
-    Dropout and stochastic depth are off unless `options` ask for them (De et al. 2022, appendix C.1). The option
-    `skipinit` sets where the gains of a normalizer-free network start; all others go to `timm.create_model`, but for
-    those that bring weights, classes, colours or a size of their own, which are refused.
+    Dropout and stochastic depth are off unless enabled by `options` (De et al. 2022, appendix C.1). The option
+    `skipinit` sets the initial gains of a normalizer-free network. All other options go to `timm.create_model`; those
+    that set weights, classes, channels or a size are refused.
 
     Args:
-        classes: None for the classifier that the model's own weights have.
-        size: None for the model's own.
-        downloaded: with the weights that timm downloads; otherwise it is untrained.
+        classes: number of classes; None for the classifier of the downloaded weights.
+        size: height and width (H, W); None for the model's default.
+        downloaded: whether to load the weights that timm downloads; otherwise the model is untrained.
 
     Raises:
-        SfumatoError: timm has no such model, cannot build it for this size or fetch its weights, or is given an option
-            that is refused.
+        SfumatoError: timm has no such model, cannot build it for this size or fetch its weights, or an option is
+            refused.
     """
     import timm
 
@@ -83,7 +83,7 @@ def create(
         try:
             model = timm.create_model(short, **settings, **sized)
         except TypeError as error:
-            # A network that takes any size, as most convolutional ones do, has no such argument.
+            # Networks for any image size, such as most convolutional ones, have no `img_size`.
             if "img_size" not in str(error):
                 raise
             model = timm.create_model(short, **settings)
@@ -95,7 +95,7 @@ def create(
             else "choose another model, option or image size"
         )
         images = f" for {channels} x {size[0]} x {size[1]} images" if size else ""
-        raise SfumatoError(f"model {name!r} cannot be made{images}: {reason}", remedy) from error
+        raise SfumatoError(f"model {name!r} cannot be created{images}: {reason}", remedy) from error
     if skipinit is not None:
         set_skipinit(model, skipinit, name=name)
     return model
@@ -104,17 +104,20 @@ def create(
 def create_downloaded(
     name: str, options: Mapping[str, Any], *, classes: int, channels: int, size: tuple[int, int], head: str = "new"
 ) -> nn.Module:
-    """The model `timm:NAME` with the weights that timm downloads, and a classifier of zeros, or with `head`
-    "pretrained" its own.
+    """Creates the model `timm:NAME` with downloaded weights.
+
+    Args:
+        head: "new" for a classifier of zeros, "pretrained" for the stored one.
 
     Raises:
-        SfumatoError: `name` is no model of timm, it has no weights, they cannot be fetched, or have no such head.
+        SfumatoError: `name` is not a timm model, it has no weights, they cannot be fetched, or their head has another
+            number of classes.
     """
     require(name)
     model = create(name, options, classes=classes, channels=channels, size=size, downloaded=True)
-    known = getattr(model, "pretrained_cfg", {}).get("num_classes")
+    stored = getattr(model, "pretrained_cfg", {}).get("num_classes")
     if head == "new":
         zero_classifier(model)
-    elif known != classes:
-        raise SfumatoError(f"the weights of {name!r} have a head for {known} classes, not {classes}", "give head new")
+    elif stored != classes:
+        raise SfumatoError(f"the weights of {name!r} have a head for {stored} classes, not {classes}", "give head new")
     return model

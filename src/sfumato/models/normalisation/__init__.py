@@ -1,1 +1,1 @@
-"""Normalisation layers that keep examples apart."""
+"""Normalisation layers that do not mix examples."""

@@ -1,7 +1,7 @@
-"""`--normalisation`: the normalisation layers of any model, swapped for others that keep examples apart.
+"""`--normalisation`: replaces the normalisation layers of any model by layers that do not mix examples.
 
-Swapped are batch norm, group norm and instance norm, those of timm with an activation inside among them. A layer norm
-over features, as transformers have, is none of them and stays.
+Batch norm, group norm and instance norm are replaced, including timm's layers with a built-in activation. Layer norm
+over features, as in transformers, is kept.
 """
 
 from __future__ import annotations
@@ -23,37 +23,38 @@ from sfumato.models.normalisation.public_norms import JointNorm, OwnPublicNorm, 
 from sfumato.models.trial import evaluating
 
 JOINT = "public-batch-joint"
-"""It runs public examples once more for each private one."""
+"""Runs all public examples for each private example."""
 PUBLIC = ("public-batch", "public-batch-own", "public-batch-through", JOINT, "frozen-batch", "lsuv")
-"""Those that need public examples."""
+"""The kinds that need public examples."""
 KINDS = (*PUBLIC, "group", "layer", "instance", "weight-standardised", "none")
 MOST_JOINT = 1_000_000
-"""Parameters that a model may have whose public examples are run for each private one."""
+"""Largest number of parameters of a model for `JOINT`."""
 MOST_JACOBIAN = 1 << 26
-"""Numbers that the Jacobian of public moments by parameters may have: 256 MiB."""
+"""Largest number of entries of the Jacobian of the public moments: 256 MiB."""
 _STEPS_OF_LSUV = 10
 _CLOSE = 0.01
 
 
 def normalised(module: nn.Module, kind: str, examples: Tensor | None = None, *, at_once: bool = True) -> nn.Module:
-    """The module, changed in place, with normalisation of that kind; gains and shifts of swapped layers are kept.
+    """Replaces the normalisation layers of a module, in place. Gains and shifts of replaced layers are kept.
 
     Args:
         module: any model.
-        kind: "public-batch", batch norm by the moments of public examples; "public-batch-own" and "public-batch-joint",
-            by those of the example itself with them (`public_norms`); "public-batch-through", the first once more, with
-            the gradient through the moments; "frozen-batch", by the moments that public examples have at the initial
-            weights; "lsuv", no layers, and first weights scaled on public examples
-            (`unit_variance`); "group", "layer", "instance" as `norms.normalisation` makes them;
-            "weight-standardised", no layers, and standardised weights of convolutions; "none".
-        examples: M public examples as the model takes them, where `kind` is among `PUBLIC`.
-        at_once: whether moments are taken and first weights scaled; otherwise weights are about to be loaded.
+        kind: "public-batch", batch norm with the moments of public examples; "public-batch-own" and
+            "public-batch-joint", with the moments of the example and the public examples (`public_norms`);
+            "public-batch-through", as the first, with the gradient through the moments; "frozen-batch", with the
+            moments of public examples at the initial weights; "lsuv", no layers, and initial weights scaled on public
+            examples (`unit_variance`); "group", "layer", "instance" as in `norms.normalisation`;
+            "weight-standardised", no layers, and convolutions with weight standardisation; "none".
+        examples: M public examples, preprocessed for the model, if `kind` is in `PUBLIC`.
+        at_once: whether to compute moments and scale initial weights now; False if weights are loaded afterwards.
 
-    **Guarantee.** All kinds keep private examples apart: an example's output is a function of that example, of weights
-    and of public examples.
+    **Guarantee.** No kind mixes private examples: an example's output is a function of that example, of the weights and
+    of public examples.
 
-    Errors: `SfumatoError` for an unknown kind, a model without normalisation layers where some are needed, and examples
-    that are missing or not wanted.
+    Raises:
+        SfumatoError: an unknown kind, a model without normalisation layers to replace, missing examples, or examples
+            for a kind that takes none.
     """
     one_of("normalisation", kind, KINDS)
     if (examples is not None) != (kind in PUBLIC):
@@ -64,22 +65,22 @@ def normalised(module: nn.Module, kind: str, examples: Tensor | None = None, *, 
     size = sum(parameter.numel() for parameter in module.parameters())
     if kind == JOINT and size > MOST_JOINT:
         raise SfumatoError(
-            f"normalisation {kind} runs all public examples for each private one, and the model has {size:,} "
+            f"normalisation {kind} runs all public examples for each private example, but the model has {size:,} "
             f"parameters, more than {MOST_JOINT:,}",
             "give public-batch or public-batch-own, or a smaller model",
         )
     layers = {name: layer for name, layer in module.named_modules() if _channels(layer)}
     if not layers and kind not in ("lsuv", "weight-standardised", "none"):
         raise SfumatoError(
-            f"normalisation is {kind}, and the model has no normalisation layer to put it in the place of",
-            "choose a model that has some, such as lenet5,norm=batch",
+            f"normalisation is {kind}, but the model has no normalisation layer to replace",
+            "choose a model with normalisation layers, such as lenet5,norm=batch",
         )
     moments = 2 * sum(map(_channels, layers.values()))
     if kind == "public-batch-through" and moments * size > MOST_JACOBIAN:
         raise SfumatoError(
-            f"normalisation {kind} takes the Jacobian of {moments:,} moments by {size:,} parameters, which has more "
-            f"than {MOST_JACOBIAN:,} numbers",
-            "give public-batch, whose gradient takes moments as constants, or a smaller model",
+            f"normalisation {kind} needs the Jacobian of {moments:,} moments by {size:,} parameters, which has more "
+            f"than {MOST_JACOBIAN:,} entries",
+            "give public-batch, whose gradient treats the moments as constants, or a smaller model",
         )
     public = 0 if examples is None else len(examples)
     by_examples: dict[str, Callable[..., nn.Module]] = {
@@ -93,9 +94,9 @@ def normalised(module: nn.Module, kind: str, examples: Tensor | None = None, *, 
         if kind in by_examples:
             new = by_examples[kind](_channels(layer), eps=layer.eps)
         else:
-            own = kind if kind in NORMS else "none"
-            new = normalisation(own, _channels(layer), spatial=not isinstance(layer, nn.BatchNorm1d))
-        _put(module, name, _like(layer, new))
+            norm = kind if kind in NORMS else "none"
+            new = normalisation(norm, _channels(layer), spatial=not isinstance(layer, nn.BatchNorm1d))
+        _replace(module, name, _like(layer, new))
     if kind == "weight-standardised":
         _standardised(module)
     if examples is None:
@@ -115,28 +116,28 @@ def _channels(layer: nn.Module) -> int:
 
 
 def _like(layer: nn.Module, other: nn.Module) -> nn.Module:
-    """The other layer with this one's gain and shift, and with the activation that timm's have inside."""
+    """The other layer with this layer's gain and shift, followed by the built-in activation of timm's layers."""
     with torch.no_grad():
         for name in ("weight", "bias"):
-            mine, own = getattr(layer, name, None), getattr(other, name, None)
-            if mine is not None:
-                other.to(mine.device, mine.dtype)
-            if own is not None and mine is not None:
-                own.copy_(mine)
-            if own is not None:
-                own.requires_grad_(mine is not None and mine.requires_grad)
-    inside = [part for name in ("drop", "act") if isinstance(part := getattr(layer, name, None), nn.Module)]
-    inside = [part for part in inside if not isinstance(part, nn.Identity)]
-    return nn.Sequential(other, *inside) if inside else other
+            source, target = getattr(layer, name, None), getattr(other, name, None)
+            if source is not None:
+                other.to(source.device, source.dtype)
+            if target is not None and source is not None:
+                target.copy_(source)
+            if target is not None:
+                target.requires_grad_(source is not None and source.requires_grad)
+    built_in = [part for name in ("drop", "act") if isinstance(part := getattr(layer, name, None), nn.Module)]
+    built_in = [part for part in built_in if not isinstance(part, nn.Identity)]
+    return nn.Sequential(other, *built_in) if built_in else other
 
 
-def _put(module: nn.Module, name: str, layer: nn.Module) -> None:
+def _replace(module: nn.Module, name: str, layer: nn.Module) -> None:
     outer, _, last = name.rpartition(".")
     setattr(module.get_submodule(outer), last, layer)
 
 
 def _standardised(module: nn.Module) -> None:
-    """Every convolution with standardised weights in its place, with the same parameters."""
+    """Replaces every convolution by one with weight standardisation and the same parameters."""
     for name, layer in list(module.named_modules()):
         if type(layer) is nn.Conv2d:
             new = WSConv2d(
@@ -151,18 +152,18 @@ def _standardised(module: nn.Module) -> None:
                 padding_mode=layer.padding_mode,
             )
             new.weight, new.bias = layer.weight, layer.bias
-            _put(module, name, new)
+            _replace(module, name, new)
 
 
 def unit_variance(module: nn.Module, examples: Tensor) -> None:
-    """Layer-wise initialisation on public data (LSUV: Mishkin and Matas 2016, arXiv 1511.06422), in place.
+    """Layer-sequential unit-variance initialisation on public data (LSUV: Mishkin and Matas 2016, arXiv 1511.06422).
 
-    Each convolution and linear layer, in the order in which the model runs them, begins with orthonormal weights and is
-    divided by the standard deviation of its output on the public examples, until that is 1; biases begin at zero. The
-    last layer is left as it is: it is the classifier.
+    In the order of execution, each convolution and linear layer is initialised with orthonormal weights and zero
+    biases. Its weights are divided by the standard deviation of its output on the public examples until that is 1. The
+    last layer, the classifier, is not changed.
 
     Args:
-        examples: (M, ...), public.
+        examples: public examples (M, ...).
     """
     layers = _in_order(module, examples)[:-1]
     with torch.no_grad():
@@ -178,18 +179,18 @@ def unit_variance(module: nn.Module, examples: Tensor) -> None:
 
 
 def _in_order(module: nn.Module, examples: Tensor) -> list[nn.Conv2d | nn.Linear]:
-    layers, found = [layer for layer in module.modules() if isinstance(layer, (nn.Conv2d, nn.Linear))], {}
-    _hooked(module, layers, lambda layer, *_: found.setdefault(layer), examples)
-    return list(found)
+    layers, executed = [layer for layer in module.modules() if isinstance(layer, (nn.Conv2d, nn.Linear))], {}
+    _run_with_hook(module, layers, lambda layer, *_: executed.setdefault(layer), examples)
+    return list(executed)
 
 
 def _output(module: nn.Module, layer: nn.Module, examples: Tensor) -> Tensor:
-    found: list[Tensor] = []
-    _hooked(module, [layer], lambda _, __, output: found.append(output), examples)
-    return found[0]
+    outputs: list[Tensor] = []
+    _run_with_hook(module, [layer], lambda _, __, output: outputs.append(output), examples)
+    return outputs[0]
 
 
-def _hooked(module: nn.Module, layers: Sequence[nn.Module], hook: Callable[..., None], examples: Tensor) -> None:
+def _run_with_hook(module: nn.Module, layers: Sequence[nn.Module], hook: Callable[..., None], examples: Tensor) -> None:
     handles = [layer.register_forward_hook(hook) for layer in layers]
     try:
         with evaluating(module), torch.no_grad():

@@ -1,4 +1,4 @@
-"""The normalisation that a model's option `norm` puts after its layers."""
+"""Normalisation layers of a model, as set by its options `norm`, `norm_last` and `mod`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _GROUPS = (16, 8, 4, 2, 1)
 
 
 def normalisation(kind: str, channels: int, *, spatial: bool) -> nn.Module:
-    """One normalisation layer, whose gain starts at one and whose shift starts at zero.
+    """Creates a normalisation layer with gain one and shift zero.
 
     Args:
-        kind: "batch" over the examples of a batch, which couples them; "layer" over all units of the layer, of a
-            convolution all channels and positions (Davody et al. 2020, equation 3); "group" over each of as many equal
-            groups of channels as there can be of 16, 8, 4, 2 and 1; "instance" over each channel's positions; or
-            "none".
-        channels: of the layer's output.
-        spatial: whether that is (N, C, H, W), of a convolution, or (N, C). Units without positions are never normalised
-            one by one, which would leave nothing of them: "instance" is then "none", and a group has two at least.
+        kind: "batch" over the examples of a batch, which couples them; "layer" over all units of the layer, for a
+            convolution all channels and positions (Davody et al. 2020, equation 3); "group" over groups of channels,
+            with the largest of 16, 8, 4, 2 and 1 that divides the channels; "instance" over the positions of each
+            channel; or "none".
+        channels: number of output channels of the layer.
+        spatial: whether the output is (N, C, H, W), from a convolution, or (N, C). Without positions a single unit
+            cannot be normalised: "instance" then means "none", and a group has at least two units.
 
     Raises:
         SfumatoError: an unknown kind, or fewer than one channel.
@@ -44,16 +44,17 @@ def normalisation(kind: str, channels: int, *, spatial: bool) -> nn.Module:
 
 @dataclass(frozen=True)
 class Norms:
-    """What a model's options `norm`, `norm_last` and `mod` say: a normalisation after each layer that is trained,
-    before its activation, but the last one, whose output is the logits (Davody et al. 2020, section 2).
+    """The options `norm`, `norm_last` and `mod` of a model (Davody et al. 2020, section 2).
+
+    Every trained layer except the last is followed by a normalisation, before its activation.
 
     Args:
         kind: one of `NORMS`.
         last: whether the logits are normalised too, as in the paper's augmented form.
-        mod: whether that of the last layer before the classifier is left out, as in the paper's `-mod` variants.
+        mod: whether the last layer before the classifier has no normalisation, as in the paper's `-mod` variants.
 
     Raises:
-        SfumatoError: an unknown kind, or `last` or `mod` where there is nothing to add or to leave out.
+        SfumatoError: an unknown kind, `last` or `mod` without a normalisation, or both together.
     """
 
     kind: str
@@ -62,30 +63,30 @@ class Norms:
 
     def __post_init__(self) -> None:
         one_of("norm", self.kind, NORMS)
-        given = [name for name, value in (("norm_last", self.last), ("mod", self.mod)) if _switch(name, value)]
-        if given and self.kind == "none":
+        enabled = [name for name, value in (("norm_last", self.last), ("mod", self.mod)) if _switch(name, value)]
+        if enabled and self.kind == "none":
             raise SfumatoError(
-                f"{given[0]} changes where layers are normalised, and norm is none",
-                f"give a norm such as layer, or leave {given[0]} out",
+                f"{enabled[0]} changes where layers are normalised, but norm is none",
+                f"give a norm such as layer, or leave {enabled[0]} out",
             )
-        if len(given) > 1:
-            raise SfumatoError("mod leaves out the last normalisation, and norm_last adds one", "leave one of them out")
+        if len(enabled) > 1:
+            raise SfumatoError("mod removes the last normalisation, but norm_last adds one", "leave one of them out")
 
     @property
     def before_classifier(self) -> Norms:
-        """For the last layer before the classifier."""
+        """The options for the last layer before the classifier."""
         return Norms("none") if self.mod else self
 
     def after_convolution(self, channels: int) -> nn.Module:
-        """For (N, C, H, W)."""
+        """The normalisation of (N, C, H, W)."""
         return normalisation(self.kind, channels, spatial=True)
 
     def after_linear(self, units: int) -> nn.Module:
-        """For (N, D)."""
+        """The normalisation of (N, D)."""
         return normalisation(self.kind, units, spatial=False)
 
     def of_logits(self, classes: int) -> nn.Module:
-        """For the logits (N, classes): nothing but in the augmented form."""
+        """The normalisation of the logits (N, classes): identity except in the augmented form."""
         return self.after_linear(classes) if self.last else nn.Identity()
 
 

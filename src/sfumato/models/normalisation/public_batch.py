@@ -1,6 +1,6 @@
-"""The public examples that a model normalises by, buffers and so part of its file, and the moments that they give.
+"""Public examples for normalisation, stored as buffers of the model and so in its file, and their moments.
 
-Moments belong to weights: whenever other weights are loaded into the model, they are taken anew.
+Moments depend on the weights. They are recomputed whenever other weights are loaded into the model.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ from sfumato.models.trial import evaluating
 
 EXAMPLES = "public_examples"
 TAKEN_AT = "statistics_taken_at"
-"""Buffers of the model: the public examples (M, ...), and which weights the moments are of."""
+"""Buffers of the model: the public examples (M, ...), and a hash of the weights to which the moments belong."""
 _AT_ONCE = 64
 
 
 def give_examples(module: nn.Module, examples: Tensor, *, at_once: bool = True) -> None:
-    """Give a model the public examples (M, ...) that its layers normalise by, and take their moments.
+    """Stores the public examples (M, ...) in a model, and computes their moments.
 
-    Moments are taken again whenever weights are loaded that they are not of.
+    The moments are recomputed whenever other weights are loaded.
 
     Args:
-        at_once: whether moments are taken now; otherwise when weights are loaded.
+        at_once: whether to compute the moments now; otherwise they are computed when weights are loaded.
 
-    Errors: `SfumatoError` where a layer is run more than once in a pass, so that one pair of moments would not do.
+    Raises:
+        SfumatoError: a layer runs more than once per pass, so one pair of moments does not suffice.
     """
     module.register_buffer(EXAMPLES, examples.detach().clone())
     if any(isinstance(layer, JointNorm) for layer in module.modules()):
         module.register_forward_pre_hook(_with_public)
-        module.register_forward_hook(_of_the_example)
+        module.register_forward_hook(_without_public)
         return
     if _through(module):
         module.register_forward_pre_hook(_with_jacobian)
@@ -47,40 +48,40 @@ def give_examples(module: nn.Module, examples: Tensor, *, at_once: bool = True) 
 
 
 def refresh(module: nn.Module) -> None:
-    """Take the moments of the public examples at the present weights; nothing for a model without any.
+    """Recomputes the moments of the public examples at the current weights. Does nothing for a model without any.
 
-    One pass of the public examples, in evaluation mode, in which each layer's moments are those of what reaches it; and
-    their Jacobian, where the gradient is to flow through them.
+    The public examples are run once in evaluation mode, and each layer stores the moments of its inputs. If the
+    gradient flows through the moments, their Jacobian is computed too.
 
     **Guarantee.** A function of released weights and of public examples.
     """
     if hasattr(module, TAKEN_AT):
-        _take_at_present_weights(module)
+        _take_at_current_weights(module)
         take_jacobian(module, getattr(module, EXAMPLES))
 
 
-def _take_at_present_weights(module: nn.Module) -> None:
+def _take_at_current_weights(module: nn.Module) -> None:
     take_moments(module, getattr(module, EXAMPLES))
     getattr(module, TAKEN_AT).copy_(_code(module))
     for layer in _through(module):
-        layer.jacobian = None  # that of other weights
+        layer.jacobian = None  # belongs to other weights
 
 
 def take_moments(module: nn.Module, examples: Tensor) -> None:
-    """Store in each `PublicNorm` the moments of what reaches it from public examples (M, ...): see `refresh`."""
+    """Stores in each `PublicNorm` the moments of its inputs from public examples (M, ...); see `refresh`."""
     layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, PublicNorm)}
     with evaluating(module), torch.no_grad():
-        passes = _passed(module, layers, examples)
+        passes = _passes(module, layers, examples)
     wrong = [name for name, count in passes.items() if count != 1]
     if wrong:
         raise SfumatoError(
-            f"normalisation layer {wrong[0]!r} is run {passes[wrong[0]]} times in a pass, and has one pair of moments",
+            f"normalisation layer {wrong[0]!r} runs {passes[wrong[0]]} times per pass, but has one pair of moments",
             "give another normalisation, such as group",
         )
 
 
-def _passed(module: nn.Module, layers: Mapping[str, PublicNorm], examples: Tensor) -> dict[str, int | None]:
-    """Run the examples while the layers take moments; how often each was run."""
+def _passes(module: nn.Module, layers: Mapping[str, PublicNorm], examples: Tensor) -> dict[str, int | None]:
+    """Runs the examples while the layers store moments, and returns how often each layer ran."""
     for layer in layers.values():
         layer.passes = 0
     try:
@@ -92,25 +93,27 @@ def _passed(module: nn.Module, layers: Mapping[str, PublicNorm], examples: Tenso
 
 
 def take_jacobian(module: nn.Module, examples: Tensor) -> None:
-    """Store in each `ThroughNorm` the Jacobian (2 C, P) of its moments by the P numbers of all parameters."""
+    """Stores in each `ThroughNorm` the Jacobian (2 C, P) of its moments by all P parameters."""
     layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, ThroughNorm)}
     if not layers:
         return
     trained = list(module.parameters())
     fixed = [parameter for parameter in trained if not parameter.requires_grad]
     try:
-        for parameter in fixed:  # whether it is trained may change without a further pass
+        for parameter in fixed:  # the parameter may be unfrozen later without a further pass
             parameter.requires_grad_(True)
         with evaluating(module), torch.enable_grad():
-            _passed(module, layers, examples)
+            _passes(module, layers, examples)
             moments = torch.cat([one for layer in layers.values() for one in layer.moments or ()])
             rows = []
             for directions in torch.eye(len(moments), dtype=moments.dtype, device=moments.device).split(_AT_ONCE):
-                found = torch.autograd.grad(
+                gradients = torch.autograd.grad(
                     moments, trained, directions, is_grads_batched=True, retain_graph=True, allow_unused=True
                 )
                 rows.append(
-                    torch.cat([_columns(*each, len(directions)) for each in zip(found, trained, strict=True)], dim=1)
+                    torch.cat(
+                        [_columns(*each, len(directions)) for each in zip(gradients, trained, strict=True)], dim=1
+                    )
                 )
     finally:
         for parameter in fixed:
@@ -122,9 +125,9 @@ def take_jacobian(module: nn.Module, examples: Tensor) -> None:
         layer.jacobian = jacobian
 
 
-def _columns(found: Tensor | None, parameter: Tensor, rows: int) -> Tensor:
-    """The part of a Jacobian that belongs to a parameter, zero where nothing depends on it."""
-    return parameter.new_zeros(rows, parameter.numel()) if found is None else found.flatten(1)
+def _columns(gradient: Tensor | None, parameter: Tensor, rows: int) -> Tensor:
+    """The columns of a Jacobian for one parameter; zero if no moment depends on it."""
+    return parameter.new_zeros(rows, parameter.numel()) if gradient is None else gradient.flatten(1)
 
 
 def _through(module: nn.Module) -> list[ThroughNorm]:
@@ -132,18 +135,18 @@ def _through(module: nn.Module) -> list[ThroughNorm]:
 
 
 def _with_jacobian(module: nn.Module, _: Any) -> None:
-    """Moments with their derivative, for the length of a pass of examples in training."""
+    """Sets differentiable moments for one training pass."""
     layers = _through(module)
     if not module.training or any(layer.passes is not None for layer in layers):
         return
     if any(layer.jacobian is None for layer in layers):
         raise SfumatoError(
-            "the moments of public examples have no Jacobian at these weights", "call `sfumato.models.refresh` before"
+            "the moments of public examples have no Jacobian at these weights", "call `sfumato.models.refresh` first"
         )
     theta = torch.cat([value.flatten() for value in module.parameters()])
-    still = theta - theta.detach()
+    zero = theta - theta.detach()
     for layer in layers:
-        mean, variance = (layer.jacobian @ still).chunk(2)  # type: ignore[operator]
+        mean, variance = (layer.jacobian @ zero).chunk(2)  # type: ignore[operator]
         layer.moments = layer.mean + mean, layer.variance + variance
 
 
@@ -154,7 +157,7 @@ def _without_jacobian(module: nn.Module, *_: Any) -> None:
 
 
 def forget_moments(module: nn.Module) -> None:
-    """Make the moments of all layers 0 and 1, which are nobody's."""
+    """Resets the moments of all layers to 0 and 1, which depend on no data."""
     for layer in module.modules():
         if isinstance(layer, PublicNorm):
             layer.mean.zero_()
@@ -162,48 +165,53 @@ def forget_moments(module: nn.Module) -> None:
 
 
 def as_batch_norm(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A model's weights with public moments, as those of the same model with batch norm, whose running statistics they
-    become; other weights as they are."""
+    """Converts weights with public moments to those of the same model with batch norm.
+
+    The moments become running statistics. Weights without public examples are returned unchanged.
+    """
     if EXAMPLES not in stored:
         return dict(stored)
-    found = {name: value for name, value in stored.items() if name not in (EXAMPLES, TAKEN_AT)}
-    for layer in [name.removesuffix(".mean") for name in found if name.endswith(".mean")]:
-        if f"{layer}.variance" in found:
-            found[f"{layer}.running_mean"] = found.pop(f"{layer}.mean")
-            found[f"{layer}.running_var"] = found.pop(f"{layer}.variance")
-            found[f"{layer}.num_batches_tracked"] = torch.zeros((), dtype=torch.int64)
-    return found
+    weights = {name: value for name, value in stored.items() if name not in (EXAMPLES, TAKEN_AT)}
+    for layer in [name.removesuffix(".mean") for name in weights if name.endswith(".mean")]:
+        if f"{layer}.variance" in weights:
+            weights[f"{layer}.running_mean"] = weights.pop(f"{layer}.mean")
+            weights[f"{layer}.running_var"] = weights.pop(f"{layer}.variance")
+            weights[f"{layer}.num_batches_tracked"] = torch.zeros((), dtype=torch.int64)
+    return weights
 
 
 def renewed(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights with moments that are their own: a model's, with averaged parameters in place of the last ones.
+    """Returns the weights with moments recomputed for them, as for averaged parameters in place of the last ones.
 
     Args:
-        module: of that shape, which is given them; nothing happens to one without public examples.
+        module: a model for these weights; unchanged. Without public examples the weights are returned unchanged.
     """
     if not hasattr(module, TAKEN_AT):
         return dict(weights)
     before = {name: value.clone() for name, value in module.state_dict().items()}
     module.load_state_dict(dict(weights))
-    found = {name: value.detach().clone() for name, value in module.state_dict().items()}
+    recomputed = {name: value.detach().clone() for name, value in module.state_dict().items()}
     module.load_state_dict(before)
-    return found
+    return recomputed
 
 
 def _renew(module: nn.Module, _: Any) -> None:
     if not torch.equal(getattr(module, TAKEN_AT).cpu(), _code(module)):
-        _take_at_present_weights(module)
+        _take_at_current_weights(module)
 
 
 def _code(module: nn.Module) -> Tensor:
-    """SHA-256 (32,) of all that moments depend on: parameters, public examples, buffers but the moments."""
-    own = {TAKEN_AT}
-    own |= {
-        f"{name}.{of}" for name, layer in module.named_modules() if isinstance(layer, PublicNorm) for of in _MOMENTS
+    """SHA-256 (32,) of everything the moments depend on: parameters, public examples, and other buffers."""
+    skipped = {TAKEN_AT}
+    skipped |= {
+        f"{name}.{moment}"
+        for name, layer in module.named_modules()
+        if isinstance(layer, PublicNorm)
+        for moment in _MOMENTS
     }
     code = hashlib.sha256()
     for name, value in sorted(module.state_dict().items()):
-        if name not in own:
+        if name not in skipped:
             code.update(name.encode())
             code.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return torch.frombuffer(bytearray(code.digest()), dtype=torch.uint8)
@@ -213,13 +221,13 @@ _MOMENTS = ("mean", "variance")
 
 
 def _with_public(module: nn.Module, inputs: tuple[Tensor]) -> Tensor:
-    """Each example with the public ones after it: (N, ...) to (N (M + 1), ...)."""
+    """Inserts the public examples after each example: (N, ...) to (N (M + 1), ...)."""
     (x,) = inputs
     public = getattr(module, EXAMPLES)
     copies = public.unsqueeze(0).expand(len(x), *public.shape)
     return torch.cat([x.unsqueeze(1), copies.to(x.dtype)], dim=1).flatten(0, 1)
 
 
-def _of_the_example(module: nn.Module, _: Any, outputs: Tensor) -> Tensor:
-    """The outputs of the examples alone: (N (M + 1), ...) to (N, ...)."""
+def _without_public(module: nn.Module, _: Any, outputs: Tensor) -> Tensor:
+    """Removes the outputs of the public examples: (N (M + 1), ...) to (N, ...)."""
     return outputs.unflatten(0, (-1, len(getattr(module, EXAMPLES)) + 1))[:, 0]

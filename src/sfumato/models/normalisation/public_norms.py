@@ -1,16 +1,17 @@
-"""Batch norm by the statistics of public examples: what Davody et al. 2020 (arXiv 2006.10919) wanted, made sound.
+"""Batch norm with the statistics of public examples: a sound form of Davody et al. 2020 (arXiv 2006.10919).
 
-As printed, the paper normalises by the private batch together with public examples, so that one example moves every
-other one's gradient, and its guarantee does not hold. Here no private example enters what another one is normalised by.
+As printed, the paper normalises with the private batch together with public examples. One example then changes the
+gradient of every other example, and the paper's guarantee does not hold. Here no private example affects the
+normalisation of another.
 
-- Public statistics (`PublicNorm`): each layer normalises by the moments of what the public examples give there, at the
-  present weights: constants for the gradient, one public pass for a whole step.
-- The example itself with them (`OwnPublicNorm`): each private example mixes its own moments in, with the weight
-  1 / (M + 1), as in the paper's test phase; public examples are still normalised by public moments alone.
-- Through the statistics (`ThroughNorm`): the first form once more, but for the gradient, which flows through the public
-  moments too, by one Jacobian of all moments that the examples of a step share.
-- Jointly (`JointNorm`): exactly {x} and the M public examples, through the whole network. What public examples give
-  then depends on x, at M + 1 times the cost.
+- Public statistics (`PublicNorm`): each layer normalises with the moments of the public examples at that layer and the
+  current weights. The moments are constants for the gradient, and need one public pass per step.
+- With the example (`OwnPublicNorm`): each private example mixes in its own moments with weight 1 / (M + 1), as in the
+  paper's test phase. Public examples are still normalised with public moments only.
+- Through the statistics (`ThroughNorm`): as the first, but the gradient also flows through the public moments, by one
+  Jacobian of all moments, which the examples of a step share.
+- Jointly (`JointNorm`): exactly {x} and the M public examples, through the whole network. The activations of the public
+  examples then depend on x, at M + 1 times the cost.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 _NONE = 1e-30
-"""The eps of a batch norm that only applies gain and shift, at mean 0 and variance 1: 1 + 1e-30 is 1 in every format.
+"""The eps of a batch norm with mean 0 and variance 1, used only for gain and shift: 1 + 1e-30 is 1 in every format.
 torch 2.11 refuses 0."""
 
 
 class PublicNorm(nn.Module):
-    """Batch norm (N, C, ...) at stored moments of public examples; a gain and a shift for each channel.
+    """Batch norm of (N, C, ...) with stored moments of public examples, and a gain and a shift per channel.
 
-    Moments are population ones, over public examples and positions.
+    Moments are population moments over public examples and positions.
 
     Args:
         channels: C.
@@ -48,7 +49,7 @@ class PublicNorm(nn.Module):
         self.passes: int | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, C, ...) to the same; while moments are taken, those of x are stored first."""
+        """Normalises (N, C, ...). While moments are being computed, those of x are stored first."""
         if self.passes is not None:
             self._take(x)
         return self._normalised(x)
@@ -65,10 +66,10 @@ class PublicNorm(nn.Module):
 
 
 class OwnPublicNorm(PublicNorm):
-    """The same by the moments of {the example itself} and M public examples: its own have the weight 1 / (M + 1).
+    """`PublicNorm` with the moments of the example and M public examples; the example has weight 1 / (M + 1).
 
-    An example's own moments are over its positions, and its gradient flows through them; without positions its values
-    are its means, and their squares its second moments.
+    The example's moments are over its positions, and its gradient flows through them. Without positions, its values are
+    its means, and their squares its second moments.
     """
 
     def __init__(self, channels: int, *, public: int, eps: float = 1e-5):
@@ -82,7 +83,7 @@ class OwnPublicNorm(PublicNorm):
         own_mean, own_square = positions.mean(2), positions.square().mean(2)
         share = 1 / (self.public + 1)
         mean = self.mean + share * (own_mean - self.mean)
-        # E[z^2] - mean^2 of the mixture, without the cancellation of two large numbers.
+        # E[z^2] - mean^2 of the mixture, without cancellation.
         variance = (1 - share) * self.variance + share * (own_square - own_mean.square()).clamp_min(0)
         variance = variance + share * (1 - share) * (own_mean - self.mean).square()
         scaled = (positions - mean.unsqueeze(2)) * (variance + self.eps).rsqrt().unsqueeze(2)
@@ -91,11 +92,11 @@ class OwnPublicNorm(PublicNorm):
 
 
 class ThroughNorm(PublicNorm):
-    """The same outputs as `PublicNorm`, with moments m that are functions of all trained parameters theta.
+    """`PublicNorm` with moments m that are differentiable functions of all trained parameters theta.
 
-    A gradient flows through them by the Jacobian J = dm / dtheta, which `take_jacobian` takes once for all examples: in
-    training, moments are m + J (theta - theta'), theta' the same values without a gradient, so that what is added is
-    zero and has the right derivative.
+    The gradient flows through the moments by the Jacobian J = dm / dtheta, which `take_jacobian` computes once for all
+    examples. In training the moments are m + J (theta - theta'), where theta' has the values of theta without a
+    gradient. The added term is zero and has the correct derivative.
     """
 
     jacobian: Tensor | None
@@ -120,7 +121,7 @@ class ThroughNorm(PublicNorm):
 
 
 class JointNorm(nn.Module):
-    """Batch norm within each group of M + 1: an example and the public ones that stand after it.
+    """Batch norm within each group of M + 1: an example and the public examples that follow it.
 
     Args:
         channels: C.
@@ -134,7 +135,7 @@ class JointNorm(nn.Module):
         self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N (M + 1), C, ...) to the same."""
+        """Normalises (N (M + 1), C, ...)."""
         groups = (x.flatten(2) if x.dim() > 2 else x.unsqueeze(2)).unflatten(0, (-1, self.public + 1))
         variance, mean = torch.var_mean(groups, dim=(1, 3), correction=0, keepdim=True)
         scaled = ((groups - mean) * (variance + self.eps).rsqrt()).reshape(x.shape)
