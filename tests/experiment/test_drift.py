@@ -102,7 +102,7 @@ def test_sizes_are_counted_where_nothing_is_declared_and_the_statement_says_so(s
     assert verify(run.directory).holds
     assert any("how many training examples each of the two groups has" in line for line in run.statement.not_covered)
     assert "each of 100 examples (2, 3) drawn into step t with probability 0.5 s(t)" in run.statement.sentence
-    assert any("exchanged for one of the other group counts as two" in line for line in run.statement.plain)
+    assert any("for one of the other group counts as two" in line for line in run.statement.plain)
     page = (run.directory / "report.html").read_text()
     assert "linear, 4 steps" in page
 

@@ -86,9 +86,9 @@ def test_what_moves_others_holds_for_zero_out_alone(rule, adjacency):
     if ADJACENCIES[adjacency][RULES.index(rule)]:
         assert plan(rule, adjacency=adjacency).loss.adjacency == adjacency
         return
-    with pytest.raises(SfumatoError, match="adjacency must be zero-out where one record's absence moves others") as no:
+    with pytest.raises(SfumatoError, match="where one record's absence changes who else takes part") as no:
         plan(rule, adjacency=adjacency)
-    assert "take zero-out adjacency, or " in no.value.remedy
+    assert "use zero-out adjacency, or use " in no.value.remedy
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)

@@ -106,7 +106,7 @@ PAIRS = {
         "50 steps of the Gaussian mechanism with tree aggregation, each example in every 10th step, beginning with one "
         "of the first 10 drawn in secret, clipping norm 1, noise multiplier 6 of each node of a tree for every 20 "
         "steps, accounted by exact Gaussian composition",
-        ("by an order that was drawn in secret once", "nodes of a binary tree"),
+        ("in an order that was drawn once in secret", "nodes of a binary tree"),
     ),
     "position": (
         FixedOrder(batch_size=100, assignment="position"),
@@ -118,8 +118,8 @@ PAIRS = {
     "time": (
         FixedOrder(batch_size=20, assignment="time"),
         BLT,
-        "each example in one step at most, which its own time stamp decides",
-        ("once, in the step that its own time stamp decides",),
+        "each example in at most one step, decided by its own time stamp",
+        ("once, in the step decided by its own time stamp",),
     ),
     "cyclic": (
         CyclicPoisson(batch_size=100, groups=4),
@@ -159,8 +159,8 @@ def test_zero_out_says_what_it_is_and_that_its_figures_are_no_others():
     zeroed = "\n".join(Statement(plan=replace(PLAN, adjacency="zero-out"), circumstances=Circumstances()).plain)
     assert "as if that example had never been used" in removed
     assert "as if that example had contributed nothing" in zeroed
-    assert "its place and the number of examples stay known" in zeroed
-    assert "figures of the one are no figures of the other" in zeroed
+    assert "Its place and the number of examples stay known." in zeroed
+    assert "An epsilon for one adjacency says nothing about the other." in zeroed
     assert "zero-out" not in removed
     assert "presence" in removed
     assert "presence" not in zeroed

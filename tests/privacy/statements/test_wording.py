@@ -85,10 +85,13 @@ def test_rules_and_adjacency_speak_of_persons_too():
     cut = said("users", participation=TruncatedPoisson(batch_size=256, largest=300), adjacency="zero-out")
     assert "the number of persons being public" in cut.sentence
     plain = "\n".join(cut.plain)
-    assert "of two neighbouring data sets one person contributes nothing in one" in plain
-    assert "cut at 300 persons" in plain
+    assert (
+        "of two neighbouring data sets, one lets a person contribute, and the other lets the person contribute nothing."
+        in plain
+    )
+    assert "kept at most 300 of them" in plain
     order = said("users", participation=FixedOrder(batch_size=256))
-    assert "Each person took part every so many steps" in "\n".join(order.plain)
+    assert "Each person took part at regular intervals" in "\n".join(order.plain)
     assert "every group in every step" in said("groups", participation=FullBatch()).sentence
 
 
@@ -110,7 +113,7 @@ def test_of_shared_records_it_says_what_is_public_and_whom_nothing_is_promised(a
     assert "as if that person's data had contributed nothing" in plain
     assert "all images that the person is not on included" in plain
     assert "the promise hides what a person's images show, and not that the person is on them, or with whom." in plain
-    assert "all images that one person is on contribute nothing in one" in plain
+    assert "one lets all images of a person contribute, and the other lets them contribute nothing." in plain
     uncovered = "\n".join(shared.not_covered)
     assert "a record of nobody is covered by no promise" in uncovered
     assert "Somebody on a record who is not named there is not covered by it" in uncovered

@@ -194,12 +194,16 @@ def test_in_full_batches_all_records_of_a_user_are_one_vector_of_that_length(mec
         (FixedOrder(batch_size=100), Gaussian(noise_multiplier=1.0), "they lie in different steps of an epoch"),
         (FixedOrder(batch_size=100), Tree(noise_multiplier=1.0), "they lie in different steps of an epoch"),
         (CyclicPoisson(batch_size=100, groups=4), Gaussian(noise_multiplier=1.0), "they lie in different groups"),
-        (TruncatedPoisson(batch_size=100, largest=150), Gaussian(noise_multiplier=1.0), "at a cut several others"),
-        (Poisson(batch_size=100), Tree(noise_multiplier=1.0), "however near each other"),
+        (
+            TruncatedPoisson(batch_size=100, largest=150),
+            Gaussian(noise_multiplier=1.0),
+            "several other records may take the places",
+        ),
+        (Poisson(batch_size=100), Tree(noise_multiplier=1.0), "may lie close together"),
     ],
 )
 def test_where_records_of_a_user_are_in_different_steps_nothing_is_proven(participation, mechanism, why):
-    with pytest.raises(SfumatoError, match="for a user with 4 records that are drawn by themselves") as error:
+    with pytest.raises(SfumatoError, match="for a user with 4 records that are sampled independently") as error:
         replace(plan(0.01, 1.0, 5, 4), participation=participation, mechanism=mechanism, adjacency="zero-out")
     assert why in error.value.problem
-    assert "poisson or full-batch participation, or draw users" in error.value.remedy
+    assert "poisson or full-batch participation, or sample users" in error.value.remedy
