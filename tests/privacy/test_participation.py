@@ -114,7 +114,7 @@ def test_its_words_say_whom_a_step_takes(rule):
 def test_what_has_no_theorem_is_refused_with_what_comes_nearest(name):
     with pytest.raises(SfumatoError, match=f"no theorem here covers the participation '{name}': ") as error:
         refuse_unproven(name)
-    assert error.value.remedy.startswith("take ")
+    assert error.value.remedy.startswith("use ")
     with pytest.raises(SfumatoError, match="no theorem here covers the participation"):
         PrivacyPlan.from_dict({**plan(Poisson(batch_size=30)).to_dict(), "sampling": name})
 

@@ -127,7 +127,7 @@ PAIRS = {
         "amplified by cyclic Poisson sampling, each example in one of 4 groups drawn in secret, which take turns, and "
         "drawn into each step of its group with probability 0.4, clipping norm 1, noise multiplier 6 before it is "
         "correlated over 2 steps, accounted by privacy loss distribution",
-        ("groups that took turns", "that chance as well as on the noise"),
+        ("the groups took turns", "that chance as well as on the noise"),
     ),
     "truncated": (
         TruncatedPoisson(batch_size=100, largest=150),
@@ -346,7 +346,7 @@ def test_the_search_that_is_covered_is_not_called_uncovered():
     assert EARLIER not in lines
     assert any("runs outside the search that this model won" in line for line in lines)
     assert any("The other candidates of the search" in line and "how many they were" in line for line in lines)
-    assert "as long as nobody learns anything of the others" in selected().plain[-1]
+    assert "as long as nobody learns anything about the others" in selected().plain[-1]
 
 
 def test_a_seed_voids_the_promise_of_a_selection_too():

@@ -179,4 +179,4 @@ def test_scores_with_floating_point_noise_are_named(run):
 
     selection = PrivateSelection(plan=PLAN, draws=CandidateCount(mean=3), score_noise=4.0)
     lines = Statement(plan=PLAN, circumstances=run.statement.circumstances, selection=selection).not_covered
-    assert "Floating-point artefacts of the noise that scores of candidates have." in lines
+    assert "Floating-point artefacts of the noise on the candidates' scores." in lines

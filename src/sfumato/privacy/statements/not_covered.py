@@ -1,4 +1,4 @@
-"""What a statement does not speak of: a line for each thing that could reveal private data all the same."""
+"""What a statement does not cover: one line for each thing that could reveal private data all the same."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sfumato.privacy.statements.wording import Wording
 def not_covered(
     words: Wording, facts: Circumstances, selection: PrivateSelection | None, computed: Computed | None
 ) -> list[str]:
-    """The lines, the gravest first.
+    """The lines, the most serious first.
 
     Args:
-        words: those that depend on the plan's unit.
-        facts: what else the statement must say.
-        selection: the search that the run won, where a theorem covers it.
-        computed: who has seen sums before their noise.
+        words: the words that depend on the plan's unit.
+        facts: what else the statement must mention.
+        selection: the search that the run won, if a theorem covers it.
+        computed: who has seen sums before the noise.
     """
     lines = _of_data(facts)
     lines += [
@@ -40,7 +40,7 @@ def not_covered(
 
 
 def _of_data(facts: Circumstances) -> list[str]:
-    """What was read from the data, declared of them, or measured on them."""
+    """Lines about what was read from the data, declared about them, or measured on them."""
     lines = [f"Read from the data and treated as public: {FACT_NAMES[name]}." for name in facts.read]
     lines.append(
         "Checks of the data before training (broken images, unknown labels, classes with one image): that this "
@@ -48,8 +48,8 @@ def _of_data(facts: Circumstances) -> list[str]:
     )
     if facts.tokens is not None:
         lines.append(
-            f"How texts become numbers ({facts.tokens}): that nothing of it was made from the private texts is its "
-            "owner's word."
+            f"How texts become numbers ({facts.tokens}): the owner's word alone says that none of it was made from the "
+            "private texts."
         )
     lines += _declared_shares(facts)
     if not facts.test_public:
@@ -59,8 +59,8 @@ def _of_data(facts: Circumstances) -> list[str]:
     if facts.figures is not None:
         lines += [
             "Figures of the same test images that other runs publish: their epsilons add up.",
-            "A record that was put into both parts, such as an image of which there are two files, in data that "
-            "were divided beforehand: its epsilons add up.",
+            "A record that was put into both parts when the data were split beforehand, such as an image stored in two "
+            "files: its epsilons add up.",
         ]
     if facts.calibrated_on_public:
         lines.append("The data that the temperature of the model was fitted on: their owner declared them public.")
@@ -68,26 +68,26 @@ def _of_data(facts: Circumstances) -> list[str]:
 
 
 def _of_choices(facts: Circumstances) -> list[str]:
-    """What was chosen, or trained before: the gravest first."""
+    """Lines about choices and earlier training, the most serious first."""
     lines: list[str] = []
     if facts.own_loop:
         lines.insert(
             0,
-            "The owner's own code around the steps: what it did with private records besides the steps, such as to "
-            "choose a rate by them.",
+            "The owner's own code around the steps: anything it did with private records outside the steps, such as "
+            "choosing a learning rate by them.",
         )
     if facts.own_code:
         lines.insert(
             0,
-            f"The owner's own {' and '.join(facts.own_code)}: that nothing in it was made from private records, such "
-            "as class weights that were counted in their labels, is the owner's word.",
+            f"The owner's own {' and '.join(facts.own_code)}: the owner's word alone says that nothing in it was made "
+            "from private records, such as class weights counted from their labels.",
         )
     if facts.steps_taken is not None:
         lines.insert(0, f"The choice to end the run after {facts.steps_taken} steps, made by looking at it.")
     if facts.public_examples:
         lines.insert(
             0,
-            f"The {facts.public_examples} examples whose statistics the model normalises by, and the choice of the "
+            f"The {facts.public_examples} examples whose statistics normalise the model, and the choice of the data "
             "set that they come from: their owner declared them public.",
         )
     if facts.public_filtered:
@@ -97,8 +97,8 @@ def _of_choices(facts: Circumstances) -> list[str]:
     if facts.filtered:
         lines.insert(
             0,
-            "The choice of the training data: they were filtered by looking at private data, without noise, so "
-            "what was left out tells of those.",
+            "The choice of the training data: they were filtered by looking at private data without noise, so what was "
+            "left out reveals something about the private data.",
         )
     if facts.search is not None:
         lines.insert(0, _uncovered(facts.search))
@@ -106,32 +106,32 @@ def _of_choices(facts: Circumstances) -> list[str]:
 
 
 def _declared_shares(facts: Circumstances) -> list[str]:
-    """What to say of shares of classes that the run takes on their owner's word."""
+    """Lines about class shares that the run takes on the owner's word."""
     used = (
         (facts.class_prevalence, "by whose inverse examples are weighted"),
-        (facts.training_prevalence, "from which scores are moved"),
-        (facts.prevalence, "to which scores are moved"),
+        (facts.training_prevalence, "from which scores are adjusted"),
+        (facts.prevalence, "to which scores are adjusted"),
     )
     return [
-        f"The shares of the classes {what} ({', '.join(f'{name} {share:g}' for name, share in shares)}): that they "
-        "were not counted in the private labels is their owner's word."
+        f"The shares of the classes {what} ({', '.join(f'{name} {share:g}' for name, share in shares)}): the owner's "
+        "word alone says that they were not counted in the private labels."
         for shares, what in used
         if shares
     ]
 
 
 def _artefacts(facts: Circumstances, selection: PrivateSelection | None) -> list[str]:
-    """What to say of floating-point numbers."""
+    """Lines about floating-point numbers."""
     if facts.noise_grid is None:
         return [f"Floating-point artefacts of the noise and the rounding of sums; the noise is {facts.noise_sampler}."]
     lines = []
     if not facts.noise_grid.alone:
         lines.append(
-            "Floating-point artefacts inside a sum: several gradients are computed and added up together before they "
-            "come to the grid that the noise is exact on, and the last bits of each may depend on the others."
+            "Floating-point artefacts inside a sum: several gradients are computed and added together before they are "
+            "rounded to the grid on which the noise is exact, and the last bits of each may depend on the others."
         )
     if selection is not None and selection.score_noise is not None:
-        lines.append("Floating-point artefacts of the noise that scores of candidates have.")
+        lines.append("Floating-point artefacts of the noise on the candidates' scores.")
     return lines
 
 
