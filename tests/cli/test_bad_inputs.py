@@ -68,8 +68,8 @@ REFUSED = {
     "deviation over the clipping norm",
     "train digits --epsilon 0.01 QUICK": "noise multiplier 8, 3 steps and batch size 64 come to epsilon ..., above "
     "epsilon 0.01; give more noise, fewer steps or a smaller batch",
-    "train digits QUICK --max-norm 0": "--max-norm must be positive, got 0.0; give the clipping norm, 1.0 where "
-    "nothing speaks against it",
+    "train digits QUICK --max-norm 0": "--max-norm must be positive, got 0.0; give the clipping norm, 1.0 if "
+    "there is no reason for another",
     "plan": "--examples is missing; give the number of training examples, such as --examples 50000",
     "plan --examples 0 --batch-size 9 --steps 9 --epsilon 3": "--examples must be at least 1, got 0; give a whole "
     "number of at least 1",

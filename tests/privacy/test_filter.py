@@ -105,7 +105,7 @@ def test_gaussian_plans_use_up_their_total_exactly():
     assert own.fits([own.cost(banded), own.cost(rest)])
     assert own.composed([banded, rest]) == pytest.approx(3.0, rel=1e-6)
     assert not own.fits([own.cost(banded), own.cost(rest), 1e-6])
-    with pytest.raises(SfumatoError, match="adds up exact Gaussian releases, and this is Poisson-subsampled"):
+    with pytest.raises(SfumatoError, match="adds up exact Gaussian releases, but this is Poisson-subsampled"):
         own.cost(plan())
 
 
@@ -161,7 +161,7 @@ def test_a_run_that_publishes_figures_costs_the_larger_of_the_two(eight):
 
 def test_units_and_adjacencies_do_not_mix(eight):
     zero_out = plan(participation=FixedOrder(batch_size=100, assignment="position"), adjacency="zero-out")
-    with pytest.raises(SfumatoError, match="holds for add-or-remove adjacency, and the plan for zero-out"):
+    with pytest.raises(SfumatoError, match="holds for add-or-remove adjacency, but the plan only for zero-out"):
         eight.cost(zero_out)
     both = PrivacyFilter.of(epsilon=8, delta=1e-5, adjacency="zero-out")
     assert both.cost(zero_out) > 0

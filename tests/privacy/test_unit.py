@@ -146,7 +146,7 @@ def test_noisy_scores_count_records_and_are_refused_for_users():
     users = plan(mechanism=Gaussian(noise_multiplier=3.0))
     public = PrivateSelection(plan=users, draws=CandidateCount(mean=5), score_noise=None)
     assert public.epsilon() > users.epsilon()
-    with pytest.raises(SfumatoError, match="counts right answers by records, and the plan's unit is a user"):
+    with pytest.raises(SfumatoError, match="counts correct labels per record, but the plan's unit is a user"):
         PrivateSelection(plan=users, draws=CandidateCount(mean=5), score_noise=20.0)
 
 
