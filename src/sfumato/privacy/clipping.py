@@ -104,7 +104,7 @@ class Quantile:
         return 1 / math.sqrt(1 / joint**2 - 1 / (2 * self.noise_of_count) ** 2)
 
     def noisy_fraction(self, noisy_count: float, expected: float) -> float:
-        """b: the share of vectors of norm at most C, from the noisy sum of 1[|d| <= C] - 1/2 and the number expected."""
+        """b: the share of vectors of norm at most C, from the noisy sum of 1[|d| <= C] - 1/2 and the expected batch."""
         return min(max(number("noisy_count", noisy_count) / positive("expected", expected) + 0.5, 0.0), 1.0)
 
     def following(self, max_norm: float, noisy_fraction: float) -> float:

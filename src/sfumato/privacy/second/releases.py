@@ -1,7 +1,7 @@
-"""What a plan's steps come to, from its plain data alone: one Gaussian release, or many of a mixture of Gaussians.
+"""The releases of a plan, from its plain data alone: one Gaussian release, or many of a mixture of Gaussians.
 
-Nothing here is taken from the theorems of the first accountant: how far one unit moves a sum is counted again, step by
-step and node by node.
+Nothing here uses the theorems of the first accountant: how far one unit moves a sum is counted again, step by step and
+node by node.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MOST_NUMBERS = 100_000_000
-"""So many additions are made to count a tree's sensitivity, and no more."""
+"""The most additions that are made to count a tree's sensitivity."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,7 @@ class OneRelease:
 
 @dataclass(frozen=True)
 class Steps:
-    """`count` releases of noise `sigma`, in each of which the unit has k vectors of norm 1 with probability
-    `weights[k]`."""
+    """`count` releases of noise `sigma`. In each, the unit has k vectors of norm 1 with probability `weights[k]`."""
 
     sigma: float
     weights: tuple[float, ...]
@@ -33,19 +32,19 @@ class Steps:
 
 
 def releases(plan: Mapping[str, Any]) -> OneRelease | Steps | None:
-    """What the steps of `PrivacyPlan.to_dict()` come to; None for plans that nothing here speaks of.
+    """The releases of the steps of `PrivacyPlan.to_dict()`; None for plans that are not covered here.
 
-    **Guarantee.** For add-or-remove and zero-out: a unit's vectors are there or are not, and nothing else changes.
-    Under sampling a step is dominated by the mixture's pair (Zhu, Dong and Wang 2022); where a rule names each unit's
-    steps beforehand, all steps are one Gaussian release of what the unit moves over all of them.
+    **Guarantee.** For add-or-remove and zero-out: a unit's vectors are present or absent, and nothing else changes.
+    Under sampling, a step is dominated by the mixture's pair (Zhu, Dong and Wang 2022). If a rule fixes each unit's
+    steps in advance, all steps are one Gaussian release, and its sensitivity is the unit's effect on all of them.
     """
     sampling, mechanism, steps = plan["sampling"], plan["mechanism"], plan["steps"]
     vectors = plan["at_most"] if plan["unit"] == "user" and plan["drawn"] == "examples" else 1
     noise = plan["noise_multiplier"]
-    if plan.get("count_noise") is not None:  # one coordinate more: 1 / z^2 + 1 / (2 sigma_b)^2
+    if plan.get("count_noise") is not None:  # one more coordinate: 1 / z^2 + 1 / (2 sigma_b)^2
         noise = (noise**-2 + (2 * plan["count_noise"]) ** -2) ** -0.5
     if plan["unit"] == "user" and plan["drawn"] == "clients":
-        noise /= 2  # one user turns a client's vector into another one
+        noise /= 2  # one user turns a client's vector into a different one
     if sampling == "Poisson" and mechanism == "Gaussian":
         return Steps(noise, _binomial(vectors, plan["batch_size"] / plan["examples"]), steps)
     if sampling == "CyclicPoisson" and mechanism in ("Gaussian", "BandedToeplitz") and vectors == 1:
@@ -74,7 +73,8 @@ def _binomial(count: int, chance: float) -> tuple[float, ...]:
 
 
 def _moved(plan: Mapping[str, Any], steps: int, gap: int) -> float | None:
-    """By how much a unit that takes part in every `gap`-th step moves all that noise is added to, squared, at most."""
+    """The largest squared distance by which a unit that takes part in every `gap`-th step moves what the noise is
+    added to."""
     mechanism = plan["mechanism"]
     if mechanism == "Gaussian":
         return math.ceil(steps / gap)
@@ -104,7 +104,7 @@ def _of_nodes(plan: Mapping[str, Any], steps: int, gap: int, first: int) -> int:
 
 
 def _column(plan: Mapping[str, Any], steps: int) -> Any:
-    """The first column of C; None where it rises or goes below 0, of which nothing is said here."""
+    """The first column of C; None if it increases or is negative, which is not covered here."""
     import numpy as np
 
     column = np.zeros(steps)
@@ -121,7 +121,7 @@ def _column(plan: Mapping[str, Any], steps: int) -> Any:
 
 
 def _of_rows(column: Any, gap: int) -> float:
-    """The squared norm of C u, u that of a unit which takes part in steps 0, gap, 2 gap, ...: the worst of them."""
+    """The squared norm of C u for a unit that takes part in steps 0, gap, 2 gap, ...: the worst case."""
     import numpy as np
 
     moved = np.zeros(len(column))

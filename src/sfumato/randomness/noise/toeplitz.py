@@ -1,4 +1,4 @@
-"""Noise of Toeplitz matrices, banded or buffered, made online in a few buffers."""
+"""Noise of banded or buffered Toeplitz matrices, computed online in a few buffers."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from sfumato.privacy.mechanism import BandedToeplitz, BufferedToeplitz
 from sfumato.randomness.noise.blocks import Fresh
 
 AHEAD = 8
-"""For so many steps what lies before them is taken off at once. States in checkpoints hang on this number."""
+"""For how many steps the contribution of earlier steps is computed at once. Checkpoint states depend on it."""
 SMALL = 1 << 18
-"""So many multiplications a BLAS does in the thread that asks for them; these threads are our own."""
+"""A BLAS does at most this many multiplications in the calling thread. We bring our own threads."""
 
 
 class BandedToeplitzNoise:
-    """C^-1 z, by forward substitution (Choquette-Choo et al. 2023, arXiv 2306.08153, algorithm 9):
+    """C^-1 z by forward substitution (Choquette-Choo et al. 2023, arXiv 2306.08153, algorithm 9):
 
         zhat_t = z_t - sum_{j=1}^{b-1} c_j zhat_{t-j}
 
-    with b - 1 buffers: zhat of step t lies in buffer t mod (b - 1), in the place of the one that is no longer needed.
-    Reading all of them in every step is what would take the time. So they are read once for the next `AHEAD` steps: for
+    with b - 1 buffers: zhat of step t replaces the oldest one, in buffer t mod (b - 1). Reading all buffers in every
+    step would dominate the time. So they are read once for the next `AHEAD` steps: the part of each of these steps' sum
+    that is already known is stored in the buffer that the step itself will use.
     each of these the part of the sum that is known by then is left in the buffer that the step itself will take.
     """
 
@@ -44,7 +45,7 @@ class BandedToeplitzNoise:
         return noise
 
     def _look_ahead(self, step: int, kept: np.ndarray) -> None:
-        """What steps before this one take off the noise of this one and the next, in the buffers of these."""
+        """Store what earlier steps subtract from the noise of the next `AHEAD` steps, in the buffers of these steps."""
         coming = step + np.arange(self._ahead)
         past = step - 1 - np.arange(self._count)
         distance = coming[:, None] - past
@@ -59,7 +60,7 @@ class BandedToeplitzNoise:
 
 
 class BufferedToeplitzNoise:
-    """C^-1 z, by a recursion over the steps (McMahan et al. 2024, arXiv 2404.16706, algorithm 1):
+    """C^-1 z by a recursion over the steps (McMahan et al. 2024, arXiv 2404.16706, algorithm 1):
 
         zhat_t = z_t - sum_j scale_j buffer_j,        buffer_j <- decay_j buffer_j + zhat_t
 
