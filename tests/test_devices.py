@@ -97,7 +97,7 @@ def test_any_accelerator_that_computes_in_float64_is_chosen(seen):
 def test_a_device_without_float64_is_refused_with_the_reason(seen):
     seen("mps", float64=False)
     assert _devices.chosen(None) == "cpu"
-    with pytest.raises(SfumatoError, match=r"device mps computes nothing in float64, in which norms, sums and noise"):
+    with pytest.raises(SfumatoError, match=r"device mps cannot compute in float64, which is needed for norms, sums and noise"):
         _devices.chosen("mps")
 
 

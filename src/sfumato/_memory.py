@@ -1,4 +1,4 @@
-"""The memory that a process may have."""
+"""The memory available to a process."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 
 
 def memory_limit(root: Path = Path("/")) -> int:
-    """Bytes of memory that this process may have: the machine's, or as few as its control groups and RLIMIT_AS leave.
+    """Bytes of memory that this process may use: the machine's, or the limit of its control groups and RLIMIT_AS.
 
-    A container's limit is its control group's: of version 2 the least along the hierarchy, likewise of version 1.
+    A container's limit is that of its control group: the least along the hierarchy, for versions 1 and 2.
 
     Args:
-        root: where `proc` and `sys` are.
+        root: the directory that contains `proc` and `sys`.
 
     Returns:
-        A great many where the system says nothing.
+        Practically unlimited if the system does not say.
     """
     found = [1 << 62]
     with suppress(AttributeError, ValueError, OSError):  # not on Windows
@@ -38,8 +38,8 @@ def memory_limit(root: Path = Path("/")) -> int:
 
 
 def _limits(mounted: Path, path: str, name: str) -> Iterator[int]:
-    """The limits of a control group and of those above it, as far as they are seen from here: within a container a path
-    of the machine's may not be there, and the container's own group is the first."""
+    """The limits of a control group and of its parents, as far as visible: inside a container, a path of the machine
+    may not exist, and the container's own group is the first."""
     group = mounted / path.strip("/")
     for place in [group, *group.parents[: len(group.parents) - len(mounted.parents)]]:
         with suppress(OSError, ValueError):  # "max", or none
