@@ -97,7 +97,9 @@ def test_any_accelerator_that_computes_in_float64_is_chosen(seen):
 def test_a_device_without_float64_is_refused_with_the_reason(seen):
     seen("mps", float64=False)
     assert _devices.chosen(None) == "cpu"
-    with pytest.raises(SfumatoError, match=r"device mps cannot compute in float64, which is needed for norms, sums and noise"):
+    with pytest.raises(
+        SfumatoError, match=r"device mps cannot compute in float64, which is needed for norms, sums and noise"
+    ):
         _devices.chosen("mps")
 
 
@@ -146,7 +148,7 @@ def test_what_cannot_repeat_itself_is_named_once(monkeypatch):
                 warnings.warn(one, UserWarning, stacklevel=1)
 
     told = "avg_pool3d_backward_cuda does not have a deterministic implementation, but you set"
-    note = "avg_pool3d_backward_cuda is not deterministic on this device, so a step that is taken again may round"
+    note = "avg_pool3d_backward_cuda is not deterministic on this device, so a repeated step may round"
     with pytest.warns(RuntimeWarning, match=note):
         step(told, told)
     step(told)  # which would be an error here

@@ -100,7 +100,10 @@ def test_sizes_are_counted_where_nothing_is_declared_and_the_statement_says_so(s
     assert (rule.sizes, rule.named, rule.shape) == ((100, 100), ("2", "3"), "linear")
     assert 2.9 < run.statement.epsilon <= 3
     assert verify(run.directory).holds
-    assert any("how many training examples each of the two alternating groups has" in line for line in run.statement.not_covered)
+    assert any(
+        "how many training examples each of the two alternating groups has" in line
+        for line in run.statement.not_covered
+    )
     assert "each of 100 examples (2, 3) drawn into step t with probability 0.5 s(t)" in run.statement.sentence
     assert any("for one of the other group counts as two" in line for line in run.statement.plain)
     page = (run.directory / "report.html").read_text()

@@ -174,10 +174,12 @@ def test_units_and_adjacencies_do_not_mix(eight):
 
 def test_plans_without_a_renyi_divergence_are_refused(eight):
     cut = plan(participation=TruncatedPoisson(batch_size=100, largest=130), adjacency="zero-out")
-    with pytest.raises(SfumatoError, match="none is known of a plan by the Gaussian mechanism under truncated"):
+    with pytest.raises(SfumatoError, match="none is known for a plan by the Gaussian mechanism under truncated"):
         PrivacyFilter.of(epsilon=8, delta=1e-5, adjacency="zero-out").cost(cut)
     mixed = plan(unit=User(drawn="examples", at_most=4, users=250))
-    with pytest.raises(SfumatoError, match="none is known of a plan by the Poisson-subsampled Gaussian mechanism with"):
+    with pytest.raises(
+        SfumatoError, match="none is known for a plan by the Poisson-subsampled Gaussian mechanism with"
+    ):
         PrivacyFilter.of(epsilon=8, delta=1e-5, unit="user").cost(mixed)
 
 

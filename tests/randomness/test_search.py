@@ -134,7 +134,7 @@ def test_the_score_s_noise_is_drawn_for_each_candidate_by_its_number():
         (lambda: noisy_score(9, None, 0, KEYS[0]), "noise must be a number"),
         (lambda: noisy_score(9, 20.0, -1, KEYS[0]), "candidate must be a number from 0"),
         (lambda: settings_of(True, SPACE, KEYS[0]), "candidate must be a number from 0"),
-        (lambda: settings_of(0, {"views": (1, 2)}, KEYS[0]), "the space of 'views' is no rule to draw by"),
+        (lambda: settings_of(0, {"views": (1, 2)}, KEYS[0]), "the space of 'views' is not a rule to draw from"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(call, words):

@@ -264,7 +264,7 @@ def test_a_checkpoint_with_the_noise_of_another_step_is_refused(stopped, spots, 
     path = run / "checkpoint.safetensors"
     kept = Checkpoint.load(path)
     replace(kept, noise=replace(kept.noise, step=1)).save(path)
-    with pytest.raises(SfumatoError, match="the noise's state is that of step 1, and step 0 is asked for"):
+    with pytest.raises(SfumatoError, match="the noise's state is that of step 1, but step 0 was requested"):
         train("linear", spots, plan, directory=run, **PLAIN)
 
 

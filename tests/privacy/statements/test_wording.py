@@ -77,7 +77,9 @@ def test_plain_words_and_what_is_not_covered_speak_of_persons(name):
 def test_two_clipping_norms_are_counted_in_plain_words_and_a_group_s_figure_stands_beside():
     assert "so twice the limit was counted" in "\n".join(said("clients").plain)
     figure = rounded_up(group_epsilon(said("groups").plan))
-    assert f"If a whole group is removed with all of its persons, epsilon is {figure}" in "\n".join(said("groups").plain)
+    assert f"If a whole group is removed with all of its persons, epsilon is {figure}" in "\n".join(
+        said("groups").plain
+    )
     assert "whole group" not in "\n".join(said("clients").plain)
 
 
