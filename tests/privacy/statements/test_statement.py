@@ -207,7 +207,7 @@ def test_no_words_of_a_run_by_a_seed_hang_on_who_knows_it():
         ({"read": ("examples",)}, "Read from the data and treated as public: the number of training examples."),
         ({"read": ("classes",)}, "Read from the data and treated as public: the list of classes."),
         ({"read": ("size",)}, "Read from the data and treated as public: the image size."),
-        ({"origins": ("file",)}, "The data behind the pre-trained weights (from a file of the owner)"),
+        ({"origins": ("file",)}, "The data behind the pre-trained weights (from one of the owner's files)"),
         ({"origins": ("own model",)}, "weights (of a model of the owner's own), where it begins with such: for what"),
         ({}, "measured on the test split"),
         ({}, "Checks of the data before training"),
