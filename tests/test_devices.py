@@ -140,7 +140,7 @@ def test_steps_on_a_device_repeat_themselves_where_it_can(before):
 
 
 def test_what_cannot_repeat_itself_is_named_once(monkeypatch):
-    monkeypatch.setattr(_devices, "_rounding", set())
+    monkeypatch.setattr(_devices, "_warned", set())
 
     def step(*words: str) -> None:
         with _devices.repeatable("cuda"):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 PRECISIONS = ("float32", "bfloat16")
 """The precisions for the matrix products and convolutions of a training step."""
@@ -49,11 +49,11 @@ def chosen(name: str | None) -> str:
     """
     import torch
 
-    there = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    if there is not None:
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if accelerator is not None:
         os.environ.setdefault(*_WORKSPACE)
     if name is None:
-        return there.type if there is not None and _has_float64(there.type) else "cpu"
+        return accelerator.type if accelerator is not None and _has_float64(accelerator.type) else "cpu"
     kind, _, number = checked(name).partition(":")
     try:
         torch.device(name)
@@ -61,9 +61,11 @@ def chosen(name: str | None) -> str:
         refuse(name)
     if kind == "cpu":
         return name
-    count = torch.accelerator.device_count() if there is not None and there.type == kind else 0
+    count = torch.accelerator.device_count() if accelerator is not None and accelerator.type == kind else 0
     if int(number or 0) >= count:
-        raise SfumatoError(f"device {name} is not there: torch sees {count} {_SPOKEN.get(kind, kind)} devices", _ON_CPU)
+        raise SfumatoError(
+            f"device {name} is not there: torch sees {count} {_DISPLAY_NAMES.get(kind, kind)} devices", _ON_CPU
+        )
     if not _has_float64(kind):
         raise SfumatoError(
             f"device {name} cannot compute in float64, which is needed for norms, sums and noise", _ON_CPU
@@ -78,7 +80,7 @@ def one_each(processes: int, name: str) -> None:
     kind, _, number = name.partition(":")
     if kind == "cpu" or processes == 1:
         return
-    spoken, count = _SPOKEN.get(kind, kind), 1 if number else torch.accelerator.device_count()
+    spoken, count = _DISPLAY_NAMES.get(kind, kind), 1 if number else torch.accelerator.device_count()
     if processes > count:
         there = f"device {name} is one" if number else f"torch sees {count} {spoken} device{'s' * (count != 1)}"
         raise SfumatoError(
@@ -98,7 +100,7 @@ def take_turn(number: int) -> None:
 _ON_CPU = "give `device=cpu`"
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 """Without it, matrix products differ between streams. CUDA reads it at the first product of a process."""
-_SPOKEN = {"cuda": "CUDA", "xpu": "XPU", "mps": "MPS"}
+_DISPLAY_NAMES = {"cuda": "CUDA", "xpu": "XPU", "mps": "MPS"}
 
 
 def _has_float64(kind: str) -> bool:
@@ -156,19 +158,19 @@ def can_capture(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def on_another_stream(function: Callable[[], Found], device: torch.device) -> Found:
+def on_another_stream(function: Callable[[], Result], device: torch.device) -> Result:
     """Runs a function with its kernels on a side stream, as during capture, and returns its result."""
     import torch
 
     usual, other = torch.cuda.current_stream(device), torch.cuda.Stream(device)
     other.wait_stream(usual)
     with torch.cuda.stream(other):
-        found = function()
+        result = function()
     usual.wait_stream(other)
-    return found
+    return result
 
 
-def captured(function: Callable[[], Found], device: torch.device, *, beside: Sequence[Any] = ()) -> tuple[Any, Found]:
+def captured(function: Callable[[], Result], device: torch.device, *, beside: Sequence[Any] = ()) -> tuple[Any, Result]:
     """Captures the kernel launches of a function on a CUDA device as a graph, without running them.
 
     Args:
@@ -184,14 +186,14 @@ def captured(function: Callable[[], Found], device: torch.device, *, beside: Seq
     usual = torch.cuda.current_stream(device)
     try:
         with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            found = function()
+            result = function()
     except RuntimeError as error:
         # Restore the stream and the generator, which torch leaves in their capture state.
         torch.cuda.set_stream(usual)
         generator = torch.cuda.default_generators[usual.device_index]
         generator.graphsafe_set_state(torch.Generator(device).set_state(generator.get_state()))
         raise RuntimeError(str(error.__context__ or error)) from error  # the cause, not that the capture failed
-    return graph, found
+    return graph, result
 
 
 def has_bfloat16(name: str) -> bool:
@@ -235,8 +237,8 @@ def computing(name: str, precision: str) -> Iterator[None]:
         yield
 
 
-_NO_FORM = " does not have a deterministic implementation"
-_rounding: set[str] = set()
+_NOT_DETERMINISTIC = " does not have a deterministic implementation"
+_warned: set[str] = set()
 """The functions that this process has already warned about (`warn_of_rounding`)."""
 
 
@@ -264,7 +266,7 @@ def repeatable(name: torch.device | str) -> Iterator[None]:
     were = filling.fill_uninitialized_memory, cudnn.benchmark, cudnn.deterministic
 
     def show(message: Any, *where: Any, **known: Any) -> None:
-        what, no_form, _ = str(message).partition(_NO_FORM)
+        what, no_form, _ = str(message).partition(_NOT_DETERMINISTIC)
         if no_form:
             found.add(what)
         else:
@@ -275,7 +277,7 @@ def repeatable(name: torch.device | str) -> Iterator[None]:
         torch.use_deterministic_algorithms(True, warn_only=True)
         filling.fill_uninitialized_memory, cudnn.benchmark, cudnn.deterministic = False, False, True
         with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
-            warnings.filterwarnings("always", message=f".*{_NO_FORM}")
+            warnings.filterwarnings("always", message=f".*{_NOT_DETERMINISTIC}")
             warnings.showwarning = show
             yield
     finally:
@@ -287,8 +289,8 @@ def repeatable(name: torch.device | str) -> Iterator[None]:
 
 def warn_of_rounding(what: str) -> None:
     """Warn once about a function that is not deterministic."""
-    if what not in _rounding:
-        _rounding.add(what)
+    if what not in _warned:
+        _warned.add(what)
         warnings.warn(
             f"{what} is not deterministic on this device, so a repeated step may round differently",
             RuntimeWarning,

@@ -57,17 +57,19 @@ def writing(path: Path) -> Iterator[None]:
 
 def write(path: Path, content: bytes, *, private: bool = False) -> None:
     """Write a file entirely or not at all, durably: first to a temporary file, then by one rename."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with writing(path):
         try:
-            descriptor = _systems.open_bytes(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644)
+            descriptor = _systems.open_bytes(
+                temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644
+            )
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
                 _systems.durable(file.fileno())
-            os.replace(beside, path)
+            os.replace(temporary, path)
         except BaseException:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
         sync_directory(path.parent)
 

@@ -19,22 +19,22 @@ def memory_limit(root: Path = Path("/")) -> int:
     Returns:
         Practically unlimited if the system does not say.
     """
-    found = [1 << 62]
+    limits = [1 << 62]
     with suppress(AttributeError, ValueError, OSError):  # not on Windows
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     with suppress(ImportError, OSError):
         import resource
 
-        found += [one for one in resource.getrlimit(resource.RLIMIT_AS) if one != resource.RLIM_INFINITY]
+        limits += [one for one in resource.getrlimit(resource.RLIMIT_AS) if one != resource.RLIM_INFINITY]
     groups = root / "sys/fs/cgroup"
     with suppress(OSError, ValueError):
         for line in (root / "proc/self/cgroup").read_text("utf-8").splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers == "":
-                found += _limits(groups, path, "memory.max")
+                limits += _limits(groups, path, "memory.max")
             elif "memory" in controllers.split(","):
-                found += _limits(groups / "memory", path, "memory.limit_in_bytes")
-    return min(found)
+                limits += _limits(groups / "memory", path, "memory.limit_in_bytes")
+    return min(limits)
 
 
 def _limits(mounted: Path, path: str, name: str) -> Iterator[int]:

@@ -118,7 +118,7 @@ def test_planned_runs_are_composed_by_their_losses_and_no_other_is_admitted():
     assert not own.planned(full(4.0), [full(4.0), full(4.0)])
     assert not own.planned(full(5.0), [])
     assert own.fits([own.cost(one) for one in plans])
-    with pytest.raises(SfumatoError, match="counts plans alone"):
+    with pytest.raises(SfumatoError, match="counts plans only"):
         own.cost(full(4.0), figures=0.1)
     with pytest.raises(SfumatoError, match=r"less than the .* that the plans cost together"):
         PrivacyFilter.of(epsilon=together - 0.01, delta=1e-5, accounting="planned", plans=plans)
@@ -167,7 +167,7 @@ def test_units_and_adjacencies_do_not_mix(eight):
     assert both.cost(zero_out) > 0
     assert both.cost(plan()) == pytest.approx(PrivacyFilter(epsilon=8, delta=1e-5, order=both.order).cost(plan()))
     users = plan(unit=User(drawn="users"))
-    with pytest.raises(SfumatoError, match="for each single example, and the plan for each single user"):
+    with pytest.raises(SfumatoError, match="for each single example, but the plan for each single user"):
         eight.cost(users)
     assert PrivacyFilter.of(epsilon=8, delta=1e-5, unit="user").cost(users) == eight.cost(plan())
 

@@ -60,10 +60,10 @@ def least(
         middle = math.sqrt(low * high)
         low, high = (low, middle) if enough(middle) else (middle, high)
     value = math.ceil(min(_on_fine_grid(spent, target, high), high) * 1e4) / 1e4
-    found = _first_enough(lambda value: spent(value, FINE_GRID) <= target, value)
-    if found is None:
+    result = _first_enough(lambda value: spent(value, FINE_GRID) <= target, value)
+    if result is None:
         raise SfumatoError(f"no {what}", remedy)
-    return found
+    return result
 
 
 def _first_enough(enough: Callable[[float], bool], start: float) -> float | None:
@@ -73,16 +73,16 @@ def _first_enough(enough: Callable[[float], bool], start: float) -> float | None
     At a small delta, where rounding matters, the coarse grid's answer may be a hundred steps from the fine grid's.
     """
     step = max(start * 1e-5, 1e-4)
-    at = lambda place: math.ceil((start + place * step) * 1e4 - 1e-6) / 1e4  # noqa: E731
+    value_at = lambda place: math.ceil((start + place * step) * 1e4 - 1e-6) / 1e4  # noqa: E731
     low, high = -1, 0
-    while not enough(at(high)):
+    while not enough(value_at(high)):
         low, high = high, 2 * high + 1
-        if at(high) > MOST_NOISE:
+        if value_at(high) > MOST_NOISE:
             return None
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if enough(at(middle)) else (middle, high)
-    return at(high)
+        low, high = (low, middle) if enough(value_at(middle)) else (middle, high)
+    return value_at(high)
 
 
 class _Bracket:
@@ -237,14 +237,14 @@ class Draft:
         """The plan, with the missing number in `found`."""
         if found:
             return replace(self, **found).plan()
-        who = participation_for(population=self.examples, batch_size=self.batch_size, rule=self.participation)  # type: ignore[arg-type]
+        participation = participation_for(population=self.examples, batch_size=self.batch_size, rule=self.participation)  # type: ignore[arg-type]
         steps = positive_integer("steps", self.steps, remedy="give the number of training steps")
-        noise = self.mechanism.adapted(who, self.examples, steps)
+        noise = self.mechanism.adapted(participation, self.examples, steps)
         return self.make(
-            participation=who,
+            participation=participation,
             mechanism=replace(noise, noise_multiplier=self.noise_multiplier),
             steps=steps,
-            clipping=self.clipping.adapted(who.expected_batch_size(self.examples)),
+            clipping=self.clipping.adapted(participation.expected_batch_size(self.examples)),
         )
 
     def within(self, epsilon: float) -> Any:
@@ -255,7 +255,7 @@ class Draft:
 
     def _least_noise(self, epsilon: float) -> Any:
         plan = self.plan(noise_multiplier=1.0)
-        found = least(
+        noise_multiplier = least(
             lambda sigma, grid: plan.with_noise(sigma).epsilon(grid=grid),
             epsilon,
             # Outside these bounds dp-accounting finds no number, or warns.
@@ -264,7 +264,7 @@ class Draft:
             remedy="give a larger epsilon or delta, or fewer steps"
             + (", or more count_noise" if isinstance(self.clipping, Quantile) else ""),
         )
-        return plan.with_noise(found)
+        return plan.with_noise(noise_multiplier)
 
     def _most_steps(self, epsilon: float) -> Any:
         one = self.plan(steps=1)

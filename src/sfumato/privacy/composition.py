@@ -24,15 +24,15 @@ Higham 2002 (Accuracy and Stability of Numerical Algorithms, theorem 24.2), for 
 _POWER = 8.0
 """The power T of a number of modulus at most 1, computed by its logarithm, has an error of at most this many unit
 roundoffs times T."""
-_OF_A_MASS = 64.0
+_MASS_ROUNDING = 64.0
 """A step's deltas are exact up to this many unit roundoffs of the mass above their loss."""
 _OUTSIDE = 32.0
 """The tilted probability on either side of the grid is at most e to minus this."""
-_SMALLEST, _NOTHING = 600.0, 80.0
+_SMALLEST, _VANISHING = 600.0, 80.0
 """Exponents: a tilted mass is at least e to minus the first; a power below e to minus the second counts as 0."""
 _PRECISION = 200
 """The losses of a sketch are spaced by about one over this number, relative to their size."""
-_POINTS, _LOWER = 1 << 20, 12
+_POINTS, _MOST_LOWERINGS = 1 << 20, 12
 """If the grid has more points than the first number, a smaller tilt is tried, as often as the second number says."""
 
 
@@ -148,32 +148,32 @@ class Composition:
             return tilt * mean - log_moment + math.log1p(tilt) >= need
 
         tilted = self.tilted(self._least(enough))
-        found = tilted.epsilon(delta)
-        for _ in range(_LOWER):
-            if tilted.values[0] <= 0 or tilted.values[0] < found < math.inf:
+        epsilon = tilted.epsilon(delta)
+        for _ in range(_MOST_LOWERINGS):
+            if tilted.values[0] <= 0 or tilted.values[0] < epsilon < math.inf:
                 break
             tilted = self.tilted(0.7 * tilted.tilt)  # losses below the grid may matter
-            found = min(found, tilted.epsilon(delta))
-        return max(at_least, found)
+            epsilon = min(epsilon, tilted.epsilon(delta))
+        return max(at_least, epsilon)
 
     def deltas(self, epsilons: Sequence[float]) -> Any:
         """Delta at each of these epsilons, an array of shape (epsilons,)."""
         import numpy as np
 
-        asked = np.asarray(epsilons, dtype=np.float64)
-        found, open_ = np.ones(len(asked)), np.ones(len(asked), dtype=bool)
-        found[np.isposinf(asked)], open_[np.isposinf(asked)] = self.lost, False
-        while open_.any():
-            largest = float(asked[open_].max())
+        requested = np.asarray(epsilons, dtype=np.float64)
+        result, unresolved = np.ones(len(requested)), np.ones(len(requested), dtype=bool)
+        result[np.isposinf(requested)], unresolved[np.isposinf(requested)] = self.lost, False
+        while unresolved.any():
+            largest = float(requested[unresolved].max())
             tilted = self.tilted(self._tilt_for(largest))
-            for _ in range(_LOWER):
+            for _ in range(_MOST_LOWERINGS):
                 if tilted.values[0] <= max(largest, 0):
                     break
                 tilted = self.tilted(0.7 * tilted.tilt)
-            deltas, certain = tilted.deltas(asked)
-            found = np.where(np.isposinf(asked), found, np.minimum(found, deltas))
-            open_ &= ~certain & (asked < largest)
-        return found
+            deltas, certain = tilted.deltas(requested)
+            result = np.where(np.isposinf(requested), result, np.minimum(result, deltas))
+            unresolved &= ~certain & (requested < largest)
+        return result
 
     def moments(self, tilt: float) -> tuple[float, float, float]:
         """A bound on log E[e^(t sum)] over bounded losses, and its first two derivatives: the mean and variance of the
@@ -214,7 +214,7 @@ class Composition:
         from scipy import fft
 
         tilts, log_moment, (low, high) = self._weights(tilt)
-        for _ in range(_LOWER):
+        for _ in range(_MOST_LOWERINGS):
             if high - low < _POINTS:
                 break
             less = self._weights(0.85 * tilt)  # the largest losses of rare steps matter less here
@@ -228,10 +228,10 @@ class Composition:
         rounded = 4.0 * (size + abs(log_moment) + tilt * self.width * max(abs(low), abs(high)))
         for one, weights in zip(self.steps, tilts, strict=True):
             ends = abs(one.first), abs(one.first + len(weights) - 1)
-            own = 2 * tilt * self.width * max(ends) + _OF_A_MASS
+            step_error = 2 * tilt * self.width * max(ends) + _MASS_ROUNDING
             if one.subtracted:  # (loss - epsilon)+ / width is at most e^(t (loss - epsilon)) / (e t width)
-                own += 4 / (math.e * tilt * self.width)
-            rounded += one.count * own
+                step_error += 4 / (math.e * tilt * self.width)
+            rounded += one.count * step_error
             error += one.count * (transform * float(np.linalg.norm(weights)) + _POWER * _UNIT)
             places = (one.first + np.arange(len(weights))) % size
             spectrum = spectrum * _power(fft.rfft(np.bincount(places, weights, size)), one.count)
@@ -287,11 +287,11 @@ def _power(spectrum: Any, count: int) -> Any:
     with np.errstate(divide="ignore"):
         squared = np.log1p(np.maximum((real - 1) * (real + 1) + imaginary**2, -1.0))  # log of the squared modulus
     half = count / 2 * squared
-    some = half > -_NOTHING
-    size, angle = np.exp(half[some]), count * np.arctan2(imaginary[some], real[some])
-    found = np.zeros(len(spectrum), dtype=complex)
-    found[some] = size * np.cos(angle) + 1j * (size * np.sin(angle))
-    return found
+    nonzero = half > -_VANISHING
+    size, angle = np.exp(half[nonzero]), count * np.arctan2(imaginary[nonzero], real[nonzero])
+    result = np.zeros(len(spectrum), dtype=complex)
+    result[nonzero] = size * np.cos(angle) + 1j * (size * np.sin(angle))
+    return result
 
 
 def compositions(repeats: Sequence[tuple[Any, int]], width: float) -> Iterator[Composition]:

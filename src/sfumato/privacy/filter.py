@@ -197,9 +197,9 @@ class PrivacyFilter:
         """Whether the list of plans still has this one. Always true for other accountings."""
         if self.accounting != PLANNED:
             return True
-        left = Counter(plan.fingerprint for plan in self.plans)
-        left.subtract(one.fingerprint for one in earlier)
-        return left[use.fingerprint] > 0
+        remaining = Counter(plan.fingerprint for plan in self.plans)
+        remaining.subtract(plan.fingerprint for plan in earlier)
+        return remaining[use.fingerprint] > 0
 
     def epsilon_of(self, cost: float) -> float:
         """Epsilon at delta of releases with this total cost, if that total had been fixed in advance."""

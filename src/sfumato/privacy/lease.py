@@ -52,68 +52,70 @@ class Lease:
 
     def __init__(self, path: Path, notify: Callable[[str], None] = _silent):
         self.path, self._token, self._beats = path, secrets.token_hex(16), 0
-        self._known = {"process": os.getpid(), "host": socket.gethostname(), "machine": _processes_here()}
-        self._over = threading.Event()
+        self._identity = {"process": os.getpid(), "host": socket.gethostname(), "machine": _process_scope()}
+        self._stopped = threading.Event()
         with writing(path):
-            self._file = self._taken(notify)
-        self._thread = threading.Thread(target=self._live, name="lease", daemon=True)
+            self._file = self._acquire(notify)
+        self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
         self._thread.start()
 
     def require(self) -> None:
         """Refuse if another process holds the lease by now."""
-        found = _read(self.path)
-        if found is None or found.get("token") != self._token:
+        content = _read(self.path)
+        if content is None or content.get("token") != self._token:
             raise SfumatoError(
-                f"{_named(found)} has taken over the run in {self.path.parent} from this process, which showed no sign "
-                f"of life for {WATCH:.0f} seconds",
+                f"{_describe(content)} has taken over the run in {self.path.parent} from this process, which showed no "
+                f"sign of life for {WATCH:.0f} seconds",
                 "let that process finish; nothing was lost, and nothing is paid twice",
             )
 
     def release(self) -> None:
         """Give up the lease."""
-        if self._over.is_set():
+        if self._stopped.is_set():
             return
-        self._over.set()
+        self._stopped.set()
         self._thread.join()
         os.close(self._file)
-        found = _read(self.path)
-        if found is not None and found.get("token") == self._token:
+        content = _read(self.path)
+        if content is not None and content.get("token") == self._token:
             self.path.unlink(missing_ok=True)
 
     def _content(self) -> bytes:
-        known = {**self._known, "token": self._token, "beat": f"{self._beats:012}"}  # constant length
-        return json.dumps(known).encode() + b"\n"
+        content = {**self._identity, "token": self._token, "beat": f"{self._beats:012}"}  # constant length
+        return json.dumps(content).encode() + b"\n"
 
-    def _taken(self, notify: Callable[[str], None]) -> int:
+    def _acquire(self, notify: Callable[[str], None]) -> int:
         """The open file, now this holder's. If two processes come at once, the later one gets it, and `require` tells
         the other."""
         self._watch(notify)
-        beside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
-        descriptor = open_bytes(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+        descriptor = open_bytes(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         os.write(descriptor, self._content())
         durable(descriptor)
-        return renamed(descriptor, beside, self.path)
+        return renamed(descriptor, temporary, self.path)
 
     def _watch(self, notify: Callable[[str], None]) -> None:
         """Wait until the lease's holder is certainly gone. Refuses if the holder is alive."""
         before, deadline = _read(self.path), time.monotonic() + WATCH
-        if _gone(before):
+        if _has_ended(before):
             return
-        notify(f"{_named(before)} holds the run in {self.path.parent}: watching for {WATCH:.0f} s whether it is alive")
+        notify(
+            f"{_describe(before)} holds the run in {self.path.parent}: watching for {WATCH:.0f} s whether it is alive"
+        )
         while time.monotonic() < deadline:
             time.sleep(min(0.2, WATCH / 10))
             if (now := _read(self.path)) is None:
                 return
             if now != before:
                 raise SfumatoError(
-                    f"another process is writing the run in {self.path.parent}: {_named(now)}",
+                    f"another process is writing the run in {self.path.parent}: {_describe(now)}",
                     "wait for it to end, or stop it first",
                 )
-        notify(f"taking over the run in {self.path.parent} from {_named(before)}, which shows no sign of life")
+        notify(f"taking over the run in {self.path.parent} from {_describe(before)}, which shows no sign of life")
 
-    def _live(self) -> None:
+    def _beat(self) -> None:
         """Write a sign of life again and again to the file that this process has opened."""
-        while not self._over.wait(BEAT):
+        while not self._stopped.wait(BEAT):
             self._beats += 1
             with contextlib.suppress(OSError):  # if it fails, others will take the lease, and `require` says so
                 os.lseek(self._file, 0, os.SEEK_SET)
@@ -124,27 +126,27 @@ class Lease:
 def _read(path: Path) -> dict[str, Any] | None:
     """The content of a lease; None if there is no file, and empty while it is being written."""
     try:
-        found = json.loads(path.read_bytes())
-        return found if isinstance(found, dict) else {}
+        content = json.loads(path.read_bytes())
+        return content if isinstance(content, dict) else {}
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
         return {}
 
 
-def _named(found: dict[str, Any] | None) -> str:
+def _describe(content: dict[str, Any] | None) -> str:
     """The holder of a lease, in words."""
-    if not found:
+    if not content:
         return "another process"
-    return f"process {found.get('process')} on {found.get('host')}"
+    return f"process {content.get('process')} on {content.get('host')}"
 
 
-def _gone(found: dict[str, Any] | None) -> bool:
+def _has_ended(content: dict[str, Any] | None) -> bool:
     """Whether the lease belongs to a process of this machine that has ended. Then nobody needs to wait."""
-    if found is None:
+    if content is None:
         return True
-    process, here = found.get("process"), _processes_here()
-    if not (isinstance(process, int) and here and found.get("machine") == here):
+    process, here = content.get("process"), _process_scope()
+    if not (isinstance(process, int) and here and content.get("machine") == here):
         return False
     try:
         os.kill(process, 0)
@@ -155,7 +157,7 @@ def _gone(found: dict[str, Any] | None) -> bool:
     return False
 
 
-def _processes_here() -> str:
+def _process_scope() -> str:
     """The scope in which a process number is meaningful: this machine and its container; empty if unknown."""
     if on_windows():
         return ""

@@ -86,15 +86,15 @@ def open_with_salt(ledger: Ledger) -> str:
 
 def openings(entries: Sequence[Entry]) -> list[tuple[int, str]]:
     """The first step and the salt of each opening. Refuses an opening whose step does not match its place."""
-    found, paid = [], 0
+    result, paid = [], 0
     for entry in entries:
         paid += entry.kind == "release"
         if entry.kind == OPENING:
             salt = entry.body.get("salt")
             if entry.body != {"step": paid, "salt": salt} or not re.fullmatch("[0-9a-f]{32}", str(salt)):
                 raise SfumatoError(f"line {entry.index + 1} of the ledger is no opening after {paid} steps", _DAMAGED)
-            found.append((paid, salt))
-    return found
+            result.append((paid, salt))
+    return result
 
 
 def lost_steps(entries: Sequence[Entry], taken: int) -> set[int]:

@@ -122,7 +122,7 @@ class Loss:
                     "list them side by side: each is for its own unit and adjacency",
                 )
             for part in other.parts:
-                parts = _joined(parts, part)
+                parts = _merged(parts, part)
         return replace(self, parts=tuple(parts))
 
     def renyi(self, orders: Sequence[float]) -> Any:
@@ -130,10 +130,10 @@ class Loss:
         return renyi_accountant(self.parts, orders)._rdp
 
 
-def _joined(parts: list[Part], other: Part) -> list[Part]:
+def _merged(parts: list[Part], other: Part) -> list[Part]:
     for place, part in enumerate(parts):
-        if (both := part.and_then(other)) is not None:
-            return [*parts[:place], both, *parts[place + 1 :]]
+        if (merged := part.and_then(other)) is not None:
+            return [*parts[:place], merged, *parts[place + 1 :]]
     return [*parts, other]
 
 

@@ -88,16 +88,22 @@ class NoisyTable:
         [(10, 2, 5), (10, 10, 10)]
         """
         positive("epsilon", epsilon, remedy="give what the figures may cost a test record, such as 1")
-        chosen = epsilon * records >= FEWEST
-        found = [
-            cls(epsilon=epsilon, classes=classes, predictions=each or classes < 3, edges=edges, temperature=chosen)
-            for each, edges in LAYOUTS
+        choose_temperature = epsilon * records >= FEWEST
+        tables = [
+            cls(
+                epsilon=epsilon,
+                classes=classes,
+                predictions=predictions or classes < 3,
+                edges=edges,
+                temperature=choose_temperature,
+            )
+            for predictions, edges in LAYOUTS
         ]
-        for one in found:
-            noise = math.sqrt(one.cells * one.variance)
-            if one.cells <= MOST_CELLS and noise <= NOISE_IN_COUNT * records:
-                return one
-        return found[-1]
+        for table in tables:
+            noise = math.sqrt(table.cells * table.variance)
+            if table.cells <= MOST_CELLS and noise <= NOISE_IN_COUNT * records:
+                return table
+        return tables[-1]
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -120,13 +120,13 @@ class PrivacyPlan:
         """
         if batch_size is None and isinstance(participation, FullBatch):
             batch_size = examples  # the only batch size of full batches
-        given = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier, "epsilon": epsilon}
-        missing = [name for name, value in given.items() if value is None]
+        values = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier, "epsilon": epsilon}
+        missing = [name for name, value in values.items() if value is None]
         if len(missing) != 1:
-            found = " and ".join([*filter(None, [", ".join(missing[:-1])]), *missing[-1:]]) or "none"
+            listed = " and ".join([*filter(None, [", ".join(missing[:-1])]), *missing[-1:]]) or "none"
             verb = "are" if len(missing) > 1 else "is"
             raise SfumatoError(
-                f"exactly one of batch_size, steps, noise_multiplier and epsilon must be left out, but {found} {verb}",
+                f"exactly one of batch_size, steps, noise_multiplier and epsilon must be left out, but {listed} {verb}",
                 "leave out the one to compute from the other three",
             )
         if max_norm is not None and clipping is not None:
@@ -243,11 +243,11 @@ class PrivacyPlan:
         return self.mechanism.noise_in_weights(work)
 
     def __repr__(self) -> str:
-        who = self.participation.words(self.population, self.unit.drawn_one)
-        own = self.mechanism.name if self.mechanism.independent else f"{self.mechanism.name}, correlated"
+        participants = self.participation.words(self.population, self.unit.drawn_one)
+        noise = self.mechanism.name if self.mechanism.independent else f"{self.mechanism.name}, correlated"
         return (
-            f"PrivacyPlan({self.steps} step{'s' if self.steps > 1 else ''}, {who} of N = {self.population}, "
-            f"{self.clipping.words}, noise multiplier {self.noise_multiplier:g} ({own}), delta {self.delta!r}, "
+            f"PrivacyPlan({self.steps} step{'s' if self.steps > 1 else ''}, {participants} of N = {self.population}, "
+            f"{self.clipping.words}, noise multiplier {self.noise_multiplier:g} ({noise}), delta {self.delta!r}, "
             f"{self.adjacency} one {self.unit.name})"
         )
 
@@ -300,8 +300,8 @@ class PrivacyPlan:
             raise SfumatoError(
                 f"a plan must have exactly its own fields, got a difference in {error}", remedy
             ) from None
-        if (again := plan.to_dict()) != data:
-            differing = sorted(name for name in again.keys() | data.keys() if again.get(name) != data.get(name))
+        if (rewritten := plan.to_dict()) != data:
+            differing = sorted(name for name in rewritten.keys() | data.keys() if rewritten.get(name) != data.get(name))
             raise SfumatoError(f"a plan must have exactly its own fields, got a difference in {differing}", remedy)
         return plan
 
@@ -314,8 +314,8 @@ class PrivacyPlan:
 
 def _part(kind: Callable[..., T], data: Mapping[str, Any]) -> T:
     """A part of the plan (participation, mechanism, clipping or unit), read from the fields of `to_dict`."""
-    given = {one.name: data[one.name] for one in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+    values = {each.name: data[each.name] for each in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
 def default_delta(units: int) -> float:

@@ -80,10 +80,10 @@ class Tilted:
             return max(float(self.values[0]), 0.0)
         # Between the previous value and this one, delta is upper + error - e^epsilon lower.
         above = float(upper[place] + self.error(self.values[place - 1 : place])[0]) - delta
-        found = float(self.values[place])
+        epsilon = float(self.values[place])
         if lower[place] > 0 and above > 0 and math.isfinite(above):
-            found = min(found, middle + math.log(above) - math.log(float(lower[place])))
-        return max(found, 0.0)
+            epsilon = min(epsilon, middle + math.log(above) - math.log(float(lower[place])))
+        return max(epsilon, 0.0)
 
     def _delta(self, place: int) -> float:
         return float(self.deltas(self.values[place : place + 1])[0][0])

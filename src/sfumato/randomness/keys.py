@@ -134,9 +134,9 @@ class RunKey:
 
 def home() -> Path:
     """The owner's directory: $SFUMATO_HOME, otherwise sfumato/ in the user's configuration directory."""
-    named = os.environ.get(HOME_VARIABLE)
-    if named:
-        return Path(named)
+    variable = os.environ.get(HOME_VARIABLE)
+    if variable:
+        return Path(variable)
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "sfumato"
 
 
@@ -193,14 +193,14 @@ def owner_key(directory: Path | None = None) -> bytes:
 
 def _write_secret(path: Path, secret: bytes) -> None:
     """Write to a temporary file that only the owner can read, then link it into place: durable, never over another."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = open_bytes(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = open_bytes(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
             file.write(secret.hex() + "\n")
             file.flush()
             durable(file.fileno())
-        os.link(beside, path)
+        os.link(temporary, path)
     finally:
-        os.unlink(beside)
+        os.unlink(temporary)
         sync_directory(path.parent)

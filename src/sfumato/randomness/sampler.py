@@ -32,13 +32,13 @@ class _Records(NamedTuple):
     groups: object
 
 
-def _coins(key: RunKey, step: int, records: _Records) -> np.ndarray:
+def _uniforms(key: RunKey, step: int, records: _Records) -> np.ndarray:
     """A uniform number in [0, 1) for each record."""
     return key.at(step).generator("sampling", step).random(records.number)
 
 
 def _poisson(rule: Poisson, plan: PrivacyPlan, key: RunKey, records: _Records) -> Draw:
-    return lambda step: np.flatnonzero(_coins(key, step, records) < plan.sampling_probability)
+    return lambda step: np.flatnonzero(_uniforms(key, step, records) < plan.sampling_probability)
 
 
 def _full_batch(rule: FullBatch, plan: PrivacyPlan, key: RunKey, records: _Records) -> Draw:
@@ -52,10 +52,10 @@ def _truncated_poisson(rule: TruncatedPoisson, plan: PrivacyPlan, key: RunKey, r
             f"{records.number}",
             f"declare {records.number} examples, or use Poisson sampling without truncation",
         )
-    whole = _poisson(rule, plan, key, records)
+    poisson = _poisson(rule, plan, key, records)
 
     def draw(step: int) -> np.ndarray:
-        drawn = whole(step)
+        drawn = poisson(step)
         if len(drawn) <= rule.largest:
             return drawn
         generator = key.at(step).generator("truncation", step)
@@ -80,7 +80,7 @@ def _drifting_poisson(rule: DriftingPoisson, plan: PrivacyPlan, key: RunKey, rec
 
     def draw(step: int) -> np.ndarray:
         first, second = rule.probabilities(step)
-        return np.flatnonzero(_coins(key, step, records) < np.where(in_second, second, first))
+        return np.flatnonzero(_uniforms(key, step, records) < np.where(in_second, second, first))
 
     return draw
 
@@ -178,18 +178,18 @@ def _times_checked(records: _Records) -> np.ndarray:
     remedy = "give `times`, the step of each record by its own time stamp, as whole numbers"
     if records.times is None:
         raise SfumatoError("the plan's fixed order goes by time, but the records have no `times`", remedy)
-    return _one_each("times", records.times, records.number, "iu", "whole numbers", remedy).astype(np.int64)
+    return _one_per_record("times", records.times, records.number, "iu", "whole numbers", remedy).astype(np.int64)
 
 
 def _groups_checked(records: _Records) -> np.ndarray:
     remedy = "give `groups`, whether each record is in the drift's second group, as bool"
     if records.groups is None:
         raise SfumatoError("the plan's participation drifts between two groups, but the records have none", remedy)
-    return _one_each("groups", records.groups, records.number, "b", "truth values", remedy).copy()
+    return _one_per_record("groups", records.groups, records.number, "b", "truth values", remedy).copy()
 
 
-def _one_each(name: str, values: object, number: int, kinds: str, what: str, remedy: str) -> np.ndarray:
-    found = np.asarray(values)
-    if found.shape != (number,) or found.dtype.kind not in kinds:
-        raise SfumatoError(f"`{name}` must be {number} {what}, got {found.dtype} of shape {found.shape}", remedy)
-    return found
+def _one_per_record(name: str, values: object, number: int, kinds: str, what: str, remedy: str) -> np.ndarray:
+    array = np.asarray(values)
+    if array.shape != (number,) or array.dtype.kind not in kinds:
+        raise SfumatoError(f"`{name}` must be {number} {what}, got {array.dtype} of shape {array.shape}", remedy)
+    return array

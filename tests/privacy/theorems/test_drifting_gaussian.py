@@ -179,7 +179,7 @@ def test_of_many_probabilities_neighbours_count_as_the_largest(monkeypatch):
     monkeypatch.setattr(drifting_gaussian, "MOST", 30)
     assert exact < long.loss.delta(1.0, grid=GRID) < 1.3 * exact
     group = tuple((q / 100, 1) for q in range(90, 0, -1))
-    told = drifting_gaussian._distinct(group)
+    told = drifting_gaussian._coarsened(group)
     assert len(told) == 30
     assert sum(count for _, count in told) == 90
     assert told[:2] == ((0.9, 3), (0.87, 3))

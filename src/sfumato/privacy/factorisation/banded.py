@@ -39,8 +39,8 @@ def optimal_banded(workload: Workload, bands: int) -> tuple[float, ...]:
     def loss(coefficients: Array) -> tuple[float, Array]:
         return _loss(objective, coefficients)
 
-    found = _projected_descent(loss, square_root(bands, momentum=workload.momentum))
-    return rounded(_polished(loss, found))
+    coefficients = _projected_descent(loss, square_root(bands, momentum=workload.momentum))
+    return rounded(_polished(loss, coefficients))
 
 
 def _loss(objective: Objective, coefficients: Array) -> tuple[float, Array]:
@@ -100,5 +100,5 @@ def _polished(loss: Loss, point: Array) -> Array:
         value, gradient = loss(whole(values))
         return value, np.add.reduceat(gradient, firsts)[free]
 
-    found = whole(polished(on_levels, point[firsts][free]))
-    return found if np.array_equal(_falling(found), found) else point
+    result = whole(polished(on_levels, point[firsts][free]))
+    return result if np.array_equal(_falling(result), result) else point

@@ -137,5 +137,5 @@ def _polished(objective: Objective, point: Array) -> Array:
         value, gradient = _loss(objective, whole(values))
         return value, gradient[inside]
 
-    found = whole(polished(loss, point[inside])) if inside.any() else point
-    return found if np.all(np.abs(found) <= _REACH) else point
+    result = whole(polished(loss, point[inside])) if inside.any() else point
+    return result if np.all(np.abs(result) <= _REACH) else point

@@ -100,19 +100,19 @@ class MeanSquare:
 
     def _upper(self, f: Array) -> Array:
         """sum_{j>=i} K[i, j] f_j for every i."""
-        found = self.rates * _from_the_end(self.h * f) + self.slopes * _from_the_end(self.e * f)
+        product = self.rates * _from_the_end(self.h * f) + self.slopes * _from_the_end(self.e * f)
         if self.spectra is not None:
             correlated = irfft(self.spectra.conj() * rfft(f, self.length), self.length)
-            found += (self.before * correlated[:, : len(f)]).sum(0)
-        return found
+            product += (self.before * correlated[:, : len(f)]).sum(0)
+        return product
 
     def _lower(self, f: Array) -> Array:
         """sum_{i<=j} K[i, j] f_i for every j."""
-        found = self.h * np.cumsum(self.rates * f) + self.e * np.cumsum(self.slopes * f)
+        product = self.h * np.cumsum(self.rates * f) + self.e * np.cumsum(self.slopes * f)
         if self.spectra is not None:
             convolved = (self.spectra * rfft(self.before * f, self.length)).sum(0)
-            found += irfft(convolved, self.length)[: len(f)]
-        return found
+            product += irfft(convolved, self.length)[: len(f)]
+        return product
 
 
 def _from_the_end(values: Array) -> Array:

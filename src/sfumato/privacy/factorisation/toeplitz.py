@@ -45,13 +45,13 @@ def sensitivity(coefficients: Array | Sequence[float], workload: Workload) -> fl
     triangular Toeplitz with non-negative, non-increasing coefficients: participation at 0, b, 2b, ... is the worst case
     (Kalinin and Lampert 2024, arXiv 2405.13763, theorem 2). Other coefficients are refused.
     """
-    found = np.asarray(coefficients, dtype=np.float64)[: workload.steps]
-    if not (np.isfinite(found).all() and np.all(found >= 0) and np.all(np.diff(found) <= 0)):
+    column = np.asarray(coefficients, dtype=np.float64)[: workload.steps]
+    if not (np.isfinite(column).all() and np.all(column >= 0) and np.all(np.diff(column) <= 0)):
         raise SfumatoError(
-            f"coefficients must be at least 0 and must not increase, got {found[:8].tolist()} ...",
+            f"coefficients must be at least 0 and must not increase, got {column[:8].tolist()} ...",
             "use those of square_root, optimal_banded or optimal_blt",
         )
-    return float(np.sqrt(squared_sensitivity(found, workload)[0]))
+    return float(np.sqrt(squared_sensitivity(column, workload)[0]))
 
 
 def squared_sensitivity(coefficients: Array, workload: Workload) -> tuple[float, Array]:

@@ -38,22 +38,22 @@ def tree_variances(combinations: Array, *, steps_per_tree: int | None = None, co
         combinations: the coefficient of each step's noise; T is the number of steps of the run.
         steps_per_tree, completed: as for `tree_noise`.
     """
-    found = np.zeros(len(combinations))
+    variances = np.zeros(len(combinations))
     padded = np.pad(combinations, ((0, 0), (0, 1)))  # "step" T stands for nodes that stay forever
     for pair in _pairs(combinations.shape[1], steps_per_tree, completed):
         for place, row in enumerate(padded):
-            found[place] += pair.total(lambda first, second, row=row: row[first] * row[second])
-    return found
+            variances[place] += pair.total(lambda first, second, row=row: row[first] * row[second])
+    return variances
 
 
 def tree_covariance(steps: int, *, steps_per_tree: int | None = None, completed: bool = False) -> Array:
     """The covariance over steps, (n, n), of the noise N_t - N_{t-1}, where N_t is the noise of the prefix sum."""
-    found = np.zeros((steps + 1, steps + 1))
+    covariance = np.zeros((steps + 1, steps + 1))
     for pair in _pairs(steps, steps_per_tree, completed):
         for sign, first, second in pair.moves():
-            np.add.at(found, (first, second), sign * pair.covariance / 2)
-            np.add.at(found, (second, first), sign * pair.covariance / 2)
-    return found[:-1, :-1]
+            np.add.at(covariance, (first, second), sign * pair.covariance / 2)
+            np.add.at(covariance, (second, first), sign * pair.covariance / 2)
+    return covariance[:-1, :-1]
 
 
 def _gram(workload: Workload) -> tuple[Array, Callable[[Steps, Steps], Array]]:

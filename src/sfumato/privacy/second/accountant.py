@@ -21,11 +21,11 @@ POINTS = 1 << 20
 _TABLE = 1 << 17
 _REACH = 10.0
 """The table covers this many standard deviations of the noise. Beyond lies 1e-23, which counts as lost."""
-_SPARED = 1e-4
+_ERROR_SHARE = 1e-4
 """The share of delta for each of the three error probabilities."""
 _ROUNDING = 8 * 2.0**-53
 """Relative L2 error of a Fourier transform per doubling of its length, and of a power per factor."""
-_FURTHER = (1.05, 1.1, 1.2, 1.4, 1.7, 2.0, 3.0, 5.0, 10.0)
+_TILT_FACTORS = (1.05, 1.1, 1.2, 1.4, 1.7, 2.0, 3.0, 5.0, 10.0)
 """Chernoff bounds on the mass beyond the grid are tried at these multiples of the tilt."""
 _MOST_LOSS = 600.0
 
@@ -46,13 +46,13 @@ def bounds(plan: Mapping[str, Any], delta: float) -> Bounds | None:
     to delta, because losses are tilted first, and are set aside (`_astray`). So an accountant that claims less than
     `lower` is wrong, or uses a different theorem.
     """
-    found = releases(plan)
-    if found is None:
+    release = releases(plan)
+    if release is None:
         return None
-    if isinstance(found, OneRelease):
-        epsilon = _gaussian(found.mu, delta)
+    if isinstance(release, OneRelease):
+        epsilon = _gaussian(release.mu, delta)
         return Bounds(epsilon * (1 - 1e-9), epsilon * (1 + 1e-9))
-    both = [_of_steps(found, delta, removed) for removed in (True, False)]
+    both = [_step_bounds(release, delta, removed) for removed in (True, False)]
     if None in both:
         return None
     return Bounds(max(one.lower for one in both if one), max(one.upper for one in both if one))
@@ -78,19 +78,19 @@ def _gaussian(mu: float, delta: float) -> float:
 
 
 @functools.lru_cache(maxsize=32)
-def _of_steps(steps: Steps, delta: float, removed: bool) -> Bounds | None:
+def _step_bounds(steps: Steps, delta: float, removed: bool) -> Bounds | None:
     """Epsilon in one direction: the mixture against no vectors if the unit is removed, otherwise the reverse."""
     import numpy as np
 
     table = _Table.of(steps, removed)
-    spared = _SPARED * delta
-    (low, falling), (high, rising) = table.window(steps.count, spared)
+    error_share = _ERROR_SHARE * delta
+    (low, falling), (high, rising) = table.window(steps.count, error_share)
     if not (math.isfinite(low) and math.isfinite(high) and high - low < _MOST_LOSS):
         return None
     width = max(high - low, float(np.ptp(table.losses))) / POINTS
     places, masses, wide = table.rounded(width)
     # Independent errors of mean 0, each in an interval of this length: Hoeffding's inequality for their sum.
-    off = float(wide) * math.sqrt(steps.count / 2 * math.log(1 / spared))
+    rounding = float(wide) * math.sqrt(steps.count / 2 * math.log(1 / error_share))
     shift = steps.count * (table.mean - width * float(places @ masses))
     first = round(low / width)
     tilt = table.tilt(steps.count, delta, width * POINTS)
@@ -100,26 +100,28 @@ def _of_steps(steps: Steps, delta: float, removed: bool) -> Bounds | None:
     tilted = np.roll(np.fft.irfft(np.fft.rfft(ring) ** steps.count, POINTS), -(first % POINTS)).clip(min=0)
     grid = width * np.arange(first, first + POINTS)
     losses, sums = grid + shift, tilted * np.exp(np.minimum(steps.count * moment - tilt * grid, _MOST_LOSS))
-    around = sum(
+    outside = sum(
         math.exp(min(0.0, steps.count * _log_moment(width * places, masses, by) - by * end))
         for by, end in ((falling, low), (rising, high))
     )
-    error = spared + around + steps.count * table.lost
+    error = error_share + outside + steps.count * table.lost
     near = _epsilon(losses, sums, 1.5 * delta)
     share = math.exp(min(_MOST_LOSS, steps.count * moment - tilt * (near - shift)))
-    behind = near - shift + POINTS * width  # a sum above this wraps to one above epsilon, with too much weight
+    wrap_limit = near - shift + POINTS * width  # a sum above this wraps to one above epsilon, with too much weight
     wrapped = min(
-        steps.count * (_log_moment(width * places, masses, tilt * by) - moment) - (by - 1) * tilt * behind
-        for by in _FURTHER
+        steps.count * (_log_moment(width * places, masses, tilt * by) - moment) - (by - 1) * tilt * wrap_limit
+        for by in _TILT_FACTORS
     )
-    error += share * (math.exp(min(wrapped, 0.0)) + _astray(weights, tilted, tilt, width, steps.count, table.farthest))
+    error += share * (
+        math.exp(min(wrapped, 0.0)) + _rounding_error(weights, tilted, tilt, width, steps.count, table.farthest)
+    )
     if error >= delta / 2:  # the error is larger still at epsilons below `near`
         return Bounds(0.0, math.inf)
     lower, upper = _epsilon(losses, sums, delta + error), _epsilon(losses, sums, delta - error)
-    return Bounds(max(0.0, float(lower) - off), float(upper) + off)
+    return Bounds(max(0.0, float(lower) - rounding), float(upper) + rounding)
 
 
-def _astray(weights: Any, tilted: Any, tilt: float, width: float, count: int, farthest: float) -> float:
+def _rounding_error(weights: Any, tilted: Any, tilt: float, width: float, count: int, farthest: float) -> float:
     """The rounding error of delta, divided by a bound on the probability of losses above epsilon.
 
     It is the L2 error of the tilted sums (Higham 2002, theorem 24.2) times the L2 norm of their weights above epsilon,
@@ -160,7 +162,7 @@ class _Table:
         kept = [k for k, weight in enumerate(steps.weights) if weight > 1e-25]
         points = np.linspace(-_REACH * steps.sigma, kept[-1] + _REACH * steps.sigma, _TABLE)
         losses = _loss(steps, points, removed)
-        chances = _between(steps, points, removed)
+        chances = _interval_probabilities(steps, points, removed)
         # Between neighbouring points: the trapezoid rule, whose error for Gaussians falls faster than any power.
         density = _density(steps, points, removed)
         mean = float(np.trapezoid(losses * density, points)) / float(np.trapezoid(density, points))
@@ -204,7 +206,7 @@ class _Table:
         tilt = float(tilts[int(np.argmin(reach))])
         for _ in range(12):
             before = _log_moment(losses, self.chances, tilt)
-            beyond = [(count * (_log_moment(losses, self.chances, by * tilt) - before), by) for by in _FURTHER]
+            beyond = [(count * (_log_moment(losses, self.chances, by * tilt) - before), by) for by in _TILT_FACTORS]
             if min(moment - (by - 1) * tilt * room for moment, by in beyond) < -19:
                 break
             tilt *= 0.87
@@ -220,10 +222,10 @@ class _Table:
         first, last = round(float(table[0]) / width), round(float(table[-1]) / width)
         edges = width * (np.arange(first, last) + 0.5)
         cuts = np.interp(edges, table, points)  # approximately where the loss is at the edge; `astray` is the error
-        astray = float(np.abs(_loss(self.steps, cuts, self.removed) - edges).max(initial=0.0))
+        error = float(np.abs(_loss(self.steps, cuts, self.removed) - edges).max(initial=0.0))
         ends = [-math.inf, math.inf] if self.removed else [math.inf, -math.inf]
-        masses = _between(self.steps, np.concatenate([ends[:1], cuts, ends[1:]]), self.removed)
-        return np.arange(first, last + 1), np.maximum(masses, 0.0), width + 2 * astray
+        masses = _interval_probabilities(self.steps, np.concatenate([ends[:1], cuts, ends[1:]]), self.removed)
+        return np.arange(first, last + 1), np.maximum(masses, 0.0), width + 2 * error
 
 
 def _loss(steps: Steps, points: Any, removed: bool) -> Any:
@@ -242,7 +244,7 @@ def _share(tilt: float) -> float:
     return (tilt + 1) * math.log1p(tilt) - tilt * math.log(tilt)
 
 
-def _between(steps: Steps, points: Any, removed: bool) -> Any:
+def _interval_probabilities(steps: Steps, points: Any, removed: bool) -> Any:
     """The probability of a noisy coordinate between neighbouring points: under the mixture if the unit is removed,
     otherwise under the noise alone. Subtracts on the side where the numbers are smaller."""
     import numpy as np
@@ -310,15 +312,15 @@ def agreement(statement: Mapping[str, Any]) -> Agreement:
     accountant does not cover the plan, which the words then say.
     """
     stated = statement.get("planned", statement)
-    found = None if "selection" in statement else bounds(statement["plan"], stated["delta"])
-    if found is None:
+    second = None if "selection" in statement else bounds(statement["plan"], stated["delta"])
+    if second is None:
         return Agreement(True, "no second accountant covers this plan")
-    claimed, between = stated["epsilon"], f"between {found.lower:.4f} and {found.upper:.4f}"
-    if found.upper == math.inf and claimed >= found.lower:
+    claimed, between = stated["epsilon"], f"between {second.lower:.4f} and {second.upper:.4f}"
+    if second.upper == math.inf and claimed >= second.lower:
         return Agreement(True, f"a second accountant does not resolve delta {stated['delta']:g}: epsilon at least "
-                         f"{found.lower:.4f}, {claimed:.4f} stated")  # fmt: skip
-    if claimed < found.lower:
+                         f"{second.lower:.4f}, {claimed:.4f} stated")  # fmt: skip
+    if claimed < second.lower:
         return Agreement(False, f"epsilon is {between} by a second accountant, more than the {claimed:.4f} stated")
-    if claimed > _LARGER * found.upper:
+    if claimed > _LARGER * second.upper:
         return Agreement(True, f"a second accountant has epsilon {between}, less than the {claimed:.4f} stated")
     return Agreement(True, f"a second accountant agrees: epsilon {between}, {claimed:.4f} stated")

@@ -51,12 +51,14 @@ def releases(plan: Mapping[str, Any]) -> OneRelease | Steps | None:
         column, groups = plan.get("coefficients", [1.0]), plan["groups"]
         if len(column) > groups:
             return None
-        chance = groups * plan["batch_size"] / plan["examples"]
-        return Steps(noise / math.sqrt(sum(c * c for c in column)), _binomial(1, chance), math.ceil(steps / groups))
+        probability = groups * plan["batch_size"] / plan["examples"]
+        return Steps(
+            noise / math.sqrt(sum(c * c for c in column)), _binomial(1, probability), math.ceil(steps / groups)
+        )
     if sampling == "FullBatch" or (sampling == "FixedOrder" and vectors == 1):
         gap = 1 if sampling == "FullBatch" else math.ceil(plan["examples"] / plan["batch_size"])
-        moved = _moved(plan, steps, gap)
-        return None if moved is None else OneRelease(vectors * math.sqrt(moved) / noise)
+        squared = _squared_sensitivity(plan, steps, gap)
+        return None if squared is None else OneRelease(vectors * math.sqrt(squared) / noise)
     return None
 
 
@@ -72,7 +74,7 @@ def _binomial(count: int, chance: float) -> tuple[float, ...]:
     return tuple(math.exp(one) for one in logs)
 
 
-def _moved(plan: Mapping[str, Any], steps: int, gap: int) -> float | None:
+def _squared_sensitivity(plan: Mapping[str, Any], steps: int, gap: int) -> float | None:
     """The largest squared distance by which a unit that takes part in every `gap`-th step moves what the noise is
     added to."""
     mechanism = plan["mechanism"]
@@ -81,12 +83,12 @@ def _moved(plan: Mapping[str, Any], steps: int, gap: int) -> float | None:
     if mechanism == "Tree":
         if steps * min(gap, steps) > MOST_NUMBERS:
             return None
-        return max(_of_nodes(plan, steps, gap, first) for first in range(min(gap, steps)))
+        return max(_tree_sensitivity(plan, steps, gap, first) for first in range(min(gap, steps)))
     column = _column(plan, steps)
-    return None if column is None else _of_rows(column, gap)
+    return None if column is None else _toeplitz_sensitivity(column, gap)
 
 
-def _of_nodes(plan: Mapping[str, Any], steps: int, gap: int, first: int) -> int:
+def _tree_sensitivity(plan: Mapping[str, Any], steps: int, gap: int, first: int) -> int:
     """The sum over all complete nodes of the squared number of the unit's steps below them."""
     import numpy as np
 
@@ -109,8 +111,8 @@ def _column(plan: Mapping[str, Any], steps: int) -> Any:
 
     column = np.zeros(steps)
     if plan["mechanism"] == "BandedToeplitz":
-        given = np.asarray(plan["coefficients"][:steps], dtype=float)
-        column[: len(given)] = given
+        coefficients = np.asarray(plan["coefficients"][:steps], dtype=float)
+        column[: len(coefficients)] = coefficients
     elif plan["mechanism"] == "BufferedToeplitz":
         column[0] = 1.0
         for scale, decay in zip(plan["scales"], plan["decays"], strict=True):
@@ -120,7 +122,7 @@ def _column(plan: Mapping[str, Any], steps: int) -> Any:
     return column if (column >= 0).all() and (np.diff(column) <= 0).all() else None
 
 
-def _of_rows(column: Any, gap: int) -> float:
+def _toeplitz_sensitivity(column: Any, gap: int) -> float:
     """The squared norm of C u for a unit that takes part in steps 0, gap, 2 gap, ...: the worst case."""
     import numpy as np
 

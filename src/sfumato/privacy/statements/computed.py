@@ -43,13 +43,13 @@ class Computed:
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> Computed | None:
         """What the entries of a ledger record; None for a run of one process."""
-        found: Computed | None = None
+        computed: Computed | None = None
         for entry in entries:
             if entry.kind == ENTRY:
                 if set(entry.body) != {"processes", "machines"}:
                     raise SfumatoError(f"line {entry.index + 1} of the ledger does not say who computed", _DAMAGED)
-                found = cls(**entry.body).joined(found)
-        return found
+                computed = cls(**entry.body).joined(computed)
+        return computed
 
     def record(self, ledger: Ledger) -> None:
         """Record that these processes are about to take steps, unless as many have done so before.

@@ -20,18 +20,18 @@ def not_covered(
         selection: the search that the run won, if a theorem covers it.
         computed: who has seen sums before the noise.
     """
-    lines = _of_data(facts)
+    lines = _data_lines(facts)
     lines += [
-        *_earlier_runs(selection),
+        *_earlier_run_lines(selection),
         "Running time, memory use, crashes and whatever else a bystander may see of the run besides the model.",
         *words.not_covered,
-        *_artefacts(facts, selection),
+        *_floating_point_lines(facts, selection),
         f"Whoever could break the generator: all draws come from a {facts.key_bits}-bit key (HMAC-SHA512, then "
         f"{'Philox' if facts.noise_grid is None else 'SHAKE-256 for the noise and Philox for the rest'}; torch's own "
         "generator where a model throws other dice than dropout's).",
         "The honesty of this record: it can be derived again, but whoever writes one record can write another.",
     ]
-    lines[:0] = _of_choices(facts)
+    lines[:0] = _choice_lines(facts)
     if computed is not None:
         lines.insert(0, computed.not_covered)
     if facts.seeded:
@@ -39,7 +39,7 @@ def not_covered(
     return lines
 
 
-def _of_data(facts: Circumstances) -> list[str]:
+def _data_lines(facts: Circumstances) -> list[str]:
     """Lines about what was read from the data, declared about them, or measured on them."""
     lines = [f"Read from the data and treated as public: {FACT_NAMES[name]}." for name in facts.read]
     lines.append(
@@ -51,7 +51,7 @@ def _of_data(facts: Circumstances) -> list[str]:
             f"How texts become numbers ({facts.tokens}): the owner's word alone says that none of it was made from the "
             "private texts."
         )
-    lines += _declared_shares(facts)
+    lines += _share_lines(facts)
     if not facts.test_public:
         exact = "Accuracy, losses and pictures measured on the test split, wherever they are shown"
         only = "only the noisy counts are covered." if facts.figures else "they are not noisy."
@@ -67,7 +67,7 @@ def _of_data(facts: Circumstances) -> list[str]:
     return lines
 
 
-def _of_choices(facts: Circumstances) -> list[str]:
+def _choice_lines(facts: Circumstances) -> list[str]:
     """Lines about choices and earlier training, the most serious first."""
     lines: list[str] = []
     if facts.own_loop:
@@ -101,11 +101,11 @@ def _of_choices(facts: Circumstances) -> list[str]:
             "left out reveals something about the private data.",
         )
     if facts.search is not None:
-        lines.insert(0, _uncovered(facts.search))
+        lines.insert(0, _search_line(facts.search))
     return lines
 
 
-def _declared_shares(facts: Circumstances) -> list[str]:
+def _share_lines(facts: Circumstances) -> list[str]:
     """Lines about class shares that the run takes on the owner's word."""
     used = (
         (facts.class_prevalence, "by whose inverse examples are weighted"),
@@ -120,7 +120,7 @@ def _declared_shares(facts: Circumstances) -> list[str]:
     ]
 
 
-def _artefacts(facts: Circumstances, selection: PrivateSelection | None) -> list[str]:
+def _floating_point_lines(facts: Circumstances, selection: PrivateSelection | None) -> list[str]:
     """Lines about floating-point numbers."""
     if facts.noise_grid is None:
         return [f"Floating-point artefacts of the noise and the rounding of sums; the noise is {facts.noise_sampler}."]
@@ -135,7 +135,7 @@ def _artefacts(facts: Circumstances, selection: PrivateSelection | None) -> list
     return lines
 
 
-def _earlier_runs(selection: PrivateSelection | None) -> list[str]:
+def _earlier_run_lines(selection: PrivateSelection | None) -> list[str]:
     if selection is None:
         return ["Choices made by looking at earlier runs on the same data, and those runs themselves: epsilons add up."]
     lines = [
@@ -149,7 +149,7 @@ def _earlier_runs(selection: PrivateSelection | None) -> list[str]:
     return [*lines, "Exact figures measured on the validation part: only the winner's noisy score is covered."]
 
 
-def _uncovered(search: Search) -> str:
+def _search_line(search: Search) -> str:
     return (
         f"The search for these settings: {search.runs} run{'s' if search.runs > 1 else ''} on the same data, of which "
         f"the promise speaks of one. Together, had they been planned in advance, they come to epsilon "

@@ -103,11 +103,11 @@ class Statement(Presented):
         return (
             f"{opening} ({rounded_up(self.epsilon)}, {plan.delta!r})-differentially private for each single "
             f"{self.covered} under {plan.adjacency} adjacency{included}: {steps}, accounted by {self.theorem.tight} "
-            f"with N = {words.count}; {fingerprint}.{beyond}{self._of_figures}"
+            f"with N = {words.count}; {fingerprint}.{beyond}{self._figures_sentence}"
         )
 
     @property
-    def _of_figures(self) -> str:
+    def _figures_sentence(self) -> str:
         """The promise for the records behind the published figures: a sentence with a leading space, or empty."""
         figures = self.circumstances.figures
         if figures is None or not self.promises:
@@ -163,7 +163,7 @@ class Statement(Presented):
     def remarks(self) -> list[str]:
         """What else a reader must know: about the unit, the adjacency, and how the model was made."""
         if not self.promises:
-            return [EXPERIMENT, SHARED, *self._of_public_data]
+            return [EXPERIMENT, SHARED, *self._public_data_lines]
         plan, lines = self.plan, list(self.words.plain)
         if (whole := group_epsilon(plan)) is not None:
             lines.append(f"If a whole group is removed with all of its persons, epsilon is {rounded_up(whole)}.")
@@ -201,10 +201,10 @@ class Statement(Presented):
                 "the divisor and N are as if they were not there. The result of the audit is about these coins alone, "
                 "not about any person."
             )
-        return [*lines, *self._of_public_data]
+        return [*lines, *self._public_data_lines]
 
     @property
-    def _of_public_data(self) -> list[str]:
+    def _public_data_lines(self) -> list[str]:
         """A line that nothing had to be kept secret, if that is so."""
         if self.circumstances.published:
             return ["The training data are a published collection: there was nothing secret to protect."]
@@ -221,12 +221,12 @@ class Statement(Presented):
     def figures(self) -> dict[str, Any]:
         """Whether anything is promised, and what. For a seeded run, its plan's figures are under `planned`."""
         by_rdp = self.plan.epsilon_rdp if self.selection is None else self.epsilon
-        found = {
+        bounds = {
             "epsilon": ceiling(self.epsilon, 6),
             "epsilon_rdp": None if by_rdp is None else ceiling(by_rdp, 6),
             "delta": self.plan.delta,
         }
-        promised = found if self.promises else {**dict.fromkeys(found), "planned": found}
+        promised = bounds if self.promises else {**dict.fromkeys(bounds), "planned": bounds}
         return {"promises": self.promises, **promised}
 
     def to_dict(self) -> dict[str, Any]:
@@ -274,9 +274,9 @@ class Statement(Presented):
         >>> Statement.from_dict(written).to_dict() == written
         True
         """
-        if (found := data.get("format")) != FORMAT:
+        if (written := data.get("format")) != FORMAT:
             raise SfumatoError(
-                f"format of a statement must be {FORMAT}, got {found!r}",
+                f"format of a statement must be {FORMAT}, got {written!r}",
                 "read it with the version of sfumato that wrote it",
             )
         try:

@@ -40,7 +40,7 @@ class Wording:
 def wording(plan: PrivacyPlan) -> Wording:
     """The words for the plan's unit."""
     if isinstance(plan.unit, User):
-        return _of_persons(plan, plan.unit)
+        return _person_wording(plan, plan.unit)
     return Wording(
         single="training example",
         others="all the other examples",
@@ -56,22 +56,22 @@ def wording(plan: PrivacyPlan) -> Wording:
     )
 
 
-def _of_persons(plan: PrivacyPlan, unit: User) -> Wording:
+def _person_wording(plan: PrivacyPlan, unit: User) -> Wording:
     images = "all of their images" if unit.at_most is None else f"up to {unit.at_most} images"
     images = "one image" if unit.at_most == 1 else images
     count = f"{plan.units} persons"
     if unit.users is not None:
         count = f"{plan.population} {'groups' if unit.grouped else 'examples'} of {count}"
-    kept = "All images of a person count"
+    limit = "All images of a person count"
     if unit.at_most is not None:
-        kept = f"If a person has more than {images.removeprefix('up to ')}, the others were not used"
-    plain = [f"The promise is per person and covers all of the person's data under one name. {kept}."]
+        limit = f"If a person has more than {images.removeprefix('up to ')}, the others were not used"
+    plain = [f"The promise is per person and covers all of the person's data under one name. {limit}."]
     if unit.drawn == "clients":
         plain.append(
             "Several persons were trained on together, and the contribution of each such group was limited as a whole. "
             "Without one of its persons a group contributes something different, so twice the limit was counted."
         )
-    whose = (
+    names = (
         "Whose record it is: the names in the data are taken on their owner's word. If a record shows several persons, "
         "only the person that it is named after is covered. If it has no name, nobody is."
     )
@@ -81,20 +81,20 @@ def _of_persons(plan: PrivacyPlan, unit: User) -> Wording:
             f"person, over all images that they are on, {images.removesuffix(' images').removesuffix(' image')} of "
             "which were used (who is on which is taken as public),"
         )
-        kept = f"If a person is on more than {unit.at_most}, the others were not used"
+        limit = f"If a person is on more than {unit.at_most}, the others were not used"
         plain = [
-            f"The promise is per person and covers all images that the person is on under one name. {kept}. Which "
+            f"The promise is per person and covers all images that the person is on under one name. {limit}. Which "
             "images were used depended only on who is on which image. So the promise hides what a person's images "
             "show, but not that the person is on them, or with whom."
         ]
-        whose = (
+        names = (
             "Who is on which record: the names in the data are taken on their owner's word, and as public. A person "
             "who is on a record but not named there is not covered on it. A record without names is not covered at all."
         )
     lines = [
         "One person under two names: each name counts as a separate person, and both together are protected more "
         "weakly.",
-        whose,
+        names,
     ]
     if unit.vectors > 1:
         lines.append(
@@ -125,17 +125,17 @@ def released(plan: PrivacyPlan, facts: Circumstances) -> dict[str, Any]:
     """
     taken = plan.steps if facts.steps_taken is None else facts.steps_taken
     counted = f", of which {taken - facts.steps_lost} moved it" if facts.steps_lost else ""
-    things = [f"the model after {taken} steps{counted}"]
+    outputs = [f"the model after {taken} steps{counted}"]
     if facts.kept:
-        things.append(f"its weights after steps {', '.join(map(str, facts.kept))}")
+        outputs.append(f"its weights after steps {', '.join(map(str, facts.kept))}")
     if facts.figures is not None:
-        things.append("noisy counts of the test part, and figures computed from them")
+        outputs.append("noisy counts of the test part, and figures computed from them")
     if facts.audit:
-        things.append("scores and coins of the canaries, and the result of the audit")
-    things += ["this statement", "the plan", "the ledger"]
+        outputs.append("scores and coins of the canaries, and the result of the audit")
+    outputs += ["this statement", "the plan", "the ledger"]
     rule = plan.participation.words(plan.population, plan.unit.drawn_one)
     return {
         "setting": "central: whoever ran the training has seen the data, and is trusted with them",
-        "released": things,
+        "released": outputs,
         "sampling": {"assumed": rule, "run": rule},
     }

@@ -55,19 +55,19 @@ TABLE: tuple[Theorem, ...] = (
 SINGLE = tuple(row for row in TABLE if row.covers(Example()))
 """The rows for units that contribute at most one vector to a step's sum."""
 
-_WHY: dict[type[Participation], str] = {
+_REASONS: dict[type[Participation], str] = {
     Poisson: "the steps of a unit may lie close together, where their noise is correlated",
     TruncatedPoisson: "the steps of a unit may lie close together, where their noise is correlated",
     DriftingPoisson: "the steps of a unit may lie close together, where their noise is correlated",
     CyclicPoisson: "its groups amplify only noise whose bands end before the group's next turn",
 }
-_WHY_NOT_SEVERAL: dict[type[Participation], str] = {
+_REASONS_SEVERAL: dict[type[Participation], str] = {
     TruncatedPoisson: "when a step is cut, several other records may take the places of theirs",
     DriftingPoisson: "they may lie in both groups, which have different sampling probabilities",
     CyclicPoisson: "they lie in different groups, so the user has a turn in many steps",
     FixedOrder: "they lie in different steps of an epoch",
 }
-_MOVES: dict[type[Participation], tuple[str, str]] = {
+_MOVES_OTHERS: dict[type[Participation], tuple[str, str]] = {
     FixedOrder: ("a fixed order by position", "use another order (random, or time)"),
     TruncatedPoisson: ("truncated sampling", "use Poisson sampling without truncation"),
 }
@@ -79,13 +79,13 @@ def theorem_for(plan: Plan) -> Theorem:
     rule, mechanism, allowed = type(plan.participation), type(plan.mechanism), plan.participation.adjacencies
     row = next((row for row in TABLE if row.speaks_for(plan)), None)
     if row is None and plan.unit.vectors > 1:
-        _refuse_ambiguous(plan)
+        _refuse_several_records(plan)
     if row is None:
         having = (row.participations for row in SINGLE if mechanism in row.mechanisms)
         nearest = [f"{mechanism.name} with {_names(*having)}"]
         if known := [row.mechanisms for row in SINGLE if rule in row.participations]:
             nearest.append(f"{rule.name} with {_names(*known)}")
-        why = f": {_WHY[rule]}" if rule in _WHY else ""
+        why = f": {_REASONS[rule]}" if rule in _REASONS else ""
         raise SfumatoError(
             f"no theorem here covers {mechanism.name} noise under {rule.name} participation{why}",
             f"use {', or '.join(nearest)}",
@@ -97,7 +97,7 @@ def theorem_for(plan: Plan) -> Theorem:
             "use zero-out adjacency, which takes as known who is on which record; or leave shared records out",
         )
     if plan.adjacency not in allowed:
-        moves, instead = _MOVES[rule]
+        moves, instead = _MOVES_OTHERS[rule]
         raise SfumatoError(
             f"adjacency must be {' or '.join(allowed)} under {moves}, where one record's absence changes who else "
             f"takes part; got {plan.adjacency}",
@@ -106,10 +106,10 @@ def theorem_for(plan: Plan) -> Theorem:
     return row
 
 
-def _refuse_ambiguous(plan: Plan) -> None:
+def _refuse_several_records(plan: Plan) -> None:
     """Refuse a rule or mechanism without a theorem for users who contribute several records."""
     rule, mechanism = type(plan.participation), type(plan.mechanism)
-    why = _WHY_NOT_SEVERAL.get(rule)
+    why = _REASONS_SEVERAL.get(rule)
     if why is None and mechanism is not Gaussian:
         why = "their steps may lie close together, where their noise is correlated"
     raise SfumatoError(

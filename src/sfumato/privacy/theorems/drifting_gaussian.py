@@ -90,17 +90,17 @@ class DriftingGaussians(Part):
     def repeats(self, width: float) -> tuple[Repeats, ...]:
         """The steps of each group. Only one group's if its probabilities are the larger ones in every place: a larger
         probability dominates a smaller one."""
-        groups = [_distinct(group) for group in self.groups]
+        groups = [_coarsened(group) for group in self.groups]
         worse = _placewise(*groups)
         distinct = [worse] if worse in groups else groups
         return tuple(self._steps(group, width) for group in distinct)
 
     def dominating(self, width: float) -> Repeats:
         """In place i, the larger of the i-th largest probabilities of the two groups."""
-        return self._steps(_distinct(_placewise(*self.groups)), width)
+        return self._steps(_coarsened(_placewise(*self.groups)), width)
 
     def _steps(self, group: Counts, width: float) -> Repeats:
-        return tuple((_of_one(self.sigma, q, width), count) for q, count in group)
+        return tuple((_step_distribution(self.sigma, q, width), count) for q, count in group)
 
     def event(self) -> Any:
         """dp-accounting's event of steps that cost at least as much as either group's, and no more if one dominates.
@@ -108,24 +108,24 @@ class DriftingGaussians(Part):
         In place i it has the larger of the i-th largest probabilities of the two groups: a larger probability dominates
         a smaller one.
         """
-        worst = _distinct(_placewise(*self.groups))
+        worst = _coarsened(_placewise(*self.groups))
         return event_of([SampledGaussians(sigma=self.sigma, probability=q, steps=count) for q, count in worst])
 
 
 def _placewise(first: Counts, second: Counts) -> Counts:
     """In place i, the larger of the i-th largest probabilities of the two groups."""
     ends = [list(itertools.accumulate(count for _, count in group)) for group in (first, second)]
-    found: dict[float, int] = {}
+    counts: dict[float, int] = {}
     before = 0
     for end in sorted({*ends[0], *ends[1]}):
         places = (bisect.bisect_left(own, end) for own in ends)
         worst = max(group[place][0] for group, place in zip((first, second), places, strict=True) if place < len(group))
-        found[worst] = found.get(worst, 0) + end - before
+        counts[worst] = counts.get(worst, 0) + end - before
         before = end
-    return tuple(found.items())
+    return tuple(counts.items())
 
 
-def _distinct(group: Counts) -> Counts:
+def _coarsened(group: Counts) -> Counts:
     """The same counts with at most `MOST` probabilities: neighbours are merged into the largest of them."""
     each = -(-len(group) // MOST)
     if each <= 1:
@@ -135,7 +135,7 @@ def _distinct(group: Counts) -> Counts:
 
 
 @functools.lru_cache(maxsize=4 * MOST)
-def _of_one(sigma: float, probability: float, width: float) -> Any:
+def _step_distribution(sigma: float, probability: float, width: float) -> Any:
     """The privacy loss distribution of one step."""
     from dp_accounting.pld import privacy_loss_distribution
 

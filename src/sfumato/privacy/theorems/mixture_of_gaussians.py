@@ -87,7 +87,7 @@ class MixedGaussians(Repeated):
         reach = _curve(self.sigma, self.probability, self.records).losses[-1]
         return max(min(1.0, typical / 0.003), reach / 10, math.sqrt(self.steps) * typical / 20)
 
-    def of_one(self, width: float) -> Any:
+    def step_distribution(self, width: float) -> Any:
         """The privacy loss distribution of one step.
 
         Equal to dp-accounting's `from_mixture_gaussian_mechanism`, which inverts losses one by one and takes minutes
@@ -190,16 +190,16 @@ class _Curve:
 
         place = np.clip(np.searchsorted(self.losses, losses), 1, len(self.points) - 1)
         low, high = self.points[place - 1], self.points[place]
-        found = np.clip(np.interp(losses, self.losses, self.points), low, high)
+        outcomes = np.clip(np.interp(losses, self.losses, self.points), low, high)
         for _ in range(_NEWTON):
-            terms = self.terms(found)
+            terms = self.terms(outcomes)
             most = terms.max(axis=1, keepdims=True)
             shares = np.exp(terms - most)
             total = shares.sum(axis=1)
             slope = shares @ self.weights.counts / total / self.sigma**2
             over = np.log(total) + most[:, 0] - losses
-            found = np.clip(found - over / np.maximum(slope, 1e-300), low, high)
-        return found
+            outcomes = np.clip(outcomes - over / np.maximum(slope, 1e-300), low, high)
+        return outcomes
 
 
 @functools.lru_cache(maxsize=64)

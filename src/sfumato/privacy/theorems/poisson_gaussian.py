@@ -55,7 +55,7 @@ class SampledGaussians(Repeated):
         typical = self.probability / self.sigma
         return max(min(1.0, typical / 0.003), spread(self.sigma) / 10, math.sqrt(self.steps) * typical / 20)
 
-    def of_one(self, width: float) -> Any:
+    def step_distribution(self, width: float) -> Any:
         """The privacy loss distribution of one step."""
         from sfumato.privacy.theorems.sampled_losses import sampled_gaussian
 
@@ -115,7 +115,7 @@ class TruncatedGaussians(SampledGaussians):
     def event(self) -> None:
         """None: no Renyi divergence is known here."""
 
-    def of_one(self, width: float) -> Any:
+    def step_distribution(self, width: float) -> Any:
         """The privacy loss distribution of one step."""
         from dp_accounting.pld import privacy_loss_distribution
         from dp_accounting.privacy_accountant import NeighboringRelation

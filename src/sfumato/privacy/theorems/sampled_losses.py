@@ -24,7 +24,7 @@ def sampled_gaussian(sigma: float, probability: float, width: float) -> Any:
     """
 
     def one_way(adjacency: AdjacencyType) -> Any:
-        one = _AllAtOnce(sigma, sensitivity=1, sampling_prob=probability, adjacency_type=adjacency)
+        one = _VectorizedLoss(sigma, sensitivity=1, sampling_prob=probability, adjacency_type=adjacency)
         ends: Any = one.connect_dots_bounds()
         low, _, epsilons = grid(ends.epsilon_lower, ends.epsilon_upper, width)
         return dots(low, one.get_delta_for_epsilon(epsilons), width)
@@ -32,7 +32,7 @@ def sampled_gaussian(sigma: float, probability: float, width: float) -> Any:
     return privacy_loss_distribution._pld_for_subsampled_mechanism(one_way, probability)
 
 
-class _AllAtOnce(GaussianPrivacyLoss):
+class _VectorizedLoss(GaussianPrivacyLoss):
     """dp-accounting's privacy loss, with delta at many epsilons at once."""
 
     def get_delta_for_epsilon(self, epsilon: Any) -> Any:
@@ -62,10 +62,10 @@ class _AllAtOnce(GaussianPrivacyLoss):
 def _without_sampling(losses: np.ndarray, q: float) -> np.ndarray:
     """log(1 + (e^loss - 1) / q) of each loss above log(1 - q); minus infinity for a loss that is barely above it."""
     least = math.log(1 - q)
-    found = np.full(len(losses), -math.inf)
+    result = np.full(len(losses), -math.inf)
     above = np.abs(losses - least) > 1e-9 * np.maximum(np.abs(losses), abs(least))
     scale, rest = 1 / q, 1 - 1 / q
     larger, smaller = losses[above] + np.log(scale), np.log(-rest)
-    found[above] = larger + np.log1p(-np.exp(smaller - larger))
-    found[losses == 0] = np.log(scale + rest)
-    return found
+    result[above] = larger + np.log1p(-np.exp(smaller - larger))
+    result[losses == 0] = np.log(scale + rest)
+    return result

@@ -49,18 +49,18 @@ class Repeated(Part):
         return None
 
     @abstractmethod
-    def of_one(self, width: float) -> Any:
+    def step_distribution(self, width: float) -> Any:
         """The privacy loss distribution of one step."""
 
     def repeats(self, width: float) -> tuple[Repeats]:
         """One step's distribution, repeated `steps` times."""
-        return ([(_of_one(replace(self, steps=1), width), self.steps)],)
+        return ([(_step_distribution(replace(self, steps=1), width), self.steps)],)
 
 
 @functools.lru_cache(maxsize=24)
-def _of_one(one: Repeated, width: float) -> Any:
+def _step_distribution(one: Repeated, width: float) -> Any:
     """Cached for other numbers of steps, because it is slow to build."""
-    return one.of_one(width)
+    return one.step_distribution(width)
 
 
 def grid(least: float, most: float, width: float) -> tuple[int, int, Any]:

@@ -25,11 +25,11 @@ class ToeplitzGaussian(OneGaussianTheorem):
         """S^2 of the first `steps` rows and columns of C. These releases depend on no others."""
         mechanism = plan.mechanism
         assert isinstance(mechanism, Toeplitz)
-        return _known(replace(mechanism, noise_multiplier=1.0), steps, gap(plan))
+        return _cached_sensitivity(replace(mechanism, noise_multiplier=1.0), steps, gap(plan))
 
 
 @functools.lru_cache(maxsize=64)
-def _known(mechanism: Toeplitz, steps: int, gap: int) -> float:
+def _cached_sensitivity(mechanism: Toeplitz, steps: int, gap: int) -> float:
     """Cached, because calibration tries dozens of noise multipliers."""
     return squared_sensitivity(mechanism.column(steps), gap)
 

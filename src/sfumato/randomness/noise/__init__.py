@@ -46,7 +46,7 @@ class NoiseState:
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
-class Coming(Protocol):
+class PendingNoise(Protocol):
     """Noise that has been drawn or is being drawn."""
 
     def added_to(self, total: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -55,20 +55,20 @@ class Coming(Protocol):
 
 
 @dataclass(frozen=True)
-class ComingNoise:
+class PreparedNoise:
     """The noise of one step, for one sum.
 
     Args:
-        coming: draws the noise, or is drawing it.
-        following: the next state of the noise.
+        pending: draws the noise, or is drawing it.
+        next_state: the next state of the noise.
     """
 
-    coming: Coming
-    following: NoiseState
+    pending: PendingNoise
+    next_state: NoiseState
 
     def added_to(self, total: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], NoiseState]:
         """The noisy sum, {name: float32 tensor}, and the next state of the noise."""
-        return self.coming.added_to(total), self.following
+        return self.pending.added_to(total), self.next_state
 
 
 class Noise:
@@ -128,10 +128,10 @@ class Noise:
                 returned as well. The state is used up, because its memory passes to the successor. Your own loop may
                 leave it out if steps have independent noise.
         """
-        noisy, following = self.ahead(total, step, state).added_to(total)
-        return noisy if state is None else (noisy, following)
+        noisy, next_state = self.ahead(total, step, state).added_to(total)
+        return noisy if state is None else (noisy, next_state)
 
-    def _own(self, step: int) -> NoiseState:
+    def _stateless(self, step: int) -> NoiseState:
         """The state of a step that needs no memory."""
         if self.mechanism.buffers(step + 1):
             raise SfumatoError(
@@ -146,7 +146,7 @@ class Noise:
 
     def _checked(self, step: int, state: NoiseState | None) -> NoiseState:
         """The state of the step."""
-        state = self._own(step) if state is None else state
+        state = self._stateless(step) if state is None else state
         if state.step != step:
             raise SfumatoError(
                 f"the noise's state is that of step {state.step}, but step {step} was requested",
@@ -161,7 +161,7 @@ class Noise:
         state: NoiseState | None = None,
         *,
         share: tuple[int, int] = (0, 1),
-    ) -> ComingNoise:
+    ) -> PreparedNoise:
         """The noise of a step before its sum is available. For a device it is drawn on the CPU while the device works.
 
         Args:
@@ -171,18 +171,18 @@ class Noise:
                 on. The other blocks get no noise and must not be released.
         """
         state = self._checked(step, state)
-        kept, shapes = self._kept(like, state), {name: value.shape for name, value in like.items()}
+        kept, shapes = self._take_memory(like, state), {name: value.shape for name, value in like.items()}
         drawing = partial(blocks.draw, self._rule, shapes, kept, step, self._key, self.standard_deviation, share)
         devices = {value.device for value in like.values()}
-        coming = OnTheCPU(drawing) if devices <= {torch.device("cpu")} else DrawnAhead(drawing, shapes, *devices)
-        return ComingNoise(
-            coming, NoiseState(step=step + 1, tensors={n: value for n, value in kept.items() if len(value)})
+        pending = OnTheCPU(drawing) if devices <= {torch.device("cpu")} else DrawnAhead(drawing, shapes, *devices)
+        return PreparedNoise(
+            pending, NoiseState(step=step + 1, tensors={n: value for n, value in kept.items() if len(value)})
         )
 
-    def _kept(self, total: Mapping[str, Tensor], state: NoiseState) -> dict[str, Tensor]:
+    def _take_memory(self, total: Mapping[str, Tensor], state: NoiseState) -> dict[str, Tensor]:
         """The state's memory, taken out of it, extended by the buffers that this step adds."""
-        had, needed = self.mechanism.buffers(state.step), self.mechanism.buffers(state.step + 1)
-        expected = {name: (torch.float64, had, *value.shape) for name, value in total.items() if had}
+        present, needed = self.mechanism.buffers(state.step), self.mechanism.buffers(state.step + 1)
+        expected = {name: (torch.float64, present, *value.shape) for name, value in total.items() if present}
         if {name: (value.dtype, *value.shape) for name, value in state.tensors.items()} != expected:
             raise SfumatoError(
                 f"the noise's state does not hold what {type(self.mechanism).__name__} remembers of the steps before "
@@ -191,7 +191,7 @@ class Noise:
             )
         before = {name: state.tensors[name] for name in expected}  # workers divide the blocks in this order
         state.tensors.clear()
-        if 0 < had == needed:
+        if 0 < present == needed:
             return before
-        room = {name: torch.zeros(needed - had, *value.shape, dtype=torch.float64) for name, value in total.items()}
-        return {name: torch.cat([before[name], room[name]]) for name in room} if had else room
+        room = {name: torch.zeros(needed - present, *value.shape, dtype=torch.float64) for name, value in total.items()}
+        return {name: torch.cat([before[name], room[name]]) for name in room} if present else room

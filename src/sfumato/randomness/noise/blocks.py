@@ -44,7 +44,7 @@ class GaussianNoise:
         return fresh("noise")
 
 
-Take = Callable[[str, slice, np.ndarray], None]
+Receive = Callable[[str, slice, np.ndarray], None]
 """Receives the noise of these coordinates of a parameter, flattened, in the units of the sum: float64 (n,)."""
 
 
@@ -56,9 +56,9 @@ def draw(
     key: RunKey,
     standard_deviation: float,
     share: tuple[int, int],
-    take: Take,
+    receive: Receive,
 ) -> None:
-    """Draws the step's noise for parameters of these shapes and passes it to `take` by block, from several threads.
+    """Draws the step's noise for parameters of these shapes and passes it to `receive` by block, from several threads.
 
     Args:
         kept: the remembered noise, {name: float64 (buffers, *its shape)} on the CPU; updated in place.
@@ -89,7 +89,7 @@ def draw(
 
             noise = rule.noise(step, fresh, remembered[:, start : start + PIECE])
             np.multiply(noise, standard_deviation, out=piece)
-        take(name, columns, drawn)
+        receive(name, columns, drawn)
 
     places = blocks_of(shapes)[share[0] :: share[1]]
     if sum(sizes.values()) < BLOCK:
@@ -116,17 +116,17 @@ class OnTheCPU:
         drawing: `draw` without its last argument.
     """
 
-    def __init__(self, drawing: Callable[[Take], None]):
+    def __init__(self, drawing: Callable[[Receive], None]):
         self._drawing = drawing
 
     def added_to(self, total: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The sum plus the noise, {name: float32 tensor}, rounded once, together."""
         noisy = {name: torch.zeros(value.shape, dtype=torch.float32) for name, value in total.items()}
 
-        def take(name: str, columns: slice, drawn: np.ndarray) -> None:
+        def receive(name: str, columns: slice, drawn: np.ndarray) -> None:
             noisy[name].view(-1)[columns] = torch.from_numpy(drawn) + total[name].reshape(-1)[columns]
 
-        self._drawing(take)
+        self._drawing(receive)
         return noisy
 
 
@@ -139,18 +139,18 @@ class DrawnAhead:
         device: of the sum.
     """
 
-    def __init__(self, drawing: Callable[[Take], None], shapes: Mapping[str, torch.Size], device: torch.device):
+    def __init__(self, drawing: Callable[[Receive], None], shapes: Mapping[str, torch.Size], device: torch.device):
         self._shapes, self._device = shapes, device
         sizes = [shape.numel() for shape in shapes.values()]
         starts = dict(zip(shapes, np.cumsum([0, *sizes]).tolist(), strict=False))
         self._host = torch.zeros(sum(sizes), dtype=torch.float64, pin_memory=device.type == "cuda")
         flat = self._host.numpy()
 
-        def take(name: str, columns: slice, drawn: np.ndarray) -> None:
+        def receive(name: str, columns: slice, drawn: np.ndarray) -> None:
             flat[starts[name] + columns.start : starts[name] + columns.stop] = drawn
 
         self._pool = ThreadPoolExecutor(max_workers=1)
-        self._done = self._pool.submit(drawing, take)
+        self._done = self._pool.submit(drawing, receive)
 
     def added_to(self, total: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The sum plus the noise, {name: float32 tensor} on the device, rounded once, together."""

@@ -25,7 +25,7 @@ from sfumato.gradients.grid import STEP
 from sfumato.privacy.mechanism import Mechanism
 from sfumato.privacy.noise_grid import NoiseGrid, refuse_without_grid
 from sfumato.randomness.keys import RunKey
-from sfumato.randomness.noise import ComingNoise, Noise, NoiseState
+from sfumato.randomness.noise import Noise, NoiseState, PreparedNoise
 from sfumato.randomness.noise.blocks import BLOCK, PIECE, blocks_of
 
 FINENESS = 32
@@ -73,21 +73,21 @@ class SecureNoise(Noise):
         state: NoiseState | None = None,
         *,
         share: tuple[int, int] = (0, 1),
-    ) -> ComingNoise:
+    ) -> PreparedNoise:
         """The noise of a step, as in `Noise.ahead`. It is added to int64 sums, in steps of the grid of sums."""
-        self._kept(like, self._checked(step, state))
+        self._take_memory(like, self._checked(step, state))
         shapes = {name: value.shape for name, value in like.items()}
         elements = sum(shape.numel() for shape in shapes.values())
         sigma, exponent = self.mechanism.noise_multiplier, grid_of(self.mechanism.noise_multiplier, elements).exponent
         drawing = partial(draw, shapes, step, self._key, scale_of(sigma, elements), share)
-        coming = OnGrid(
+        pending = OnGrid(
             drawing,
             shapes,
             ahead=any(value.device.type != "cpu" for value in like.values()),
             coarser=exponent - SUMS_EXPONENT,
             unit=math.ldexp(self.max_norm, exponent),
         )
-        return ComingNoise(coming, NoiseState(step=step + 1))
+        return PreparedNoise(pending, NoiseState(step=step + 1))
 
 
 def grid_of(noise_multiplier: float, elements: int, *, alone: bool = True) -> NoiseGrid:
@@ -106,14 +106,14 @@ def scale_of(noise_multiplier: float, elements: int) -> float:
     return math.ldexp(noise_multiplier, -grid.exponent) * (1 + grid.widening) * (1 + 2.0**-50)
 
 
-Take = Callable[[str, slice, np.ndarray], None]
+Receive = Callable[[str, slice, np.ndarray], None]
 """Receives the noise of these coordinates of a parameter, flattened, in grid steps: int64 (n,)."""
 
 
 def draw(
-    shapes: Mapping[str, torch.Size], step: int, key: RunKey, scale: float, share: tuple[int, int], take: Take
+    shapes: Mapping[str, torch.Size], step: int, key: RunKey, scale: float, share: tuple[int, int], receive: Receive
 ) -> None:
-    """Draws the step's noise for parameters of these shapes and passes it to `take` by block, from several threads.
+    """Draws the step's noise for parameters of these shapes and passes it to `receive` by block, from several threads.
 
     **Guarantee.** Each block of a parameter in a step has its own stream, whoever draws it.
     """
@@ -122,7 +122,7 @@ def draw(
     def work(place: tuple[str, slice]) -> None:
         name, columns = place
         seed = key.extendable(f"secure noise {columns.start // BLOCK}", step, name)
-        take(name, columns, rounded_gaussians(seed, columns.stop - columns.start, scale))
+        receive(name, columns, rounded_gaussians(seed, columns.stop - columns.start, scale))
 
     places = blocks_of(shapes)[share[0] :: share[1]]
     if len(places) < 2:
@@ -148,10 +148,10 @@ def rounded_gaussians(seed: bytes, size: int, scale: float) -> np.ndarray:
     quantile errs by less than `MARGIN` (`refuse_inaccurate` tests this). No value of the sum is read.
     """
     words = np.frombuffer(hashlib.shake_256(seed).digest(8 * size), dtype="<u8")
-    found = np.empty(size, np.int64)
+    result = np.empty(size, np.int64)
     for start in range(0, size, PIECE):
-        own = words[start : start + PIECE]
-        uniform = own & np.uint64((1 << BITS) - 1)
+        block = words[start : start + PIECE]
+        uniform = block & np.uint64((1 << BITS) - 1)
         scaled = _quantiles(uniform) * scale
         nearest = np.rint(scaled)
         doubtful = np.abs(scaled - nearest) >= 0.5 - MARGIN * (scaled + scale)
@@ -160,8 +160,8 @@ def rounded_gaussians(seed: bytes, size: int, scale: float) -> np.ndarray:
         for place in np.flatnonzero(doubtful):
             more = partial(_more, seed, start + int(place))
             integers[place] = magnitude(int(uniform[place]), more, scale)
-        found[start : start + PIECE] = np.where(own >> np.uint64(BITS), -integers, integers)
-    return found
+        result[start : start + PIECE] = np.where(block >> np.uint64(BITS), -integers, integers)
+    return result
 
 
 def _quantiles(uniform: np.ndarray) -> np.ndarray:
@@ -237,7 +237,7 @@ class OnGrid:
 
     def __init__(
         self,
-        drawing: Callable[[Take], None],
+        drawing: Callable[[Receive], None],
         shapes: Mapping[str, torch.Size],
         *,
         ahead: bool,
@@ -268,11 +268,11 @@ class OnGrid:
             return {name: self._noisy(value, self._drawn[name].to(value.device)) for name, value in total.items()}
         noisy = {name: torch.zeros(value.shape, dtype=torch.float32) for name, value in total.items()}
 
-        def take(name: str, columns: slice, drawn: np.ndarray) -> None:
+        def receive(name: str, columns: slice, drawn: np.ndarray) -> None:
             own = total[name].reshape(-1)[columns]
             noisy[name].view(-1)[columns] = self._noisy(own, torch.from_numpy(drawn))
 
-        self._drawing(take)
+        self._drawing(receive)
         return noisy
 
     def _noisy(self, integers: Tensor, noise: Tensor) -> Tensor:
