@@ -19,7 +19,7 @@ LEAST_EPSILON = 1e-6
 """At a smaller epsilon the noise would hide any realistic number of records."""
 MOST_CELLS = 20_000
 NOISE_IN_COUNT = 0.01
-"""The richest table is chosen whose noise in the total count is at most this share of it."""
+"""The richest layout is chosen whose noise in the total count is at most this share of the total."""
 TEMPERATURES = tuple(4.0 ** (place / 48) for place in range(-48, 49))
 """The candidate temperatures: from a quarter to four, each 3% above the one before."""
 TEMPERATURE_SHARE = Fraction(1, 4)

@@ -41,10 +41,10 @@ class PrivacyPlan:
         adjacency: "add-or-remove" one unit, or "zero-out" one unit: its contribution becomes zero, while its place and
             N stay known. An epsilon for one says nothing about the other.
 
-    **Guarantee.** Assume that every step releases only the sum of the participants' vectors plus the step's noise from
-    `mechanism` (Gaussian: N(0, (noise_multiplier * C)^2 I)), and with adaptive clipping also their count (`Quantile`);
-    that each vector has L2 norm at most C; that one unit moves the sum by no more than its class states (`Example`,
-    `User`); and that participants are chosen by `participation`. Then all steps together are
+    **Guarantee.** Assume that every step releases only the sum of the participants' vectors, and with adaptive clipping
+    their count (`Quantile`), plus the step's noise from `mechanism` (Gaussian: N(0, (noise_multiplier * C)^2 I)); that
+    each vector has L2 norm at most C; that one unit moves the sum by no more than its class states (`Example`, `User`);
+    and that participants are chosen by `participation`. Then all steps together are
     `(plan.epsilon(delta), delta)`-differentially private for the plan's unit and adjacency, by `plan.theorem`.
 
     >>> plan = PrivacyPlan.calibrate(examples=50_000, batch_size=4096, steps=875, noise_multiplier=10.0, delta=1e-5)
@@ -180,7 +180,7 @@ class PrivacyPlan:
 
     @property
     def epsilon_rdp(self) -> float | None:
-        """Epsilon by Renyi DP, for comparison with papers; None where no Renyi divergence is known."""
+        """Epsilon by Renyi DP, for comparison with papers; None if no Renyi divergence is known."""
         return self.epsilon(accountant="rdp") if "rdp" in self.loss.accountants else None
 
     @property

@@ -67,7 +67,7 @@ OF_SHARED = OF_PERSONS | {
 class Example:
     """One record. The promise covers each record by itself, whoever it is about.
 
-    A participating example contributes one vector of norm at most C to a step's sum, and moves the sum by that much.
+    A participating example contributes one vector to a step's sum, of norm at most C, and moves the sum by at most C.
     """
 
     name: ClassVar[str] = "example"

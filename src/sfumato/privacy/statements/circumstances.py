@@ -104,7 +104,7 @@ class Circumstances:
         prevalence: the declared share of each class where the model will be used; scores are adjusted to it.
         training_prevalence: the declared share of each class in the training data; scores are adjusted from it.
         noise_grid: the grid of secure noise; None for floating-point noise.
-        audit: the number of canaries: nobody's records, about half of which coins put among the examples.
+        audit: the number of canaries: records of nobody, each included among the examples by a fair coin.
         own_loop: the steps were taken inside a training loop of the owner's own code.
         own_code: which of "loss" and "optimizer" were the owner's own code.
         audit_directions: the canaries were directions of the weights, and about half of them were added to the sums.

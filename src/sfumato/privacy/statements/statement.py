@@ -170,7 +170,9 @@ class Statement(Presented):
         who = plan.participation.remark(plan.unit.drawn_one)
         lines += filter(None, (plan.unit.neighbours[plan.adjacency].remark, who, plan.mechanism.remark))
         if (grid := self.circumstances.noise_grid) is not None:
-            lines.append(f"The noise also holds for the numbers that a computer really computes: it is {grid.words}.")
+            lines.append(
+                f"The guarantee of the noise holds also for the numbers that a computer uses: it is {grid.words}."
+            )
         if self.selection is not None:
             lines.append(
                 "This model is the best of a random number of candidates. The promise covers this choice and the "
