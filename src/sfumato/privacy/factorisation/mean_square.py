@@ -25,7 +25,7 @@ class NoiseInWeights:
 
     Args:
         all_steps: root mean square over the weights after every step, ||A C^-1||_F / sqrt(n).
-        final: the same for the weights after the last step.
+        final: standard deviation in the weights after the last step.
     """
 
     all_steps: float

@@ -43,8 +43,8 @@ def bounds(plan: Mapping[str, Any], delta: float) -> Bounds | None:
 
     **Guarantee.** The pair of distributions that dominates the plan's releases (`releases`) is (upper, delta)-private
     and not (epsilon, delta)-private for any epsilon below `lower`. The rounding errors of the transforms are relative
-    to delta, because losses are tilted first, and are set aside (`_astray`). So an accountant that claims less than
-    `lower` is wrong, or uses a different theorem.
+    to delta, because losses are tilted first, and are set aside (`_rounding_error`). So an accountant that claims less
+    than `lower` is wrong, or uses a different theorem.
     """
     release = releases(plan)
     if release is None:
@@ -221,7 +221,7 @@ class _Table:
         table, points = self.losses[rising], self.points[rising]
         first, last = round(float(table[0]) / width), round(float(table[-1]) / width)
         edges = width * (np.arange(first, last) + 0.5)
-        cuts = np.interp(edges, table, points)  # approximately where the loss is at the edge; `astray` is the error
+        cuts = np.interp(edges, table, points)  # approximately where the loss is at the edge; see `error`
         error = float(np.abs(_loss(self.steps, cuts, self.removed) - edges).max(initial=0.0))
         ends = [-math.inf, math.inf] if self.removed else [math.inf, -math.inf]
         masses = _interval_probabilities(self.steps, np.concatenate([ends[:1], cuts, ends[1:]]), self.removed)

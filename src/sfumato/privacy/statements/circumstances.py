@@ -26,7 +26,7 @@ ORIGINS = {
     "private data without noise, which no promise here covers",
     "private run": "from another private run), which that run's own statement covers: if both have used the same data, "
     "their epsilons add up",
-    "seeded run": "from a run by a seed), which promises nothing: they may show any record of its data",
+    "seeded run": "from a seeded run), which promises nothing: they may reveal any record of its data",
     "unknown": "of features that were computed elsewhere), and whether each row was computed from its own record "
     "alone: their owner answers for both",
     "own model": "of a model of the owner's own), where it begins with such: for what its first weights tell, its "

@@ -1,8 +1,9 @@
 """The number of processes and machines that computed a run's steps, as its ledger records it.
 
-It does not change the model, whose bytes are the same for any number of them. So it is not part of the statement in
-the model file, which is about what is released; it is about who has seen what is not released. The ledger gets a line
-for it before the first sum leaves its process, and the statement beside the model follows from that line.
+These numbers do not change the model, whose bytes are the same for any number of processes. So they are not part of the
+statement in the model file. That statement is about what is released; these numbers are about who has seen what is not
+released. The ledger gets a line with them before the first sum leaves its process, and the statement beside the model
+follows from that line.
 """
 
 from __future__ import annotations

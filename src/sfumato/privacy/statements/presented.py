@@ -28,8 +28,6 @@ def ceiling(value: float, digits: int) -> float:
 
 
 class Presented:
-    """A statement as its readers meet it."""
-
     """What all statements have in common for their readers."""
 
     @property

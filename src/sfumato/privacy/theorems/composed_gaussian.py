@@ -55,7 +55,7 @@ class ComposedGaussian(OneGaussianTheorem):
     citation = "Balle and Wang 2018, theorem 8; Dong, Roth and Su 2022 (composition); Mironov 2017 (RDP)"
 
     def squared_sensitivity(self, plan: Plan, steps: int) -> int:
-        """k: the largest number of the first steps in which one unit takes part."""
+        """k: the most steps, among the first `steps`, in which one unit takes part."""
         return -(-steps // gap(plan))
 
 

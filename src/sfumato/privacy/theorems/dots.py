@@ -14,7 +14,7 @@ class Dots(pld_pmf.DensePLDPmf):
 
 
 def dots(low: int, deltas: Any, width: float) -> Dots:
-    """Losses on multiples of the width from `low` on, whose delta equals `deltas` there and is never below it between.
+    """Losses on multiples of the width from `low` on. Their delta equals `deltas` there and is never too small between.
 
     A mass is (s_1 - s_0) / (e^width - 1) - s_0, where s_0 and s_1 are the changes of delta before and after it. Their
     difference is exact if they are close. dp-accounting computes (s_1 - s_0 e^width) / (e^width - 1), which rounds s_0

@@ -21,7 +21,7 @@ class TreeAggregation(OneGaussianTheorem):
     )
 
     def squared_sensitivity(self, plan: Plan, steps: int) -> int:
-        """The largest sum, over all units, of the squared number of the unit's steps below each node."""
+        """For the worst unit, the sum over all nodes of the squared number of the unit's steps below the node."""
         tree = plan.mechanism
         assert isinstance(tree, Tree)
         return squared_sensitivity(steps, gap(plan), tree.steps_per_tree, tree.completed)

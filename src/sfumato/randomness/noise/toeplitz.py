@@ -10,7 +10,7 @@ from sfumato.randomness.noise.blocks import Fresh
 AHEAD = 8
 """For how many steps the contribution of earlier steps is computed at once. Checkpoint states depend on it."""
 SMALL = 1 << 18
-"""A BLAS does at most this many multiplications in the calling thread. We bring our own threads."""
+"""A BLAS does up to this many multiplications in the calling thread. The threads here are our own."""
 
 
 class BandedToeplitzNoise:
@@ -21,7 +21,6 @@ class BandedToeplitzNoise:
     with b - 1 buffers: zhat of step t replaces the oldest one, in buffer t mod (b - 1). Reading all buffers in every
     step would dominate the time. So they are read once for the next `AHEAD` steps: the part of each of these steps' sum
     that is already known is stored in the buffer that the step itself will use.
-    each of these the part of the sum that is known by then is left in the buffer that the step itself will take.
     """
 
     def __init__(self, mechanism: BandedToeplitz):
