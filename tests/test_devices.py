@@ -183,7 +183,7 @@ def test_each_process_needs_an_accelerator_of_its_own(seen):
     _devices.one_each(2, "cuda")
     _devices.one_each(9, "cpu")
     _devices.one_each(1, "cuda:1")
-    with pytest.raises(SfumatoError, match=r"processes is 3, each of which needs .* and torch sees 2 CUDA devices"):
+    with pytest.raises(SfumatoError, match=r"processes is 3, each of which needs .*, but torch sees 2 CUDA devices"):
         _devices.one_each(3, "cuda")
-    with pytest.raises(SfumatoError, match=r"processes is 2, .* and device cuda:1 is one"):
+    with pytest.raises(SfumatoError, match=r"processes is 2, .*, but device cuda:1 is one"):
         _devices.one_each(2, "cuda:1")

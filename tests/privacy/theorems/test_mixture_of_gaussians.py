@@ -74,7 +74,7 @@ def test_one_step_is_dp_accounting_s(q, sigma, records, width):
     known = privacy_loss_distribution.from_mixture_gaussian_mechanism(
         sigma, range(records + 1), masses, value_discretization_interval=width
     )
-    ours = MixedGaussians(sigma=sigma, probability=q, records=records, steps=1).of_one(width)
+    ours = MixedGaussians(sigma=sigma, probability=q, records=records, steps=1).step_distribution(width)
     for epsilon in (0.0, 0.1, 1.0, 4.0):
         found, expected = ours.get_delta_for_epsilon(epsilon), known.get_delta_for_epsilon(epsilon)
         assert found == pytest.approx(expected, rel=1e-5, abs=1e-11)
@@ -114,7 +114,7 @@ def test_samples_of_two_records_of_one_user():
     generator = np.random.default_rng(5)
     noise = sigma * generator.standard_normal((2, count := 400_000))
     present = noise[0] + (generator.random((records, count)) < q).sum(axis=0)
-    promise = MixedGaussians(sigma=sigma, probability=q, records=records, steps=1).of_one(1e-3)
+    promise = MixedGaussians(sigma=sigma, probability=q, records=records, steps=1).step_distribution(1e-3)
     for epsilon in (0.0, 0.5, 1.0):
         delta = promise.get_delta_for_epsilon(epsilon)
         gaps = [
