@@ -54,12 +54,12 @@ def unwritable(text: str) -> str | None:
     >>> unwritable("cat"), unwritable("cat\\x1b[2J"), unwritable("\\u202ecat"), unwritable("\\udcff")
     (None, 'holds a control character', 'turns the direction of writing', 'is not UTF-8')
     """
-    found = _UNWRITABLE.search(text)
-    if found is None:
+    match = _UNWRITABLE.search(text)
+    if match is None:
         return None
-    if "\ud800" <= found[0] <= "\udfff":
+    if "\ud800" <= match[0] <= "\udfff":
         return "is not UTF-8"
-    return "turns the direction of writing" if found[0] >= "\u202a" else "holds a control character"
+    return "turns the direction of writing" if match[0] >= "\u202a" else "holds a control character"
 
 
 def number(name: str, value: object, *, remedy: str = "give a finite number") -> float:
@@ -138,12 +138,12 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
+        if name in result:
             raise ValueError(f"the name {name!r} appears twice")
-        found[name] = value
-    return found
+        result[name] = value
+    return result
 
 
 def differing(

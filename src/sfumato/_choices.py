@@ -67,11 +67,11 @@ def parts_of(kind: type) -> dict[str, type]:
 @functools.cache
 def choices_of(kind: type) -> dict[str, Field[Any]]:
     """The choices of a dataclass by their flat names, including those of its parts."""
-    found: dict[str, Field[Any]] = {}
+    choices: dict[str, Field[Any]] = {}
     for one in fields(kind):
-        inside = parts_of(kind).get(one.name)
-        found |= {one.name: one} if inside is None else choices_of(inside)
-    return found
+        part = parts_of(kind).get(one.name)
+        choices |= {one.name: one} if part is None else choices_of(part)
+    return choices
 
 
 class OfParts:

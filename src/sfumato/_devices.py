@@ -82,9 +82,9 @@ def one_each(processes: int, name: str) -> None:
         return
     spoken, count = _DISPLAY_NAMES.get(kind, kind), 1 if number else torch.accelerator.device_count()
     if processes > count:
-        there = f"device {name} is one" if number else f"torch sees {count} {spoken} device{'s' * (count != 1)}"
+        available = f"device {name} is one" if number else f"torch sees {count} {spoken} device{'s' * (count != 1)}"
         raise SfumatoError(
-            f"processes is {processes}, each of which needs its own {spoken} device, but {there}",
+            f"processes is {processes}, each of which needs its own {spoken} device, but {available}",
             f"give `processes={count}`, or `device=cpu`",
         )
 
@@ -223,8 +223,8 @@ def random_states(device: torch.device) -> list[torch.Tensor]:
     """The states of torch's global generators, on the CPU and on this device."""
     import torch
 
-    own = [] if device.type == "cpu" else [torch.get_device_module(device).get_rng_state(device)]
-    return [torch.get_rng_state(), *own]
+    device_states = [] if device.type == "cpu" else [torch.get_device_module(device).get_rng_state(device)]
+    return [torch.get_rng_state(), *device_states]
 
 
 @contextmanager
@@ -261,16 +261,16 @@ def repeatable(name: torch.device | str) -> Iterator[None]:
 
     filling: Any = torch.utils.deterministic
     cudnn: Any = torch.backends.cudnn
-    found, shown = set[str](), warnings.showwarning
+    nondeterministic, show_warning = set[str](), warnings.showwarning
     modes = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     were = filling.fill_uninitialized_memory, cudnn.benchmark, cudnn.deterministic
 
     def show(message: Any, *where: Any, **known: Any) -> None:
         what, no_form, _ = str(message).partition(_NOT_DETERMINISTIC)
         if no_form:
-            found.add(what)
+            nondeterministic.add(what)
         else:
-            shown(message, *where, **known)
+            show_warning(message, *where, **known)
 
     try:
         os.environ.setdefault(*_WORKSPACE)
@@ -283,7 +283,7 @@ def repeatable(name: torch.device | str) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(modes[0], warn_only=modes[1])
         filling.fill_uninitialized_memory, cudnn.benchmark, cudnn.deterministic = were
-    for what in sorted(found):
+    for what in sorted(nondeterministic):
         warn_of_rounding(what)
 
 
@@ -302,8 +302,10 @@ def sent(values: np.ndarray, device: torch.device | str) -> torch.Tensor:
     """The values on the device. The copy to a GPU is asynchronous."""
     import torch
 
-    there = torch.from_numpy(values)
-    return there.pin_memory().to(device, non_blocking=True) if torch.device(device).type == "cuda" else there.to(device)
+    tensor = torch.from_numpy(values)
+    return (
+        tensor.pin_memory().to(device, non_blocking=True) if torch.device(device).type == "cuda" else tensor.to(device)
+    )
 
 
 @contextmanager

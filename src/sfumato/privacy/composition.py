@@ -62,8 +62,8 @@ class Repeated:
         from sfumato.privacy.theorems.dots import Dots
 
         dense, subtracted = curve.to_dense_pmf(), not isinstance(curve, Dots)
-        kept = np.flatnonzero(dense._probs > 0)
-        ends = (int(kept[0]), int(kept[-1]) + 1) if len(kept) else (0, 1)
+        support = np.flatnonzero(dense._probs > 0)
+        ends = (int(support[0]), int(support[-1]) + 1) if len(support) else (0, 1)
         first, lost = int(dense._lower_loss) + ends[0], float(dense._infinity_mass)
         return cls(dense._probs[slice(*ends)], first, lost, count, subtracted)
 
@@ -90,15 +90,15 @@ class Repeated:
         while near < max(abs(self.first), abs(last)):
             far.append(near)
             near += 1 + near // _PRECISION
-        kept = np.array([self.first, last, *far, *(-one for one in far)])
-        kept = np.unique(kept[(kept >= self.first) & (kept <= last)])
+        selected = np.array([self.first, last, *far, *(-one for one in far)])
+        selected = np.unique(selected[(selected >= self.first) & (selected <= last)])
         places = np.arange(self.first, last + 1)
-        after = np.clip(np.searchsorted(kept, places, side="right"), 1, max(len(kept) - 1, 1))
-        if len(kept) == 1:
-            return width * kept, self.masses
-        share = (places - kept[after - 1]) / (kept[after] - kept[after - 1])
-        size = len(kept)
-        return width * kept, (
+        after = np.clip(np.searchsorted(selected, places, side="right"), 1, max(len(selected) - 1, 1))
+        if len(selected) == 1:
+            return width * selected, self.masses
+        share = (places - selected[after - 1]) / (selected[after] - selected[after - 1])
+        size = len(selected)
+        return width * selected, (
             np.bincount(after, self.masses * share, size) + np.bincount(after - 1, self.masses * (1 - share), size)
         )
 
@@ -251,9 +251,9 @@ class Composition:
 
     def _weights(self, tilt: float) -> tuple[list[Any], float, tuple[int, int]]:
         """Each step's tilted masses, L of the sum, and the range of the sum."""
-        both = [one.tilted(self.width, tilt) for one in self.steps]
-        log_moment = sum(one.count * own for one, (_, own) in zip(self.steps, both, strict=True))
-        return [weights for weights, _ in both], log_moment, self._window(tilt, log_moment)
+        tilted_steps = [one.tilted(self.width, tilt) for one in self.steps]
+        log_moment = sum(one.count * moment for one, (_, moment) in zip(self.steps, tilted_steps, strict=True))
+        return [weights for weights, _ in tilted_steps], log_moment, self._window(tilt, log_moment)
 
     def _window(self, tilt: float, log_moment: float) -> tuple[int, int]:
         """The multiples of the width between which the tilted sum lies, up to e^-32 on either side, by Chernoff's
@@ -262,8 +262,8 @@ class Composition:
         most = sum(one.count * (one.first + len(one.masses) - 1) for one in self.steps)
 
         def enough(by: float, sign: int) -> bool:
-            there, mean, _ = self.moments(tilt + sign * by)
-            return sign * by * mean - there + log_moment >= _OUTSIDE
+            moment, mean, _ = self.moments(tilt + sign * by)
+            return sign * by * mean - moment + log_moment >= _OUTSIDE
 
         up, down = (self._least(lambda by, sign=sign: enough(by, sign)) for sign in (1, -1))
         high = (self.moments(tilt + up)[0] - log_moment + _OUTSIDE) / up

@@ -277,13 +277,13 @@ def best_order(epsilon: float, delta: float) -> float:
     """
     from scipy.optimize import minimize_scalar
 
-    found: Any = minimize_scalar(
+    optimum: Any = minimize_scalar(
         lambda log: -_most_renyi(1 + math.exp(log), epsilon, delta) / (1 + math.exp(log)),
         bounds=(math.log(0.02), math.log(1e6)),
         method="bounded",
         options={"xatol": 1e-6},
     )
-    order = 1 + math.exp(float(found.x))
+    order = 1 + math.exp(float(optimum.x))
     return max(round(order, 2), 1.02) if order < 10 else float(round(order))
 
 

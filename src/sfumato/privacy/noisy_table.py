@@ -128,8 +128,8 @@ class NoisyTable:
     @property
     def variance(self) -> float:
         """The variance of the noise in one count: 2 q / (1 - q)^2 with q = e^-epsilon, epsilon that of the noise."""
-        kept = math.exp(-float(self.noise_epsilon))
-        return 2 * kept / math.expm1(-float(self.noise_epsilon)) ** 2
+        ratio = math.exp(-float(self.noise_epsilon))
+        return 2 * ratio / math.expm1(-float(self.noise_epsilon)) ** 2
 
     @property
     def choice(self) -> PrivateChoice:
@@ -162,8 +162,8 @@ class NoisyTable:
         names = {one.name for one in fields(cls)}
         if not isinstance(data, dict) or set(data) != names:
             raise SfumatoError("the noisy table has missing or unknown fields", "restore the run's own record")
-        known: dict[str, Any] = {**data, "edges": tuple(data["edges"])}
-        return cls(**known)
+        values: dict[str, Any] = {**data, "edges": tuple(data["edges"])}
+        return cls(**values)
 
 
 GRAIN = 1 << 20

@@ -165,9 +165,9 @@ class PrivateSelection:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PrivateSelection:
         """The selection that `to_dict` wrote. Refuses unknown, missing or ill-typed fields."""
-        known = {"plan", "draws", "score_noise"}
-        if not isinstance(data, Mapping) or set(data) != known:
-            differing = sorted(set(data) ^ known) if isinstance(data, Mapping) else type(data).__name__
+        names = {"plan", "draws", "score_noise"}
+        if not isinstance(data, Mapping) or set(data) != names:
+            differing = sorted(set(data) ^ names) if isinstance(data, Mapping) else type(data).__name__
             raise SfumatoError(
                 f"a selection must have exactly its own fields, got a difference in {differing}",
                 "give a selection as PrivateSelection.to_dict writes it",

@@ -45,8 +45,8 @@ def least(loss: Loss, start: Array, *, tolerance: float, reach: float | None = N
     """
     options = {"maxiter": 2000, "maxfun": 4000, "maxcor": 20, "ftol": tolerance, "gtol": 1e-10}
     bounds = None if reach is None else [(-reach, reach)] * len(start)
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    return float(found.fun), found.x
+    result = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    return float(result.fun), result.x
 
 
 def polished(loss: Loss, point: Array) -> Array:

@@ -74,8 +74,8 @@ def _gram(workload: Workload) -> tuple[Array, Callable[[Steps, Steps], Array]]:
 
     def gram(first: Steps, second: Steps) -> Array:
         earlier, later = np.minimum(first, second), np.maximum(first, second)
-        kept = momentum ** (later - earlier).astype(float)
-        return (last[earlier] - kept * last[later]) * sums[later] + kept * squares[later]
+        decayed = momentum ** (later - earlier).astype(float)
+        return (last[earlier] - decayed * last[later]) * sums[later] + decayed * squares[later]
 
     return last, gram
 

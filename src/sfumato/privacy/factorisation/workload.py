@@ -42,8 +42,8 @@ class Workload:
         if self.rates is None:
             return
         if not isinstance(self.rates, tuple) or len(self.rates) != self.steps:
-            found = f"{len(self.rates)} of them" if isinstance(self.rates, tuple) else f"{type(self.rates).__name__}"
-            raise SfumatoError(f"rates must be a tuple of {self.steps} factors, got {found}", "give one for each step")
+            actual = f"{len(self.rates)} of them" if isinstance(self.rates, tuple) else f"{type(self.rates).__name__}"
+            raise SfumatoError(f"rates must be a tuple of {self.steps} factors, got {actual}", "give one for each step")
         for rate in self.rates:
             positive("rates", rate, remedy="give factors above 0, one for each step")
 

@@ -85,16 +85,17 @@ class DriftingPoisson(Batches):
     def counts(self, steps: int) -> tuple[Counts, Counts]:
         """For each group, its non-zero probabilities in the first `steps` steps, in decreasing order."""
         half, (whole, rest) = self.period // 2, divmod(steps, self.period)
-        found: tuple[dict[float, int], dict[float, int]] = ({}, {})
+        group_counts: tuple[dict[float, int], dict[float, int]] = ({}, {})
         for phase in range(min(half, steps - 1) + 1):
             mirrored = self.period - phase
             count = whole + (phase < rest)
             if 0 < phase < mirrored:
                 count += whole + (mirrored < rest)
-            for group, probability in zip(found, self._probabilities(phase), strict=True):
+            for group, probability in zip(group_counts, self._probabilities(phase), strict=True):
                 group[probability] = group.get(probability, 0) + count
         first, second = (
-            tuple(sorted(((q, count) for q, count in group.items() if q and count), reverse=True)) for group in found
+            tuple(sorted(((q, count) for q, count in group.items() if q and count), reverse=True))
+            for group in group_counts
         )
         return first, second
 

@@ -52,10 +52,10 @@ def bounds(plan: Mapping[str, Any], delta: float) -> Bounds | None:
     if isinstance(release, OneRelease):
         epsilon = _gaussian(release.mu, delta)
         return Bounds(epsilon * (1 - 1e-9), epsilon * (1 + 1e-9))
-    both = [_step_bounds(release, delta, removed) for removed in (True, False)]
-    if None in both:
+    directions = [_step_bounds(release, delta, removed) for removed in (True, False)]
+    if None in directions:
         return None
-    return Bounds(max(one.lower for one in both if one), max(one.upper for one in both if one))
+    return Bounds(max(one.lower for one in directions if one), max(one.upper for one in directions if one))
 
 
 def _gaussian(mu: float, delta: float) -> float:
@@ -159,8 +159,8 @@ class _Table:
         """The table of one step."""
         import numpy as np
 
-        kept = [k for k, weight in enumerate(steps.weights) if weight > 1e-25]
-        points = np.linspace(-_REACH * steps.sigma, kept[-1] + _REACH * steps.sigma, _TABLE)
+        support = [k for k, weight in enumerate(steps.weights) if weight > 1e-25]
+        points = np.linspace(-_REACH * steps.sigma, support[-1] + _REACH * steps.sigma, _TABLE)
         losses = _loss(steps, points, removed)
         chances = _interval_probabilities(steps, points, removed)
         # Between neighbouring points: the trapezoid rule, whose error for Gaussians falls faster than any power.

@@ -165,7 +165,7 @@ class Circumstances:
             grid = None if data["noise_grid"] is None else NoiseGrid(**data["noise_grid"])
             if set(data) != {one.name for one in fields(cls)}:
                 raise KeyError
-            known: dict[str, Any] = {**data, **lists, "search": search, "figures": figures, "noise_grid": grid}
-            return cls(**known)
+            values: dict[str, Any] = {**data, **lists, "search": search, "figures": figures, "noise_grid": grid}
+            return cls(**values)
         except (AttributeError, TypeError, KeyError):
             raise SfumatoError("circumstances have missing or unknown fields", "restore the run's own record") from None

@@ -98,17 +98,17 @@ def beyond_one_point(promise: PrivacyPlan | PrivateSelection) -> dict[str, Any]:
     return {
         "curve": [{"epsilon": epsilon, "delta": delta} for epsilon, delta in _pairs(promise)],
         "mu": _mu(promise),
-        "true_positives": {f"{rate:g}": min(ceiling(found, 4), 1.0) for rate, found in rates},
+        "true_positives": {f"{rate:g}": min(ceiling(value, 4), 1.0) for rate, value in rates},
     }
 
 
 def _pairs(promise: PrivacyPlan | PrivateSelection) -> list[tuple[float, float]]:
     epsilons, deltas = curve(promise)
     if isinstance(promise, PrivateSelection):
-        found = zip(epsilons.tolist(), deltas.tolist(), strict=True)
-        return [(ceiling(epsilon, 3), up_to_digits(delta)) for epsilon, delta in found if delta < 1]
-    known = dict(zip(epsilons.tolist(), deltas, strict=True))
-    return [(epsilon, max(up_to_digits(known[epsilon]), LEAST_DELTA)) for epsilon in EPSILONS]
+        pairs = zip(epsilons.tolist(), deltas.tolist(), strict=True)
+        return [(ceiling(epsilon, 3), up_to_digits(delta)) for epsilon, delta in pairs if delta < 1]
+    delta_at = dict(zip(epsilons.tolist(), deltas, strict=True))
+    return [(epsilon, max(up_to_digits(delta_at[epsilon]), LEAST_DELTA)) for epsilon in EPSILONS]
 
 
 def _mu(promise: PrivacyPlan | PrivateSelection) -> dict[str, float] | None:

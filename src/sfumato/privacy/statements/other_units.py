@@ -104,8 +104,8 @@ def of_person(plan: PrivacyPlan, images: int) -> tuple[int, float]:
     **Guarantee.** An upper bound: see `person_epsilon` and `group_privacy`.
     """
     images = min(images, plan.population)
-    known = person_epsilon(plan, images, grid=COARSE_GRID)
-    return images, group_privacy(plan, images) if known is None else known
+    tight = person_epsilon(plan, images, grid=COARSE_GRID)
+    return images, group_privacy(plan, images) if tight is None else tight
 
 
 def group_epsilon(plan: PrivacyPlan, delta: float | None = None) -> float | None:

@@ -25,16 +25,16 @@ def statement_of(data: Mapping[str, Any]) -> Statement | NoPromise:
     try:
         if "plan" in data:
             return Statement.from_dict(data)
-        known: dict[str, Any] = {"published": data["published"], "filtered": data["filtered"]}
-        known["origins"] = tuple(data["origins"])
+        common: dict[str, Any] = {"published": data["published"], "filtered": data["filtered"]}
+        common["origins"] = tuple(data["origins"])
         if "claimed" in data:
             method, claimed = _METHOD.match(data["sentence"]), data["claimed"]
             if method is None:
                 raise KeyError("method")
             figures = (claimed["epsilon"], claimed["delta"])
-            return DisprovedClaim(**known, method=method[1], claimed=figures, reason=data["reason"])
+            return DisprovedClaim(**common, method=method[1], claimed=figures, reason=data["reason"])
         if "test_public" in data:
-            return NothingPrivate(**known, test_public=data["test_public"], read=tuple(data["read"]))
-        return ClippedAlone(**known, method=data["method"]) if "method" in data else NoPromise(**known)
+            return NothingPrivate(**common, test_public=data["test_public"], read=tuple(data["read"]))
+        return ClippedAlone(**common, method=data["method"]) if "method" in data else NoPromise(**common)
     except (AttributeError, KeyError, TypeError):
         raise SfumatoError("the statement has missing or invalid fields", "restore it from a copy") from None

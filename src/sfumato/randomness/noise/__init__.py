@@ -171,12 +171,12 @@ class Noise:
                 on. The other blocks get no noise and must not be released.
         """
         state = self._checked(step, state)
-        kept, shapes = self._take_memory(like, state), {name: value.shape for name, value in like.items()}
-        drawing = partial(blocks.draw, self._rule, shapes, kept, step, self._key, self.standard_deviation, share)
+        memory, shapes = self._take_memory(like, state), {name: value.shape for name, value in like.items()}
+        drawing = partial(blocks.draw, self._rule, shapes, memory, step, self._key, self.standard_deviation, share)
         devices = {value.device for value in like.values()}
         pending = OnTheCPU(drawing) if devices <= {torch.device("cpu")} else DrawnAhead(drawing, shapes, *devices)
         return PreparedNoise(
-            pending, NoiseState(step=step + 1, tensors={n: value for n, value in kept.items() if len(value)})
+            pending, NoiseState(step=step + 1, tensors={n: value for n, value in memory.items() if len(value)})
         )
 
     def _take_memory(self, total: Mapping[str, Tensor], state: NoiseState) -> dict[str, Tensor]:

@@ -28,8 +28,8 @@ class StepNoise(Protocol):
     It treats all coordinates alike, so a parameter can be processed in pieces.
     """
 
-    def noise(self, step: int, fresh: Fresh, kept: np.ndarray) -> np.ndarray:
-        """The step's noise: float64 (n,). `kept`, float64 (buffers, n), is updated in place."""
+    def noise(self, step: int, fresh: Fresh, buffers: np.ndarray) -> np.ndarray:
+        """The step's noise: float64 (n,). `buffers`, float64 (buffers, n), is updated in place."""
         ...
 
 
@@ -39,7 +39,7 @@ class GaussianNoise:
     def __init__(self, mechanism: Gaussian):
         pass
 
-    def noise(self, step: int, fresh: Fresh, kept: np.ndarray) -> np.ndarray:
+    def noise(self, step: int, fresh: Fresh, buffers: np.ndarray) -> np.ndarray:
         """N(0, 1) in every coordinate."""
         return fresh("noise")
 
@@ -51,7 +51,7 @@ Receive = Callable[[str, slice, np.ndarray], None]
 def draw(
     rule: StepNoise,
     shapes: Mapping[str, torch.Size],
-    kept: Mapping[str, Tensor],
+    buffers: Mapping[str, Tensor],
     step: int,
     key: RunKey,
     standard_deviation: float,
@@ -61,7 +61,7 @@ def draw(
     """Draws the step's noise for parameters of these shapes and passes it to `receive` by block, from several threads.
 
     Args:
-        kept: the remembered noise, {name: float64 (buffers, *its shape)} on the CPU; updated in place.
+        buffers: the remembered noise, {name: float64 (buffers, *its shape)} on the CPU; updated in place.
         share: (i, n) for every n-th block from the i-th on; (0, 1) for all.
 
     **Guarantee.** Different steps, parameters and blocks have separate generators, which draw float64 by the ziggurat;
@@ -75,7 +75,7 @@ def draw(
     def work(place: tuple[str, slice]) -> None:
         name, columns = place
         block = columns.start // BLOCK
-        remembered = kept[name].view(len(kept[name]), sizes[name])[:, columns].numpy()
+        remembered = buffers[name].view(len(buffers[name]), sizes[name])[:, columns].numpy()
         drawn = np.empty(columns.stop - columns.start)
         generators: dict[str, np.random.Generator] = {}
         for start in range(0, len(drawn), PIECE):
@@ -156,6 +156,8 @@ class DrawnAhead:
         """The sum plus the noise, {name: float32 tensor} on the device, rounded once, together."""
         self._done.result()
         self._pool.shutdown()
-        there = self._host.to(self._device, non_blocking=True).split([shape.numel() for shape in self._shapes.values()])
-        own = zip(self._shapes.items(), there, strict=True)
-        return {name: (noise.view(shape) + total[name]).to(torch.float32) for (name, shape), noise in own}
+        on_device = self._host.to(self._device, non_blocking=True).split(
+            [shape.numel() for shape in self._shapes.values()]
+        )
+        by_parameter = zip(self._shapes.items(), on_device, strict=True)
+        return {name: (noise.view(shape) + total[name]).to(torch.float32) for (name, shape), noise in by_parameter}

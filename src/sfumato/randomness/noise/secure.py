@@ -269,8 +269,8 @@ class OnGrid:
         noisy = {name: torch.zeros(value.shape, dtype=torch.float32) for name, value in total.items()}
 
         def receive(name: str, columns: slice, drawn: np.ndarray) -> None:
-            own = total[name].reshape(-1)[columns]
-            noisy[name].view(-1)[columns] = self._noisy(own, torch.from_numpy(drawn))
+            columns_of_sum = total[name].reshape(-1)[columns]
+            noisy[name].view(-1)[columns] = self._noisy(columns_of_sum, torch.from_numpy(drawn))
 
         self._drawing(receive)
         return noisy

@@ -28,22 +28,22 @@ class BandedToeplitzNoise:
         self._count = len(mechanism.coefficients) - 1
         self._ahead = min(AHEAD, self._count)
 
-    def noise(self, step: int, fresh: Fresh, kept: np.ndarray) -> np.ndarray:
+    def noise(self, step: int, fresh: Fresh, buffers: np.ndarray) -> np.ndarray:
         """zhat of the step."""
         noise = fresh("noise")
         if not self._count:
             return noise
         begun = step - step % self._ahead
         if step == begun:
-            self._look_ahead(step, kept)
+            self._look_ahead(step, buffers)
         place = step % self._count
-        noise -= kept[place]
+        noise -= buffers[place]
         for earlier in range(begun, step):
-            noise -= self._coefficients[step - earlier] * kept[earlier % self._count]
-        kept[place] = noise
+            noise -= self._coefficients[step - earlier] * buffers[earlier % self._count]
+        buffers[place] = noise
         return noise
 
-    def _look_ahead(self, step: int, kept: np.ndarray) -> None:
+    def _look_ahead(self, step: int, buffers: np.ndarray) -> None:
         """Store what earlier steps subtract from the noise of the next `AHEAD` steps, in the buffers of these steps."""
         coming = step + np.arange(self._ahead)
         past = step - 1 - np.arange(self._count)
@@ -53,8 +53,8 @@ class BandedToeplitzNoise:
             distance <= self._count, self._coefficients[np.minimum(distance, self._count)], 0.0
         )
         width = max(1, SMALL // weights.size)
-        for start in range(0, kept.shape[1], width):
-            columns = kept[:, start : start + width]
+        for start in range(0, buffers.shape[1], width):
+            columns = buffers[:, start : start + width]
             columns[coming % self._count] = weights @ columns
 
 
@@ -70,12 +70,12 @@ class BufferedToeplitzNoise:
     def __init__(self, mechanism: BufferedToeplitz):
         self._scales, self._decays = mechanism.scales, mechanism.decays
 
-    def noise(self, step: int, fresh: Fresh, kept: np.ndarray) -> np.ndarray:
+    def noise(self, step: int, fresh: Fresh, buffers: np.ndarray) -> np.ndarray:
         """zhat of the step."""
         noise = fresh("noise")
-        for scale, buffer in zip(self._scales, kept, strict=True):
+        for scale, buffer in zip(self._scales, buffers, strict=True):
             noise -= scale * buffer
-        for decay, buffer in zip(self._decays, kept, strict=True):
+        for decay, buffer in zip(self._decays, buffers, strict=True):
             buffer *= decay
             buffer += noise
         return noise

@@ -29,31 +29,33 @@ class TreeNoise:
     def __init__(self, mechanism: Tree):
         self._leaves, self._completed = mechanism.steps_per_tree, mechanism.completed
 
-    def noise(self, step: int, fresh: Fresh, kept: np.ndarray) -> np.ndarray:
+    def noise(self, step: int, fresh: Fresh, buffers: np.ndarray) -> np.ndarray:
         """N_t - N_{t-1}, in standard deviations of a node."""
         position = step % self._leaves if self._leaves else step
         height = (~position & (position + 1)).bit_length() - 1
-        node, noise = _merged(range(height), height, fresh("noise"), kept)
+        node, noise = _merged(range(height), height, fresh("noise"), buffers)
         if self._leaves and self._completed and step and not position:
-            noise += self._completion(self._leaves, fresh, kept)
-        kept[height] = node
+            noise += self._completion(self._leaves, fresh, buffers)
+        buffers[height] = node
         return noise
 
-    def _completion(self, leaves: int, fresh: Fresh, kept: np.ndarray) -> np.ndarray:
+    def _completion(self, leaves: int, fresh: Fresh, buffers: np.ndarray) -> np.ndarray:
         """The change of the finished tree's noise when virtual leaves fill it up to a power of two."""
         levels = [level for level in range(leaves.bit_length()) if leaves >> level & 1]
-        return _merged(levels, (leaves - 1).bit_length(), fresh("completion"), kept)[1]
+        return _merged(levels, (leaves - 1).bit_length(), fresh("completion"), buffers)[1]
 
 
-def _merged(levels: Sequence[int], height: int, fresh: np.ndarray, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _merged(
+    levels: Sequence[int], height: int, fresh: np.ndarray, buffers: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """The node of this height that contains the kept nodes of these levels, and the change of the prefix's noise."""
-    known = sum(_variance(level) * 4.0 ** (level - height) for level in levels)
+    known_variance = sum(_variance(level) * 4.0 ** (level - height) for level in levels)
     node = fresh
-    node *= math.sqrt(_variance(height) - known)
+    node *= math.sqrt(_variance(height) - known_variance)
     change = np.zeros_like(node)
     for level in levels:
-        node += 2.0 ** (level - height) * kept[level]
-        change -= kept[level] / _variance(level)
+        node += 2.0 ** (level - height) * buffers[level]
+        change -= buffers[level] / _variance(level)
     change += node / _variance(height)
     return node, change
 
