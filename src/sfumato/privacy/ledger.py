@@ -200,7 +200,7 @@ class Ledger:
         return tuple(self._entries)
 
     def after(self, steps: int) -> Entry:
-        """The entry that paid the last of the first `steps` steps; the first entry if `steps` is 0."""
+        """The entry that paid for the last of the first `steps` steps; the `begin` entry if `steps` is 0."""
         return [entry for entry in self._entries if entry.kind in ("begin", "release")][steps]
 
     def append(self, kind: str, body: Mapping[str, Any]) -> Entry:

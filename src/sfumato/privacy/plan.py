@@ -233,7 +233,7 @@ class PrivacyPlan:
     def noise_in_weights(
         self, momentum: float = 0.0, rates: tuple[float, ...] | None = None
     ) -> factorisation.NoiseInWeights:
-        """The noise that all steps leave in one weight, over learning rate and B, in units of C sigma.
+        """The noise that all steps leave in one weight, in units of sigma C times the learning rate over B.
 
         Args:
             momentum, rates: those of heavy-ball SGD and its schedule, as in `factorisation.Workload`.
