@@ -50,8 +50,9 @@ class PrivacyFilter:
     - planned: all plans are known in advance and compose by their privacy loss distributions (`Loss`). Each run uses
       one plan of the list, each plan as often as the list contains it. Anything not in the list is refused.
 
-    Published figures are private for the records of the test part (`figures`, pure epsilon). In each run, the larger of
-    the plan's and the figures' cost counts: a record is in only one part of a run, whichever part it is in in another.
+    Published figures have a guarantee of their own for the records of the test part (`figures`, pure epsilon). In each
+    run the larger of the plan's cost and the figures' cost counts: a record is in only one part of a run, even if it is
+    in the other part in another run.
     """
 
     epsilon: float

@@ -23,8 +23,8 @@ ENTRY = "workers"
 class Computed:
     """The most processes, and the most machines, that have taken the steps of a run together.
 
-    **Guarantee.** Each of them holds sums of clipped gradients before the noise. The promise does not cover anyone who
-    can read there, or on the network between them. `to_dict` and `not_covered` say so.
+    **Guarantee.** Each of them holds sums of clipped gradients before the noise. Whoever can read there, or on the
+    network between them, learns more than the promise covers. `to_dict` and `not_covered` say so.
 
     >>> Computed(processes=8, machines=2).sentence
     'computed on 2 machines that see unprotected sums'
