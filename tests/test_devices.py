@@ -97,7 +97,9 @@ def test_any_accelerator_that_computes_in_float64_is_chosen(seen):
 def test_a_device_without_float64_is_refused_with_the_reason(seen):
     seen("mps", float64=False)
     assert _devices.chosen(None) == "cpu"
-    with pytest.raises(SfumatoError, match=r"device mps computes nothing in float64, in which norms, sums and noise"):
+    with pytest.raises(
+        SfumatoError, match=r"device mps cannot compute in float64, which is needed for norms, sums and noise"
+    ):
         _devices.chosen("mps")
 
 
@@ -138,7 +140,7 @@ def test_steps_on_a_device_repeat_themselves_where_it_can(before):
 
 
 def test_what_cannot_repeat_itself_is_named_once(monkeypatch):
-    monkeypatch.setattr(_devices, "_rounding", set())
+    monkeypatch.setattr(_devices, "_warned", set())
 
     def step(*words: str) -> None:
         with _devices.repeatable("cuda"):
@@ -146,7 +148,7 @@ def test_what_cannot_repeat_itself_is_named_once(monkeypatch):
                 warnings.warn(one, UserWarning, stacklevel=1)
 
     told = "avg_pool3d_backward_cuda does not have a deterministic implementation, but you set"
-    note = "avg_pool3d_backward_cuda is not deterministic on this device, so a step that is taken again may round"
+    note = "avg_pool3d_backward_cuda is not deterministic on this device, so a repeated step may round"
     with pytest.warns(RuntimeWarning, match=note):
         step(told, told)
     step(told)  # which would be an error here
@@ -181,7 +183,7 @@ def test_each_process_needs_an_accelerator_of_its_own(seen):
     _devices.one_each(2, "cuda")
     _devices.one_each(9, "cpu")
     _devices.one_each(1, "cuda:1")
-    with pytest.raises(SfumatoError, match=r"processes is 3, each of which needs .* and torch sees 2 CUDA devices"):
+    with pytest.raises(SfumatoError, match=r"processes is 3, each of which needs .*, but torch sees 2 CUDA devices"):
         _devices.one_each(3, "cuda")
-    with pytest.raises(SfumatoError, match=r"processes is 2, .* and device cuda:1 is one"):
+    with pytest.raises(SfumatoError, match=r"processes is 2, .*, but device cuda:1 is one"):
         _devices.one_each(2, "cuda:1")

@@ -198,7 +198,7 @@ def test_a_run_at_a_forbidden_place_is_refused_on_windows_alone(monkeypatch, tmp
     run = RunDirectory(tmp_path / "aux" / "run")
     run.require_free()
     monkeypatch.setattr(_systems, "on_windows", lambda: True)
-    with pytest.raises(SfumatoError, match=r"part 'aux'.*that of a device; rename it"):
+    with pytest.raises(SfumatoError, match=r"part 'aux'.*the name of a device; rename it"):
         run.require_free()
 
 

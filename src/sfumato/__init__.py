@@ -1,6 +1,6 @@
 """sfumato: private image classifiers, and one checkable sentence about what was promised.
 
-The public names (`__init__.pyi` lists them) are resolved when they are first used, since importing torch takes seconds.
+The public names (listed in `__init__.pyi`) are resolved at first use, because importing torch takes seconds.
 """
 
 import lazy_loader

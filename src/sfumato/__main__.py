@@ -4,7 +4,7 @@ import os
 import sys
 
 if not sys.flags.safe_path and sys.path[0] == os.getcwd():
-    del sys.path[0]  # what lies where the command is given is not imported, as with the command `sfumato`
+    del sys.path[0]  # like the command `sfumato`, do not import from the working directory
 
 from sfumato.cli import main
 

@@ -1,4 +1,4 @@
-"""What a notebook shows of an object: a few lines of HTML that need nothing from elsewhere."""
+"""The HTML card of an object in a notebook: a few self-contained lines."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def card(
     *,
     more: tuple[str, Sequence[str]] | None = None,
 ) -> str:
-    """HTML in the colours of whatever surrounds it.
+    """HTML in the colours of its surroundings.
 
     Args:
-        figures: (what it is, its value) of each.
+        figures: pairs (name, value).
         sentence: what is promised, or that nothing is.
-        note: what must be known of the figures before they are shown to anybody.
-        more: what further lines are about, and these, which open by a click.
+        note: what must be known about the figures before they are shown to anybody.
+        more: a title and further lines, which open by a click.
 
     >>> "<script>" in card("<script>", [("test accuracy", "94.7%")], "This model is private.")
     False

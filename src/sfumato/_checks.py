@@ -1,4 +1,4 @@
-"""Argument checks. Every refusal says what was wrong, with which value, and what to do instead."""
+"""Argument checks. Every error says what is wrong, with which value, and what to do instead."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 
 
 class SfumatoError(ValueError):
-    """A refusal that its reader can act on.
+    """An error that its reader can act on.
 
     Args:
         problem: what is wrong: the argument's name, its value, what is allowed. One sentence without the full stop.
         remedy: what to do about it. One sentence without the full stop.
 
-    In both an argument may stand in backticks, as in "give another `directory`" or "declare it (`public=True`)"; the
-    command line shows it as its own option. It is one line: what a file's own words would do to a terminal is escaped.
+    Both may contain an argument in backticks, as in "give another `directory`" or "declare it (`public=True`)"; the
+    command line shows it as its own option. The message is one line; control characters from files are escaped.
 
     >>> print(SfumatoError("epsilon must be positive, got -1", "give a number such as 3"))
     epsilon must be positive, got -1; give a number such as 3
@@ -37,7 +37,7 @@ class SfumatoError(ValueError):
         return type(self), (self.problem, self.remedy)
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of a traceback: the one line."""
+        """The single line that IPython shows in place of a traceback."""
         return [f"SfumatoError: {self}"]
 
 
@@ -49,21 +49,21 @@ def _escaped(text: str) -> str:
 
 
 def unwritable(text: str) -> str | None:
-    """Why a terminal, a table or a page could not show a text as it is, or would show another; None where it can.
+    """Why a terminal, a table or a page could not show a text faithfully; None if it can.
 
     >>> unwritable("cat"), unwritable("cat\\x1b[2J"), unwritable("\\u202ecat"), unwritable("\\udcff")
     (None, 'holds a control character', 'turns the direction of writing', 'is not UTF-8')
     """
-    found = _UNWRITABLE.search(text)
-    if found is None:
+    match = _UNWRITABLE.search(text)
+    if match is None:
         return None
-    if "\ud800" <= found[0] <= "\udfff":
+    if "\ud800" <= match[0] <= "\udfff":
         return "is not UTF-8"
-    return "turns the direction of writing" if found[0] >= "\u202a" else "holds a control character"
+    return "turns the direction of writing" if match[0] >= "\u202a" else "holds a control character"
 
 
 def number(name: str, value: object, *, remedy: str = "give a finite number") -> float:
-    """The value as a finite float, or a refusal."""
+    """The value as a finite float. Refuses anything else."""
     try:
         result = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -76,7 +76,7 @@ def number(name: str, value: object, *, remedy: str = "give a finite number") ->
 
 
 def positive(name: str, value: object, *, remedy: str = "give a number above 0") -> float:
-    """The value as a float above zero, or a refusal."""
+    """The value as a float above zero. Refuses anything else."""
     result = number(name, value, remedy=remedy)
     if result <= 0:
         raise SfumatoError(f"{name} must be positive, got {value!r}", remedy)
@@ -84,7 +84,7 @@ def positive(name: str, value: object, *, remedy: str = "give a number above 0")
 
 
 def not_negative(name: str, value: object, *, remedy: str = "give 0 or a number above it") -> float:
-    """The value as a float of at least zero, or a refusal."""
+    """The value as a float of at least zero. Refuses anything else."""
     result = number(name, value, remedy=remedy)
     if result < 0:
         raise SfumatoError(f"{name} must not be negative, got {value!r}", remedy)
@@ -92,7 +92,7 @@ def not_negative(name: str, value: object, *, remedy: str = "give 0 or a number 
 
 
 def fraction(name: str, value: object, *, remedy: str = "give a number strictly between 0 and 1") -> float:
-    """The value as a float strictly between zero and one, or a refusal."""
+    """The value as a float strictly between zero and one. Refuses anything else."""
     result = number(name, value, remedy=remedy)
     if not 0 < result < 1:
         raise SfumatoError(f"{name} must lie strictly between 0 and 1, got {value!r}", remedy)
@@ -100,7 +100,7 @@ def fraction(name: str, value: object, *, remedy: str = "give a number strictly 
 
 
 def positive_integer(name: str, value: object, *, remedy: str = "give a whole number of at least 1") -> int:
-    """The value as an integer of at least one, or a refusal. A float is refused even when it is whole."""
+    """The value as an integer of at least one. Refuses anything else, including whole floats."""
     if isinstance(value, bool):
         raise SfumatoError(f"{name} must be a whole number, got {value!r}", remedy)
     try:
@@ -113,7 +113,7 @@ def positive_integer(name: str, value: object, *, remedy: str = "give a whole nu
 
 
 def one_of(name: str, value: object, allowed: Collection[str], *, remedy: str | None = None) -> str:
-    """The value if it is one of the allowed names, or a refusal that lists them."""
+    """The value if it is one of the allowed names. Otherwise refuses and lists them."""
     if isinstance(value, str) and value in allowed:
         return value
     listing = ", ".join(allowed)
@@ -123,33 +123,33 @@ def one_of(name: str, value: object, allowed: Collection[str], *, remedy: str | 
 
 
 def parse_json(text: str | bytes) -> Any:
-    """JSON in which no name stands twice; `ValueError` otherwise.
+    """JSON without duplicate names; `ValueError` otherwise.
 
-    Of a name that stands twice Python keeps the last, and a reader may see the first: a record must say one thing.
+    For a duplicate name Python keeps the last value, and a reader may see the first. A record must be unambiguous.
 
     >>> parse_json('{"steps": 60000, "steps": 60}')
     Traceback (most recent call last):
-    ValueError: the name 'steps' stands twice
+    ValueError: the name 'steps' appears twice
     """
     try:
-        return json.loads(text, object_pairs_hook=_distinct)
+        return json.loads(text, object_pairs_hook=_without_duplicates)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
-            raise ValueError(f"the name {name!r} stands twice")
-        found[name] = value
-    return found
+        if name in result:
+            raise ValueError(f"the name {name!r} appears twice")
+        result[name] = value
+    return result
 
 
 def differing(
     was: Mapping[str, Any], now: Mapping[str, Any], *within: str
 ) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-    """Where two nested mappings differ: the names that lead there, and both values; None for what one of them lacks.
+    """The differences of two nested mappings: the path of names, and both values; None for a missing value.
 
     >>> list(differing({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}}))
     [(('a', 'c'), 2, 3)]
@@ -163,6 +163,6 @@ def differing(
 
 
 def shortened(value: object) -> str:
-    """A value for a refusal that tells two of them apart, in at most 60 characters."""
+    """The value as text of at most 60 characters, for an error message."""
     text = f"{value}"
     return text if len(text) <= 60 else f"{text[:57]}..."

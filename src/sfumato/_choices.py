@@ -1,9 +1,9 @@
-"""Choices: what a user may choose, each declared once, in the room that does it.
+"""Choices: the options of a user, each declared once, in the room that uses it.
 
-A *part* is a frozen dataclass of choices that belong together, such as `optim.Descent`, with their checks. Two things
-are made of parts: what is settled (`OfParts`: every field has a value, as in `settings.descent.momentum`), and what is
-asked for (`asked`: every field may be left out). On the command line, in recipes, in Python's keywords and in records
-choices are flat: the names of the parts' fields.
+A *part* is a frozen dataclass of choices that belong together, such as `optim.Descent`, with their checks. There are
+two kinds of classes made of parts: settled choices (`OfParts`: every field has a value, as in
+`settings.descent.momentum`), and requested choices (`asked`: every field may be left out). On the command line, in
+recipes, in Python keywords and in records, choices are flat: the names of the parts' fields.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ def choice(
     *,
     given_as: str | None = None,
 ) -> Any:
-    """A field of a part. The words below it are its help.
+    """A field of a part. The string literal below the field is its help text.
 
     Args:
-        default: what is settled where nothing was chosen; without one something must be.
-        metavar: how the command line spells its value.
-        by_default: what stands in for it where it is left out, in words.
-        given_as: the type of what is asked for, where the part makes another one of it.
+        default: the settled value if nothing was chosen. Without a default, a value is required.
+        metavar: the placeholder for its value on the command line.
+        by_default: in words, the value if it is left out.
+        given_as: the type of the requested value, if the part converts it.
     """
     known = {"metavar": metavar, "default": by_default, "given_as": given_as}
     return field(metadata=known) if default is MISSING else field(default=default, metadata=known)
 
 
 def left_out(metavar: str = "NUMBER", by_default: str = "by rule") -> Any:
-    """A field that may be left out, with how the command line spells its value and what stands in for it."""
+    """A field that may be left out, with its placeholder and, in words, the value if it is left out."""
     return choice(None, metavar, by_default)
 
 
 def asked(kind: type, *, without: Iterable[str] = ()) -> Any:
-    """A part as it is asked for: a class with the same fields, each of which may be left out.
+    """The request class of a part: a dataclass with the same fields, each of which may be left out.
 
     Args:
-        without: fields that cannot be asked for here.
+        without: fields that cannot be requested here.
     """
     kept = [one for one in fields(kind) if one.name not in without]
     types = {one.name: one.metadata["given_as"] or one.type for one in kept}
     options = [(one.name, f"{types[one.name]} | None", field(default=None, metadata=one.metadata)) for one in kept]
     made = make_dataclass(kind.__name__, options, frozen=True, kw_only=True)
-    made.__module__, made.__doc__ = kind.__module__, kind.__doc__  # where its types, and the words below them, are
+    made.__module__, made.__doc__ = kind.__module__, kind.__doc__  # the module has its types and help texts
     return made
 
 
@@ -66,19 +66,19 @@ def parts_of(kind: type) -> dict[str, type]:
 
 @functools.cache
 def choices_of(kind: type) -> dict[str, Field[Any]]:
-    """The choices that a dataclass has, by their flat names: of parts, those of each part."""
-    found: dict[str, Field[Any]] = {}
+    """The choices of a dataclass by their flat names, including those of its parts."""
+    choices: dict[str, Field[Any]] = {}
     for one in fields(kind):
-        inside = parts_of(kind).get(one.name)
-        found |= {one.name: one} if inside is None else choices_of(inside)
-    return found
+        part = parts_of(kind).get(one.name)
+        choices |= {one.name: one} if part is None else choices_of(part)
+    return choices
 
 
 class OfParts:
-    """Base of frozen dataclasses that are made of parts. They take and give choices flat.
+    """Base of frozen dataclasses that consist of parts. Their choices can be given and read flat.
 
-    The constructor, and so `dataclasses.replace`, takes parts, or choices by their flat names, or both; the latter then
-    stand over the former.
+    The constructor, and therefore `dataclasses.replace`, takes parts, choices by their flat names, or both. A flat
+    choice overrides its part.
     """
 
     def __init__(self, **given: Any):
@@ -98,7 +98,7 @@ class OfParts:
             object.__setattr__(self, one.name, value)
 
     def flat(self) -> dict[str, Any]:
-        """Every choice by its own name."""
+        """Every choice by its flat name."""
         homes = {name: place for place, inside in parts_of(type(self)).items() for name in choices_of(inside)}
         return {
             name: getattr(getattr(self, homes[name]) if name in homes else self, name)
@@ -111,12 +111,12 @@ class OfParts:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """What `to_dict` wrote."""
+        """The object that `to_dict` wrote."""
         return cls(**recorded(cls, data))
 
 
 def recorded(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    """The choices that a record has; refused where some are missing or unknown."""
+    """The choices of a record. Refuses missing or unknown ones."""
     if odd := sorted(set(data) ^ set(choices_of(kind))):
         raise SfumatoError(
             f"the run's record of its {kind.__name__.lower()} has missing or unknown fields: {', '.join(odd)}",
@@ -126,7 +126,7 @@ def recorded(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require(part: type, given: Mapping[str, Any], kind: type) -> None:
-    """Refuse a part of which something is left out that has no default."""
+    """Refuse a part if a choice without a default is left out."""
     wanted = [one.name for one in fields(part) if one.default is MISSING and one.default_factory is MISSING]
     if missing := [name for name in wanted if name not in given]:
         raise SfumatoError(f"{', '.join(missing)} must be given for {kind.__name__}", "give it by its name")
@@ -159,17 +159,17 @@ CALLED = {
     "label_column": "target_column label_col y_col",
     "path_column": "image_column path_col x_col",
 }
-"""What choices are called elsewhere."""
+"""Names of choices in other libraries."""
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
-    """The one of these names that was probably meant."""
+    """The known name that was probably meant; None if none is close."""
     called = [own for own, others in CALLED.items() if own in known and name in others.split()]
     return next(iter([*called, *difflib.get_close_matches(name, known, n=1)]), None)
 
 
 def refuse_unknown(name: str, kind: type, remedy: str | None = None, *, others: Collection[str] = ()) -> None:
-    """Refuse a name that is none of the choices, and name a near one of them or of the others that may be given."""
+    """Refuse an unknown name, and suggest a close one among the choices or the other names allowed."""
     known = choices_of(kind)
     if remedy is None:
         near = nearest(name, [*known, *others])

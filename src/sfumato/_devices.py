@@ -1,6 +1,6 @@
-"""Questions to the device that computes, put so that CUDA, Intel's XPU and any other accelerator take one road.
+"""Queries to the compute device, phrased so that CUDA, Intel's XPU and any other accelerator share one code path.
 
-Torch is imported within the functions, so that files which only name a device don't wait for it.
+Torch is imported inside the functions, so files that only name a device do not wait for it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     import torch
 
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 PRECISIONS = ("float32", "bfloat16")
-"""What the matrix products and convolutions of a training step may be computed in."""
+"""The precisions for the matrix products and convolutions of a training step."""
 
 
 def checked(name: str) -> str:
-    """A device's name, after checking its form: "cpu", or an accelerator's, with a number or without.
+    """The device name, after checking its form: "cpu", or an accelerator with or without a number.
 
     >>> checked("cuda:1")
     'cuda:1'
@@ -38,22 +38,22 @@ def checked(name: str) -> str:
 
 
 def refuse(name: str) -> NoReturn:
-    """Refuses what is no device's name."""
+    """Refuse an invalid device name."""
     raise SfumatoError(f"device must be cpu, cuda or cuda:N, or as torch names it, got {name!r}", "give one of these")
 
 
 def chosen(name: str | None) -> str:
-    """The device asked for, or the accelerator that torch sees, else the CPU.
+    """The requested device; by default the accelerator that torch sees, otherwise the CPU.
 
-    Errors: `SfumatoError` for one that is not there, or that cannot compute in float64.
+    Errors: `SfumatoError` for a device that is not available, or that cannot compute in float64.
     """
     import torch
 
-    there = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    if there is not None:
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if accelerator is not None:
         os.environ.setdefault(*_WORKSPACE)
     if name is None:
-        return there.type if there is not None and _has_float64(there.type) else "cpu"
+        return accelerator.type if accelerator is not None and _has_float64(accelerator.type) else "cpu"
     kind, _, number = checked(name).partition(":")
     try:
         torch.device(name)
@@ -61,34 +61,36 @@ def chosen(name: str | None) -> str:
         refuse(name)
     if kind == "cpu":
         return name
-    count = torch.accelerator.device_count() if there is not None and there.type == kind else 0
+    count = torch.accelerator.device_count() if accelerator is not None and accelerator.type == kind else 0
     if int(number or 0) >= count:
-        raise SfumatoError(f"device {name} is not there: torch sees {count} {_SPOKEN.get(kind, kind)} devices", _ON_CPU)
+        raise SfumatoError(
+            f"device {name} is not there: torch sees {count} {_DISPLAY_NAMES.get(kind, kind)} devices", _ON_CPU
+        )
     if not _has_float64(kind):
         raise SfumatoError(
-            f"device {name} computes nothing in float64, in which norms, sums and noise are formed", _ON_CPU
+            f"device {name} cannot compute in float64, which is needed for norms, sums and noise", _ON_CPU
         )
     return name
 
 
 def one_each(processes: int, name: str) -> None:
-    """Refuse more processes on this machine than there are accelerators, of which each needs one of its own."""
+    """Refuse more processes on this machine than accelerators: each process needs its own."""
     import torch
 
     kind, _, number = name.partition(":")
     if kind == "cpu" or processes == 1:
         return
-    spoken, count = _SPOKEN.get(kind, kind), 1 if number else torch.accelerator.device_count()
+    spoken, count = _DISPLAY_NAMES.get(kind, kind), 1 if number else torch.accelerator.device_count()
     if processes > count:
-        there = f"device {name} is one" if number else f"torch sees {count} {spoken} device{'s' * (count != 1)}"
+        available = f"device {name} is one" if number else f"torch sees {count} {spoken} device{'s' * (count != 1)}"
         raise SfumatoError(
-            f"processes is {processes}, each of which needs a {spoken} device of its own, and {there}",
+            f"processes is {processes}, each of which needs its own {spoken} device, but {available}",
             f"give `processes={count}`, or `device=cpu`",
         )
 
 
 def take_turn(number: int) -> None:
-    """Compute on the accelerator of this number, counted round, in a process that names none."""
+    """Use the accelerator with this number, modulo their count, in a process that names none."""
     import torch
 
     if torch.accelerator.is_available():
@@ -97,8 +99,8 @@ def take_turn(number: int) -> None:
 
 _ON_CPU = "give `device=cpu`"
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-"""Without it products of matrices differ by stream; CUDA reads it at the first product of a process."""
-_SPOKEN = {"cuda": "CUDA", "xpu": "XPU", "mps": "MPS"}
+"""Without it, matrix products differ between streams. CUDA reads it at the first product of a process."""
+_DISPLAY_NAMES = {"cuda": "CUDA", "xpu": "XPU", "mps": "MPS"}
 
 
 def _has_float64(kind: str) -> bool:
@@ -111,14 +113,14 @@ def _has_float64(kind: str) -> bool:
 
 
 def of(device: torch.device | str) -> str:
-    """An accelerator's name in words."""
+    """The accelerator's product name."""
     import torch
 
     return torch.get_device_module(device).get_device_name()
 
 
 def wait_for(device: torch.device) -> None:
-    """Returns when the device has done what it was given, so that a clock may be read."""
+    """Wait until the device has finished its work, so that a clock can be read."""
     import torch
 
     if device.type != "cpu":
@@ -126,15 +128,17 @@ def wait_for(device: torch.device) -> None:
 
 
 def free_memory(device: torch.device | str) -> int:
-    """Bytes that an accelerator has free."""
+    """The free memory of an accelerator in bytes."""
     import torch
 
     return torch.get_device_module(device).mem_get_info(device)[0]
 
 
 def room(device: torch.device) -> int:
-    """Bytes that tensors may still take: what an accelerator has free, and what torch holds of it without using it; a
-    great many on the CPU."""
+    """Bytes available for more tensors: the accelerator's free memory plus what torch has reserved without using it.
+
+    Practically unlimited on the CPU.
+    """
     import torch
 
     if device.type == "cpu":
@@ -145,35 +149,35 @@ def room(device: torch.device) -> int:
 
 
 def has_own_forms(device: torch.device) -> bool:
-    """Whether gradients take the forms of devices there (`gradients.products`); tests ask for them on a CPU as well."""
+    """Whether gradients use their device implementations there (`gradients.products`). Tests also use them on a CPU."""
     return device.type != "cpu"
 
 
 def can_capture(device: torch.device) -> bool:
-    """Whether what is launched there can be recorded as a graph."""
+    """Whether kernel launches can be captured as a graph on the device."""
     return device.type == "cuda"
 
 
-def on_another_stream(function: Callable[[], Found], device: torch.device) -> Found:
-    """What a function gives whose kernels run beside the usual stream, as those do that are recorded."""
+def on_another_stream(function: Callable[[], Result], device: torch.device) -> Result:
+    """Runs a function with its kernels on a side stream, as during capture, and returns its result."""
     import torch
 
     usual, other = torch.cuda.current_stream(device), torch.cuda.Stream(device)
     other.wait_stream(usual)
     with torch.cuda.stream(other):
-        found = function()
+        result = function()
     usual.wait_stream(other)
-    return found
+    return result
 
 
-def captured(function: Callable[[], Found], device: torch.device, *, beside: Sequence[Any] = ()) -> tuple[Any, Found]:
-    """Record what a function launches on a CUDA device, without running it.
+def captured(function: Callable[[], Result], device: torch.device, *, beside: Sequence[Any] = ()) -> tuple[Any, Result]:
+    """Captures the kernel launches of a function on a CUDA device as a graph, without running them.
 
     Args:
-        beside: earlier recordings, whose working memory this one shares: they may not run at the same time.
+        beside: earlier graphs whose memory pool this one shares. They must not run at the same time.
 
     Returns:
-        the recording, whose `replay()` launches all of it; and what the function returned, whose tensors hold its
+        the graph, whose `replay()` launches all kernels; and the function's return value, whose tensors hold the
         results after that.
     """
     import torch
@@ -182,18 +186,18 @@ def captured(function: Callable[[], Found], device: torch.device, *, beside: Seq
     usual = torch.cuda.current_stream(device)
     try:
         with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            found = function()
+            result = function()
     except RuntimeError as error:
-        # Torch leaves its stream and its generator as they were while it recorded.
+        # Restore the stream and the generator, which torch leaves in their capture state.
         torch.cuda.set_stream(usual)
         generator = torch.cuda.default_generators[usual.device_index]
         generator.graphsafe_set_state(torch.Generator(device).set_state(generator.get_state()))
-        raise RuntimeError(str(error.__context__ or error)) from error  # the first, not that the recording is void
-    return graph, found
+        raise RuntimeError(str(error.__context__ or error)) from error  # the cause, not that the capture failed
+    return graph, result
 
 
 def has_bfloat16(name: str) -> bool:
-    """Whether an accelerator multiplies matrices of bfloat16 in hardware. The CPU is not asked: see docs/engine.md."""
+    """Whether an accelerator multiplies bfloat16 matrices in hardware. False on the CPU: see docs/engine.md."""
     import torch
 
     if (device := torch.device(name)).type == "cpu":
@@ -206,26 +210,26 @@ def has_bfloat16(name: str) -> bool:
 
 
 def exhausted(error: BaseException) -> bool:
-    """Whether an error says that memory, the machine's or an accelerator's, was not enough."""
+    """Whether an error means that the machine's or an accelerator's memory was exhausted."""
     if isinstance(error, MemoryError):
         return True
-    torch = sys.modules.get("torch")  # an error before it is imported, or while it is, is none of torch's
+    torch = sys.modules.get("torch")  # if torch is not imported, the error is not torch's
     if isinstance(error, getattr(torch, "OutOfMemoryError", ())):
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # as torch says it on the CPU
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # torch's message on the CPU
 
 
 def random_states(device: torch.device) -> list[torch.Tensor]:
-    """Those of torch's global generators, on the CPU and on this device."""
+    """The states of torch's global generators, on the CPU and on this device."""
     import torch
 
-    own = [] if device.type == "cpu" else [torch.get_device_module(device).get_rng_state(device)]
-    return [torch.get_rng_state(), *own]
+    device_states = [] if device.type == "cpu" else [torch.get_device_module(device).get_rng_state(device)]
+    return [torch.get_rng_state(), *device_states]
 
 
 @contextmanager
 def computing(name: str, precision: str) -> Iterator[None]:
-    """Around training steps on this device: products in this precision, and the same bits each time (`repeatable`)."""
+    """Around training steps on this device: products in this precision, and deterministic results (`repeatable`)."""
     import torch
 
     kind = torch.device(name).type
@@ -233,19 +237,20 @@ def computing(name: str, precision: str) -> Iterator[None]:
         yield
 
 
-_NO_FORM = " does not have a deterministic implementation"
-_rounding: set[str] = set()
-"""What this process has already been told of (`warn_of_rounding`)."""
+_NOT_DETERMINISTIC = " does not have a deterministic implementation"
+_warned: set[str] = set()
+"""The functions that this process has already warned about (`warn_of_rounding`)."""
 
 
 @contextmanager
 def repeatable(name: torch.device | str) -> Iterator[None]:
-    """Within, the same computation on this device gives the same bits, where it has such a form: convolutions and
-    products by algorithms that are deterministic, attention by products and a softmax (the backward passes of the
-    fused forms add in any order).
+    """Makes computations on this device deterministic, as far as torch has deterministic implementations.
 
-    Functions without such a form run as they do, and are named by one warning: the promise does not hang on it, a
-    repetition does.
+    Convolutions and products use deterministic algorithms, and attention uses products and a softmax, because the
+    backward passes of the fused kernels add in any order.
+
+    Functions without a deterministic implementation run as they are and are named in one warning. The privacy guarantee
+    does not depend on them, but an exact repetition does.
     """
     import torch
 
@@ -256,54 +261,56 @@ def repeatable(name: torch.device | str) -> Iterator[None]:
 
     filling: Any = torch.utils.deterministic
     cudnn: Any = torch.backends.cudnn
-    found, shown = set[str](), warnings.showwarning
+    nondeterministic, show_warning = set[str](), warnings.showwarning
     modes = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     were = filling.fill_uninitialized_memory, cudnn.benchmark, cudnn.deterministic
 
     def show(message: Any, *where: Any, **known: Any) -> None:
-        what, no_form, _ = str(message).partition(_NO_FORM)
+        what, no_form, _ = str(message).partition(_NOT_DETERMINISTIC)
         if no_form:
-            found.add(what)
+            nondeterministic.add(what)
         else:
-            shown(message, *where, **known)
+            show_warning(message, *where, **known)
 
     try:
         os.environ.setdefault(*_WORKSPACE)
         torch.use_deterministic_algorithms(True, warn_only=True)
         filling.fill_uninitialized_memory, cudnn.benchmark, cudnn.deterministic = False, False, True
         with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
-            warnings.filterwarnings("always", message=f".*{_NO_FORM}")
+            warnings.filterwarnings("always", message=f".*{_NOT_DETERMINISTIC}")
             warnings.showwarning = show
             yield
     finally:
         torch.use_deterministic_algorithms(modes[0], warn_only=modes[1])
         filling.fill_uninitialized_memory, cudnn.benchmark, cudnn.deterministic = were
-    for what in sorted(found):
+    for what in sorted(nondeterministic):
         warn_of_rounding(what)
 
 
 def warn_of_rounding(what: str) -> None:
-    """Tell once of what cannot be computed with the same bits each time."""
-    if what not in _rounding:
-        _rounding.add(what)
+    """Warn once about a function that is not deterministic."""
+    if what not in _warned:
+        _warned.add(what)
         warnings.warn(
-            f"{what} is not deterministic on this device, so a step that is taken again may round otherwise",
+            f"{what} is not deterministic on this device, so a repeated step may round differently",
             RuntimeWarning,
             stacklevel=2,
         )
 
 
 def sent(values: np.ndarray, device: torch.device | str) -> torch.Tensor:
-    """The values on the device; a GPU gets them while the host goes on."""
+    """The values on the device. The copy to a GPU is asynchronous."""
     import torch
 
-    there = torch.from_numpy(values)
-    return there.pin_memory().to(device, non_blocking=True) if torch.device(device).type == "cuda" else there.to(device)
+    tensor = torch.from_numpy(values)
+    return (
+        tensor.pin_memory().to(device, non_blocking=True) if torch.device(device).type == "cuda" else tensor.to(device)
+    )
 
 
 @contextmanager
 def own_randomness(*devices: torch.device | str) -> Iterator[None]:
-    """What is drawn within, on the CPU or on these devices, leaves torch's global generators as they were."""
+    """Draws inside, on the CPU or on these devices, leave torch's global generators unchanged."""
     import torch
 
     others = [device for device in map(torch.device, devices) if device.type != "cpu"]
@@ -312,7 +319,7 @@ def own_randomness(*devices: torch.device | str) -> Iterator[None]:
 
 
 def all_begun() -> Iterable[torch.device]:
-    """The accelerators that this process has used, as far as torch tells."""
+    """The accelerators that this process has used, as far as torch reports."""
     import torch
 
     if not torch.accelerator.is_available():

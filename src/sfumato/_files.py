@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written entirely or not at all."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _SPECIAL = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a 
 
 
 def refuse_special(known: os.stat_result, name: str) -> None:
-    """Refuse a pipe, a socket or a device, reading from which might never end; `IsADirectoryError` for a folder.
+    """Refuse a pipe, a socket or a device, which might never end. Raises `IsADirectoryError` for a folder.
 
     Args:
-        known: its status.
-        name: what to call it.
+        known: the status of the file.
+        name: the name in the error message.
     """
     kind = stat.S_IFMT(known.st_mode)
     if kind in _SPECIAL:
@@ -35,7 +35,7 @@ def refuse_special(known: os.stat_result, name: str) -> None:
 def ordinary(path: str | os.PathLike[str]) -> Path:
     """The path of an ordinary file, to be opened.
 
-    Errors: `OSError` where none can be seen there, and `SfumatoError` for a pipe, a socket or a device.
+    Errors: `OSError` if there is no accessible file, and `SfumatoError` for a pipe, a socket or a device.
     """
     refuse_special(os.stat(path), str(path))
     return Path(path)
@@ -43,7 +43,7 @@ def ordinary(path: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusals into ours."""
+    """Turn the operating system's errors into ours."""
     try:
         yield
     except SfumatoError:
@@ -51,51 +51,53 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         remedy = "choose a `directory` that can be written"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            remedy = "free some space; what is unfinished goes on when the command is given again"
+            remedy = "free some space; unfinished work continues when the command is given again"
         raise SfumatoError(f"{path} cannot be written ({error.strerror or error})", remedy) from None
 
 
 def write(path: Path, content: bytes, *, private: bool = False) -> None:
-    """Write a file whole or not at all, durably: a neighbour first, then one rename."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    """Write a file entirely or not at all, durably: first to a temporary file, then by one rename."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with writing(path):
         try:
-            descriptor = _systems.open_bytes(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644)
+            descriptor = _systems.open_bytes(
+                temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644
+            )
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
                 _systems.durable(file.fileno())
-            os.replace(beside, path)
+            os.replace(temporary, path)
         except BaseException:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
         sync_directory(path.parent)
 
 
 def held_alone(descriptor: int, name: str) -> None:
-    """Wait until no other process holds the open file, and hold it until it is closed.
+    """Wait until no other process holds the open file, then hold it until it is closed.
 
     Args:
-        name: what to call the file where its file system has no locks.
+        name: the name of the file in the error message if its file system has no locks.
     """
     try:
         _systems.lock(descriptor, wait=True)
     except OSError as error:
         raise SfumatoError(
-            f"{name} lies on a file system without locks ({error.strerror}), where two processes may spoil it",
+            f"{name} is on a file system without locks ({error.strerror}), where two processes could corrupt it",
             "move its directory to another file system",
         ) from None
 
 
 _HOLE = bytes(8)
-"""So many zeros no single changed byte makes; no line of text has any."""
+"""More zeros than a single changed byte can make. Lines of text contain none."""
 
 
 def whole_lines(content: bytes) -> bytes:
-    """Of a file to which lines of text are appended those that were written whole.
+    """The completely written lines of a file to which lines of text are appended.
 
-    A last line without its line break was cut by a kill or a full disk; zeros, at the end or many in a row, stand where
-    the power failed before what was written was on the disk, and what follows them was not yet synced either.
+    A last line without a line break was cut off by a kill or a full disk. Zeros, at the end or several in a row, appear
+    where the power failed before the data reached the disk; what follows them was not synced either.
 
     >>> whole_lines(b'{"step": 0}\\n{"st'), whole_lines(b'{"step": 0}\\n' + bytes(12) + b'\\n{"step": 2}\\n')
     (b'{"step": 0}\\n', b'{"step": 0}\\n')
@@ -105,7 +107,7 @@ def whole_lines(content: bytes) -> bytes:
 
 
 def make_directory(path: Path, *, private: bool = False) -> None:
-    """Make a directory, and those above it, where there is none: durably, each name in the directory above it."""
+    """Make a missing directory and its missing parents, durably: each name is synced in the directory above it."""
     missing = [one for one in (path, *path.parents) if not one.exists()]
     for one in reversed(missing):
         one.mkdir(exist_ok=True, mode=0o700 if private else 0o777)
@@ -113,12 +115,12 @@ def make_directory(path: Path, *, private: bool = False) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make what was named, renamed or removed in this directory durable."""
+    """Make names that were created, changed or removed in this directory durable."""
     _systems.durable_names(path)
 
 
 def machine() -> str:
-    """What this machine, as it runs now, is told from others by: two that are called alike are two."""
+    """An identifier of this machine since its last boot. Machines with the same host name differ."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
     except OSError:

@@ -1,6 +1,6 @@
-"""What differs between Linux, macOS and Windows: bytes, locks, what is durable, modes, names, how a file is renamed.
+"""Differences between Linux, macOS and Windows: binary files, locks, durability, file modes, file names, renames.
 
-No other file asks which system it runs on. Where a module or a flag is missing, what takes its place is here too.
+No other file checks which system it runs on. Substitutes for missing modules and flags are here too.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ except ImportError:  # Windows
     fcntl = None
 try:
     import msvcrt
-except ImportError:  # all others
+except ImportError:  # other systems
     msvcrt = None
 
 BEYOND = 0x7FFF_FFFE
-"""The byte that is locked where a lock keeps others from reading too: no file of ours is as long."""
+"""The byte to lock where a lock also prevents reading: beyond the end of all our files."""
 
 AGAIN = 0.05
-"""Seconds between two tries for a lock that somebody holds, where the system cannot wait by itself."""
+"""Seconds between two attempts to lock, where the system cannot wait by itself."""
 
 
 def on_windows() -> bool:
@@ -39,17 +39,17 @@ def on_windows() -> bool:
 
 
 def open_bytes(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
-    """A descriptor for bytes: on Windows one would otherwise write each line break as two of them."""
+    """A descriptor for bytes. Otherwise Windows would convert line breaks."""
     return os.open(path, flags | getattr(os, "O_BINARY", 0), mode)
 
 
 def lock(descriptor: int, *, wait: bool) -> None:
-    """Hold an open file until it is closed, alone among all who ask for that.
+    """Lock an open file exclusively until it is closed.
 
     Args:
-        wait: until it is free; without it `BlockingIOError` is raised where another process holds it.
+        wait: wait until it is free; otherwise raise `BlockingIOError` if another process holds it.
 
-    Errors: `OSError` where the file system, or the system, has no locks.
+    Errors: `OSError` if the file system, or the system, has no locks.
     """
     if fcntl is not None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -63,7 +63,7 @@ def lock(descriptor: int, *, wait: bool) -> None:
 
 
 def _locked(system: ModuleType, descriptor: int) -> bool:
-    """Lock one byte far beyond the end: what is locked there others cannot read. False where another has it."""
+    """Lock one byte far beyond the end, because locked bytes cannot be read. False if another process has it."""
     place = os.lseek(descriptor, 0, os.SEEK_CUR)
     try:
         os.lseek(descriptor, BEYOND, os.SEEK_SET)
@@ -78,20 +78,20 @@ def _locked(system: ModuleType, descriptor: int) -> bool:
 
 
 def durable(descriptor: int) -> None:
-    """Have what was written survive a power cut: on macOS `fsync` alone leaves it in the memory of the disk."""
+    """Make written data survive a power cut. On macOS, `fsync` alone leaves it in the memory of the disk."""
     whole = getattr(fcntl, "F_FULLFSYNC", None) if sys.platform == "darwin" else None
     if fcntl is not None and whole is not None:
         try:
             fcntl.fcntl(descriptor, whole)
             return
-        except OSError as error:  # a file system that has none, such as a network's
+        except OSError as error:  # a file system without it, such as a network file system
             if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
                 raise
     os.fsync(descriptor)
 
 
 def durable_names(directory: Path) -> None:
-    """Make what was named, renamed or removed in this directory durable; Windows opens none, and keeps a journal."""
+    """Make name changes in this directory durable. Not needed on Windows, which keeps a journal."""
     if on_windows():
         return
     descriptor = os.open(directory, os.O_RDONLY)
@@ -102,7 +102,7 @@ def durable_names(directory: Path) -> None:
 
 
 def renamed(descriptor: int, path: Path, to: Path) -> int:
-    """Rename a file that is open, over another one, and give its descriptor: Windows renames none that is open."""
+    """Rename an open file over another one and return its descriptor. Windows requires closing it in between."""
     if not on_windows():
         os.replace(path, to)
         return descriptor
@@ -112,7 +112,7 @@ def renamed(descriptor: int, path: Path, to: Path) -> int:
 
 
 def open_to_others(path: Path) -> int:
-    """The mode of a secret's file where others may use it, else 0. Access lists of Windows are not looked at."""
+    """The mode of a secret file if others may use it, otherwise 0. Does not examine Windows access lists."""
     mode = 0 if on_windows() else os.stat(path).st_mode & 0o777
     return mode if mode & 0o077 else 0
 
@@ -122,13 +122,13 @@ _FORBIDDEN = re.compile(r'[<>:"|?*\x00-\x1f]')
 
 
 def forbidden(name: str) -> str | None:
-    """Why Windows has no file or folder of this name (one part of a path); None where it has.
+    """Why a file or folder of this name (one part of a path) cannot exist on Windows; None if it can.
 
     >>> forbidden("con.txt"), forbidden("ward."), forbidden("8:30"), forbidden("ward 3")
-    ('it is that of a device', 'it ends with a dot or a space', "it holds ':'", None)
+    ('it is the name of a device', 'it ends with a dot or a space', "it holds ':'", None)
     """
     if _DEVICES.fullmatch(name.rstrip(" .")):
-        return "it is that of a device"
+        return "it is the name of a device"
     if name not in (".", "..") and name.endswith((".", " ")):
         return "it ends with a dot or a space"
     odd = _FORBIDDEN.search(name)
@@ -136,21 +136,21 @@ def forbidden(name: str) -> str | None:
 
 
 def refuse_forbidden(path: Path) -> None:
-    """Refuse, on Windows, a path of which a part can be no file's or folder's name there."""
+    """On Windows, refuse a path with a part that cannot be the name of a file or folder."""
     if not on_windows():
         return
     for part in path.parts[1:] if path.anchor else path.parts:
         if reason := forbidden(part):
             raise SfumatoError(
-                f"{str(path)!r} has a part {part!r}, which Windows has no file for: {reason}", "rename it"
+                f"{str(path)!r} has a part {part!r}, which is not a valid name on Windows: {reason}", "rename it"
             )
 
 
 def read_at(descriptor: int, memory: memoryview, offset: int) -> int:
-    """Read into memory from this place of a file on; how many bytes there were."""
+    """Read into memory from an offset of a file. Returns the number of bytes read."""
     if hasattr(os, "preadv"):
         return os.preadv(descriptor, [memory], offset)
-    os.lseek(descriptor, offset, os.SEEK_SET)  # the descriptor is this reader's own
+    os.lseek(descriptor, offset, os.SEEK_SET)  # the descriptor belongs to this reader alone
     content = os.read(descriptor, min(len(memory), 1 << 24))
     memory[: len(content)] = content
     return len(content)

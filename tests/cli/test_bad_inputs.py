@@ -68,8 +68,8 @@ REFUSED = {
     "deviation over the clipping norm",
     "train digits --epsilon 0.01 QUICK": "noise multiplier 8, 3 steps and batch size 64 come to epsilon ..., above "
     "epsilon 0.01; give more noise, fewer steps or a smaller batch",
-    "train digits QUICK --max-norm 0": "--max-norm must be positive, got 0.0; give the clipping norm, 1.0 where "
-    "nothing speaks against it",
+    "train digits QUICK --max-norm 0": "--max-norm must be positive, got 0.0; give the clipping norm, 1.0 if "
+    "there is no reason for another",
     "plan": "--examples is missing; give the number of training examples, such as --examples 50000",
     "plan --examples 0 --batch-size 9 --steps 9 --epsilon 3": "--examples must be at least 1, got 0; give a whole "
     "number of at least 1",
@@ -300,8 +300,8 @@ REFUSED = {
     "train digits QUICK --output unfinished --micro-batch 3": "what began in unfinished differs in its performance: "
     "micro_batch was ... "
     "and is 3; give the options that the run began with, or another --output",
-    "train no_key": "the run key no_key/dice.key is missing or damaged, so the run cannot go on without drawing "
-    "twice; end it with what it has (sfumato finish RUN), or start another run",
+    "train no_key": "the run key no_key/dice.key is missing or damaged, so the run cannot continue without drawing "
+    "noise twice; finish the run with the steps it has (sfumato finish RUN), or start another run",
     "train edited_ledger": "line 2 of ledger.jsonl does not follow from the line before it; the ledger was changed by "
     "hand or damaged; restore it from a copy, or discard the run",
     "train edited_plan": "the ledger edited_plan/ledger.jsonl began otherwise than this run, in: plan, plan "

@@ -49,7 +49,7 @@ def test_more_processes_than_gpus_are_refused_before_any_is_started(how, call, w
         monkeypatch.setenv(name, "0" if name == "RANK" else "2")
     printed = call(f"train digits --steps 2 {'--processes 2' * (how != 'torchrun')}", status=1)
     assert printed.strip() == (
-        "error: processes is 2, each of which needs a CUDA device of its own, and torch sees 1 CUDA device; "
+        "error: processes is 2, each of which needs its own CUDA device, but torch sees 1 CUDA device; "
         "give --processes 1, or --device cpu"
     )
     assert list(workplace.iterdir()) == []

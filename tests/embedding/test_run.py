@@ -77,7 +77,7 @@ def source(people) -> Source:
 def test_a_run_keeps_what_it_promised_and_gives_embeddings(people, tmp_path):
     run = embed(people, directory=tmp_path / "run", model="linear", dimension=16, seed=1, **QUICK)
     assert "for each single person, with all of their images, under add-or-remove" in run.statement.sentence
-    assert "of which one person counts for two" in run.statement.sentence
+    assert "one person counts for two" in run.statement.sentence
     assert run.statement.plan.users == USERS
     assert set(run.statement.circumstances.read) == {"users", "size", "channels"}
     assert verify(run.directory).holds
@@ -96,7 +96,7 @@ def test_a_run_keeps_what_it_promised_and_gives_embeddings(people, tmp_path):
 
 def test_a_delta_that_is_not_resolved_is_refused_before_anything_is_spent(people, tmp_path):
     with pytest.raises(
-        SfumatoError, match="delta 1e-30 is smaller than what the accountant of privacy loss distributions resolves"
+        SfumatoError, match="delta 1e-30 is below the resolution of the privacy loss distribution accountant"
     ):
         embed(people, directory=tmp_path / "run", model="linear", delta=1e-30, **QUICK)
     assert not (tmp_path / "run").exists()

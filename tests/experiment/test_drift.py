@@ -100,9 +100,12 @@ def test_sizes_are_counted_where_nothing_is_declared_and_the_statement_says_so(s
     assert (rule.sizes, rule.named, rule.shape) == ((100, 100), ("2", "3"), "linear")
     assert 2.9 < run.statement.epsilon <= 3
     assert verify(run.directory).holds
-    assert any("how many training examples each of the two groups has" in line for line in run.statement.not_covered)
+    assert any(
+        "how many training examples each of the two alternating groups has" in line
+        for line in run.statement.not_covered
+    )
     assert "each of 100 examples (2, 3) drawn into step t with probability 0.5 s(t)" in run.statement.sentence
-    assert any("exchanged for one of the other group counts as two" in line for line in run.statement.plain)
+    assert any("for one of the other group counts as two" in line for line in run.statement.plain)
     page = (run.directory / "report.html").read_text()
     assert "linear, 4 steps" in page
 
@@ -113,7 +116,7 @@ def test_sizes_that_are_declared_are_not_read(arrays, tmp_path):
     plan, chosen, reasons = asked.decide(source)
     assert plan.participation.sizes == (80, 120)
     run = train(None, source, plan, directory=tmp_path / "run", settings=replace(chosen, seed=1), threads=1)
-    assert not any("each of the two groups has" in line for line in run.statement.not_covered)
+    assert not any("each of the two alternating groups has" in line for line in run.statement.not_covered)
     assert not any("declared to have" in line for line in reasons)
     far = replace(asked, drift_size=140).decide(source).reasons
     assert any("declared to have 60 and 140 examples, and the data hold 100 and 100" in line for line in far)

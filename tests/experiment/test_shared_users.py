@@ -173,7 +173,7 @@ def test_where_the_shared_ones_were_not_kept_the_promise_is_the_same(people):
     ("options", "words"),
     [
         ({"drawn": "users"}, "have several users, or nobody, and where users are drawn as wholes each is one user's"),
-        ({"adjacency": "add-or-remove"}, "adjacency must be zero-out where a record may be of several users"),
+        ({"adjacency": "add-or-remove"}, "adjacency must be zero-out if a record may belong to several users"),
         ({"mechanism": "tree"}, "no theorem here covers tree noise under fixed-order participation for a user with"),
     ],
 )

@@ -364,9 +364,9 @@ def test_a_list_of_classes_who_are_users_is_declared_or_refused(named):
         ({"unit": "user", "noise_multiplier": 2.0}, "drawn must be given beside a noise multiplier"),
         (
             {"unit": "user", "drawn": "examples", "participation": "cyclic"},
-            "they lie in different groups, so that the user has a turn in many steps",
+            "they lie in different groups, so the user has a turn in many steps",
         ),
-        ({"unit": "user", "drawn": "examples", "mechanism": "tree"}, "take gaussian noise with poisson"),
+        ({"unit": "user", "drawn": "examples", "mechanism": "tree"}, "use gaussian noise with poisson"),
     ],
 )
 def test_what_cannot_be_asked_for(people, asked, words):

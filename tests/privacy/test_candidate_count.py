@@ -114,7 +114,7 @@ def test_the_smaller_the_shape_the_more_uneven():
         ({"mean": 10, "shape": math.nan}, "shape must be a finite number"),
         ({"mean": 10, "shape": -math.inf}, "shape must be a finite number"),
         ({"mean": 10, "shape": None}, "shape must be a number"),
-        ({"mean": 10, "shape": -0.9}, "a few endless searches among many of one candidate"),
+        ({"mean": 10, "shape": -0.9}, "a few extremely long searches among many with one candidate"),
     ],
 )
 def test_laws_that_are_none_are_refused(fields, words):

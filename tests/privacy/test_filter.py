@@ -105,7 +105,7 @@ def test_gaussian_plans_use_up_their_total_exactly():
     assert own.fits([own.cost(banded), own.cost(rest)])
     assert own.composed([banded, rest]) == pytest.approx(3.0, rel=1e-6)
     assert not own.fits([own.cost(banded), own.cost(rest), 1e-6])
-    with pytest.raises(SfumatoError, match="adds up exact Gaussian releases, and this is Poisson-subsampled"):
+    with pytest.raises(SfumatoError, match="adds up exact Gaussian releases, but this is Poisson-subsampled"):
         own.cost(plan())
 
 
@@ -118,7 +118,7 @@ def test_planned_runs_are_composed_by_their_losses_and_no_other_is_admitted():
     assert not own.planned(full(4.0), [full(4.0), full(4.0)])
     assert not own.planned(full(5.0), [])
     assert own.fits([own.cost(one) for one in plans])
-    with pytest.raises(SfumatoError, match="counts plans alone"):
+    with pytest.raises(SfumatoError, match="counts plans only"):
         own.cost(full(4.0), figures=0.1)
     with pytest.raises(SfumatoError, match=r"less than the .* that the plans cost together"):
         PrivacyFilter.of(epsilon=together - 0.01, delta=1e-5, accounting="planned", plans=plans)
@@ -161,23 +161,25 @@ def test_a_run_that_publishes_figures_costs_the_larger_of_the_two(eight):
 
 def test_units_and_adjacencies_do_not_mix(eight):
     zero_out = plan(participation=FixedOrder(batch_size=100, assignment="position"), adjacency="zero-out")
-    with pytest.raises(SfumatoError, match="holds for add-or-remove adjacency, and the plan for zero-out"):
+    with pytest.raises(SfumatoError, match="holds for add-or-remove adjacency, but the plan only for zero-out"):
         eight.cost(zero_out)
     both = PrivacyFilter.of(epsilon=8, delta=1e-5, adjacency="zero-out")
     assert both.cost(zero_out) > 0
     assert both.cost(plan()) == pytest.approx(PrivacyFilter(epsilon=8, delta=1e-5, order=both.order).cost(plan()))
     users = plan(unit=User(drawn="users"))
-    with pytest.raises(SfumatoError, match="for each single example, and the plan for each single user"):
+    with pytest.raises(SfumatoError, match="for each single example, but the plan for each single user"):
         eight.cost(users)
     assert PrivacyFilter.of(epsilon=8, delta=1e-5, unit="user").cost(users) == eight.cost(plan())
 
 
 def test_plans_without_a_renyi_divergence_are_refused(eight):
     cut = plan(participation=TruncatedPoisson(batch_size=100, largest=130), adjacency="zero-out")
-    with pytest.raises(SfumatoError, match="none is known of a plan by the Gaussian mechanism under truncated"):
+    with pytest.raises(SfumatoError, match="none is known for a plan by the Gaussian mechanism under truncated"):
         PrivacyFilter.of(epsilon=8, delta=1e-5, adjacency="zero-out").cost(cut)
     mixed = plan(unit=User(drawn="examples", at_most=4, users=250))
-    with pytest.raises(SfumatoError, match="none is known of a plan by the Poisson-subsampled Gaussian mechanism with"):
+    with pytest.raises(
+        SfumatoError, match="none is known for a plan by the Poisson-subsampled Gaussian mechanism with"
+    ):
         PrivacyFilter.of(epsilon=8, delta=1e-5, unit="user").cost(mixed)
 
 

@@ -34,7 +34,7 @@ def path(tmp_path):
 
 def asleep(ledger: Ledger) -> None:
     """Its process gives no more signs, as one that was stopped."""
-    ledger._lease._over.set()
+    ledger._lease._stopped.set()
     ledger._lease._thread.join()
 
 
@@ -105,7 +105,7 @@ def test_a_ledger_that_somebody_else_has_extended_is_left_alone(path):
 
 
 def left_by(process: int, path, **other: str) -> None:
-    known = {"process": process, "host": "here", "machine": leases._processes_here(), "token": "t", "beat": "0"}
+    known = {"process": process, "host": "here", "machine": leases._process_scope(), "token": "t", "beat": "0"}
     (path.parent / LEASE).write_text(json.dumps(known | other))
 
 

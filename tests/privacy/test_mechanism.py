@@ -28,7 +28,7 @@ def blt(scales, decays) -> BufferedToeplitz:
         (lambda: Tree(noise_multiplier=0.0), "noise_multiplier must be positive"),
         (lambda: Tree(noise_multiplier=1.0, steps_per_tree=0), "steps_per_tree must be at least 1"),
         (lambda: Tree(noise_multiplier=1.0, steps_per_tree=5, completed=1), "completed must be true or false, got 1"),  # type: ignore[arg-type]
-        (lambda: Tree(noise_multiplier=1.0, completed=True), "completed must be false where there is one tree"),
+        (lambda: Tree(noise_multiplier=1.0, completed=True), "completed must be false if there is only one tree"),
         (lambda: banded(), "coefficients must be a sequence of numbers"),
         (lambda: banded(0.5, 0.2), "coefficients must begin with 1, got 0.5"),
         (lambda: banded(1.0, math.nan), "coefficients must be a finite number"),
@@ -36,7 +36,7 @@ def blt(scales, decays) -> BufferedToeplitz:
         (lambda: BandedToeplitz(noise_multiplier=-1.0, coefficients=(1.0,)), "noise_multiplier must be positive"),
         (lambda: BandedToeplitz(noise_multiplier=1.0, coefficients="1"), "coefficients must be a sequence"),  # type: ignore[arg-type]
         (lambda: blt((), ()), "scales must be a sequence of numbers"),
-        (lambda: blt((0.1,), (0.9, 0.5)), "scales and decays must be equally many and at most 4, got 1 and 2"),
+        (lambda: blt((0.1,), (0.9, 0.5)), "scales and decays must have the same length, at most 4, got 1 and 2"),
         (lambda: blt((0.1,) * 5, (0.9, 0.8, 0.7, 0.6, 0.5)), "at most 4, got 5 and 5"),
         (lambda: blt((0.1, 0.1), (0.9, 0.9)), "decays must lie strictly between 0 and 1 and differ"),
         (lambda: blt((0.1,), (1.0,)), "decays must lie strictly between 0 and 1"),
@@ -102,4 +102,4 @@ def test_words():
     assert banded(1, 0.5).words == "before it is correlated over 2 steps"
     assert "by 2 buffers" in blt((0.2, 0.3), (0.9, 0.5)).words
     for mechanism in (Tree(noise_multiplier=1.0), banded(1, 0.5), blt((0.2,), (0.9,))):
-        assert "less of it than if each step had noise of its own" in mechanism.remark
+        assert "than if each step had noise of its own" in mechanism.remark

@@ -86,9 +86,9 @@ def test_what_moves_others_holds_for_zero_out_alone(rule, adjacency):
     if ADJACENCIES[adjacency][RULES.index(rule)]:
         assert plan(rule, adjacency=adjacency).loss.adjacency == adjacency
         return
-    with pytest.raises(SfumatoError, match="adjacency must be zero-out where one record's absence moves others") as no:
+    with pytest.raises(SfumatoError, match="where one record's absence changes who else takes part") as no:
         plan(rule, adjacency=adjacency)
-    assert "take zero-out adjacency, or " in no.value.remedy
+    assert "use zero-out adjacency, or use " in no.value.remedy
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
@@ -114,7 +114,7 @@ def test_its_words_say_whom_a_step_takes(rule):
 def test_what_has_no_theorem_is_refused_with_what_comes_nearest(name):
     with pytest.raises(SfumatoError, match=f"no theorem here covers the participation '{name}': ") as error:
         refuse_unproven(name)
-    assert error.value.remedy.startswith("take ")
+    assert error.value.remedy.startswith("use ")
     with pytest.raises(SfumatoError, match="no theorem here covers the participation"):
         PrivacyPlan.from_dict({**plan(Poisson(batch_size=30)).to_dict(), "sampling": name})
 

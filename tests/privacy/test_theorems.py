@@ -176,10 +176,10 @@ BUFFERS = {"scales": (0.5,), "decays": (0.5,)}
 @pytest.mark.parametrize(
     ("participation", "mechanism", "remedy"),
     [
-        (Shuffled(), Gaussian, "take gaussian with poisson or full-batch or fixed-order or cyclic or truncated"),
-        (Poisson(batch_size=10), Tree, "take tree with full-batch or fixed-order, or poisson with gaussian"),
+        (Shuffled(), Gaussian, "use gaussian with poisson or full-batch or fixed-order or cyclic or truncated"),
+        (Poisson(batch_size=10), Tree, "use tree with full-batch or fixed-order, or poisson with gaussian"),
         (Poisson(batch_size=10), BandedToeplitz, "with full-batch or fixed-order or cyclic, or poisson with"),
-        (Poisson(batch_size=10), BufferedToeplitz, "take blt with full-batch or fixed-order, or poisson"),
+        (Poisson(batch_size=10), BufferedToeplitz, "use blt with full-batch or fixed-order, or poisson"),
         (CyclicPoisson(batch_size=10, groups=4), Tree, "or cyclic with gaussian or banded"),
         (CyclicPoisson(batch_size=10, groups=4), BufferedToeplitz, "or cyclic with gaussian or banded"),
         (TruncatedPoisson(batch_size=10, largest=20), Tree, "or truncated with gaussian"),

@@ -146,7 +146,7 @@ def test_noisy_scores_count_records_and_are_refused_for_users():
     users = plan(mechanism=Gaussian(noise_multiplier=3.0))
     public = PrivateSelection(plan=users, draws=CandidateCount(mean=5), score_noise=None)
     assert public.epsilon() > users.epsilon()
-    with pytest.raises(SfumatoError, match="counts right answers by records, and the plan's unit is a user"):
+    with pytest.raises(SfumatoError, match="counts correct labels per record, but the plan's unit is a user"):
         PrivateSelection(plan=users, draws=CandidateCount(mean=5), score_noise=20.0)
 
 
@@ -154,18 +154,18 @@ def test_noisy_scores_count_records_and_are_refused_for_users():
     ("make", "words"),
     [
         (lambda: User(drawn="records"), "drawn must be one of examples, users, clients"),
-        (lambda: User(drawn="examples", users=10), "at_most must be given where examples are drawn"),
+        (lambda: User(drawn="examples", users=10), "at_most must be given if examples are sampled"),
         (lambda: User(drawn="examples", at_most=0, users=10), "at_most must be at least 1"),
         (lambda: User(drawn="users", at_most=True), "at_most must be a whole number"),
         (lambda: User(drawn="examples", at_most=3), "users must be a whole number"),
-        (lambda: User(drawn="users", users=10), "users must be left out where users are drawn"),
+        (lambda: User(drawn="users", users=10), "users must be left out if users are sampled"),
         (lambda: User(drawn="users", grouped=True), "grouped is for virtual clients"),
         (lambda: User(drawn="clients", grouped=True), "users must be a whole number"),
         (lambda: User(drawn="clients", grouped=1, users=9), "grouped must be true or false"),
-        (lambda: plan(User(drawn="examples", at_most=2, users=6801)), "users must not be more than their examples"),
+        (lambda: plan(User(drawn="examples", at_most=2, users=6801)), "users must not outnumber their examples"),
         (
             lambda: plan(User(drawn="examples", at_most=2, users=3399)),
-            "examples must be at most 2 of each of 3399",
+            "examples must be at most 2 for each of 3399",
         ),
         (lambda: plan(User(drawn="clients", users=6799, grouped=True)), "users must be at least as many as the groups"),
     ],
@@ -191,7 +191,7 @@ def test_shared_records_cost_under_zero_out_what_a_users_own_cost():
 @pytest.mark.parametrize("at_most", [1, 10])
 def test_shared_records_have_no_promise_for_a_user_who_may_be_missing(rule, at_most):
     with pytest.raises(
-        SfumatoError, match="adjacency must be zero-out where a record may be of several users, got add"
+        SfumatoError, match="adjacency must be zero-out if a record may belong to several users, got add"
     ):
         plan(replace(SHARED, at_most=at_most), participation=rule)
 
@@ -215,5 +215,7 @@ def test_shared_records_may_be_fewer_than_users_or_nobodys():
 
 @pytest.mark.parametrize("drawn", ["users", "clients"])
 def test_users_who_are_drawn_as_wholes_share_nothing(drawn):
-    with pytest.raises(SfumatoError, match=f"belongs to none of them as a whole, and drawn is {drawn}"):
+    with pytest.raises(
+        SfumatoError, match=f"belongs to none of its users as a whole, so drawn must be examples, got {drawn}"
+    ):
         User(drawn=drawn, shared=True)

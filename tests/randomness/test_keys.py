@@ -121,7 +121,7 @@ def test_a_key_is_kept_for_its_owner_only(tmp_path):
 def test_a_lost_or_damaged_key_ends_the_run(tmp_path, content):
     if content is not None:
         (tmp_path / "dice.key").write_text(content)
-    with pytest.raises(SfumatoError, match="without drawing twice"):
+    with pytest.raises(SfumatoError, match="without drawing noise twice"):
         RunKey.load(tmp_path / "dice.key")
 
 
@@ -179,6 +179,6 @@ def test_where_files_cannot_be_linked_no_key_is_made(tmp_path, monkeypatch):
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
     monkeypatch.setattr(os, "link", refused)
-    with pytest.raises(SfumatoError, match=r"key cannot be made at .* \(Operation not supported\); point SF"):
+    with pytest.raises(SfumatoError, match=r"key cannot be created at .* \(Operation not supported\); point SF"):
         owner_key(tmp_path / "home")
     assert list((tmp_path / "home").iterdir()) == []

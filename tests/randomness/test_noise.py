@@ -170,7 +170,7 @@ def test_noise_that_is_drawn_ahead_for_a_device_is_the_same(mechanism, monkeypat
             on_a_device.setattr(noises, "OnTheCPU", ahead)
             coming = noise.ahead(total, step, there)
             found, there = coming.added_to(total)
-        assert isinstance(coming.coming, DrawnAhead)
+        assert isinstance(coming.pending, DrawnAhead)
         assert found.keys() == expected.keys()
         for name, value in expected.items():
             assert found[name].dtype == torch.float32

@@ -265,7 +265,7 @@ def test_the_coins_that_come_up_are_those_below_the_own_group_s_probability():
 @pytest.mark.parametrize(
     ("groups", "words"),
     [
-        (None, "drifts between two groups, and the records have none"),
+        (None, "drifts between two groups, but the records have none"),
         (SECOND[:99], r"groups must be 100 truth values, got bool of shape \(99,\)"),
         (SECOND.astype(int), "groups must be 100 truth values, got int64"),
     ],

@@ -128,13 +128,13 @@ def test_the_score_s_noise_is_drawn_for_each_candidate_by_its_number():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: noisy_score(0.9, 20.0, 0, KEYS[0]), "right must be a number of right answers"),
-        (lambda: noisy_score(-1, 20.0, 0, KEYS[0]), "right must be a number of right answers"),
+        (lambda: noisy_score(0.9, 20.0, 0, KEYS[0]), "right must be a number of records"),
+        (lambda: noisy_score(-1, 20.0, 0, KEYS[0]), "right must be a number of records"),
         (lambda: noisy_score(9, 0.0, 0, KEYS[0]), "noise must be positive"),
         (lambda: noisy_score(9, None, 0, KEYS[0]), "noise must be a number"),
         (lambda: noisy_score(9, 20.0, -1, KEYS[0]), "candidate must be a number from 0"),
         (lambda: settings_of(True, SPACE, KEYS[0]), "candidate must be a number from 0"),
-        (lambda: settings_of(0, {"views": (1, 2)}, KEYS[0]), "the space of 'views' is no rule to draw by"),
+        (lambda: settings_of(0, {"views": (1, 2)}, KEYS[0]), "the space of 'views' is not a rule to draw from"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(call, words):

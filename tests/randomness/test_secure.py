@@ -227,9 +227,9 @@ def test_a_state_knows_its_step():
 
 
 def test_what_is_no_integer_or_no_independent_noise_is_refused():
-    with pytest.raises(SfumatoError, match=r"the sum of w is torch.float64, and secure noise is added to integers"):
+    with pytest.raises(SfumatoError, match=r"the sum of w is torch.float64, but secure noise is added to integers"):
         noise_of().add({"w": torch.zeros(3, dtype=torch.float64)}, 0)
-    with pytest.raises(SfumatoError, match="noise is secure, and the mechanism adds up noise of several steps"):
+    with pytest.raises(SfumatoError, match="noise is secure, but the mechanism adds up noise of several steps"):
         SecureNoise(Tree(noise_multiplier=1.0), max_norm=1.0, key=KEY)
-    with pytest.raises(SfumatoError, match="noise is secure, and the clipping norm follows a quantile"):
+    with pytest.raises(SfumatoError, match="noise is secure, but the clipping norm follows a quantile"):
         refuse_without_grid(Gaussian(noise_multiplier=1.0), Quantile(max_norm=1.0, quantile=0.5, count_noise=2.0))

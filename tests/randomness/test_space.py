@@ -27,8 +27,8 @@ def test_values_of_a_choice_are_given_back_as_they_are():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: Choice(values=()), "values must be a tuple of at least one"),
-        (lambda: Choice(values="sgd"), "values must be a tuple"),
+        (lambda: Choice(values=()), "values must be a non-empty tuple"),
+        (lambda: Choice(values="sgd"), "values must be a non-empty tuple"),
         (lambda: Uniform(low=1, high=1), "low must be below high"),
         (lambda: Uniform(low=0, high=float("inf")), "high must be a finite number"),
         (lambda: LogUniform(low=0, high=1), "low must be positive"),

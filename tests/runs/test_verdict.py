@@ -185,7 +185,7 @@ def test_a_name_that_stands_twice_in_the_model_file_is_damage(copy):
     rewrite(
         copy, lambda events: [*events[:-1], ("end", {**events[-1][1], "model": file_hash(copy / "model.safetensors")})]
     )
-    assert "the name 'classes' stands twice" in verify(copy).line
+    assert "the name 'classes' appears twice" in verify(copy).line
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "statement.json"])

@@ -173,7 +173,7 @@ def test_an_infinite_epsilon_is_refused_before_anything_is_spent(spots, options,
     from sfumato import SfumatoError
 
     plan = PrivacyPlan.calibrate(examples=200, batch_size=50, steps=3, noise_multiplier=5.0, delta=1e-30)
-    with pytest.raises(SfumatoError, match="delta 1e-30 is smaller than what the accountant"):
+    with pytest.raises(SfumatoError, match="delta 1e-30 is below the resolution"):
         train("linear", spots, plan, directory=Path(tmp_path) / "run", **options)
     assert not (tmp_path / "run").exists()
 

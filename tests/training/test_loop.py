@@ -239,7 +239,7 @@ def test_what_the_noise_remembers_goes_from_step_to_step_and_through_a_checkpoin
     def coming(self, like, step, state, share):
         told.append((step, {name: value.tolist() for name, value in state.tensors.items()}))
         found = ahead(self, like, step, replace(state, tensors={}))
-        return replace(found, following=replace(found.following, tensors={"carried": torch.tensor([float(step)])}))
+        return replace(found, next_state=replace(found.next_state, tensors={"carried": torch.tensor([float(step)])}))
 
     monkeypatch.setattr(Noise, "ahead", coming)
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
@@ -264,7 +264,7 @@ def test_a_checkpoint_with_the_noise_of_another_step_is_refused(stopped, spots, 
     path = run / "checkpoint.safetensors"
     kept = Checkpoint.load(path)
     replace(kept, noise=replace(kept.noise, step=1)).save(path)
-    with pytest.raises(SfumatoError, match="the noise's state is that of step 1, and step 0 is asked for"):
+    with pytest.raises(SfumatoError, match="the noise's state is that of step 1, but step 0 was requested"):
         train("linear", spots, plan, directory=run, **PLAIN)
 
 

@@ -50,7 +50,7 @@ def says_so(directory) -> bool:
     return (
         "synthetic images" in origins
         and all(any(SYNTHETIC in line for line in one["not_covered"]) for one in (statement, held))
-        and "into which no real image has gone" in Path(directory, "report.html").read_text("utf-8")
+        and "made without any real image" in Path(directory, "report.html").read_text("utf-8")
     )
 
 

@@ -195,7 +195,7 @@ def test_the_noise_gets_the_state_that_the_step_is_given():
     assert state.step == 1
     assert (flat(first) == flat(step(0, []))).all()
     for wrong in (0, 2):
-        with pytest.raises(SfumatoError, match=f"the noise's state is that of step {wrong}, and step 1 is asked for"):
+        with pytest.raises(SfumatoError, match=f"the noise's state is that of step {wrong}, but step 1 was requested"):
             step(1, [], NoiseState(step=wrong))
 
 

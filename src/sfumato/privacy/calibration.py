@@ -1,4 +1,4 @@
-"""The search for one unknown that a budget allows: the least noise, the most steps, the largest batch."""
+"""The search for the one unknown that a budget allows: the least noise, the most steps, or the largest batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sfumato.privacy.planning.requested import Optimal
 MOST_NOISE = 1e7
 MAX_STEPS = 10_000_000
 TURNS_AHEAD = 3
-"""So many more turns are looked at beyond the largest number that was found."""
+"""The number of further turns that are examined beyond the largest number found."""
 
 
 def least(
@@ -31,19 +31,20 @@ def least(
     lowest: float = 0.02,
     guess: float = 1.0,
 ) -> float:
-    """The least value, rounded up to four decimals, that spends at most the target; more of it spends less.
+    """The least value, rounded up to four decimals, that spends at most the target. Larger values spend less.
 
-    Bisection on the logarithm on a coarse grid, whose epsilon is never too small, then a few steps on the fine one. Of
-    nearly all values the bisection's answer is known beforehand: the secant finds a narrow bracket in few tries.
+    Bisects the logarithm on a coarse grid, whose epsilon is never too small, then takes a few steps on the fine grid.
+    The secant method first finds a narrow bracket, so the answer of nearly every bisection step is known in advance.
 
     Args:
         spent: epsilon of a value on a grid.
-        what: the value's name and its budget, for the refusal where nothing meets the target.
-        tolerance: how exactly the coarse grid is searched.
-        lowest: below it nothing is tried.
-        guess: a value that spends about the target; it decides how many are tried, and nothing else.
+        what: the name of the value and its budget, for the error if nothing meets the target.
+        remedy: the remedy of that error.
+        tolerance: the relative precision of the search on the coarse grid.
+        lowest: the smallest value that is tried.
+        guess: a value that spends about the target. It affects only the number of tries.
 
-    **Guarantee.** `spent(value, FINE_GRID) <= target` was computed for what is returned.
+    **Guarantee.** `spent(value, FINE_GRID) <= target` was computed for the returned value.
     """
     enough = _Bracket(lambda value: spent(value, COARSE_GRID), target)
     enough.narrow(max(guess, lowest), lowest)
@@ -59,37 +60,37 @@ def least(
         middle = math.sqrt(low * high)
         low, high = (low, middle) if enough(middle) else (middle, high)
     value = math.ceil(min(_on_fine_grid(spent, target, high), high) * 1e4) / 1e4
-    found = _first_enough(lambda value: spent(value, FINE_GRID) <= target, value)
-    if found is None:
+    result = _first_enough(lambda value: spent(value, FINE_GRID) <= target, value)
+    if result is None:
         raise SfumatoError(f"no {what}", remedy)
-    return found
+    return result
 
 
 def _first_enough(enough: Callable[[float], bool], start: float) -> float | None:
-    """The first of a ladder of values, of four decimals each, that is enough, by ever larger strides and bisection.
+    """The first of a ladder of values, each of four decimals, that is enough, by growing strides and bisection.
 
-    A step of the ladder is 1e-4, or a hundred thousandth of where it starts. None where none up to `MOST_NOISE` is. At
-    a small delta, where rounding counts, the coarse grid's answer may be a hundred steps from the fine one's.
+    The ladder's spacing is 1e-4, or 1e-5 of its start if that is more. None if no value up to `MOST_NOISE` is enough.
+    At a small delta, where rounding matters, the coarse grid's answer may be a hundred steps from the fine grid's.
     """
     step = max(start * 1e-5, 1e-4)
-    at = lambda place: math.ceil((start + place * step) * 1e4 - 1e-6) / 1e4  # noqa: E731
+    value_at = lambda place: math.ceil((start + place * step) * 1e4 - 1e-6) / 1e4  # noqa: E731
     low, high = -1, 0
-    while not enough(at(high)):
+    while not enough(value_at(high)):
         low, high = high, 2 * high + 1
-        if at(high) > MOST_NOISE:
+        if value_at(high) > MOST_NOISE:
             return None
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if enough(at(middle)) else (middle, high)
-    return at(high)
+        low, high = (low, middle) if enough(value_at(middle)) else (middle, high)
+    return value_at(high)
 
 
 class _Bracket:
-    """Which values spend at most the target, where more of a value spends less: beyond those tried nothing is asked."""
+    """Knows which values spend at most the target if larger values spend less. Evaluates only inside its bracket."""
 
     def __init__(self, spent: Callable[[float], float], target: float):
         self.spent, self.target = spent, target
-        self.low, self.high = 0.0, math.inf  # known to spend too much; known to spend no more than the target
+        self.low, self.high = 0.0, math.inf  # the largest known to spend too much; the least known not to
 
     def __call__(self, value: float) -> bool:
         if self.low < value < self.high:
@@ -97,24 +98,24 @@ class _Bracket:
         return value >= self.high
 
     def tried(self, value: float) -> float:
-        """What a value between both ends spends; it is one of the ends from now on."""
+        """What a value inside the bracket spends. The value becomes one end of the bracket."""
         cost = self.spent(value)
         self.low, self.high = (self.low, value) if cost <= self.target else (value, self.high)
         return cost
 
     def narrow(self, value: float, lowest: float) -> None:
-        """Bring the ends as near to each other as a few tries can, from this value on."""
-        slope, before = -1.2, None  # of the logarithms
+        """Narrow the bracket as far as a few tries can, starting from this value."""
+        slope, before = -1.2, None  # on the log-log scale
         for _ in range(_TRIES):
             cost = self.tried(value)
             if not 0 < cost < math.inf or self.high <= self.low * (1 + 3 * _NARROW):
                 return
             if before is not None:
-                fall = math.log(cost) - math.log(before[1])  # whose quotient may be no number
+                fall = math.log(cost) - math.log(before[1])  # math.log of the quotient could overflow
                 slope = min(max(fall / math.log(value / before[0]), -8.0), -0.25)
             before = value, cost
             step = (math.log(self.target) - math.log(cost)) / slope
-            step += _NARROW if cost > self.target else -_NARROW  # a little beyond, to where the other end should be
+            step += _NARROW if cost > self.target else -_NARROW  # slightly past the root, to find the other end
             value *= math.exp(min(max(step, -2.0), 2.0))
             if not max(self.low, lowest) < value < min(self.high, MOST_NOISE):
                 return
@@ -124,7 +125,7 @@ _TRIES, _NARROW = 8, 1e-5
 
 
 def _on_fine_grid(spent: Callable[[float, float], float], target: float, high: float) -> float:
-    """A little less, which the fine grid allows: epsilon falls like a power of the value, known from the coarse one."""
+    """A slightly smaller value that the fine grid allows. Extrapolates epsilon as a power of the value."""
     coarse, wider = spent(high, COARSE_GRID), spent(high * 1.02, COARSE_GRID)
     if not 0 < wider < coarse:
         return high
@@ -142,16 +143,16 @@ def largest(
 ) -> int:
     """The largest n from 1 to the limit with spent(n) at most the target, to one in ten thousand; 0 if there is none.
 
-    Epsilon is close to a power of n, so the secant in logarithms finds it in few tries; bisection where it does not.
+    Epsilon is close to a power of n, so the secant method in logarithms needs few tries. Bisection is the fallback.
 
     Args:
-        beyond: of what was found, numbers above it that are tried as well, the largest first, where epsilon may fall
-            up to them.
+        beyond: given the number found, larger numbers to try as well, the largest first, if epsilon may fall up to
+            them.
 
-    **Guarantee.** `spent` was computed for what is returned; the tries only decide which numbers are asked about.
+    **Guarantee.** `spent` was computed for the returned number. The tries only decide which numbers are evaluated.
     """
     low, high = 0, limit + 1
-    tried: list[tuple[float, float]] = []  # log n, log epsilon
+    tried: list[tuple[float, float]] = []  # (log n, log epsilon)
     while high - low > (width := max(1, low // 10_000)):
         if len(tried) % 8 == 7 and high <= limit:
             guess = math.sqrt(max(low, 1) * high)
@@ -165,10 +166,10 @@ def largest(
 
 
 def ends_of_turns(steps: int, turn: int) -> list[int]:
-    """The ends of the next few turns after so many steps, and one step before each of them, the last first.
+    """The ends of the next few turns after this many steps, and the step before each of them, the last first.
 
-    Epsilon jumps where another participation begins. Up to there it may fall, with noise that is the best for just so
-    many steps.
+    Epsilon jumps at the start of another participation. Up to there it may fall, if the noise is optimised for the
+    exact number of steps.
 
     >>> ends_of_turns(20, turn=13)
     [52, 51, 39, 38, 26, 25]
@@ -178,9 +179,9 @@ def ends_of_turns(steps: int, turn: int) -> list[int]:
 
 
 def batches_of_whole_rounds(bins: int, *, steps: int, population: int) -> list[int]:
-    """The largest batches whose steps are whole rounds, or nearly, for the rounds of so many bins or a few more.
+    """The largest batches whose steps are (nearly) whole rounds, for the rounds of this many bins or a few more.
 
-    Epsilon jumps where another round begins, and falls as its bins come to take part in it, too.
+    Epsilon jumps at the start of another round, and falls as more of its bins take part.
 
     >>> batches_of_whole_rounds(12, steps=12, population=120)
     [59, 39, 23, 10]
@@ -198,9 +199,9 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def _secant(tried: list[tuple[float, float]], goal: float) -> float:
-    """Where the line through the last two tries, in logarithms, meets the goal: not beyond eight times the last one.
+    """Where the line through the last two tries, in logarithms, meets the goal; at most eight times the last try.
 
-    Through a single try a line of slope 0.6, between a half, as for little privacy loss, and one.
+    With a single try the slope is taken as 0.6. It lies between 0.5, for small privacy losses, and 1.
     """
     count, cost = tried[-1]
     slope = 0.6
@@ -210,15 +211,16 @@ def _secant(tried: list[tuple[float, float]], goal: float) -> float:
 
 
 FIRST_STEPS = 1000
-"""Noise that is the best for so many steps tells about how many a budget allows of noise that is the best for these."""
+"""The step count whose optimised noise gives a first estimate of how many steps a budget allows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A plan, of which one of batch size, steps and noise multiplier may be missing.
+    """A plan in which one of batch size, steps and noise multiplier may be missing.
 
     Args:
-        make: the plan, of what the calibration finds; the other arguments are those of `PrivacyPlan.calibrate`.
+        make: builds the plan from what the calibration finds. The other arguments are those of
+            `PrivacyPlan.calibrate`.
     """
 
     make: Callable[..., Any]
@@ -232,17 +234,17 @@ class Draft:
     mechanism: Mechanism | Optimal
 
     def plan(self, **found: Any) -> Any:
-        """The plan, with the missing number among `found`."""
+        """The plan, with the missing number in `found`."""
         if found:
             return replace(self, **found).plan()
-        who = participation_for(population=self.examples, batch_size=self.batch_size, rule=self.participation)  # type: ignore[arg-type]
+        participation = participation_for(population=self.examples, batch_size=self.batch_size, rule=self.participation)  # type: ignore[arg-type]
         steps = positive_integer("steps", self.steps, remedy="give the number of training steps")
-        noise = self.mechanism.adapted(who, self.examples, steps)
+        noise = self.mechanism.adapted(participation, self.examples, steps)
         return self.make(
-            participation=who,
+            participation=participation,
             mechanism=replace(noise, noise_multiplier=self.noise_multiplier),
             steps=steps,
-            clipping=self.clipping.adapted(who.expected_batch_size(self.examples)),
+            clipping=self.clipping.adapted(participation.expected_batch_size(self.examples)),
         )
 
     def within(self, epsilon: float) -> Any:
@@ -253,16 +255,16 @@ class Draft:
 
     def _least_noise(self, epsilon: float) -> Any:
         plan = self.plan(noise_multiplier=1.0)
-        found = least(
+        noise_multiplier = least(
             lambda sigma, grid: plan.with_noise(sigma).epsilon(grid=grid),
             epsilon,
-            # Beyond these bounds dp-accounting finds no number, or warns.
+            # Outside these bounds dp-accounting finds no number, or warns.
             guess=_noise_like(plan, gaussian_mu(min(max(epsilon, 1e-6), 1e6), self.delta)),
             what=f"noise multiplier below 1e7 reaches epsilon {epsilon:g} at delta {self.delta:g}",
             remedy="give a larger epsilon or delta, or fewer steps"
             + (", or more count_noise" if isinstance(self.clipping, Quantile) else ""),
         )
-        return plan.with_noise(found)
+        return plan.with_noise(noise_multiplier)
 
     def _most_steps(self, epsilon: float) -> Any:
         one = self.plan(steps=1)
@@ -270,7 +272,7 @@ class Draft:
         limit = min(one.participation.most_steps(self.examples) or MAX_STEPS, longest)
         fixed = isinstance(self.mechanism, Mechanism)
         most = (one if fixed else self.plan(steps=min(FIRST_STEPS, limit))).most_steps(epsilon)
-        if most and not fixed:  # the noise is another one for each number of steps
+        if most and not fixed:  # the noise differs for each number of steps
             turn = one.participation.gap(self.examples)
             ends = None if turn is None else partial(ends_of_turns, turn=turn)
             cost = self._cost_by("steps")
@@ -295,7 +297,7 @@ class Draft:
 
 
 def _noise_like(plan: Any, mu: float) -> float:
-    """About the noise multiplier whose steps together cost as much as one Gaussian release of sensitivity mu."""
+    """Roughly the noise multiplier at which the steps cost as much as one Gaussian release of sensitivity mu."""
     sigma = 1.0
     for _ in range(4):
         like = plan.theorem.steps_like(plan.with_noise(sigma), mu)

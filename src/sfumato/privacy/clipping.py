@@ -8,7 +8,7 @@ from typing import Self
 
 from sfumato._checks import SfumatoError, fraction, number, positive
 
-_NORM = "give the clipping norm, 1.0 where nothing speaks against it"
+_NORM = "give the clipping norm, 1.0 if there is no reason for another"
 
 
 @dataclass(frozen=True)
@@ -25,16 +25,16 @@ class Fixed:
         positive("max_norm", self.max_norm, remedy=_NORM)
 
     def joint_noise(self, noise_multiplier: float) -> float:
-        """The noise multiplier of all that a step releases: the vectors' own, since there is nothing else."""
+        """The noise multiplier of a step's whole release: that of the vectors, because there is nothing else."""
         return noise_multiplier
 
     def adapted(self, expected_batch_size: int) -> Self:
-        """Itself."""
+        """Itself: no parameter depends on the batch size."""
         return self
 
     @property
     def words(self) -> str:
-        """What a statement says of it."""
+        """What a statement says about it."""
         return f"clipping norm {self.max_norm:g}"
 
 
@@ -42,25 +42,25 @@ class Fixed:
 class Quantile:
     """A clipping norm that follows a quantile of the vectors' norms from step to step (Andrew et al. 2021).
 
-    Each step asks how many of its vectors are no longer than C, by one more coordinate of the same release:
+    Each step counts how many of its vectors have norm at most C, in one more coordinate of the same release:
 
         sum_i (d_i / C, (z / sigma_b) (1[|d_i| <= C] - 1/2))  +  noise of multiplier z in every coordinate
 
-    The noisy sum of vectors is multiplied by C afterwards; the last coordinate times sigma_b / z is the centred count
+    The noisy sum of vectors is multiplied by C afterwards. The last coordinate times sigma_b / z is the centred count
     plus noise of standard deviation sigma_b.
 
     Args:
         max_norm: C of the first step.
-        quantile: gamma, the share of vectors that are to be no longer than C.
-        rate: eta, of C's logarithm.
-        count_noise: sigma_b. None for the expected batch size over 20, which a plan's calibration puts in; with virtual
-            clients give their number over 20.
+        quantile: gamma, the target share of vectors with norm at most C.
+        rate: eta, the learning rate of log C.
+        count_noise: sigma_b. None means the expected batch size over 20, which a plan's calibration fills in. With
+            virtual clients, give their number over 20.
 
     **Guarantee.** Each vector with its own coordinate has norm at most sqrt(1 + (z / (2 sigma_b))^2), so the release is
-    that of vectors of norm 1 with noise multiplier `joint_noise(z)` = (z^-2 + (2 sigma_b)^-2)^(-1/2), and every
-    mechanism's theorem speaks of it. One user of a virtual client changes an indicator by up to 1 and the vector by up
-    to 2 C: both parts double. C of a later step is a function of earlier releases. Andrew et al. (arXiv 1905.03871),
-    theorem 1, begins with the joint noise multiplier and splits it: `vector_noise`.
+    that of vectors of norm 1 with noise multiplier `joint_noise(z)` = (z^-2 + (2 sigma_b)^-2)^(-1/2), and the theorem
+    of every mechanism covers it. One user of a virtual client changes an indicator by up to 1 and the vector by up to
+    2 C: both parts double. C of a later step is a function of earlier releases. Andrew et al. (arXiv 1905.03871),
+    theorem 1, starts from the joint noise multiplier and splits it: `vector_noise`.
 
     >>> clipping = Quantile(max_norm=1.0, count_noise=1.6)
     >>> round(clipping.vector_noise(0.62), 3), round(clipping.joint_noise(clipping.vector_noise(0.62)), 9)
@@ -74,14 +74,14 @@ class Quantile:
 
     def __post_init__(self) -> None:
         positive("max_norm", self.max_norm, remedy=_NORM)
-        fraction("quantile", self.quantile, remedy="give the share of vectors to be no longer than C, such as 0.5")
-        positive("rate", self.rate, remedy="give how fast C follows, such as 0.2")
+        fraction("quantile", self.quantile, remedy="give the target share of vectors with norm at most C, such as 0.5")
+        positive("rate", self.rate, remedy="give the learning rate of log C, such as 0.2")
         if self.count_noise is not None:
             positive("count_noise", self.count_noise, remedy="give the standard deviation of the count's noise")
 
     @property
     def noise_of_count(self) -> float:
-        """sigma_b; refused where it has not been decided."""
+        """sigma_b. Refuses if it has not been decided."""
         if self.count_noise is None:
             raise SfumatoError(
                 "count_noise must be given, got None",
@@ -90,11 +90,11 @@ class Quantile:
         return self.count_noise
 
     def joint_noise(self, noise_multiplier: float) -> float:
-        """The noise multiplier of vectors and count together, for vectors with this one."""
+        """The noise multiplier of vectors and count together, if the vectors have this one."""
         return 1 / math.hypot(1 / noise_multiplier, 1 / (2 * self.noise_of_count))
 
     def vector_noise(self, joint: float) -> float:
-        """z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2): what the vectors need for this joint noise multiplier z."""
+        """z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2): the vectors' noise multiplier for the joint noise multiplier z."""
         if positive("noise_multiplier", joint) >= 2 * self.noise_of_count:
             raise SfumatoError(
                 f"noise_multiplier must be below {2 * self.noise_of_count:g}, twice the count_noise, got {joint:g}: "
@@ -104,7 +104,7 @@ class Quantile:
         return 1 / math.sqrt(1 / joint**2 - 1 / (2 * self.noise_of_count) ** 2)
 
     def noisy_fraction(self, noisy_count: float, expected: float) -> float:
-        """b: the share of vectors no longer than C, from the noisy sum of 1[|d| <= C] - 1/2 and how many to expect."""
+        """b: the share of vectors of norm at most C, from the noisy sum of 1[|d| <= C] - 1/2 and the expected batch."""
         return min(max(number("noisy_count", noisy_count) / positive("expected", expected) + 0.5, 0.0), 1.0)
 
     def following(self, max_norm: float, noisy_fraction: float) -> float:
@@ -116,12 +116,12 @@ class Quantile:
         return max_norm * math.exp(-self.rate * (noisy_fraction - self.quantile))
 
     def adapted(self, expected_batch_size: int) -> Self:
-        """With a count's noise, where none was given: the expected batch size over 20."""
+        """With a count noise of the expected batch size over 20, if none was given."""
         return self if self.count_noise is not None else replace(self, count_noise=expected_batch_size / 20)
 
     @property
     def words(self) -> str:
-        """What a statement says of it."""
+        """What a statement says about it."""
         return (
             f"clipping norm {self.max_norm:g} at first and then following the {self.quantile:g} quantile of the norms, "
             f"by counts with noise of standard deviation {self.noise_of_count:g} that are part of the same release"

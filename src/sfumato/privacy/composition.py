@@ -1,10 +1,10 @@
 """Sums of privacy losses by Fourier transforms that keep the tail: epsilon and delta down to the smallest delta.
 
-A transform of probabilities loses about 1e-16 of the largest of them in each multiplication, which is 1e-12 of delta
-after ten thousand steps: all of it where delta is 1e-12. So each step's masses are first multiplied by e^(t loss) and
-divided by their sum M(t) (exponential tilting). After the convolution they are multiplied by M^T e^(-t loss). With the
-t of the Chernoff bound at the epsilon in question, M^T e^(-t epsilon) is not much more than delta, and so the rounding
-is relative to delta. What rounding there can be is bounded and added to delta.
+A Fourier transform of probabilities loses about 1e-16 of the largest one in each multiplication. After ten thousand
+steps that is 1e-12 of delta, which is everything if delta is 1e-12. So each step's masses are first multiplied by
+e^(t loss) and divided by their sum M(t) (exponential tilting). After the convolution they are multiplied by
+M^T e^(-t loss). With the t of the Chernoff bound at the epsilon in question, M^T e^(-t epsilon) is not much larger than
+delta, so the rounding error is relative to delta. The largest possible rounding error is bounded and added to delta.
 """
 
 from __future__ import annotations
@@ -19,32 +19,33 @@ from sfumato.privacy.tilted_sums import LARGEST, Tilted
 _UNIT = 2.0**-53
 """The unit roundoff of float64."""
 _FOURIER = 8.0
-"""A transform of n numbers has a relative error in L2 of at most this many unit roundoffs times log2(n): 6.7 by Higham
-2002 (Accuracy and Stability of Numerical Algorithms, theorem 24.2), for twiddle factors rounded to nearest."""
+"""The Fourier transform of n numbers has a relative L2 error of at most this many unit roundoffs times log2(n): 6.7 by
+Higham 2002 (Accuracy and Stability of Numerical Algorithms, theorem 24.2), for twiddle factors rounded to nearest."""
 _POWER = 8.0
-"""A power T of a number of modulus at most 1, by its logarithm, has an error of at most this many unit roundoffs times
-T."""
-_OF_A_MASS = 64.0
-"""A step's deltas are exact but for this many unit roundoffs of the mass above their loss."""
+"""The power T of a number of modulus at most 1, computed by its logarithm, has an error of at most this many unit
+roundoffs times T."""
+_MASS_ROUNDING = 64.0
+"""A step's deltas are exact up to this many unit roundoffs of the mass above their loss."""
 _OUTSIDE = 32.0
-"""The tilted probability of either side of the grid is at most e to minus this."""
-_SMALLEST, _NOTHING = 600.0, 80.0
-"""Exponents: a tilted mass is at least e to minus the first; of a power e to minus the second is taken for 0."""
+"""The tilted probability on either side of the grid is at most e to minus this."""
+_SMALLEST, _VANISHING = 600.0, 80.0
+"""Exponents: a tilted mass is at least e to minus the first; a power below e to minus the second counts as 0."""
 _PRECISION = 200
-"""The losses that stand for others are apart by about this share of them."""
-_POINTS, _LOWER = 1 << 20, 12
-"""Of a grid that is larger another tilt is tried, and so many times."""
+"""The losses of a sketch are spaced by about one over this number, relative to their size."""
+_POINTS, _MOST_LOWERINGS = 1 << 20, 12
+"""If the grid has more points than the first number, a smaller tilt is tried, as often as the second number says."""
 
 
 @dataclass(frozen=True, eq=False)
 class Repeated:
-    """Equal steps' privacy losses.
+    """The privacy losses of identical steps.
 
     Args:
-        masses: of the losses first, first + 1, ... in units of the grid's width; shape (points,).
-        lost: the probability of a loss without bound.
-        count: of steps.
-        subtracted: whether the masses are what dp-accounting's connect-the-dots has, which rounds by 1 / width.
+        masses: probabilities of the losses first, first + 1, ... in units of the grid's width; shape (points,).
+        lost: the probability of an unbounded loss.
+        count: the number of steps.
+        subtracted: whether the masses come from dp-accounting's own connect-the-dots, whose rounding error is
+            proportional to 1 / width.
     """
 
     masses: Any
@@ -55,30 +56,33 @@ class Repeated:
 
     @classmethod
     def of(cls, curve: Any, count: int) -> Repeated:
-        """From dp-accounting's masses of one step's losses."""
+        """Converts dp-accounting's masses of one step's losses."""
         import numpy as np
 
         from sfumato.privacy.theorems.dots import Dots
 
         dense, subtracted = curve.to_dense_pmf(), not isinstance(curve, Dots)
-        kept = np.flatnonzero(dense._probs > 0)
-        ends = (int(kept[0]), int(kept[-1]) + 1) if len(kept) else (0, 1)
+        support = np.flatnonzero(dense._probs > 0)
+        ends = (int(support[0]), int(support[-1]) + 1) if len(support) else (0, 1)
         first, lost = int(dense._lower_loss) + ends[0], float(dense._infinity_mass)
         return cls(dense._probs[slice(*ends)], first, lost, count, subtracted)
 
     def losses(self, width: float) -> Any:
-        """Of each mass."""
+        """The loss of each mass."""
         import numpy as np
 
         return width * np.arange(self.first, self.first + len(self.masses))
 
     def tilted(self, width: float, tilt: float) -> tuple[Any, float]:
-        """Masses times e^(t loss), divided by their sum, and the logarithm of this."""
+        """The masses times e^(t loss), divided by their sum, and the logarithm of that sum."""
         return _tilted(self.losses(width), self.masses, tilt)
 
     def sketch(self, width: float) -> tuple[Any, Any]:
-        """Fewer losses and their masses, whose E[e^(t loss)] is for no t smaller, and hardly larger: a loss counts as
-        one of its neighbours among these with the chances that keep its mean (Jensen's inequality)."""
+        """Fewer losses with masses whose E[e^(t loss)] is nowhere smaller, and hardly larger.
+
+        Each loss is split between its two neighbours in the sketch with the weights that keep its mean (Jensen's
+        inequality).
+        """
         import numpy as np
 
         last = self.first + len(self.masses) - 1
@@ -86,15 +90,15 @@ class Repeated:
         while near < max(abs(self.first), abs(last)):
             far.append(near)
             near += 1 + near // _PRECISION
-        kept = np.array([self.first, last, *far, *(-one for one in far)])
-        kept = np.unique(kept[(kept >= self.first) & (kept <= last)])
+        selected = np.array([self.first, last, *far, *(-one for one in far)])
+        selected = np.unique(selected[(selected >= self.first) & (selected <= last)])
         places = np.arange(self.first, last + 1)
-        after = np.clip(np.searchsorted(kept, places, side="right"), 1, max(len(kept) - 1, 1))
-        if len(kept) == 1:
-            return width * kept, self.masses
-        share = (places - kept[after - 1]) / (kept[after] - kept[after - 1])
-        size = len(kept)
-        return width * kept, (
+        after = np.clip(np.searchsorted(selected, places, side="right"), 1, max(len(selected) - 1, 1))
+        if len(selected) == 1:
+            return width * selected, self.masses
+        share = (places - selected[after - 1]) / (selected[after] - selected[after - 1])
+        size = len(selected)
+        return width * selected, (
             np.bincount(after, self.masses * share, size) + np.bincount(after - 1, self.masses * (1 - share), size)
         )
 
@@ -111,15 +115,15 @@ def _tilted(losses: Any, masses: Any, tilt: float) -> tuple[Any, float]:
 
 
 class Composition:
-    """The sum of many steps' privacy losses.
+    """The sum of the privacy losses of many steps.
 
-    **Guarantee.** `epsilon` and `deltas` are never below those of the sum of independent losses with the steps'
-    masses. With tilt t and L = log E[e^(t sum)], e^(L - t epsilon) bounds the probability of losses above epsilon.
-    Times `Tilted.rounding` it is added to delta at epsilon: rounding errors of the transforms in L2 norm (Higham
-    2002), carried through the powers and to delta by the inequality of Cauchy and Schwarz; those of powers, tilting,
-    cumulated sums and the steps' own masses; tails beyond the grid (Chernoff). What wraps around the grid only
-    makes delta larger. Deltas that one step's losses get wrong by at most kappa P(loss > x) at each x are wrong by at
-    most T kappa P(sum > epsilon) after T steps: replace one step after the other.
+    **Guarantee.** `epsilon` and `deltas` are never below those of the sum of independent losses with the steps' masses.
+    With tilt t and L = log E[e^(t sum)], e^(L - t epsilon) bounds the probability of losses above epsilon. This bound
+    times `Tilted.rounding` is added to delta at epsilon. It covers: the rounding errors of the transforms in L2 norm
+    (Higham 2002), carried through the powers and to delta by the Cauchy-Schwarz inequality; those of powers, tilting,
+    cumulative sums and the steps' own masses; and the tails beyond the grid (Chernoff). Mass that wraps around the grid
+    only makes delta larger. If the deltas of one step are wrong by at most kappa P(loss > x) at each x, those of T
+    steps are wrong by at most T kappa P(sum > epsilon): replace one step after the other.
     """
 
     def __init__(self, steps: Sequence[Repeated], width: float):
@@ -128,8 +132,7 @@ class Composition:
         self._sketches = [one.sketch(width) for one in steps]
 
     def epsilon(self, delta: float, *, at_least: float = 0.0) -> float:
-        """The least epsilon, from `at_least` on, at which delta is at most this, rounding included; infinity where
-        there is none."""
+        """The least epsilon >= `at_least` whose delta, rounding included, is at most this; infinity if none."""
         if delta <= self.lost:
             return math.inf
         if at_least > 0:
@@ -137,7 +140,7 @@ class Composition:
             bound = self.moments(tilt)[0] - tilt * at_least + _log_share(tilt)
             if bound <= math.log(delta - self.lost):
                 return at_least
-        # The bound is about so much larger than delta.
+        # The Chernoff bound exceeds delta by about this factor.
         need = -math.log(min((delta - self.lost) * 10, 0.5))
 
         def enough(tilt: float) -> bool:
@@ -145,36 +148,36 @@ class Composition:
             return tilt * mean - log_moment + math.log1p(tilt) >= need
 
         tilted = self.tilted(self._least(enough))
-        found = tilted.epsilon(delta)
-        for _ in range(_LOWER):
-            if tilted.values[0] <= 0 or tilted.values[0] < found < math.inf:
+        epsilon = tilted.epsilon(delta)
+        for _ in range(_MOST_LOWERINGS):
+            if tilted.values[0] <= 0 or tilted.values[0] < epsilon < math.inf:
                 break
-            tilted = self.tilted(0.7 * tilted.tilt)  # losses below the grid may count
-            found = min(found, tilted.epsilon(delta))
-        return max(at_least, found)
+            tilted = self.tilted(0.7 * tilted.tilt)  # losses below the grid may matter
+            epsilon = min(epsilon, tilted.epsilon(delta))
+        return max(at_least, epsilon)
 
     def deltas(self, epsilons: Sequence[float]) -> Any:
         """Delta at each of these epsilons, an array of shape (epsilons,)."""
         import numpy as np
 
-        asked = np.asarray(epsilons, dtype=np.float64)
-        found, open_ = np.ones(len(asked)), np.ones(len(asked), dtype=bool)
-        found[np.isposinf(asked)], open_[np.isposinf(asked)] = self.lost, False
-        while open_.any():
-            largest = float(asked[open_].max())
+        requested = np.asarray(epsilons, dtype=np.float64)
+        result, unresolved = np.ones(len(requested)), np.ones(len(requested), dtype=bool)
+        result[np.isposinf(requested)], unresolved[np.isposinf(requested)] = self.lost, False
+        while unresolved.any():
+            largest = float(requested[unresolved].max())
             tilted = self.tilted(self._tilt_for(largest))
-            for _ in range(_LOWER):
+            for _ in range(_MOST_LOWERINGS):
                 if tilted.values[0] <= max(largest, 0):
                     break
                 tilted = self.tilted(0.7 * tilted.tilt)
-            deltas, certain = tilted.deltas(asked)
-            found = np.where(np.isposinf(asked), found, np.minimum(found, deltas))
-            open_ &= ~certain & (asked < largest)
-        return found
+            deltas, certain = tilted.deltas(requested)
+            result = np.where(np.isposinf(requested), result, np.minimum(result, deltas))
+            unresolved &= ~certain & (requested < largest)
+        return result
 
     def moments(self, tilt: float) -> tuple[float, float, float]:
-        """A bound on log E[e^(t sum)] over bounded losses, and its first two derivatives: the tilted sum's mean and
-        variance."""
+        """A bound on log E[e^(t sum)] over bounded losses, and its first two derivatives: the mean and variance of the
+        tilted sum."""
         total = [0.0, 0.0, 0.0]
         for one, (losses, masses) in zip(self.steps, self._sketches, strict=True):
             weights, log_moment = _tilted(losses, masses, tilt)
@@ -185,12 +188,14 @@ class Composition:
         return total[0], total[1], total[2]
 
     def _tilt_for(self, epsilon: float) -> float:
-        """The tilt whose bound on delta at epsilon is about the least."""
+        """The tilt that roughly minimises the bound on delta at epsilon."""
         return self._least(lambda tilt: self.moments(tilt)[1] + math.log(tilt) - math.log1p(tilt) >= epsilon)
 
     def _least(self, enough: Callable[[float], bool]) -> float:
-        """About the least tilt that is enough, where more of it is: not more, to a thirtieth. Beyond it the sum of
-        losses that are rarely large may jump from hardly any to the largest."""
+        """Roughly the least tilt that is enough, for a monotone `enough`; too small by at most a thirtieth.
+
+        Just beyond it, the sum of rarely large losses may jump from almost none to the largest.
+        """
         deviation = max(math.sqrt(self.moments(0.0)[2]), self.width)
         most = LARGEST / max(self.width, *(float(abs(losses).max()) for losses, _ in self._sketches))
         low = high = 0.1 / deviation
@@ -204,15 +209,15 @@ class Composition:
         return low
 
     def tilted(self, tilt: float) -> Tilted:
-        """The sum's masses, by way of the tilted ones, on a grid that holds nearly all of these."""
+        """The masses of the sum, computed from the tilted ones on a grid that holds nearly all of them."""
         import numpy as np
         from scipy import fft
 
         tilts, log_moment, (low, high) = self._weights(tilt)
-        for _ in range(_LOWER):
+        for _ in range(_MOST_LOWERINGS):
             if high - low < _POINTS:
                 break
-            less = self._weights(0.85 * tilt)  # in which the largest losses of rare steps matter less
+            less = self._weights(0.85 * tilt)  # the largest losses of rare steps matter less here
             if less[2][1] - less[2][0] > 0.9 * (high - low):
                 break
             tilt *= 0.85
@@ -223,17 +228,17 @@ class Composition:
         rounded = 4.0 * (size + abs(log_moment) + tilt * self.width * max(abs(low), abs(high)))
         for one, weights in zip(self.steps, tilts, strict=True):
             ends = abs(one.first), abs(one.first + len(weights) - 1)
-            own = 2 * tilt * self.width * max(ends) + _OF_A_MASS
-            if one.subtracted:  # of (loss - epsilon)+ / width, which is at most e^(t (loss - epsilon)) / (e t width)
-                own += 4 / (math.e * tilt * self.width)
-            rounded += one.count * own
+            step_error = 2 * tilt * self.width * max(ends) + _MASS_ROUNDING
+            if one.subtracted:  # (loss - epsilon)+ / width is at most e^(t (loss - epsilon)) / (e t width)
+                step_error += 4 / (math.e * tilt * self.width)
+            rounded += one.count * step_error
             error += one.count * (transform * float(np.linalg.norm(weights)) + _POWER * _UNIT)
             places = (one.first + np.arange(len(weights))) % size
             spectrum = spectrum * _power(fft.rfft(np.bincount(places, weights, size)), one.count)
         masses: Any = fft.irfft(spectrum, size)
         error += transform * float(np.linalg.norm(masses))
-        # The L2 norm, over the grid above epsilon, of e^(-t x) (1 - e^-x), by which an error there counts at x above
-        # it.
+        # The L2 norm of e^(-t x) (1 - e^-x) over the grid above epsilon: the weight of an error at distance x above
+        # epsilon.
         norm = math.sqrt(1 / (2 * tilt * (2 * tilt + 1) * (tilt + 1)) / self.width + 1)
         return Tilted(
             tilt=tilt,
@@ -245,20 +250,20 @@ class Composition:
         )
 
     def _weights(self, tilt: float) -> tuple[list[Any], float, tuple[int, int]]:
-        """Each step's tilted masses, L of the sum, and where that lies."""
-        both = [one.tilted(self.width, tilt) for one in self.steps]
-        log_moment = sum(one.count * own for one, (_, own) in zip(self.steps, both, strict=True))
-        return [weights for weights, _ in both], log_moment, self._window(tilt, log_moment)
+        """Each step's tilted masses, L of the sum, and the range of the sum."""
+        tilted_steps = [one.tilted(self.width, tilt) for one in self.steps]
+        log_moment = sum(one.count * moment for one, (_, moment) in zip(self.steps, tilted_steps, strict=True))
+        return [weights for weights, _ in tilted_steps], log_moment, self._window(tilt, log_moment)
 
     def _window(self, tilt: float, log_moment: float) -> tuple[int, int]:
-        """Between which multiples of the width the tilted sum lies but for e^-32 on either side, by Chernoff's
+        """The multiples of the width between which the tilted sum lies, up to e^-32 on either side, by Chernoff's
         bound."""
         least = sum(one.count * one.first for one in self.steps)
         most = sum(one.count * (one.first + len(one.masses) - 1) for one in self.steps)
 
         def enough(by: float, sign: int) -> bool:
-            there, mean, _ = self.moments(tilt + sign * by)
-            return sign * by * mean - there + log_moment >= _OUTSIDE
+            moment, mean, _ = self.moments(tilt + sign * by)
+            return sign * by * mean - moment + log_moment >= _OUTSIDE
 
         up, down = (self._least(lambda by, sign=sign: enough(by, sign)) for sign in (1, -1))
         high = (self.moments(tilt + up)[0] - log_moment + _OUTSIDE) / up
@@ -273,24 +278,24 @@ def _log_share(tilt: float) -> float:
 
 
 def _power(spectrum: Any, count: int) -> Any:
-    """Each number, of modulus at most 1, to the power of the count."""
+    """Each number, of modulus at most 1, raised to the power `count`."""
     import numpy as np
 
     if count == 1:
         return spectrum
     real, imaginary = spectrum.real, spectrum.imag
     with np.errstate(divide="ignore"):
-        squared = np.log1p(np.maximum((real - 1) * (real + 1) + imaginary**2, -1.0))  # of the modulus
+        squared = np.log1p(np.maximum((real - 1) * (real + 1) + imaginary**2, -1.0))  # log of the squared modulus
     half = count / 2 * squared
-    some = half > -_NOTHING
-    size, angle = np.exp(half[some]), count * np.arctan2(imaginary[some], real[some])
-    found = np.zeros(len(spectrum), dtype=complex)
-    found[some] = size * np.cos(angle) + 1j * (size * np.sin(angle))
-    return found
+    nonzero = half > -_VANISHING
+    size, angle = np.exp(half[nonzero]), count * np.arctan2(imaginary[nonzero], real[nonzero])
+    result = np.zeros(len(spectrum), dtype=complex)
+    result[nonzero] = size * np.cos(angle) + 1j * (size * np.sin(angle))
+    return result
 
 
 def compositions(repeats: Sequence[tuple[Any, int]], width: float) -> Iterator[Composition]:
-    """Of dp-accounting's privacy loss distributions, each so many times: with the unit removed, and with it added."""
+    """Composes dp-accounting's privacy loss distributions, each with its count: unit removed, then unit added."""
     yield Composition([Repeated.of(one._pmf_remove, count) for one, count in repeats], width)
     if not all(one._symmetric for one, _ in repeats):
         added = ((one._pmf_remove if one._symmetric else one._pmf_add, count) for one, count in repeats)

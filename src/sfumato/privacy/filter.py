@@ -1,4 +1,4 @@
-"""A privacy filter: a total that plans chosen one after the other, in view of earlier results, must keep to."""
+"""A privacy filter: a total budget for plans that are chosen one after the other, in view of earlier results."""
 
 from __future__ import annotations
 
@@ -20,37 +20,39 @@ from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency
 
 Use = PrivacyPlan | PrivateSelection
 RENYI, GAUSSIAN, PLANNED = ACCOUNTINGS = ("renyi", "gaussian", "planned")
-"""How plans add up: their Renyi divergences at one order, the squares of their mu, or as one list fixed beforehand."""
+"""How plans add up: by Renyi divergences at one order, by the squares of mu, or as one list fixed in advance."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyFilter:
-    """A total (epsilon, delta), and the rule by which plans count against it; all of it fixed before the first plan.
+    """A total (epsilon, delta), and the rule by which plans count against it. All of it is fixed before the first plan.
 
     Args:
         epsilon, delta: the total.
-        unit: what it speaks of, "example" or "user".
-        adjacency: the relation under which it holds. Zero-out admits plans of both adjacencies, since each plan holds
-            for zero-out at the same figure; add-or-remove admits its own alone.
+        unit: the unit of the total, "example" or "user".
+        adjacency: the relation under which it holds. Zero-out admits plans of both adjacencies, because each plan holds
+            for zero-out with the same epsilon. Add-or-remove admits only its own.
         accounting: "renyi", "gaussian" or "planned".
-        order: of "renyi", the one Renyi order a > 1 at which all plans are counted.
-        plans: of "planned", all plans that there will be, one for each run.
+        order: for "renyi", the one Renyi order a > 1 at which all plans are counted.
+        plans: for "planned", all future plans, one for each run.
 
     **Guarantee.** All releases of the admitted plans together are (epsilon, delta)-differentially private for the unit
     and adjacency.
 
-    - renyi: each plan may be chosen in view of all earlier releases, and begin while others are going on. The total is
-      a filter: sum_i rho_a(plan_i) <= rho at the fixed order a makes all of them (a, rho)-Renyi private (Feldman and
-      Zrnic 2021, section 3; of runs that overlap Haney et al. 2023, arXiv 2309.05901), which is (epsilon, delta)
-      with epsilon = rho + log(1 - 1 / a) - log(delta a) / (a - 1) (Canonne, Kamath and Steinke 2020, proposition 12).
-      An order chosen for each plan, or afterwards, would void it: so is there one, chosen from epsilon and delta alone.
+    - renyi: each plan may be chosen in view of all earlier releases and may begin while others are running. The total
+      is a filter: sum_i rho_a(plan_i) <= rho at the fixed order a makes all of them (a, rho)-Renyi private (Feldman and
+      Zrnic 2021, section 3; for overlapping runs Haney et al. 2023, arXiv 2309.05901), which is (epsilon, delta) with
+      epsilon = rho + log(1 - 1 / a) - log(delta a) / (a - 1) (Canonne, Kamath and Steinke 2020, proposition 12).
+      Choosing an order for each plan, or afterwards, would void this; so there is one order, a function of epsilon and
+      delta alone.
     - gaussian: likewise, for plans that are exactly one Gaussian mechanism: sum_i mu_i^2 <= mu^2 (Smith and Thakurta
-      2022, arXiv 2210.17520), and mu by Balle and Wang 2018, theorem 8.
-    - planned: the plans are all known beforehand and compose by their privacy loss distributions (`Loss`); a run may
-      have none but one of them, each as often as it stands there. What was not planned is refused.
+      2022, arXiv 2210.17520), with mu by Balle and Wang 2018, theorem 8.
+    - planned: all plans are known in advance and compose by their privacy loss distributions (`Loss`). Each run uses
+      one plan of the list, each plan as often as the list contains it. Anything not in the list is refused.
 
-    A figure for those who are in the test part (`figures`, pure epsilon) counts by the larger of the two in each run:
-    one record is in one part of a run, whichever part it is in another one.
+    Published figures have a guarantee of their own for the records of the test part (`figures`, pure epsilon). In each
+    run the larger of the plan's cost and the figures' cost counts: a record is in only one part of a run, even if it is
+    in the other part in another run.
     """
 
     epsilon: float
@@ -71,15 +73,15 @@ class PrivacyFilter:
             raise SfumatoError(f"order is {self.order!r} of accounting {self.accounting}", "give one above 1 for renyi")
         if (self.accounting == PLANNED) != bool(self.plans):
             raise SfumatoError(
-                f"accounting is {self.accounting}, and {len(self.plans) or 'no'} `plans` are given",
-                "give all plans for planned, and none for others",
+                f"accounting is {self.accounting}, but {len(self.plans) or 'no'} `plans` are given",
+                "give all plans for planned, and none otherwise",
             )
         for plan in self.plans:
             self.check(plan)
 
     @classmethod
     def of(cls, *, epsilon: float, delta: float, accounting: str = RENYI, **others: Any) -> PrivacyFilter:
-        """The filter of a total; for "renyi" at the order that lets the most Gaussian releases through."""
+        """The filter for a total. For "renyi", at the order that admits the most Gaussian releases."""
         positive("epsilon", epsilon, remedy="give the budget of all runs together, a number such as 8")
         fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
         order = best_order(epsilon, delta) if accounting == RENYI else None
@@ -88,7 +90,7 @@ class PrivacyFilter:
         return made
 
     def check_planned(self) -> None:
-        """Refuse planned runs that cost more than the total."""
+        """Refuse planned runs that together cost more than the total."""
         if self.plans and (together := self.composed(self.plans)) > self.epsilon:
             raise SfumatoError(
                 f"epsilon {self.epsilon:g} is less than the {rounded_up(together)} that the plans cost together at "
@@ -96,11 +98,11 @@ class PrivacyFilter:
                 "give a larger epsilon, or fewer plans",
             )
 
-    # -- what plans cost -------------------------------------------------------------------------------------------
+    # -- the cost of plans -----------------------------------------------------------------------------------------
 
     @cached_property
     def limit(self) -> float:
-        """What costs may add up to, in their own measure: rho at the order, mu^2, or the number of planned runs.
+        """The limit for the sum of costs, in their own measure: rho at the order, mu^2, or the number of planned runs.
 
         **Guarantee.** `epsilon_of(limit) <= epsilon`.
         """
@@ -110,21 +112,21 @@ class PrivacyFilter:
             most = _most_renyi(self.order, self.epsilon, self.delta)
         else:
             most = calibration.gaussian_mu(self.epsilon, self.delta) ** 2
-        while most > 0 and self.epsilon_of(most) > self.epsilon:  # its last digits
+        while most > 0 and self.epsilon_of(most) > self.epsilon:  # rounding in the last digits
             most *= 1 - 1e-12
         return most
 
     def cost(self, use: Use, figures: float | None = None) -> float:
-        """What a plan, or a whole private selection, takes of `limit`, with the figures that it publishes.
+        """The share of `limit` that a plan, or a whole private selection, uses, including the figures it publishes.
 
-        Errors: `SfumatoError` for one of another unit or adjacency, one that has no cost by this accounting, and one
-        without end.
+        Errors: `SfumatoError` for another unit or adjacency, for a use without a cost by this accounting, and for an
+        infinite cost.
         """
         self.check(use)
         if self.accounting == PLANNED:
             if isinstance(use, PrivateSelection) or figures is not None:
                 raise SfumatoError(
-                    "a planned budget counts plans alone, and this is a private selection or publishes figures",
+                    "a planned budget counts plans only, but this is a private selection or publishes figures",
                     "leave that out, or set a budget with accounting renyi",
                 )
             return 1.0
@@ -138,37 +140,37 @@ class PrivacyFilter:
         return cost
 
     def cost_of_pure(self, epsilon: float) -> float:
-        """What an (epsilon, 0)-private release takes: that of randomized response, which dominates all of them."""
+        """The cost of an (epsilon, 0)-private release: that of randomized response, which dominates all of them."""
         if self.order is not None:
             return renyi_of_pure(epsilon, self.order)
         from scipy.special import expit, ndtri
 
-        # G_mu through (p, p), p = 1 / (1 + e^epsilon), lies below the two chords that an (epsilon, 0) curve is.
+        # G_mu through (p, p), p = 1 / (1 + e^epsilon), lies below the two chords that make up an (epsilon, 0) curve.
         return float(2 * ndtri(expit(-epsilon))) ** 2
 
     def check(self, use: Use) -> None:
-        """Refuse a plan of another unit, or of an adjacency that says nothing of this one."""
+        """Refuse a plan of another unit, or of an adjacency that implies nothing for this one."""
         plan = use.plan if isinstance(use, PrivateSelection) else use
         if plan.unit.name != self.unit:
             raise SfumatoError(
-                f"the budget is for each single {self.unit}, and the plan for each single {plan.unit.name}: the two do "
+                f"the budget is for each single {self.unit}, but the plan for each single {plan.unit.name}: the two do "
                 "not add up",
                 f"give `unit={self.unit}`, or another budget",
             )
         if self.adjacency not in (plan.adjacency, "zero-out"):
             raise SfumatoError(
-                f"the budget holds for {self.adjacency} adjacency, and the plan for {plan.adjacency}, which is less",
-                f"give `adjacency={self.adjacency}`, or set a budget for zero-out, which counts both",
+                f"the budget holds for {self.adjacency} adjacency, but the plan only for {plan.adjacency}",
+                f"give `adjacency={self.adjacency}`, or set a budget for zero-out, which admits both",
             )
 
     def _renyi(self, use: Use) -> float:
-        """The divergence at the order; or where its series does not converge there, at the next whole order, which is
-        no less: Renyi divergences rise with the order."""
+        """The divergence at the order. If its series does not converge there, the divergence at the next whole order,
+        which is no smaller: Renyi divergences increase with the order."""
         assert self.order is not None
         if isinstance(use, PrivacyPlan) and "rdp" not in use.loss.accountants:
             raise SfumatoError(
-                f"the budget counts Renyi divergences, and none is known of a plan by the {use.theorem.name}",
-                "take participation poisson without a cut and draw whole units, or set a budget with accounting "
+                f"the budget counts Renyi divergences, and none is known for a plan by the {use.theorem.name}",
+                "use participation poisson without truncation and sample whole units, or set a budget with accounting "
                 "planned",
             )
         cost = math.inf
@@ -181,27 +183,27 @@ class PrivacyFilter:
         parts = () if isinstance(use, PrivateSelection) else use.loss.parts
         if not parts or not all(isinstance(part, OneGaussian) for part in parts):
             raise SfumatoError(
-                f"the budget adds up exact Gaussian releases, and this is {use.theorem.name}",
-                "take participation full-batch or fixed-order, or set a budget with accounting renyi",
+                f"the budget adds up exact Gaussian releases, but this is {use.theorem.name}",
+                "use participation full-batch or fixed-order, or set a budget with accounting renyi",
             )
         return math.fsum(part.precision for part in parts if isinstance(part, OneGaussian))
 
-    # -- whether one more fits -------------------------------------------------------------------------------------
+    # -- whether one more plan fits --------------------------------------------------------------------------------
 
     def fits(self, costs: Sequence[float]) -> bool:
-        """Whether releases of these costs keep to the total."""
+        """Whether releases with these costs stay within the total."""
         return math.fsum(costs) <= self.limit
 
     def planned(self, use: Use, earlier: Sequence[Use]) -> bool:
-        """Whether the list of plans has this one still; of other accountings all are."""
+        """Whether the list of plans still has this one. Always true for other accountings."""
         if self.accounting != PLANNED:
             return True
-        left = Counter(plan.fingerprint for plan in self.plans)
-        left.subtract(one.fingerprint for one in earlier)
-        return left[use.fingerprint] > 0
+        remaining = Counter(plan.fingerprint for plan in self.plans)
+        remaining.subtract(plan.fingerprint for plan in earlier)
+        return remaining[use.fingerprint] > 0
 
     def epsilon_of(self, cost: float) -> float:
-        """Epsilon at delta of releases that cost so much together, had that total been fixed beforehand."""
+        """Epsilon at delta of releases with this total cost, if that total had been fixed in advance."""
         if cost <= 0:
             return 0.0
         if self.order is not None:
@@ -213,15 +215,15 @@ class PrivacyFilter:
         return self.composed(self.plans)
 
     def composed(self, plans: Sequence[PrivacyPlan]) -> float:
-        """Epsilon at delta of these plans by their privacy loss distributions: what they come to if all of them were
-        fixed before the first."""
+        """Epsilon at delta of these plans by their privacy loss distributions, if all of them had been fixed before the
+        first."""
         if len({plan.adjacency for plan in plans}) > 1:
             plans = [replace(plan, adjacency="zero-out") for plan in plans]
         losses = [plan.loss for plan in plans]
         return reduce(lambda total, one: total.with_(one), losses).epsilon(self.delta)
 
     def most_noise_left(self, plan: PrivacyPlan, left: float) -> PrivacyPlan | None:
-        """The plan with as much more noise as it takes to cost no more than `left`; None where none is found."""
+        """The plan with just enough more noise to cost at most `left`. None if none is found."""
         if left <= 0 or self.accounting == PLANNED:
             return None
         low = high = plan.noise_multiplier
@@ -235,7 +237,7 @@ class PrivacyFilter:
         except SfumatoError:
             return None
 
-    # -- its identity ----------------------------------------------------------------------------------------------
+    # -- identity --------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
@@ -259,7 +261,7 @@ class PrivacyFilter:
     def rule(self) -> str:
         """How plans add up, in words."""
         if self.accounting == PLANNED:
-            return f"one list of {len(self.plans)} plans, fixed beforehand and composed by privacy loss distributions"
+            return f"one list of {len(self.plans)} plans, fixed in advance and composed by privacy loss distributions"
         if self.accounting == GAUSSIAN:
             return "the sum of mu^2 of exact Gaussian releases, which may be chosen after seeing earlier results"
         return (
@@ -269,20 +271,20 @@ class PrivacyFilter:
 
 
 def best_order(epsilon: float, delta: float) -> float:
-    """The Renyi order a at which a filter of this total lets the most Gaussian releases through.
+    """The Renyi order a at which a filter with this total admits the most Gaussian releases.
 
-    They cost rho = a mu^2 / 2, so it is where 2 rho / a is largest for the rho that the total allows. A function of
-    epsilon and delta alone: to two decimals below 10, and whole above.
+    A Gaussian release costs rho = a mu^2 / 2, so this is where 2 rho / a is largest for the total's rho. A function of
+    epsilon and delta alone, rounded to two decimals below 10 and to whole numbers above.
     """
     from scipy.optimize import minimize_scalar
 
-    found: Any = minimize_scalar(
+    optimum: Any = minimize_scalar(
         lambda log: -_most_renyi(1 + math.exp(log), epsilon, delta) / (1 + math.exp(log)),
         bounds=(math.log(0.02), math.log(1e6)),
         method="bounded",
         options={"xatol": 1e-6},
     )
-    order = 1 + math.exp(float(found.x))
+    order = 1 + math.exp(float(optimum.x))
     return max(round(order, 2), 1.02) if order < 10 else float(round(order))
 
 

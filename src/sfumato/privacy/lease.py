@@ -1,13 +1,13 @@
-"""A lease: one writer at a time also where the system's locks do nothing, as on some network file systems.
+"""A lease: one writer at a time even where the system's locks do nothing, as on some network file systems.
 
-Its holder writes a file with a secret token, shows in it every few seconds that it is alive, and looks before each
-line that it writes whether the token is still its own. Whoever finds the lease of another one watches it: where it
-moves, its holder is alive, and the run is refused; where it does not, it is taken over, and its holder, should it wake
-up, writes nothing more. No clock of another machine is looked at.
+The holder writes a file with a secret token, updates a counter in it every few seconds as a sign of life, and checks
+before each line that it writes whether the token is still its own. A process that finds another one's lease watches it.
+If the file changes, its holder is alive, and the run is refused. If it does not, the lease is taken over, and the
+former holder writes nothing more even if it wakes up. No clock of another machine is used.
 
-The token is in no ledger: a ledger's line is a function of the lines before it and of the event alone, so a line that
-two writers have written nevertheless, one of them asleep between its look and its line, is the same line at the same
-place.
+The token is not in the ledger: a ledger line is a function only of the lines before it and of the event. So if two
+writers write the same line after all (one of them slept between its check and its line), it is the same line at the
+same place.
 """
 
 from __future__ import annotations
@@ -28,123 +28,125 @@ from sfumato._files import machine, writing
 from sfumato._systems import durable, on_windows, open_bytes, renamed
 
 BEAT = 5.0
-"""Seconds from one sign of life to the next."""
+"""Seconds between two signs of life."""
 WATCH = 90.0
-"""Seconds after which a lease that has not moved is taken over."""
+"""Seconds after which an unchanged lease is taken over."""
 
 
 def _silent(line: str) -> None:
-    """Tells nobody."""
+    """Discards the line."""
 
 
 class Lease:
     """The right to write one run, held until `release`.
 
     Args:
-        path: of the lease's file.
-        notify: is told, in a line, of what takes long or is not as usual.
+        path: the lease file.
+        notify: receives a line about anything slow or unusual.
 
-    **Guarantee.** `require` returns only while the file has this holder's token. Between a look and the line after it
-    another one may take over only after `WATCH` seconds in which this process has not moved at all.
+    **Guarantee.** `require` returns only while the file holds this holder's token. Between a check and the line after
+    it, another process can take over only after `WATCH` seconds in which this process has not moved at all.
 
-    Errors: `SfumatoError` where another process holds it.
+    Errors: `SfumatoError` if another process holds it.
     """
 
     def __init__(self, path: Path, notify: Callable[[str], None] = _silent):
         self.path, self._token, self._beats = path, secrets.token_hex(16), 0
-        self._known = {"process": os.getpid(), "host": socket.gethostname(), "machine": _processes_here()}
-        self._over = threading.Event()
+        self._identity = {"process": os.getpid(), "host": socket.gethostname(), "machine": _process_scope()}
+        self._stopped = threading.Event()
         with writing(path):
-            self._file = self._taken(notify)
-        self._thread = threading.Thread(target=self._live, name="lease", daemon=True)
+            self._file = self._acquire(notify)
+        self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
         self._thread.start()
 
     def require(self) -> None:
-        """Refuses where the lease is another one's by now."""
-        found = _read(self.path)
-        if found is None or found.get("token") != self._token:
+        """Refuse if another process holds the lease by now."""
+        content = _read(self.path)
+        if content is None or content.get("token") != self._token:
             raise SfumatoError(
-                f"{_named(found)} has taken over the run in {self.path.parent} from this process, which has not moved "
-                f"for {WATCH:.0f} seconds",
-                "let that one finish; nothing was lost, and nothing is paid twice",
+                f"{_describe(content)} has taken over the run in {self.path.parent} from this process, which showed no "
+                f"sign of life for {WATCH:.0f} seconds",
+                "let that process finish; nothing was lost, and nothing is paid twice",
             )
 
     def release(self) -> None:
-        """Give it back."""
-        if self._over.is_set():
+        """Give up the lease."""
+        if self._stopped.is_set():
             return
-        self._over.set()
+        self._stopped.set()
         self._thread.join()
         os.close(self._file)
-        found = _read(self.path)
-        if found is not None and found.get("token") == self._token:
+        content = _read(self.path)
+        if content is not None and content.get("token") == self._token:
             self.path.unlink(missing_ok=True)
 
     def _content(self) -> bytes:
-        known = {**self._known, "token": self._token, "beat": f"{self._beats:012}"}  # always as long as before
-        return json.dumps(known).encode() + b"\n"
+        content = {**self._identity, "token": self._token, "beat": f"{self._beats:012}"}  # constant length
+        return json.dumps(content).encode() + b"\n"
 
-    def _taken(self, notify: Callable[[str], None]) -> int:
-        """The open file, which is this holder's. Of two who come at once the later one has it, and `require` tells the
-        other."""
+    def _acquire(self, notify: Callable[[str], None]) -> int:
+        """The open file, now this holder's. If two processes come at once, the later one gets it, and `require` tells
+        the other."""
         self._watch(notify)
-        beside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
-        descriptor = open_bytes(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+        descriptor = open_bytes(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         os.write(descriptor, self._content())
         durable(descriptor)
-        return renamed(descriptor, beside, self.path)
+        return renamed(descriptor, temporary, self.path)
 
     def _watch(self, notify: Callable[[str], None]) -> None:
-        """Until it is sure that the one who holds the lease is gone; refuses where it is alive."""
+        """Wait until the lease's holder is certainly gone. Refuses if the holder is alive."""
         before, deadline = _read(self.path), time.monotonic() + WATCH
-        if _gone(before):
+        if _has_ended(before):
             return
-        notify(f"{_named(before)} holds the run in {self.path.parent}: watching for {WATCH:.0f} s whether it is alive")
+        notify(
+            f"{_describe(before)} holds the run in {self.path.parent}: watching for {WATCH:.0f} s whether it is alive"
+        )
         while time.monotonic() < deadline:
             time.sleep(min(0.2, WATCH / 10))
             if (now := _read(self.path)) is None:
                 return
             if now != before:
                 raise SfumatoError(
-                    f"another process is writing the run in {self.path.parent}: {_named(now)}",
+                    f"another process is writing the run in {self.path.parent}: {_describe(now)}",
                     "wait for it to end, or stop it first",
                 )
-        notify(f"taking over the run in {self.path.parent} from {_named(before)}, which shows no sign of life")
+        notify(f"taking over the run in {self.path.parent} from {_describe(before)}, which shows no sign of life")
 
-    def _live(self) -> None:
-        """Show again and again, in the file that this process has opened, that it is alive."""
-        while not self._over.wait(BEAT):
+    def _beat(self) -> None:
+        """Write a sign of life again and again to the file that this process has opened."""
+        while not self._stopped.wait(BEAT):
             self._beats += 1
-            with contextlib.suppress(OSError):  # where it fails, others will take the lease, and `require` says so
+            with contextlib.suppress(OSError):  # if it fails, others will take the lease, and `require` says so
                 os.lseek(self._file, 0, os.SEEK_SET)
                 os.write(self._file, self._content())
                 durable(self._file)
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """What a lease says; None where there is none, and nothing of one that is being written."""
+    """The content of a lease; None if there is no file, and empty while it is being written."""
     try:
-        found = json.loads(path.read_bytes())
-        return found if isinstance(found, dict) else {}
+        content = json.loads(path.read_bytes())
+        return content if isinstance(content, dict) else {}
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
         return {}
 
 
-def _named(found: dict[str, Any] | None) -> str:
-    """Whose a lease is, in words."""
-    if not found:
+def _describe(content: dict[str, Any] | None) -> str:
+    """The holder of a lease, in words."""
+    if not content:
         return "another process"
-    return f"process {found.get('process')} on {found.get('host')}"
+    return f"process {content.get('process')} on {content.get('host')}"
 
 
-def _gone(found: dict[str, Any] | None) -> bool:
-    """Whether a lease is of a process of this machine that has ended: then nobody need be waited for."""
-    if found is None:
+def _has_ended(content: dict[str, Any] | None) -> bool:
+    """Whether the lease belongs to a process of this machine that has ended. Then nobody needs to wait."""
+    if content is None:
         return True
-    process, here = found.get("process"), _processes_here()
-    if not (isinstance(process, int) and here and found.get("machine") == here):
+    process, here = content.get("process"), _process_scope()
+    if not (isinstance(process, int) and here and content.get("machine") == here):
         return False
     try:
         os.kill(process, 0)
@@ -155,8 +157,8 @@ def _gone(found: dict[str, Any] | None) -> bool:
     return False
 
 
-def _processes_here() -> str:
-    """Where a process's number means something: this machine, and in it the container; empty where that is unknown."""
+def _process_scope() -> str:
+    """The scope in which a process number is meaningful: this machine and its container; empty if unknown."""
     if on_windows():
         return ""
     try:

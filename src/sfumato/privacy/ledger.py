@@ -1,7 +1,7 @@
-"""The ledger: an append-only, hash-chained record of every release. One JSON object a line.
+"""The ledger: an append-only, hash-chained record of every release. One JSON object per line.
 
-The chain shows that the record is consistent with itself. It cannot show that its writer was honest: whoever can write
-the file can write another one.
+The chain shows that the record is consistent. It cannot show that its writer was honest: whoever can write the file can
+write a different one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from sfumato.privacy.lease import Lease
 
 ORIGIN = "0" * 64
 LEASE = "ledger.lease"
-"""Beside the ledger: whose it is to write."""
+"""The lease file beside the ledger: it names the process that may write."""
 RELEASE = "release"
 """In the body of a release: the SHA-256 of what the step releases."""
 OPENING = "opening"
-"""The kind of a line that an unseeded run gets when it begins or goes on: a fresh salt for the steps not yet paid."""
+"""Entry kind for the start or resumption of an unseeded run: a fresh salt for the steps that are not yet paid."""
 LOST = "lost"
-"""The kind of a line that says which steps, paid before, moved nothing."""
+"""Entry kind that names paid steps which did not change the model."""
 _SHA256 = re.compile("[0-9a-f]{64}")
 _FIELDS = {"index", "kind", "body", "previous", "hash"}
 _DAMAGED = "the ledger was changed by hand or damaged; restore it from a copy, or discard the run"
@@ -37,7 +37,7 @@ _DAMAGED = "the ledger was changed by hand or damaged; restore it from a copy, o
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One line: its place, what kind of event it records, the event, the hash of the line before, its own hash."""
+    """One line: its index, the kind of event, the event itself, the hash of the previous line, and its own hash."""
 
     index: int
     kind: str
@@ -47,12 +47,12 @@ class Entry:
 
     @classmethod
     def after(cls, previous: Entry | None, kind: str, body: Mapping[str, Any]) -> Entry:
-        """The entry that follows `previous` (None: the first one)."""
+        """The entry that follows `previous`; the first one if `previous` is None."""
         index, head = (0, ORIGIN) if previous is None else (previous.index + 1, previous.hash)
         return cls(index=index, kind=kind, body=dict(body), previous=head, hash=_hash(index, kind, body, head))
 
     def line(self) -> bytes:
-        """The line as it stands in the file."""
+        """The line as stored in the file."""
         return _canonical(vars(self)) + b"\n"
 
 
@@ -65,7 +65,7 @@ def _hash(index: int, kind: str, body: Mapping[str, Any], previous: str) -> str:
 
 
 def is_release(entry: Entry, step: int, plan: str) -> bool:
-    """Whether a line commits to what this step of a plan with this fingerprint releases."""
+    """Whether the entry commits to the release of this step, under the plan with this fingerprint."""
     body = dict(entry.body)
     digest = body.pop(RELEASE, None)
     committed = isinstance(digest, str) and _SHA256.fullmatch(digest) is not None
@@ -73,10 +73,10 @@ def is_release(entry: Entry, step: int, plan: str) -> bool:
 
 
 def open_with_salt(ledger: Ledger) -> str:
-    """Write down a fresh salt of 128 bits for all steps that are not paid yet, safe on disk before any is taken.
+    """Record a fresh 128-bit salt for all steps that are not yet paid. It is safe on disk before any is taken.
 
-    **Guarantee.** Copies of an unfinished run, restored backups among them, go on under salts of their own, so that
-    they share no noise and no participants beyond the steps that were paid before they parted (`RunKey.at`).
+    **Guarantee.** Copies of an unfinished run, including restored backups, continue under different salts. They share
+    no noise and no participants beyond the steps that were paid before they diverged (`RunKey.at`).
     """
     paid = sum(entry.kind == "release" for entry in ledger.entries)
     ledger.append(OPENING, {"step": paid, "salt": (salt := secrets.token_hex(16))})
@@ -85,20 +85,20 @@ def open_with_salt(ledger: Ledger) -> str:
 
 
 def openings(entries: Sequence[Entry]) -> list[tuple[int, str]]:
-    """The first step and the salt of each opening; refused where a line is not where it says."""
-    found, paid = [], 0
+    """The first step and the salt of each opening. Refuses an opening whose step does not match its place."""
+    result, paid = [], 0
     for entry in entries:
         paid += entry.kind == "release"
         if entry.kind == OPENING:
             salt = entry.body.get("salt")
             if entry.body != {"step": paid, "salt": salt} or not re.fullmatch("[0-9a-f]{32}", str(salt)):
                 raise SfumatoError(f"line {entry.index + 1} of the ledger is no opening after {paid} steps", _DAMAGED)
-            found.append((paid, salt))
-    return found
+            result.append((paid, salt))
+    return result
 
 
 def lost_steps(entries: Sequence[Entry], taken: int) -> set[int]:
-    """Those of so many steps that are paid and moved nothing: their releases could not be taken again."""
+    """Those of the first `taken` steps that are paid but changed nothing: their releases could not be repeated."""
     ranges = (entry.body for entry in entries if entry.kind == LOST)
     return {step for body in ranges for step in range(body["first"], min(body["last"] + 1, taken))}
 
@@ -106,9 +106,9 @@ def lost_steps(entries: Sequence[Entry], taken: int) -> set[int]:
 def read(path: str | os.PathLike[str]) -> list[Entry]:
     """All complete entries of a ledger, each checked against the one before it.
 
-    A last line without its line break is the trace of a process that was killed while writing: its event had not
-    happened yet, and it is left out. So are zeros, and what follows them: the trace of a power cut, after the last line
-    on which anything that is kept depends. Any other defect is a refusal that names the line.
+    A last line without a line break comes from a process that was killed while writing. Its event had not happened yet,
+    so the line is left out. So are zeros and everything after them, which come from a power cut: nothing that was kept
+    depends on these lines. Any other defect is refused, naming the line.
     """
     return list(_entries(_content(Path(path)), Path(path).name))
 
@@ -145,13 +145,14 @@ def _parse(line: bytes, where: str) -> Entry:
 
 
 class Ledger:
-    """A ledger open for writing, held by one process: by the system's lock, and by a lease where there is none.
+    """A ledger open for writing by one process. It holds the system's file lock, and a lease where locks do not work.
 
     Args:
-        notify: is told, in a line, where another holder must be waited for or is taken over from.
+        notify: receives a line when another holder must be waited for or is taken over from.
 
-    **Guarantee.** A line is written only while the lease is this process's and nobody else has written. Each is written
-    at its own place, and is a function of those before it, so what two writers write there nevertheless is one line.
+    **Guarantee.** A line is written only while this process holds the lease and nobody else has written. Each line goes
+    to its own place and is a function of the lines before it, so if two writers write the same place after all, they
+    write the same line.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "ledger.jsonl"
@@ -191,7 +192,7 @@ class Ledger:
                 f"another process is writing the run in {self.path.parent}", "wait for it to end, or stop it first"
             ) from None
         except OSError:
-            pass  # a system or a file system without locks: the lease decides
+            pass  # the system or the file system has no locks: the lease decides
 
     @property
     def entries(self) -> Sequence[Entry]:
@@ -199,13 +200,13 @@ class Ledger:
         return tuple(self._entries)
 
     def after(self, steps: int) -> Entry:
-        """The line by which so many steps are paid; for none of them the first one."""
+        """The entry that paid for the last of the first `steps` steps; the `begin` entry if `steps` is 0."""
         return [entry for entry in self._entries if entry.kind in ("begin", "release")][steps]
 
     def append(self, kind: str, body: Mapping[str, Any]) -> Entry:
-        """Write one entry, whole or not at all, before the event that it records happens.
+        """Write one entry, entirely or not at all, before the event that it records happens.
 
-        On a full disk the part that was written is taken back and the refusal says so; nothing is lost.
+        If the disk is full, the written part is removed and the error says so. Nothing is lost.
         """
         entry = Entry.after(self._entries[-1] if self._entries else None, kind, body)
         line = entry.line()
@@ -219,29 +220,29 @@ class Ledger:
             os.ftruncate(self._descriptor, self._length)
             raise SfumatoError(
                 f"the ledger {self.path} cannot be extended ({error.strerror})",
-                "free some space and start the same command again: the run goes on where it stopped",
+                "free some space and start the same command again: the run continues where it stopped",
             ) from None
         self._length += len(line)
         self._entries.append(entry)
         return entry
 
     def sync(self) -> None:
-        """Make sure that what was appended survives a power cut. Called before anything that depends on it is kept."""
+        """Make sure that the appended entries survive a power cut. Call it before storing anything that needs them."""
         self._require()
         durable(self._descriptor)
 
     def _require(self) -> None:
-        """Refuses where another process writes here by now."""
+        """Refuse if another process has written here."""
         if self._lease is not None:
             self._lease.require()
         if os.path.getsize(self.path) != self._length:
             raise SfumatoError(
                 f"another process has written to the ledger {self.path}",
-                "stop it, and start the same command again: the run goes on where it stopped",
+                "stop it, and start the same command again: the run continues where it stopped",
             )
 
     def close(self) -> None:
-        """Give the file, its lock and its lease back."""
+        """Release the file, its lock and its lease."""
         if self._lease is not None:
             self._lease.release()
         if self._descriptor >= 0:

@@ -1,4 +1,4 @@
-"""What releases cost: epsilon as a function of delta and back, and its composition with what other releases cost."""
+"""The privacy loss of releases: epsilon as a function of delta and back, and composition with other releases."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MOST_CHOICES = 64
 
 
 Repeats = Sequence[tuple[Any, int]]
-"""dp-accounting's privacy loss distributions, and how many times each."""
+"""dp-accounting's privacy loss distributions, each with the number of times it is composed."""
 
 
 class Part(ABC):
-    """The releases of one theorem, some number of steps of them; frozen."""
+    """A number of steps that are covered by one theorem. Frozen."""
 
     @property
     @abstractmethod
@@ -35,23 +35,23 @@ class Part(ABC):
 
     @abstractmethod
     def repeats(self, width: float) -> tuple[Repeats, ...]:
-        """Its steps, as privacy loss distributions that are rounded pessimistically to a grid of this width, each with
-        how often it is composed; for each kind of units whose steps are others, such a list."""
+        """Its steps as privacy loss distributions, rounded pessimistically to a grid of this width, each with the
+        number of times it is composed. One list for each kind of unit that has different steps."""
 
     def dominating(self, width: float) -> Repeats:
-        """One list that dominates all of these, where there would be too many choices among the parts' kinds."""
+        """One list that dominates all of these, for when the parts would have too many combinations of kinds."""
         return self.repeats(width)[0]
 
     def and_then(self, other: Part) -> Part | None:
-        """Both as one part, exactly, or None where they have no such form."""
+        """Both as one part, exactly; None if they have no such form."""
         return None
 
     def event(self) -> Any:
-        """dp-accounting's event of all its steps, for Renyi divergences; None where it has none."""
+        """dp-accounting's event of all its steps, for Renyi divergences; None if there is none."""
         return None
 
     def epsilon(self, delta: float) -> float | None:
-        """Epsilon at delta where it stands alone, by a closed form; None where there is none."""
+        """Epsilon at delta of this part alone, by a closed form; None if there is none."""
         return None
 
     def delta(self, epsilon: float) -> float | None:
@@ -64,15 +64,15 @@ class Loss:
     """The privacy loss of releases on one data set.
 
     Args:
-        unit: what the bound speaks of.
+        unit: the unit that the bound covers.
         adjacency: the relation between data sets under which it holds.
-        parts: of releases by different theorems or rules; none is merged with another where that would lose something.
+        parts: releases by different theorems or rules. Parts are merged only if nothing is lost.
 
     **Guarantee.** Upper bounds for any two neighbouring data sets: privacy loss distributions are rounded
-    pessimistically, and what their composition may lose by rounding is added to delta (`Composition`); Renyi DP is a
-    bound for each order. Composition is of releases that were fixed, with their number, before the first of them; what
-    a release computes may depend on earlier ones. Plans that were chosen after seeing earlier releases need an odometer
-    or a filter (Rogers et al. 2016), which this is not.
+    pessimistically, and the possible rounding error of their composition is added to delta (`Composition`); Renyi DP is
+    a bound for each order. The composition covers releases that were fixed, including their number, before the first of
+    them; what a release computes may depend on earlier ones. Plans that were chosen after seeing earlier releases need
+    an odometer or a filter (Rogers et al. 2016), which this is not.
     """
 
     unit: Unit
@@ -84,8 +84,8 @@ class Loss:
 
         Args:
             delta: strictly between 0 and 1.
-            accountant: "pld" (for Gaussians without sampling their exact closed form) or "rdp".
-            grid: the discretisation of privacy losses, for "pld". Coarser is faster and larger, never below the truth.
+            accountant: "pld" (an exact closed form for Gaussians without sampling) or "rdp".
+            grid: the discretisation of privacy losses, for "pld". A coarser grid is faster and never underestimates.
         """
         fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
         return _epsilon(self.parts, delta, one_of("accountant", accountant, ACCOUNTANTS), grid)
@@ -95,7 +95,7 @@ class Loss:
         return self.deltas([epsilon], grid=grid)[0]
 
     def deltas(self, epsilons: Sequence[float], *, grid: float = FINE_GRID) -> list[float]:
-        """The same at each of these epsilons, for the price of one."""
+        """Delta at each of these epsilons, computed together."""
         for epsilon in epsilons:
             not_negative("epsilon", epsilon, remedy="give a privacy budget, a number such as 3")
         if len(self.parts) == 1:
@@ -108,21 +108,21 @@ class Loss:
 
     @property
     def accountants(self) -> tuple[str, ...]:
-        """Those that can account for all its parts."""
+        """The accountants that cover all its parts."""
         return ACCOUNTANTS if all(part.event() is not None for part in self.parts) else ACCOUNTANTS[:1]
 
     def with_(self, *others: Loss) -> Self:
-        """The loss of these releases and the others' together."""
+        """The loss of these releases and of the others together."""
         parts = list(self.parts)
         for other in others:
             if (other.unit.name, other.adjacency) != (self.unit.name, self.adjacency):
                 raise SfumatoError(
                     f"losses for ({self.unit.name}, {self.adjacency}) and ({other.unit.name}, {other.adjacency}) do "
                     "not compose",
-                    "list them side by side: each speaks of its own unit and adjacency",
+                    "list them side by side: each is for its own unit and adjacency",
                 )
             for part in other.parts:
-                parts = _joined(parts, part)
+                parts = _merged(parts, part)
         return replace(self, parts=tuple(parts))
 
     def renyi(self, orders: Sequence[float]) -> Any:
@@ -130,16 +130,16 @@ class Loss:
         return renyi_accountant(self.parts, orders)._rdp
 
 
-def _joined(parts: list[Part], other: Part) -> list[Part]:
+def _merged(parts: list[Part], other: Part) -> list[Part]:
     for place, part in enumerate(parts):
-        if (both := part.and_then(other)) is not None:
-            return [*parts[:place], both, *parts[place + 1 :]]
+        if (merged := part.and_then(other)) is not None:
+            return [*parts[:place], merged, *parts[place + 1 :]]
     return [*parts, other]
 
 
 @functools.lru_cache(maxsize=256)
 def _epsilon(parts: tuple[Part, ...], delta: float, accountant: str, grid: float) -> float:
-    """A pure function of frozen data, asked for again by every part of a run that prints epsilon."""
+    """Cached: a pure function of frozen data that many parts of a run evaluate to print epsilon."""
     if accountant == "rdp":
         with quiet_absl():
             return float(renyi_accountant(parts).get_epsilon(delta))
@@ -150,7 +150,7 @@ def _epsilon(parts: tuple[Part, ...], delta: float, accountant: str, grid: float
         least = one.epsilon(delta, at_least=least)
         if least == math.inf:
             raise SfumatoError(
-                f"delta {delta:g} is smaller than what the accountant of privacy loss distributions resolves for these "
+                f"delta {delta:g} is below the resolution of the privacy loss distribution accountant for these "
                 f"releases, which is {_above(one.lost):g}",
                 f"give a delta of at least {_above(one.lost):g}, or fewer steps",
             )
@@ -158,14 +158,14 @@ def _epsilon(parts: tuple[Part, ...], delta: float, accountant: str, grid: float
 
 
 def _above(lost: float) -> float:
-    """A number of one digit that is at least twice this."""
+    """A number with one significant digit that is at least twice this."""
     lost = max(lost, 1e-300)
     power = 10.0 ** math.floor(math.log10(2 * lost))
     return float(f"{math.ceil(2 * lost / power) * power:.1g}")
 
 
 def _compositions(parts: Sequence[Part], grid: float) -> Iterator[Composition]:
-    """Of all parts, one for each direction and each choice among the parts' kinds of units: the worst of them
+    """The compositions of all parts, one for each direction and each combination of kinds of units. The worst of them
     counts."""
     width = grid * min(part.coarsening for part in parts)
     kinds = [part.repeats(width) for part in parts]
@@ -176,7 +176,7 @@ def _compositions(parts: Sequence[Part], grid: float) -> Iterator[Composition]:
 
 
 def renyi_accountant(parts: Sequence[Part], orders: Sequence[float] | None = None) -> Any:
-    """dp-accounting's accountant with all parts composed; its own orders by default."""
+    """dp-accounting's accountant with all parts composed. By default with its own orders."""
     import dp_accounting
     from dp_accounting import rdp
 
@@ -188,22 +188,22 @@ def renyi_accountant(parts: Sequence[Part], orders: Sequence[float] | None = Non
 
 
 def event_of(parts: Sequence[Part]) -> Any:
-    """dp-accounting's event of all parts; `SfumatoError` where one has no Renyi divergence."""
+    """dp-accounting's event of all parts. Refuses a part without a Renyi divergence."""
     import dp_accounting
 
     events = [part.event() for part in parts]
     if None in events:
         raise SfumatoError(
-            "no Renyi divergence is known of one of the releases (truncated Poisson sampling has none, nor have users "
-            "whose records are drawn by themselves)",
-            "account by privacy loss distributions (pld), or take Poisson sampling of the units, without a cut",
+            "no Renyi divergence is known for one of the releases (there is none for truncated Poisson sampling, nor "
+            "for users whose records are sampled independently)",
+            "account by privacy loss distributions (pld), or use Poisson sampling of the units, without truncation",
         )
     return dp_accounting.ComposedDpEvent(events)
 
 
 @contextlib.contextmanager
 def quiet_absl() -> Iterator[None]:
-    """dp-accounting logs each RDP order that it leaves out; leaving one out only makes the bound larger."""
+    """Silences dp-accounting, which logs each RDP order that it leaves out. That only makes the bound larger."""
     from absl import logging
 
     before = logging.get_verbosity()

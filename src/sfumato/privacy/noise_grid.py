@@ -1,4 +1,4 @@
-"""The public grid of noise that holds on real machines, and what rounding a sum to it costs."""
+"""The public grid of secure noise, which holds on real computers, and the cost of rounding a sum to it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseGrid:
-    """The multiples of C 2^exponent, to which a step's sum and its noise are rounded before they are added.
+    """The multiples of C 2^exponent. A step's sum and its noise are rounded to them before they are added.
 
     Args:
-        exponent: of the grid's step, in units of the clipping norm C.
-        elements: d, how many coordinates a sum has.
-        alone: whether each vector of the sum is computed, clipped and rounded by itself, so that the sum is exact; else
-            several are added up in floating point first.
+        exponent: the grid spacing is 2^exponent, in units of the clipping norm C.
+        elements: d, the number of coordinates of a sum.
+        alone: whether each vector of the sum is computed, clipped and rounded by itself, so that the sum is exact.
+            Otherwise several vectors are first added in floating point.
 
-    **Guarantee.** Let S be a sum that one unit moves by at most k C, k whole, and not at all where k = 0. Rounded to
-    the grid, each coordinate moves by at most half a step g, so the rounded sums S' of neighbours differ by at most
+    **Guarantee.** Let S be a sum that one unit moves by at most k C, with k whole, and not at all if k = 0. Rounding to
+    the grid moves each coordinate by at most half the spacing g, so the rounded sums S' of neighbours differ by at most
     k C + g sqrt(d) <= k C (1 + `widening`). Noise Z ~ N(0, (sigma C (1 + widening))^2 I) makes S' + Z the Gaussian
     mechanism of noise multiplier sigma, whatever the theorem. S' lies on the grid, so round(S' + Z) = S' + round(Z):
-    what is released is post-processing of that mechanism, and no floating-point operation is left in it.
+    the release is post-processing of that mechanism, without any floating-point operation.
 
     >>> NoiseGrid(exponent=-30, elements=2**20, alone=True).widening <= 2.0**-19
     True
@@ -41,40 +41,40 @@ class NoiseGrid:
     def __post_init__(self) -> None:
         if isinstance(self.exponent, bool) or not isinstance(self.exponent, int):
             raise SfumatoError(
-                f"exponent must be a whole number, got {self.exponent!r}", "give that of the grid's step"
+                f"exponent must be a whole number, got {self.exponent!r}", "give the exponent of the grid spacing"
             )
-        positive_integer("elements", self.elements, remedy="give the number of trained parameters' elements")
+        positive_integer("elements", self.elements, remedy="give the number of elements of the trained parameters")
         if not isinstance(self.alone, bool):
-            raise SfumatoError(f"alone must be true or false, got {self.alone!r}", "say how the sum is computed")
+            raise SfumatoError(f"alone must be true or false, got {self.alone!r}", "give True or False")
 
     @property
     def widening(self) -> float:
-        """By how much of C rounding may move the difference that one unit makes: g sqrt(d) / C, rounded up."""
+        """How much rounding may add to the difference that one unit makes, in units of C: g sqrt(d) / C, rounded up."""
         return math.ldexp(math.nextafter(math.sqrt(self.elements), math.inf), self.exponent)
 
     @property
     def words(self) -> str:
-        """The noise, for a statement."""
+        """The noise, in the words of a statement."""
         more = 100 * self.widening
         return (
             f"a Gaussian rounded correctly to multiples of 2^{self.exponent} of the clipping norm, drawn exactly from "
-            f"the bits of SHAKE-256, and {more:.1e}% stronger than the noise multiplier says, for the rounding of sums"
+            f"the bits of SHAKE-256, and {more:.1e}% stronger than the noise multiplier says, to cover rounding of sums"
         )
 
 
 def refuse_without_grid(mechanism: Mechanism | Optimal, clipping: Clipping | None = None) -> None:
-    """Refuse secure noise where what is released would be no post-processing of integers on one grid.
+    """Refuse secure noise if the release would not be post-processing of integers on one grid.
 
     Args:
-        clipping: the plan's; None where it is not known yet.
+        clipping: the plan's clipping; None if it is not known yet.
     """
     if not isinstance(mechanism, Gaussian):
         raise SfumatoError(
-            "noise is secure, and the mechanism adds up noise of several steps in floating point",
-            "give mechanism gaussian with a participation that draws anew or takes all, or noise standard",
+            "noise is secure, but the mechanism adds up noise of several steps in floating point",
+            "give mechanism gaussian, with a participation that samples afresh or takes all, or noise standard",
         )
     if isinstance(clipping, Quantile):
         raise SfumatoError(
-            "noise is secure, and the clipping norm follows a quantile, so that each step would have another grid",
+            "noise is secure, but the clipping norm follows a quantile, so each step would have a different grid",
             "leave quantile out, or give noise standard",
         )

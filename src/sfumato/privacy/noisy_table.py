@@ -1,4 +1,4 @@
-"""A table of counts of held-out records, released with noise, from which figures of a model may be published."""
+"""A table of counts of held-out records, released with noise. Published figures are computed from it."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from sfumato._checks import SfumatoError, positive, positive_integer
 from sfumato.privacy.choice import PrivateChoice
 
 FINE = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)
-"""Where bins of confidence begin and end: narrow near 1, where most records of a good model are."""
+"""The edges of the confidence bins: narrow near 1, where a good model has most records."""
 COARSE = (0.0, 0.5, 0.8, 0.95, 0.99, 1.0)
 LAYOUTS = ((True, FINE), (True, COARSE), (False, FINE), (False, COARSE))
-"""Whether predictions are told apart, and the bins, the richest first."""
+"""Candidate layouts, the richest first: whether each prediction has its own row, and the bins."""
 LEAST_EPSILON = 1e-6
-"""Below it the noise hides any number of records that there could be."""
+"""At a smaller epsilon the noise would hide any realistic number of records."""
 MOST_CELLS = 20_000
 NOISE_IN_COUNT = 0.01
-"""The richest table is taken whose noise in the count of all records is at most so large a share of them."""
+"""The richest layout is chosen whose noise in the total count is at most this share of the total."""
 TEMPERATURES = tuple(4.0 ** (place / 48) for place in range(-48, 49))
-"""From which a temperature is chosen: from a quarter to four, each 3% above the one before."""
+"""The candidate temperatures: from a quarter to four, each 3% above the one before."""
 TEMPERATURE_SHARE = Fraction(1, 4)
-"""Of epsilon, for the choice of a temperature."""
+"""The share of epsilon for the choice of the temperature."""
 FEWEST = 800
-"""Epsilon times records from which on a temperature is chosen: then mean confidence misses accuracy by 1% or less."""
+"""A temperature is chosen if epsilon times records is at least this: then mean confidence is within 1% of accuracy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyTable:
-    """How many records of the test part have which class, which prediction and how much confidence, with noise.
+    """Noisy counts of the test records by class, prediction and confidence.
 
-    Two releases: a temperature by which the model's logits are divided, where one is chosen, and the counts of
-    the model with that temperature. Each count has two-sided geometric noise (Ghosh et al. 2009, arXiv 0811.2841):
-    P(k) is proportional to e^(-epsilon |k|) over all whole numbers k. How many records there are is not released
-    but as the sum of noisy counts.
+    There are two releases: a temperature by which the model's logits are divided, if one is chosen, and the counts for
+    the model with that temperature. Each count gets two-sided geometric noise (Ghosh et al. 2009, arXiv 0811.2841):
+    P(k) is proportional to e^(-epsilon |k|) over all whole numbers k. The number of records is released only as the sum
+    of the noisy counts.
 
     Args:
-        epsilon: what both cost a record of the test part together.
+        epsilon: the cost of both releases together for a test record.
         classes: K.
-        predictions: whether the table has a row for each prediction; else one for wrong ones and one for right ones.
-        edges: of the bins of confidence, from 0 to 1; one that stands on an edge is in the bin above.
+        predictions: whether the table has a row for each prediction; otherwise one for wrong and one for right ones.
+        edges: the edges of the confidence bins, from 0 to 1. A confidence on an edge belongs to the bin above.
         temperature: whether a temperature is chosen.
 
     **Guarantee.** Together they are (epsilon, 0)-differentially private for one record of the test part under
-    add-or-remove, if the model does not depend on that part. Proof: a record is in one cell, so adding it moves one
-    count by 1, and noise of this law changes in probability by a factor of at most e^epsilon; the cells, their number
-    and the bins are fixed beforehand from public facts. The temperature is chosen at a quarter of epsilon
-    (`choice`), the noise has what is left, and epsilons of releases that are made one after the other add up, exactly:
-    both are fractions. Whatever is computed from them afterwards costs nothing. A replaced record is one removed and
-    one added and pays 2 epsilon; someone with g records in the test part pays g epsilon.
+    add-or-remove, if the model does not depend on that part. Proof: a record is in one cell, so adding it changes one
+    count by 1, and the probability of any noise changes by a factor of at most e^epsilon. The cells, their number and
+    the bins are fixed in advance from public facts. The temperature is chosen at a quarter of epsilon (`choice`), the
+    noise has the rest, and the epsilons of successive releases add up, exactly: both are fractions. Whatever is
+    computed from them afterwards costs nothing. Replacing a record is one removal and one addition and costs 2 epsilon;
+    a person with g records in the test part pays g epsilon.
 
     >>> table = NoisyTable(epsilon=0.5, classes=2, predictions=True, edges=COARSE, temperature=True)
     >>> table.shape, table.temperature_epsilon + table.noise_epsilon
@@ -67,37 +67,43 @@ class NoisyTable:
         positive("epsilon", self.epsilon, remedy="give what the figures may cost a test record, such as 1")
         if self.epsilon < LEAST_EPSILON:
             raise SfumatoError(
-                f"epsilon is {self.epsilon!r}, at which the noise hides any number of test records",
+                f"epsilon is {self.epsilon!r}, at which the noise would hide any number of test records",
                 f"give {LEAST_EPSILON:g} or more, such as 1",
             )
         positive_integer("classes", self.classes)
         edges = tuple(self.edges)
         object.__setattr__(self, "edges", edges)
         if len(edges) < 2 or edges[0] != 0 or edges[-1] != 1 or list(edges) != sorted(set(edges)):
-            raise SfumatoError(f"edges must rise from 0 to 1, got {edges}", "give some such as (0, 0.5, 1)")
+            raise SfumatoError(f"edges must increase from 0 to 1, got {edges}", "give some such as (0, 0.5, 1)")
 
     @classmethod
     def by_rule(cls, epsilon: float, *, classes: int, records: int) -> NoisyTable:
-        """The richest table that the noise leaves of use.
+        """The richest table that is still useful under its noise.
 
         Args:
             epsilon, classes: as above.
-            records: about how many the test part has, from public facts: the exact number is private.
+            records: roughly the number of test records, from public facts; the exact number is private.
 
         >>> [NoisyTable.by_rule(epsilon, classes=10, records=15_000).shape for epsilon in (0.1, 1.0)]
         [(10, 2, 5), (10, 10, 10)]
         """
         positive("epsilon", epsilon, remedy="give what the figures may cost a test record, such as 1")
-        chosen = epsilon * records >= FEWEST
-        found = [
-            cls(epsilon=epsilon, classes=classes, predictions=each or classes < 3, edges=edges, temperature=chosen)
-            for each, edges in LAYOUTS
+        choose_temperature = epsilon * records >= FEWEST
+        tables = [
+            cls(
+                epsilon=epsilon,
+                classes=classes,
+                predictions=predictions or classes < 3,
+                edges=edges,
+                temperature=choose_temperature,
+            )
+            for predictions, edges in LAYOUTS
         ]
-        for one in found:
-            noise = math.sqrt(one.cells * one.variance)
-            if one.cells <= MOST_CELLS and noise <= NOISE_IN_COUNT * records:
-                return one
-        return found[-1]
+        for table in tables:
+            noise = math.sqrt(table.cells * table.variance)
+            if table.cells <= MOST_CELLS and noise <= NOISE_IN_COUNT * records:
+                return table
+        return tables[-1]
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -106,37 +112,38 @@ class NoisyTable:
 
     @property
     def cells(self) -> int:
-        """How many counts there are."""
+        """The number of counts."""
         return math.prod(self.shape)
 
     @property
     def temperature_epsilon(self) -> Fraction:
-        """What the choice of a temperature costs."""
+        """The cost of choosing the temperature."""
         return Fraction(self.epsilon) * TEMPERATURE_SHARE if self.temperature else Fraction(0)
 
     @property
     def noise_epsilon(self) -> Fraction:
-        """What the counts cost: the epsilon of their noise."""
+        """The cost of the counts: the epsilon of their noise."""
         return Fraction(self.epsilon) - self.temperature_epsilon
 
     @property
     def variance(self) -> float:
-        """Of the noise in one count: 2 q / (1 - q)^2 with q = e^-epsilon, of the epsilon of the noise."""
-        kept = math.exp(-float(self.noise_epsilon))
-        return 2 * kept / math.expm1(-float(self.noise_epsilon)) ** 2
+        """The variance of the noise in one count: 2 q / (1 - q)^2 with q = e^-epsilon, epsilon that of the noise."""
+        ratio = math.exp(-float(self.noise_epsilon))
+        return 2 * ratio / math.expm1(-float(self.noise_epsilon)) ** 2
 
     @property
     def choice(self) -> PrivateChoice:
-        """How the temperature is chosen, among `TEMPERATURES` by the scores of `scores_of`.
+        """How the temperature is chosen among `TEMPERATURES`, by the scores of `scores_of`.
 
-        **Guarantee.** (temperature_epsilon, 0)-differentially private: a record moves each score by at most 1, some up
-        and others down, for which permute-and-flip has twice the epsilon that it is given (`PrivateChoice`): here half.
+        **Guarantee.** (temperature_epsilon, 0)-differentially private: a record changes each score by at most 1, some
+        up and others down. For such scores permute-and-flip costs twice the epsilon that it is given (`PrivateChoice`),
+        so it is given half.
         """
         return PrivateChoice(epsilon=float(self.temperature_epsilon / 2), candidates=len(TEMPERATURES))
 
     @property
     def words(self) -> str:
-        """What is released, for a statement."""
+        """What is released, in the words of a statement."""
         noise = f"a table of {self.cells} counts with two-sided geometric noise"
         if not self.temperature:
             return f"{noise} of epsilon {float(self.noise_epsilon):g}"
@@ -155,23 +162,23 @@ class NoisyTable:
         names = {one.name for one in fields(cls)}
         if not isinstance(data, dict) or set(data) != names:
             raise SfumatoError("the noisy table has missing or unknown fields", "restore the run's own record")
-        known: dict[str, Any] = {**data, "edges": tuple(data["edges"])}
-        return cls(**known)
+        values: dict[str, Any] = {**data, "edges": tuple(data["edges"])}
+        return cls(**values)
 
 
 GRAIN = 1 << 20
-"""Confidences are read in these parts of 1 where a temperature is chosen, so that their sums are exact."""
+"""For the choice of a temperature, confidences are rounded to multiples of 1 over this, so that sums are exact."""
 
 
 def scores_of(gaps: list[int]) -> list[int]:
-    """How well each temperature does, as `PrivateChoice` takes it: the larger the better, the worst has 0.
+    """The score of each temperature for `PrivateChoice`: larger is better, and the worst has 0.
 
     Args:
-        gaps: of each temperature, the sum over records of confidence less 1 where the prediction is right, in parts
-            of `GRAIN`: what mean confidence misses accuracy by, times the number of records.
+        gaps: for each temperature, the sum over records of confidence minus 1 if the prediction is right, in units of
+            1 / `GRAIN`: the difference of mean confidence and accuracy times the number of records.
 
-    **Guarantee.** Sensitivity 1, up to a number that all scores share and that no choice depends on: a record moves a
-    sum by at most `GRAIN`, so its size in whole units by at most 1.
+    **Guarantee.** Sensitivity 1, up to a number that all scores share and on which no choice depends: a record changes
+    a sum by at most `GRAIN`, so its size in whole units by at most 1.
 
     >>> scores_of([3 * GRAIN, -GRAIN // 2, -5 * GRAIN])
     [2, 5, 0]

@@ -1,4 +1,4 @@
-"""The plan: everything that decides epsilon, frozen, with a fingerprint."""
+"""The privacy plan: everything that decides epsilon, frozen, with a fingerprint."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyPlan:
-    """What a run will release, decided before it sees the data.
+    """What a run will release. It is fixed before the run reads the data.
 
     Args:
-        population: N, the declared number of what coins are tossed for: examples, users, or groups of users. A public
-            constant, whatever number the data hold.
-        participation: who takes part in a step.
-        mechanism: the noise of the steps.
+        population: N, the declared number of sampling candidates: examples, users, or groups of users, depending on
+            the unit. A public constant, whatever number the data hold.
+        participation: the rule that decides who takes part in each step.
+        mechanism: the noise of all steps.
         steps: T, the number of releases.
         delta: the delta at which the run's statement gives epsilon.
-        clipping: C, the L2 norm to which each vector is clipped: fixed, or following a quantile of the norms.
-        unit: what one promise covers: each example, or all that is kept of each user.
-        adjacency: "add-or-remove" one unit, or "zero-out" one unit: replace what it contributes by nothing while its
-            place and N stay known. A figure for one says nothing of the other.
+        clipping: C, the L2 norm to which each vector is clipped: fixed, or adapted to a quantile of the norms.
+        unit: what one promise covers: each example, or all kept records of each user.
+        adjacency: "add-or-remove" one unit, or "zero-out" one unit: its contribution becomes zero, while its place and
+            N stay known. An epsilon for one says nothing about the other.
 
-    **Guarantee.** If every step releases nothing but the sum of the participants' vectors, each of L2 norm at most C
-    (and by which one unit moves as its kind says: `Example`, `User`), with adaptive clipping their count (`Quantile`),
-    plus the noise that `mechanism` has for that step (Gaussian: N(0, (noise_multiplier * C)^2 I)), and participants are
-    those of `participation`, then all steps together are `(plan.epsilon(delta), delta)`-differentially private for the
-    unit and adjacency named here, by `plan.theorem`.
+    **Guarantee.** Assume that every step releases only the sum of the participants' vectors, and with adaptive clipping
+    their count (`Quantile`), plus the step's noise from `mechanism` (Gaussian: N(0, (noise_multiplier * C)^2 I)); that
+    each vector has L2 norm at most C; that one unit moves the sum by no more than its class states (`Example`, `User`);
+    and that participants are chosen by `participation`. Then all steps together are
+    `(plan.epsilon(delta), delta)`-differentially private for the plan's unit and adjacency, by `plan.theorem`.
 
     >>> plan = PrivacyPlan.calibrate(examples=50_000, batch_size=4096, steps=875, noise_multiplier=10.0, delta=1e-5)
     >>> round(plan.epsilon(), 3), round(plan.epsilon(accountant="rdp"), 3)
@@ -74,7 +74,7 @@ class PrivacyPlan:
         if most is not None and self.steps > most:
             raise SfumatoError(
                 f"steps must be at most {most}, which is ceil(N / B) for {self.population} examples and batch size "
-                f"{self.expected_batch_size}, where each takes part once; got {self.steps}",
+                f"{self.expected_batch_size}, where each example takes part once; got {self.steps}",
                 f"give at most {most} steps{', or a smaller batch' if self.expected_batch_size > 1 else ''}",
             )
         self.theorem.check(self)
@@ -96,37 +96,38 @@ class PrivacyPlan:
         mechanism: Mechanism | Optimal | None = None,
         adjacency: Adjacency = "add-or-remove",
     ) -> PrivacyPlan:
-        """The plan in which exactly one of batch size, steps, noise multiplier and epsilon follows from the others.
+        """The plan in which one of batch size, steps, noise multiplier and epsilon follows from the other three.
 
-        Left out as `None` is the one to be found: the largest batch, the most steps, or the least noise (rounded up to
-        four decimals) whose epsilon does not exceed the target; or, with all three given, simply their plan.
+        Leave out (`None`) exactly the one to find. It becomes the largest batch, the most steps, or the least noise
+        (rounded up to four decimals) whose epsilon does not exceed the target. If epsilon is the one left out, the
+        plan is simply that of the other three.
 
         Args:
-            examples: N, of what coins are tossed for: see `population`.
+            examples: N, the number of sampling candidates: see `population`.
             max_norm: C, by default 1.
-            clipping: in place of `max_norm`; its noise of counts, where it has none, follows from the batch size.
+            clipping: an alternative to `max_norm`. If its count noise is not set, it follows from the batch size.
             unit: by default `Example`.
-            participation: the rule; its batch size gives way to the one given or found. By default Poisson sampling,
-                and full batches where the batch is everything. Of `FullBatch` the batch size is known.
-            mechanism: the noise; its noise multiplier gives way to the one given or found, and what is to follow from
-                steps and participations does (`Mechanism.adapted`). By default `Gaussian`, whatever the participation:
-                `requested` gives the noise that goes with a rule.
+            participation: the rule. Its batch size is replaced by the given or found one. By default Poisson sampling,
+                or full batches if the batch size is N. `FullBatch` determines the batch size.
+            mechanism: the noise. Its noise multiplier is replaced by the given or found one, and parameters that
+                depend on the steps and the participation are set (`Mechanism.adapted`). By default `Gaussian`,
+                whatever the participation; `requested` gives the noise that suits a rule.
 
         **Guarantee.** `plan.epsilon() <= epsilon`, certified on the fine grid, whenever epsilon is given.
 
-        Errors: `SfumatoError` when not exactly one is left out, when a value is out of range, or when nothing meets the
+        Errors: `SfumatoError` if not exactly one is left out, if a value is out of range, or if nothing meets the
         target.
         """
         if batch_size is None and isinstance(participation, FullBatch):
-            batch_size = examples  # it has no other
-        given = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier, "epsilon": epsilon}
-        missing = [name for name, value in given.items() if value is None]
+            batch_size = examples  # the only batch size of full batches
+        values = {"batch_size": batch_size, "steps": steps, "noise_multiplier": noise_multiplier, "epsilon": epsilon}
+        missing = [name for name, value in values.items() if value is None]
         if len(missing) != 1:
-            found = " and ".join([*filter(None, [", ".join(missing[:-1])]), *missing[-1:]]) or "none"
+            listed = " and ".join([*filter(None, [", ".join(missing[:-1])]), *missing[-1:]]) or "none"
             verb = "are" if len(missing) > 1 else "is"
             raise SfumatoError(
-                f"exactly one of batch_size, steps, noise_multiplier and epsilon must be left out, but {found} {verb}",
-                "leave out the one that should follow from the others",
+                f"exactly one of batch_size, steps, noise_multiplier and epsilon must be left out, but {listed} {verb}",
+                "leave out the one to compute from the other three",
             )
         if max_norm is not None and clipping is not None:
             raise SfumatoError(
@@ -155,7 +156,9 @@ class PrivacyPlan:
         return replace(self, mechanism=replace(self.mechanism, noise_multiplier=noise_multiplier))
 
     def most_steps(self, epsilon: float) -> int:
-        """The most steps, to one in ten thousand, that cost at most epsilon at the plan's delta; 0 if one costs more.
+        """The most steps, to within one in ten thousand, that cost at most epsilon at the plan's delta.
+
+        0 if a single step already costs more.
 
         **Guarantee.** Certified on the fine grid: `plan.epsilon(steps=most) <= epsilon`.
         """
@@ -163,12 +166,12 @@ class PrivacyPlan:
         limit = self.participation.most_steps(self.population) or MAX_STEPS
         return calibration.largest(lambda steps: self.epsilon(steps=steps), epsilon, min(limit, MAX_STEPS), guess)
 
-    # -- what it promises ------------------------------------------------------------------------------------------
+    # -- privacy loss ----------------------------------------------------------------------------------------------
 
     def epsilon(
         self, delta: float | None = None, *, steps: int | None = None, accountant: str = "pld", grid: float = FINE_GRID
     ) -> float:
-        """Epsilon at delta (the plan's own by default) after `steps` releases (all by default).
+        """Epsilon at delta (by default the plan's) after `steps` releases (by default all).
 
         **Guarantee.** An upper bound: see `Loss`. `accountant` is "pld" or "rdp".
         """
@@ -177,24 +180,24 @@ class PrivacyPlan:
 
     @property
     def epsilon_rdp(self) -> float | None:
-        """Epsilon by Renyi DP, for comparison with papers; None where no Renyi divergence is known."""
+        """Epsilon by Renyi DP, for comparison with papers; None if no Renyi divergence is known."""
         return self.epsilon(accountant="rdp") if "rdp" in self.loss.accountants else None
 
     @property
     def loss(self) -> Loss:
-        """What the whole run costs."""
+        """The privacy loss of the whole run."""
         return self.theorem.loss(self, self.steps)
 
     @property
     def theorem(self) -> Theorem:
-        """The row of the table that the promise rests on."""
+        """The theorem that proves the guarantee."""
         return theorems.theorem_for(self)
 
-    # -- its numbers -----------------------------------------------------------------------------------------------
+    # -- derived numbers -------------------------------------------------------------------------------------------
 
     @property
     def expected_batch_size(self) -> int:
-        """B: what every noisy sum is divided by."""
+        """B: the number that every noisy sum is divided by."""
         return self.participation.expected_batch_size(self.population)
 
     @property
@@ -204,47 +207,47 @@ class PrivacyPlan:
 
     @property
     def max_norm(self) -> float:
-        """C, to which each vector is clipped; with adaptive clipping that of the first step."""
+        """C, the norm to which each vector is clipped; with adaptive clipping, that of the first step."""
         return self.clipping.max_norm
 
     @property
     def noise_multiplier(self) -> float:
-        """sigma, the noise's standard deviation over C."""
+        """sigma, the standard deviation of the noise over C."""
         return self.mechanism.noise_multiplier
 
     @property
     def units(self) -> int:
-        """How many units there are, as declared: what delta is to be small against."""
+        """The declared number of units. Delta should be small compared with one over it."""
         return self.unit.count(self.population)
 
     @property
     def users(self) -> int | None:
-        """The declared number of users; None where the unit is an example."""
+        """The declared number of users; None if the unit is an example."""
         return self.units if isinstance(self.unit, User) else None
 
     @property
     def expected_epochs(self) -> float:
-        """How often an example takes part in all, on average."""
+        """How often an example takes part in the whole run, on average."""
         return self.sampling_probability * self.steps
 
     def noise_in_weights(
         self, momentum: float = 0.0, rates: tuple[float, ...] | None = None
     ) -> factorisation.NoiseInWeights:
-        """What the noise of all steps leaves in one weight, over learning rate and B, in clipping norms over sigma.
+        """The noise that all steps leave in one weight, in units of sigma C times the learning rate over B.
 
         Args:
-            momentum, rates: of heavy-ball SGD and its schedule, as for `factorisation.Workload`.
+            momentum, rates: those of heavy-ball SGD and its schedule, as in `factorisation.Workload`.
         """
         gap = self.participation.gap(self.population) or self.steps
         work = factorisation.Workload(steps=self.steps, separation=min(gap, self.steps), momentum=momentum, rates=rates)
         return self.mechanism.noise_in_weights(work)
 
     def __repr__(self) -> str:
-        who = self.participation.words(self.population, self.unit.drawn_one)
-        own = self.mechanism.name if self.mechanism.independent else f"{self.mechanism.name}, correlated"
+        participants = self.participation.words(self.population, self.unit.drawn_one)
+        noise = self.mechanism.name if self.mechanism.independent else f"{self.mechanism.name}, correlated"
         return (
-            f"PrivacyPlan({self.steps} step{'s' if self.steps > 1 else ''}, {who} of N = {self.population}, "
-            f"{self.clipping.words}, noise multiplier {self.noise_multiplier:g} ({own}), delta {self.delta!r}, "
+            f"PrivacyPlan({self.steps} step{'s' if self.steps > 1 else ''}, {participants} of N = {self.population}, "
+            f"{self.clipping.words}, noise multiplier {self.noise_multiplier:g} ({noise}), delta {self.delta!r}, "
             f"{self.adjacency} one {self.unit.name})"
         )
 
@@ -253,7 +256,7 @@ class PrivacyPlan:
         figures += [("noise multiplier", f"{self.noise_multiplier:g}"), ("N", f"{self.population:,}")]
         return card("Privacy plan", figures, repr(self))
 
-    # -- its identity ----------------------------------------------------------------------------------------------
+    # -- identity --------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
@@ -275,7 +278,7 @@ class PrivacyPlan:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PrivacyPlan:
-        """The plan that `to_dict` wrote. Unknown, missing or ill-typed fields are refused."""
+        """The plan that `to_dict` wrote. Refuses unknown, missing or ill-typed fields."""
         remedy = "give a plan as PrivacyPlan.to_dict writes it"
         if not isinstance(data, Mapping):
             raise SfumatoError(f"a plan must be a mapping, got {type(data).__name__}", remedy)
@@ -297,8 +300,8 @@ class PrivacyPlan:
             raise SfumatoError(
                 f"a plan must have exactly its own fields, got a difference in {error}", remedy
             ) from None
-        if (again := plan.to_dict()) != data:
-            differing = sorted(name for name in again.keys() | data.keys() if again.get(name) != data.get(name))
+        if (rewritten := plan.to_dict()) != data:
+            differing = sorted(name for name in rewritten.keys() | data.keys() if rewritten.get(name) != data.get(name))
             raise SfumatoError(f"a plan must have exactly its own fields, got a difference in {differing}", remedy)
         return plan
 
@@ -310,18 +313,18 @@ class PrivacyPlan:
 
 
 def _part(kind: Callable[..., T], data: Mapping[str, Any]) -> T:
-    """One of the parts whose fields stand in `PrivacyPlan.to_dict`."""
-    given = {one.name: data[one.name] for one in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+    """A part of the plan (participation, mechanism, clipping or unit), read from the fields of `to_dict`."""
+    values = {each.name: data[each.name] for each in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
 def default_delta(units: int) -> float:
     """The largest power of ten that is at most 1e-5 and at most 1/(10 N), N the number of units.
 
-    Where the promise is for users, it is their number that counts (`PrivacyPlan.units`), not that of their records.
+    If the unit is a user, N is the number of users (`PrivacyPlan.units`), not of their records.
 
-    At 1/N a promise would allow one record to be published as it is; and a chance of one in a thousand, which that is
-    for a thousand records, is none that anybody would sign.
+    A delta of 1/N would allow one record to be published verbatim. Nor is 1/N small in itself: with a thousand records
+    it is a chance of one in a thousand, which nobody would accept.
 
     >>> default_delta(50_000), default_delta(1437), default_delta(47)
     (1e-06, 1e-05, 1e-05)

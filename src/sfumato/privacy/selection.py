@@ -20,32 +20,33 @@ from sfumato.privacy.unit import Example
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateSelection:
-    """A search for settings of which only the best candidate is released, decided before it sees the data.
+    """A search for settings in which only the best candidate is released. It is fixed before the search reads the data.
 
     Args:
-        plan: what every candidate's training releases. It is the same for all of them and never searched.
-        draws: the law of K, the number of candidates.
-        score_noise: how a candidate is scored. None: on public data alone. A number: by how many records of a private
-            validation part it labels rightly, plus N(0, score_noise^2).
+        plan: what the training of every candidate releases. It is the same for all candidates and is never searched.
+        draws: the distribution of K, the number of candidates.
+        score_noise: how candidates are scored. None: on public data only. A number: by the count of correctly
+            labelled records of a private validation part, plus N(0, score_noise^2).
 
-    **Guarantee.** What is released is (`selection.epsilon(delta)`, delta)-differentially private for the plan's unit
-    and adjacency, by `selection.theorem`, if
+    **Guarantee.** The release is (`selection.epsilon(delta)`, delta)-differentially private for the plan's unit and
+    adjacency, by `selection.theorem`, if
 
-    1. K is drawn by `draws` independently of the data, all K candidates are trained and scored, and one that fails
-       counts as the worst. A search that is cut short, or begun again for another K, is another law.
-    2. Each candidate's settings are drawn independently, with replacement, from a space that was fixed beforehand:
-       never near what did well. Each is trained by `plan` with randomness of its own.
-    3. Scores are functions of the candidate and of public data, or counts plus noise as above, drawn for each candidate
-       afresh. One record moves a count of right answers by at most 1: its sensitivity under add-or-remove.
-    4. Each record is in the training part or in the validation part, by its own content alone (a keyed hash, or a split
-       fixed by its owner), never by what the other records are.
-    5. Nothing but the best candidate is released: its settings, its model, its noisy score. Neither K, nor which
-       candidate it was, nor the other candidates, nor the exact scores, nor how long the search took.
+    1. K is drawn by `draws` independently of the data, all K candidates are trained and scored, and a candidate that
+       fails counts as the worst. A search that is cut short, or restarted for another K, follows a different
+       distribution.
+    2. The settings of each candidate are drawn independently, with replacement, from a space that was fixed in advance,
+       and never near settings that did well. Each candidate is trained by `plan` with its own randomness.
+    3. Scores are functions of the candidate and of public data, or counts plus noise as above, drawn afresh for each
+       candidate. One record changes a count of correct labels by at most 1: its sensitivity under add-or-remove.
+    4. Each record is in the training part or in the validation part, decided by its own content alone (a keyed hash, or
+       a split fixed by its owner), never by the other records.
+    5. Only the best candidate is released: its settings, its model, its noisy score. K, the number of the winning
+       candidate, the other candidates, the exact scores and the duration of the search stay secret.
 
-    One record is in one part. Where it is in the training part, a candidate with its score is the plan's releases and
-    post-processing; where it is in the validation part, the candidate's training does not see it and its score is one
-    Gaussian release. The theorem holds for each pair of neighbours by itself, so the search costs the larger of the two
-    and not their sum.
+    Each record is in one part only. If it is in the training part, a candidate and its score are the plan's releases
+    and their post-processing. If it is in the validation part, the candidate's training does not see it, and the score
+    is one Gaussian release. The theorem holds for each pair of neighbours separately, so the search costs the larger of
+    the two, not their sum.
 
     >>> plan = PrivacyPlan.calibrate(examples=50_000, batch_size=4096, steps=875, noise_multiplier=10.0, delta=1e-5)
     >>> public = PrivateSelection(plan=plan, draws=CandidateCount(mean=10), score_noise=None)
@@ -60,15 +61,15 @@ class PrivateSelection:
     def __post_init__(self) -> None:
         if self.plan.unit.name != Example.name and self.score_noise is not None:
             raise SfumatoError(
-                f"score_noise {self.score_noise!r} counts right answers by records, and the plan's unit is a "
-                f"{self.plan.unit.name}, who may have many of them, in both parts",
+                f"score_noise {self.score_noise!r} counts correct labels per record, but the plan's unit is a "
+                f"{self.plan.unit.name}, who may have many records, in both parts",
                 "score on public data (score_noise=None)",
             )
         if self.score_noise is not None:
             positive(
                 "score_noise",
                 self.score_noise,
-                remedy="give the standard deviation of the noise in right answers, or None for public validation data",
+                remedy="give the standard deviation of the noise in correct labels, or None for public validation data",
             )
 
     @classmethod
@@ -88,8 +89,8 @@ class PrivateSelection:
 
         **Guarantee.** `selection.epsilon() <= epsilon`.
 
-        Errors: `SfumatoError` when a value is out of range, when the scores alone cost more than epsilon, or when no
-        noise meets it.
+        Errors: `SfumatoError` if a value is out of range, if the scores alone cost more than epsilon, or if no noise
+        meets it.
         """
         positive("epsilon", epsilon, remedy="give the privacy budget of the whole search, a number such as 3")
         plan = PrivacyPlan.calibrate(
@@ -107,17 +108,17 @@ class PrivateSelection:
         )
         return replace(selection, plan=plan.with_noise(sigma))
 
-    # -- what it promises ------------------------------------------------------------------------------------------
+    # -- privacy loss ----------------------------------------------------------------------------------------------
 
     def epsilon(self, delta: float | None = None, *, accountant: str = "rdp") -> float:
-        """Epsilon of the whole search at delta (the plan's own by default).
+        """Epsilon of the whole search at delta (by default the plan's).
 
-        **Guarantee.** An upper bound, for each neighbouring pair the larger of its two cases: see the class and
+        **Guarantee.** An upper bound: the larger of the two cases for each neighbouring pair. See the class and
         `theorems.selection.best_of`.
         """
         if accountant != "rdp":
             raise SfumatoError(
-                f"accountant of a private selection must be rdp, got {accountant!r}: the theorem here speaks of Renyi "
+                f"accountant of a private selection must be rdp, got {accountant!r}: the theorem bounds Renyi "
                 "divergences, and no privacy loss distribution follows from it",
                 'leave accountant at "rdp"',
             )
@@ -128,7 +129,7 @@ class PrivateSelection:
     def renyi(self, order: float) -> float:
         """The Renyi divergence of this order of the whole search.
 
-        **Guarantee.** An upper bound for each neighbouring pair, the larger of its two cases: see `epsilon`.
+        **Guarantee.** An upper bound: the larger of the two cases for each neighbouring pair. See `epsilon`.
         """
         training = renyi_of_best(self.plan.loss, self.draws, order)
         if self.score_noise is None:
@@ -136,14 +137,14 @@ class PrivateSelection:
         return max(training, renyi_of_best(_score(self.score_noise).loss, self.draws, order))
 
     def epsilon_of_all(self, runs: int, delta: float | None = None, *, accountant: str = "pld") -> float:
-        """Epsilon of releasing so many candidates with their scores, all of them: what selection is spared.
+        """Epsilon of releasing all of `runs` candidates with their scores. Selection saves the difference.
 
-        **Guarantee.** Composition of `runs` plans, a number fixed beforehand: see `Loss`. As for the
-        selection, one record is in one part, so the larger of the two parts' costs counts.
+        **Guarantee.** The composition of `runs` plans, a number fixed in advance: see `Loss`. As in the selection, each
+        record is in one part, so the larger of the two parts' costs counts.
         """
         positive_integer("runs", runs, remedy="give the number of candidates")
         at = self.plan.delta if delta is None else delta
-        one = self.plan.loss  # each run has bins and noise of its own, so more runs are not more steps
+        one = self.plan.loss  # each run has its own bins and noise, so more runs are not more steps
         training = one.with_(*[one] * (runs - 1)).epsilon(at, accountant=accountant)
         if self.score_noise is None:
             return training
@@ -151,10 +152,10 @@ class PrivateSelection:
 
     @property
     def theorem(self) -> Selection:
-        """What the promise rests on."""
+        """The theorem that proves the guarantee."""
         return Selection(self.plan.theorem, self.draws)
 
-    # -- its identity ----------------------------------------------------------------------------------------------
+    # -- identity --------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_dict` reads back."""
@@ -163,10 +164,10 @@ class PrivateSelection:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PrivateSelection:
-        """The selection that `to_dict` wrote. Unknown, missing or ill-typed fields are refused."""
-        known = {"plan", "draws", "score_noise"}
-        if not isinstance(data, Mapping) or set(data) != known:
-            differing = sorted(set(data) ^ known) if isinstance(data, Mapping) else type(data).__name__
+        """The selection that `to_dict` wrote. Refuses unknown, missing or ill-typed fields."""
+        names = {"plan", "draws", "score_noise"}
+        if not isinstance(data, Mapping) or set(data) != names:
+            differing = sorted(set(data) ^ names) if isinstance(data, Mapping) else type(data).__name__
             raise SfumatoError(
                 f"a selection must have exactly its own fields, got a difference in {differing}",
                 "give a selection as PrivateSelection.to_dict writes it",
@@ -187,7 +188,7 @@ class PrivateSelection:
 def least_score_noise(draws: CandidateCount, *, epsilon: float, delta: float) -> float:
     """The least score noise, rounded up to four decimals, whose scores cost a search at most epsilon.
 
-    **Guarantee.** A search whose training costs at least epsilon pays nothing for scores with this noise: see
+    **Guarantee.** In a search whose training costs at least epsilon, scores with this noise cost nothing extra: see
     `PrivateSelection`.
     """
     positive("epsilon", epsilon, remedy="give the privacy budget of the whole search, a number such as 3")
@@ -195,7 +196,7 @@ def least_score_noise(draws: CandidateCount, *, epsilon: float, delta: float) ->
 
 
 def _score(noise: float) -> PrivacyPlan:
-    """One noisy count of right answers: every record counts, with sensitivity 1. Its N and delta play no part."""
+    """One noisy count of correct labels: every record counts, with sensitivity 1. Its N and delta do not matter."""
     mechanism = Gaussian(noise_multiplier=noise)
     return PrivacyPlan(population=1, participation=FullBatch(), mechanism=mechanism, steps=1, delta=0.5)
 

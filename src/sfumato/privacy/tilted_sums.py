@@ -1,4 +1,4 @@
-"""What the tilted masses of a sum of privacy losses say of epsilon and delta."""
+"""Epsilon and delta from the tilted masses of a sum of privacy losses."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from functools import cached_property
 from typing import Any
 
 LARGEST = 700.0
-"""An exponent: e to the power of larger ones is (nearly) beyond all numbers."""
+"""An exponent: e to a larger power is (nearly) beyond all floats."""
 _NEGLIGIBLE = 1e-6
-"""Of a delta: a bound on rounding below this share of it is as good as none."""
+"""A bound on rounding below this share of delta is negligible."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tilted:
-    """Masses of a sum of losses that are precise about where the tilted sum lies.
+    """Masses of a sum of losses that are precise where the tilted sum lies.
 
     Args:
+        tilt: t.
         log_moment: L = log E[e^(t sum)].
-        values, masses: the sum's losses, rising, and their tilted masses; arrays of shape (points,).
+        values, masses: the losses of the sum, increasing, and their tilted masses; arrays of shape (points,).
         rounding: by how much e^(t epsilon - L) times delta may be too small at epsilon.
-        lost: the probability of a loss without bound.
+        lost: the probability of an unbounded loss.
     """
 
     tilt: float
@@ -32,7 +33,7 @@ class Tilted:
     lost: float
 
     def error(self, epsilons: Any) -> Any:
-        """What is added to delta at each epsilon."""
+        """The amount added to delta at each epsilon."""
         import numpy as np
 
         within = np.minimum(epsilons, self.values[-1])
@@ -40,7 +41,7 @@ class Tilted:
 
     @cached_property
     def _sums(self) -> tuple[Any, Any, float]:
-        """From each value on, and behind the last: the mass, and that times e^(middle - loss); and the middle."""
+        """From each value on, and past the last: the mass, and the mass times e^(middle - loss); and the middle."""
         import numpy as np
 
         middle = float(self.values @ self.masses / max(self.masses.sum(), 1e-300))
@@ -50,7 +51,7 @@ class Tilted:
         return _from_each_on(masses), _from_each_on(faded), middle
 
     def deltas(self, epsilons: Any) -> tuple[Any, Any]:
-        """Delta at each of these, and where rounding is nothing to it."""
+        """Delta at each of these epsilons, and whether rounding is negligible there."""
         import numpy as np
 
         upper, lower, middle = self._sums
@@ -58,12 +59,12 @@ class Tilted:
         some = epsilons - middle < LARGEST
         taken = np.where(some, np.exp(np.clip(np.where(some, epsilons, 0.0) - middle, None, LARGEST)), 0.0)
         error = self.error(epsilons)
-        with np.errstate(over="ignore"):  # only where the error is beyond 1
+        with np.errstate(over="ignore"):  # only if the error exceeds 1
             deltas = np.maximum(upper[after] - taken * lower[after], 0.0)
         return np.minimum(deltas + error, 1.0), error - self.lost <= _NEGLIGIBLE * deltas
 
     def epsilon(self, delta: float) -> float:
-        """The least epsilon, 0 or more, with at most this delta; infinity where there is none."""
+        """The least epsilon >= 0 with at most this delta; infinity if there is none."""
         import numpy as np
 
         upper, lower, middle = self._sums
@@ -77,12 +78,12 @@ class Tilted:
             before, place = (before, between) if self._delta(between) <= delta else (between, place)
         if place == 0:
             return max(float(self.values[0]), 0.0)
-        # Between the value before and this one delta is upper + error - e^epsilon lower.
+        # Between the previous value and this one, delta is upper + error - e^epsilon lower.
         above = float(upper[place] + self.error(self.values[place - 1 : place])[0]) - delta
-        found = float(self.values[place])
+        epsilon = float(self.values[place])
         if lower[place] > 0 and above > 0 and math.isfinite(above):
-            found = min(found, middle + math.log(above) - math.log(float(lower[place])))
-        return max(found, 0.0)
+            epsilon = min(epsilon, middle + math.log(above) - math.log(float(lower[place])))
+        return max(epsilon, 0.0)
 
     def _delta(self, place: int) -> float:
         return float(self.deltas(self.values[place : place + 1])[0][0])

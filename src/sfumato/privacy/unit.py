@@ -1,4 +1,4 @@
-"""What one promise covers, and which data sets count as neighbours."""
+"""The unit of privacy: what one promise covers, and which data sets are neighbours."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Neighbours(NamedTuple):
     """What an adjacency means, in plain words.
 
     Args:
-        without: what the other one of two neighbouring data sets has in place of a unit: "as if it had ...".
-        difference: what it is that makes the difference between the two.
-        remark: what else a reader must know of it.
+        without: the unit's state in the other of two neighbouring data sets, after "as if it had ...".
+        difference: what differs between the two data sets.
+        remark: what else a reader must know about the adjacency.
     """
 
     without: str
@@ -31,22 +31,22 @@ ADJACENCIES: dict[str, Neighbours] = {
     "zero-out": Neighbours(
         "contributed nothing",
         "what one example contributes",
-        "This is zero-out adjacency: of two neighbouring data sets one example contributes nothing in one, and "
-        "contributes as it is in the other, while its place and the number of examples stay known. Under "
-        "add-or-remove adjacency it may be missing altogether: figures of the one are no figures of the other.",
+        "This is zero-out adjacency: of two neighbouring data sets, one lets an example contribute as it is, and the "
+        "other lets it contribute nothing. Its place and the number of examples stay known. Under add-or-remove "
+        "adjacency the example may be missing altogether. An epsilon for one adjacency says nothing about the other.",
     ),
 }
-"""Of examples."""
+"""Neighbouring data sets if the unit is an example."""
 
 OF_PERSONS: dict[str, Neighbours] = {
     "add-or-remove": Neighbours("never been used", "one person's presence"),
     "zero-out": Neighbours(
         "contributed nothing",
         "what one person contributes",
-        "This is zero-out adjacency: of two neighbouring data sets one person contributes nothing in one, and "
-        "contributes in the other, while that person's place and the numbers of persons and of examples stay "
-        "known. Under add-or-remove adjacency the person may be missing altogether: figures of the one are no "
-        "figures of the other.",
+        "This is zero-out adjacency: of two neighbouring data sets, one lets a person contribute, and the other lets "
+        "the person contribute nothing. The person's place and the numbers of persons and of examples stay known. "
+        "Under add-or-remove adjacency the person may be missing altogether. An epsilon for one adjacency says nothing "
+        "about the other.",
     ),
 }
 
@@ -54,20 +54,20 @@ OF_SHARED = OF_PERSONS | {
     "zero-out": Neighbours(
         "contributed nothing",
         "what one person contributes",
-        "This is zero-out adjacency: of two neighbouring data sets all images that one person is on contribute nothing "
-        "in one, and contribute in the other, while it stays known which images there are and who is on which of them. "
-        "Under add-or-remove adjacency the person, and these images, may be missing altogether: figures of the one are "
-        "no figures of the other.",
+        "This is zero-out adjacency: of two neighbouring data sets, one lets all images of a person contribute, and "
+        "the other lets them contribute nothing. It stays known which images there are and who is in each of them. "
+        "Under add-or-remove adjacency the person and these images may be missing altogether. An epsilon for one "
+        "adjacency says nothing about the other.",
     ),
 }
-"""Of persons several of whom may be on one image."""
+"""Neighbouring data sets if the unit is a person and an image may show several persons."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One record: the promise covers each by itself, whoever it is about.
+    """One record. The promise covers each record by itself, whoever it is about.
 
-    A step's sum holds one vector of an example that takes part, of norm C at most: by so much the example moves it.
+    A participating example contributes one vector to a step's sum, of norm at most C, and moves the sum by at most C.
     """
 
     name: ClassVar[str] = "example"
@@ -79,42 +79,46 @@ class Example:
     shared: ClassVar[bool] = False
 
     def check(self, population: int) -> None:
-        """Refuse a population that it cannot be counted in: there is none."""
+        """Accepts every population."""
 
     def count(self, population: int) -> int:
-        """How many units there are."""
+        """The number of units."""
         return population
 
 
 @dataclass(frozen=True, kw_only=True)
 class User:
-    """All records of one user: the promise covers each person, as far as each has one name in the data.
+    """All records of one user. The promise covers each person, provided that each has one name in the data.
 
     Args:
-        at_most: G, how many records of each user are kept; None for all of them.
-        drawn: whose coins are tossed, and what a clipped vector belongs to.
-            "examples": records are drawn, and each one's gradient is clipped to C. Needs `at_most`.
-            "users": users are drawn, and each one's update, of all records that are kept, is clipped to C as a whole.
-            "clients": users are drawn, and those of a step, each assigned independently to one of the step's virtual
-            clients, share one update, which is clipped to C.
-        users: how many there are, a declared constant. None where users are drawn: there it is the plan's population.
-        grouped: of "clients": groups of users are fixed and public, and drawn as wholes, by one coin each. Then the
-            plan's population is the number of groups, and `users` is given.
-        shared: of "examples": a record may be of several users, or of nobody, and at most G are kept that a user is on.
-            Who is on which record is taken as public, and adjacency is zero-out: all records that the user is on
-            contribute nothing. Of records of nobody nothing is promised.
+        at_most: G, the number of records kept of each user; None for all of them.
+        drawn: what is sampled, and what each clipped vector belongs to.
+            "examples": records are sampled, and each record's gradient is clipped to C. Needs `at_most`.
+            "users": users are sampled, and each user's update from all kept records is clipped to C as a whole.
+            "clients": users are sampled, and each user of a step is assigned independently to one of the step's
+            virtual clients. The users of a client share one update, which is clipped to C.
+        users: the declared number of users. None if users are sampled: then it is the plan's population.
+        grouped: with "clients": the groups of users are fixed and public, and each group is sampled as a whole. Then
+            the plan's population is the number of groups, and `users` must be given.
+        shared: with "examples": a record may belong to several users or to none, and at most G records of each user
+            are kept. Who is on which record is taken as public, and adjacency is zero-out: all records of the user
+            contribute nothing. Records that belong to no user are not covered.
 
-    **Guarantee.** By how much one user moves a step's sum, in L2 norm and in C, whatever the others do (`vectors` times
-    `moves`): "users": 1, the user's own vector. "clients": 2, since one user's absence, or silence, turns one client's
-    clipped vector into another one, and users are assigned independently, so that no other client's changes (or, under
-    zero-out adjacency, by who is drawn, which nobody's silence changes).
-    "examples": as many as are drawn of the user's records, at most G. Which records of a user are kept must be a
-    function of that user's records alone. Then another user's absence changes nothing of it; but one *record*'s absence
-    may let another one in, so no promise for records follows from one for users at the same noise. Where records are
-    shared, which of them are kept must be a function of who is on which of them alone: then it is the same whatever one
-    user's records hold, or if they contribute nothing, and of these at most G are drawn, each by a coin of its own.
-    Where a user may be missing altogether that rule does not do: without the records that one user is on, others of
-    their fellows' may take these places. One that leaves all shared records out would (`shared=False`).
+    **Guarantee.** The L2 distance, in units of C, by which one user moves a step's sum, whatever the others do, is at
+    most `vectors` times `moves`:
+
+    - "users": 1, the user's own vector.
+    - "clients": 2. One user's absence, or zero contribution, replaces one client's clipped vector by another. No other
+      client changes, because users are assigned independently (or, under zero-out adjacency, by who is sampled, which
+      does not depend on anybody's contribution).
+    - "examples": the number of the user's records that are sampled, at most G. Which records of a user are kept must
+      depend on that user's records alone; then another user's absence does not change it. The absence of one *record*
+      may let another one in, so a guarantee for users implies none for records at the same noise.
+    - "examples" with shared records: which records are kept must depend only on who is on which record. Then the kept
+      records are the same whatever a user's records contain, and also if they contribute nothing; at most G of them
+      belong to the user, and each is sampled independently. This rule does not work if a user may be missing
+      altogether: without that user's records, other records of the same fellow users may take their places. A rule
+      that leaves out all shared records works (`shared=False`).
 
     >>> User(drawn="examples", at_most=10, users=3400).vectors, User(drawn="clients").moves
     (10, 2.0)
@@ -133,8 +137,8 @@ class User:
             positive_integer("at_most", self.at_most, remedy="give how many records of each user are kept")
         elif self.drawn == "examples":
             raise SfumatoError(
-                "at_most must be given where examples are drawn, got None: all records of a user count",
-                "give how many records of each user are kept, such as 10",
+                "at_most must be given if examples are sampled, got None: all records of a user count",
+                "give the number of records to keep of each user, such as 10",
             )
         if not isinstance(self.grouped, bool):
             raise SfumatoError(f"grouped must be true or false, got {self.grouped!r}", "give True or False")
@@ -142,65 +146,65 @@ class User:
             raise SfumatoError(f"shared must be true or false, got {self.shared!r}", "give True or False")
         if self.shared and self.drawn != "examples":
             raise SfumatoError(
-                f"a record of several users belongs to none of them as a whole, and drawn is {self.drawn}",
-                "draw examples, or name one user for each record",
+                f"a shared record belongs to none of its users as a whole, so drawn must be examples, got {self.drawn}",
+                "sample examples, or name one user for each record",
             )
         if self.grouped and self.drawn != "clients":
             raise SfumatoError(
-                f"grouped is for virtual clients, and drawn is {self.drawn}", 'leave it out, or take drawn="clients"'
+                f"grouped is for virtual clients, but drawn is {self.drawn}", 'leave it out, or use drawn="clients"'
             )
-        if self.grouped or self.drawn == "examples":  # counted apart
+        if self.grouped or self.drawn == "examples":  # the population does not count users
             positive_integer("users", self.users, remedy="give the declared number of users")
         elif self.users is not None:
             raise SfumatoError(
-                f"users must be left out where users are drawn, got {self.users!r}: they are the population",
+                f"users must be left out if users are sampled, got {self.users!r}: the population is their number",
                 "leave it out",
             )
 
     @property
     def neighbours(self) -> dict[str, Neighbours]:
-        """What each adjacency means for them."""
+        """The meaning of each adjacency for users."""
         return OF_SHARED if self.shared else OF_PERSONS
 
     @property
     def vectors(self) -> int:
-        """How many clipped vectors of one unit a step's sum may hold."""
+        """The largest number of clipped vectors of one unit in a step's sum."""
         return self.at_most if self.drawn == "examples" and self.at_most else 1
 
     @property
     def moves(self) -> float:
-        """By how much, in C, one unit moves the sum through each vector that it has a part in."""
+        """By how much, in units of C, one unit moves the sum through each vector that it contributes to."""
         return 2.0 if self.drawn == "clients" else 1.0
 
     @property
     def drawn_one(self) -> str:
-        """What a coin is tossed for, in a statement's words."""
+        """The name of what is sampled, as statements write it."""
         return "example" if self.drawn == "examples" else "group" if self.grouped else "person"
 
     def check(self, population: int) -> None:
-        """Refuse a population that these users cannot make up; shared records may be fewer than users, or nobody's."""
+        """Refuse a population that these users cannot make up. Shared records may be fewer than users, or nobody's."""
         if self.users is None or self.shared:
             return
         if self.grouped:
             if self.users < population:
                 raise SfumatoError(
-                    f"users must be at least as many as the groups, got {self.users} in {population} groups",
+                    f"users must be at least as many as the groups, got {self.users} users in {population} groups",
                     "give the number of users, and the number of groups as the population",
                 )
             return
         if self.users > population:
             raise SfumatoError(
-                f"users must not be more than their examples, got {self.users} users of {population} examples",
+                f"users must not outnumber their examples, got {self.users} users of {population} examples",
                 "give the number of users who have an example",
             )
         if self.vectors * self.users < population:
             raise SfumatoError(
-                f"examples must be at most {self.vectors} of each of {self.users} users, got {population}",
+                f"examples must be at most {self.vectors} for each of {self.users} users, got {population}",
                 "give the number of examples that are kept",
             )
 
     def count(self, population: int) -> int:
-        """How many units there are."""
+        """The number of units."""
         return population if self.users is None else self.users
 
 
@@ -209,13 +213,13 @@ UNITS: dict[str, type[Example] | type[User]] = {Example.name: Example, User.name
 
 
 def users_like(gradients: int, *, records: int, users: int, most: int | None = None) -> int:
-    """How many of the users have about so many of all their records: all of them only where that is all.
+    """The number of users who hold about `gradients` of all kept records. All users only if that is every record.
 
     Args:
-        gradients: B, so many of the records.
-        records: of all users, as many as are kept.
+        gradients: B, the number of records wanted.
+        records: the number of kept records of all users.
         users: N.
-        most: so many where that is not all; by default all but one.
+        most: the largest answer when `gradients` is not all records; by default N - 1.
 
     >>> users_like(60, records=200, users=50), users_like(200, records=200, users=50)
     (15, 50)

@@ -1,4 +1,4 @@
-"""Randomness: every draw is a function of (secret key, stream, step), so a step can be replayed."""
+"""Randomness: every draw is a function of (secret key, stream, step), so any step can be replayed."""
 
 import lazy_loader
 

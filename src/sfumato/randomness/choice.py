@@ -1,4 +1,4 @@
-"""The draw of a private choice, and noise for counts, from whole numbers and random bits alone."""
+"""The draw of a private choice, and noise for counts, using only whole numbers and random bits."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from sfumato.randomness.keys import RunKey
 
 
 def choose(choice: PrivateChoice, scores: Sequence[int], key: RunKey) -> int:
-    """The candidate that is chosen, by its place from 0.
+    """The index of the chosen candidate.
 
     Args:
         choice: epsilon and the number of candidates.
-        scores: how many held-out records each candidate labels rightly. Private.
-        key: a secret of this choice alone: `RunKey.fresh()`, thrown away afterwards.
+        scores: for each candidate, the number of held-out records that it labels correctly. Private.
+        key: a secret used for this choice only: `RunKey.fresh()`, discarded afterwards.
 
-    **Guarantee.** The law of `choice` exactly: epsilon is the number that the float stands for, every comparison is one
-    of whole numbers, and no logarithm or exponential is rounded. Bits are those of HMAC-SHA512 of the whole key. A key
-    that another choice knows would tell of both: two choices with one key and scores that differ by a record compare
-    the same coins.
+    **Guarantee.** Exactly the distribution of `choice`: epsilon is the exact value of the float, all comparisons are of
+    whole numbers, and no logarithm or exponential is rounded. The bits come from HMAC-SHA512 of the whole key. Reusing
+    a key for another choice would reveal both: two choices with one key and scores that differ by a record compare the
+    same coins.
 
     >>> choose(PrivateChoice(epsilon=0.5, candidates=3), [900, 890, 850], RunKey.from_seed(0))
     0
@@ -35,7 +35,7 @@ def choose(choice: PrivateChoice, scores: Sequence[int], key: RunKey) -> int:
 
 
 class Bits:
-    """Random whole numbers and coins from a key's bits, one after the other.
+    """Random whole numbers and coins, drawn one after the other from the bits of a key.
 
     >>> bits = Bits(RunKey.from_seed(0))
     >>> sum(bits.coin_exp(Fraction(1)) for _ in range(1000))  # 368 expected
@@ -46,7 +46,7 @@ class Bits:
         self._bits = _bits(key)
 
     def below(self, bound: int) -> int:
-        """Uniform on 0, ..., bound - 1: as many bits as bound - 1 has, again until they are below it."""
+        """Uniform on 0, ..., bound - 1. Draws as many bits as bound - 1 has until the number is below the bound."""
         while True:
             number = 0
             for _ in range((bound - 1).bit_length()):
@@ -61,9 +61,9 @@ class Bits:
     def coin_exp(self, exponent: Fraction) -> bool:
         """True with probability e^-exponent, exponent >= 0 (Canonne, Kamath and Steinke 2020, algorithm 1).
 
-        For an exponent x of at most 1: of coins with x / 1, x / 2, x / 3, ... the first that fails has an odd number
-        with probability 1 - x + x^2 / 2 - ... = e^-x. More than 1 is as many coins of e^-1 and what is left, which all
-        must show heads.
+        For an exponent x of at most 1, toss coins with probability x / 1, x / 2, x / 3, ...: the first that fails has
+        an odd index with probability 1 - x + x^2 / 2 - ... = e^-x. A larger exponent is split into coins of e^-1 and a
+        remainder, all of which must show heads.
         """
         whole = math.floor(exponent)
         if not all(self.coin_exp(Fraction(1)) for _ in range(whole if exponent > 1 else 0)):
@@ -79,33 +79,34 @@ def _bits(key: RunKey) -> Iterator[int]:
 
 
 def noisy_counts(table: NoisyTable, counts: Sequence[int], key: RunKey) -> list[int]:
-    """The counts with the table's noise; some come out negative.
+    """The counts with the table's noise. Some may be negative.
 
     Args:
         table: the cells and their noise.
-        counts: of each cell, in the order of a flattened array of its shape. Private.
-        key: a secret of this release alone.
+        counts: one for each cell, in the order of a flattened array of the table's shape. Private.
+        key: a secret used for this release only.
 
-    **Guarantee.** The law of `NoisyTable` exactly: epsilon is the fraction that it says, and no exponential is rounded.
-    Sensitivity 1: counts are whole numbers, one for each cell, or refused. Two tables with one key would have the same
-    noise, and their difference none.
+    **Guarantee.** Exactly the distribution of `NoisyTable`: epsilon is the table's fraction, and no exponential is
+    rounded. Sensitivity 1: counts must be whole numbers, one for each cell, or are refused. Two tables with the same
+    key would have the same noise, and their difference none.
     """
     if len(counts) != table.cells:
         raise SfumatoError(f"there are {len(counts)} counts for {table.cells} cells", "give one for each cell")
     for each in counts:
         if isinstance(each, bool) or not isinstance(each, int) or each < 0:
-            raise SfumatoError(f"a count must be a number of records, got {each!r}", "count them; a mean is no count")
+            raise SfumatoError(
+                f"a count must be a number of records, got {each!r}", "count records; a mean is no count"
+            )
     bits = Bits(key)
     return [each + two_sided_geometric(bits, table.noise_epsilon) for each in counts]
 
 
 def two_sided_geometric(bits: Bits, epsilon: Fraction) -> int:
-    """A whole number k with probability proportional to e^(-epsilon |k|) (Canonne, Kamath and Steinke 2020,
-    arXiv 2004.00010, algorithm 2).
+    """A whole number k with probability proportional to e^(-epsilon |k|).
 
-    With epsilon = s/t: U + t V is geometric with e^(-1/t), where U below t is kept with probability e^(-U/t) and V is
-    how many coins of e^-1 show heads in a row; in units of s it is geometric with e^(-s/t). A minus
-    zero is drawn again.
+    Canonne, Kamath and Steinke 2020, arXiv 2004.00010, algorithm 2. With epsilon = s/t: U + t V is geometric with
+    e^(-1/t), where U below t is accepted with probability e^(-U/t) and V is the number of coins of e^-1 that show heads
+    in a row; in units of s it is geometric with e^(-s/t). A minus zero is drawn again.
     """
     s, t = epsilon.numerator, epsilon.denominator
     while True:

@@ -1,4 +1,4 @@
-"""Keys: the run key of one run, and the owner's key, which outlives runs."""
+"""Keys: the key of one run, and the owner's key, which outlives runs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ HOME_VARIABLE = "SFUMATO_HOME"
 
 
 class RunKey:
-    """The 256-bit secret from which a run draws everything random.
+    """The 256-bit secret from which a run draws all its randomness.
 
-    **Guarantee.** Each (stream, step, name) has a counter-based generator (Philox 4x64) of its own, keyed and placed by
-    HMAC-SHA512 of the whole key: 320 derived bits. Under the assumption that HMAC-SHA512 is a pseudo-random function,
-    draws of different streams, steps and names are independent of each other, and no draw helps to find the key.
+    **Guarantee.** Each (stream, step, name) has its own counter-based generator (Philox 4x64), keyed and positioned by
+    HMAC-SHA512 of the whole key: 320 derived bits. If HMAC-SHA512 is a pseudo-random function, draws of different
+    streams, steps and names are independent of each other, and no draw helps to find the key.
 
     >>> key = RunKey.from_seed(0)
     >>> first, again = (key.generator("noise", 3, "weight").integers(100, size=5) for _ in range(2))
@@ -44,17 +44,17 @@ class RunKey:
         self._openings: tuple[tuple[int, str], ...] = ()
 
     def opened(self, openings: Sequence[tuple[int, str]]) -> RunKey:
-        """The same key, for steps that were opened with these salts: of each the first step, and 128 bits in hex."""
+        """The same key, for steps opened with these salts. Each opening is its first step and 128 bits in hex."""
         key = RunKey(self._secret)
         key._openings = tuple(openings)
         return key
 
     def at(self, step: int) -> RunKey:
-        """The key by which a step draws its noise and its participants' coins.
+        """The key from which a step draws its noise and its participants.
 
         **Guarantee.** It depends on the salt of the latest opening at or before the step, and each opening of an
-        unseeded run has a salt of its own. So where two copies of an unfinished run go on, the steps that neither had
-        paid have noise and coins of their own in each; a step that is taken again has those that it had.
+        unseeded run has its own salt. So if two copies of an unfinished run continue, the steps that neither had paid
+        have different noise and coins in each copy. A step that is repeated keeps its noise and coins.
         """
         salts = [salt for first, salt in self._openings if first <= step]
         if not salts:
@@ -68,11 +68,11 @@ class RunKey:
 
     @classmethod
     def from_seed(cls, seed: int, context: str = "") -> RunKey:
-        """A key for experiments that are to be repeated, and that promise nothing.
+        """A key for repeatable experiments, which promise nothing.
 
-        `context` names what they are drawn for (plan, data, settings): with the seed alone, two runs on different
-        data would share their noise, and the difference of their models would show the data without any. No context is
-        complete, so whoever sees two runs by one seed may see through their noise without knowing it.
+        `context` names what the draws are for (plan, data, settings). With the seed alone, two runs on different data
+        would share their noise, and the difference of their models would show the data without any noise. No context is
+        complete, so whoever sees two runs with one seed may see through their noise without knowing the seed.
         """
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise SfumatoError(f"seed must be a whole number, got {seed!r}", "give a number such as 0")
@@ -83,25 +83,25 @@ class RunKey:
         return hmac.new(self._secret, message + struct.pack(">q", step), hashlib.sha512).digest()
 
     def generator(self, stream: str, step: int, name: str = "") -> np.random.Generator:
-        """The generator of one stream at one step for one name, always in the same state."""
+        """The generator for one stream, step and name, always in the same state."""
         derived = np.frombuffer(self._derive(stream, step, name)[:40], dtype=np.uint64)
         counter = np.concatenate([np.zeros(1, np.uint64), derived[2:]])
         return np.random.Generator(np.random.Philox(key=derived[:2], counter=counter))
 
     def extendable(self, stream: str, step: int, name: str = "") -> bytes:
-        """512 derived bits, to key a function whose output is as long as is wanted (SHAKE-256)."""
+        """512 derived bits, to key a function with output of any length (SHAKE-256)."""
         return self._derive(stream, step, name)
 
     def words(self, stream: str, step: int, name: str = "") -> np.ndarray:
-        """256 derived bits as four numbers of uint64, to key a generator of someone else's."""
+        """256 derived bits as four uint64 numbers, to key another library's generator."""
         return np.frombuffer(self._derive(stream, step, name)[:32], dtype=np.uint64)
 
     def seed(self, stream: str, step: int, name: str = "") -> int:
-        """63 derived bits for generators that take no more: initial weights, a model's own draws; never the noise."""
+        """63 derived bits for generators that accept no more: initial weights, a model's own draws; never the noise."""
         return int.from_bytes(self._derive(stream, step, name)[:8], "big") >> 1
 
     def check_value(self, run: str) -> str:
-        """64 hexadecimal digits by which a run knows its key again; they tell nothing of the key or its draws."""
+        """64 hexadecimal digits by which a run recognises its key. They reveal nothing about the key or its draws."""
         return self._derive("check", 0, run)[:32].hex()
 
     @property
@@ -110,22 +110,22 @@ class RunKey:
         return 8 * KEY_BYTES
 
     def save(self, path: Path) -> None:
-        """Write the key for its owner's eyes only (mode 0600)."""
+        """Write the key to a file that only its owner can read (mode 0600)."""
         _write_secret(path, self._secret)
 
     @classmethod
     def load(cls, path: Path) -> RunKey:
-        """Read a key back, and close the file to others; a missing or damaged one ends the run."""
+        """Read a key back, and close its file to others. Refuses a missing or damaged file."""
         try:
             with suppress(OSError):
                 os.chmod(path, 0o600)  # a copy of the run may have lost the mode
             return cls(bytes.fromhex(ordinary(path).read_text("ascii").strip()))
         except (OSError, ValueError) as error:
             if isinstance(error, PermissionError):
-                raise SfumatoError(f"the run key {path} cannot be read", "run as the user who began the run") from None
+                raise SfumatoError(f"the run key {path} cannot be read", "run as the user who started it") from None
             raise SfumatoError(
-                f"the run key {path} is missing or damaged, so the run cannot go on without drawing twice",
-                "end it with what it has (sfumato finish RUN), or start another run",
+                f"the run key {path} is missing or damaged, so the run cannot continue without drawing noise twice",
+                "finish the run with the steps it has (sfumato finish RUN), or start another run",
             ) from None
 
     def __repr__(self) -> str:
@@ -133,34 +133,36 @@ class RunKey:
 
 
 def home() -> Path:
-    """The owner's directory: $SFUMATO_HOME, else sfumato/ in the user's configuration directory."""
-    named = os.environ.get(HOME_VARIABLE)
-    if named:
-        return Path(named)
+    """The owner's directory: $SFUMATO_HOME, otherwise sfumato/ in the user's configuration directory."""
+    variable = os.environ.get(HOME_VARIABLE)
+    if variable:
+        return Path(variable)
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "sfumato"
 
 
 OWNER_KEY = "owner.key"
 LISTS = ("lists.json", "uses.jsonl", "budgets/*.jsonl", "used-records/*.npy", "trained-on/*.npy")
-"""What is kept beside the owner's key, and is of no use with another one."""
+"""Files beside the owner's key that are useless without it."""
 
 
 def lists_in(directory: Path) -> list[Path]:
-    """Those that lie in an owner's directory."""
+    """The non-empty lists in an owner's directory."""
     return [path for pattern in LISTS for path in sorted(directory.glob(pattern)) if path.stat().st_size]
 
 
 def owner_key(directory: Path | None = None) -> bytes:
-    """The owner's 256-bit key, made at first use. It keys fingerprints and splits, and stays out of run directories."""
+    """The owner's 256-bit key, created at first use. It keys fingerprints and splits. Never kept in run directories."""
     path = (directory or home()) / OWNER_KEY
-    lists = lists_in(path.parent)  # looked for first: they come after their key
+    lists = lists_in(path.parent)  # searched first: lists are created after their key
     if not path.exists():
         if lists:
             names = [one.relative_to(path.parent).parts[0] for one in lists]
             raise SfumatoError(
-                f"the owner's key {path} is missing, and lists under it lie there ({', '.join(dict.fromkeys(names))})",
-                "restore it from a copy; with another one the split changes, former test records are trained on, and "
-                "no total has the runs so far: sfumato doctor --new-key lays the lists aside and makes one",
+                f"the owner's key {path} is missing, but lists that depend on it are there "
+                f"({', '.join(dict.fromkeys(names))})",
+                "restore the key from a copy. With a different key the split changes, former test records are trained "
+                "on, and no total includes the runs so far: sfumato doctor --new-key sets the lists aside and makes "
+                "one",
             )
         try:
             make_directory(path.parent, private=True)
@@ -169,8 +171,8 @@ def owner_key(directory: Path | None = None) -> bytes:
             pass
         except OSError as error:
             raise SfumatoError(
-                f"the owner's key cannot be made at {path} ({error.strerror})",
-                f"point {HOME_VARIABLE} to a private directory that can be written",
+                f"the owner's key cannot be created at {path} ({error.strerror})",
+                f"point {HOME_VARIABLE} to a private, writable directory",
             ) from None
     try:
         key = bytes.fromhex(ordinary(path).read_text("ascii").strip())
@@ -179,7 +181,7 @@ def owner_key(directory: Path | None = None) -> bytes:
     except (OSError, ValueError):
         raise SfumatoError(
             f"the owner's key {path} cannot be read or is damaged",
-            "restore it from a copy, or move it away to have another made (earlier runs then cannot be resumed)",
+            "restore it from a copy, or move it away to create another one (earlier runs then cannot be resumed)",
         ) from None
     if mode := open_to_others(path):
         raise SfumatoError(
@@ -190,15 +192,15 @@ def owner_key(directory: Path | None = None) -> bytes:
 
 
 def _write_secret(path: Path, secret: bytes) -> None:
-    """Write to a neighbour that only the owner can read, then link it into place: whole, durably, over no other."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = open_bytes(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    """Write to a temporary file that only the owner can read, then link it into place: durable, never over another."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = open_bytes(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
             file.write(secret.hex() + "\n")
             file.flush()
             durable(file.fileno())
-        os.link(beside, path)
+        os.link(temporary, path)
     finally:
-        os.unlink(beside)
+        os.unlink(temporary)
         sync_directory(path.parent)

@@ -1,4 +1,4 @@
-"""Draws who takes part in a step, by the plan's own rule: one function for each."""
+"""Draws the participants of a step by the plan's rule. One function for each rule."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from sfumato.privacy import (
 from sfumato.randomness.keys import RunKey
 
 Draw = Callable[[int], np.ndarray]
-"""Of a step, who takes part in it: ascending record numbers, int64."""
+"""Given a step, returns its participants: ascending record numbers, int64."""
 
 
 class _Records(NamedTuple):
-    """How many there are, and what of their own a rule may read."""
+    """The number of records, and the record data that a rule may read."""
 
     number: int
     times: object
     groups: object
 
 
-def _coins(key: RunKey, step: int, records: _Records) -> np.ndarray:
-    """Of each record, uniform in [0, 1)."""
+def _uniforms(key: RunKey, step: int, records: _Records) -> np.ndarray:
+    """A uniform number in [0, 1) for each record."""
     return key.at(step).generator("sampling", step).random(records.number)
 
 
 def _poisson(rule: Poisson, plan: PrivacyPlan, key: RunKey, records: _Records) -> Draw:
-    return lambda step: np.flatnonzero(_coins(key, step, records) < plan.sampling_probability)
+    return lambda step: np.flatnonzero(_uniforms(key, step, records) < plan.sampling_probability)
 
 
 def _full_batch(rule: FullBatch, plan: PrivacyPlan, key: RunKey, records: _Records) -> Draw:
@@ -48,14 +48,14 @@ def _full_batch(rule: FullBatch, plan: PrivacyPlan, key: RunKey, records: _Recor
 def _truncated_poisson(rule: TruncatedPoisson, plan: PrivacyPlan, key: RunKey, records: _Records) -> Draw:
     if records.number != plan.population:
         raise SfumatoError(
-            f"truncated sampling takes N as public, and of {plan.population} declared examples there are "
+            f"truncated sampling takes N as public, but of {plan.population} declared examples there are "
             f"{records.number}",
-            f"declare {records.number} examples, or take Poisson sampling without a cut",
+            f"declare {records.number} examples, or use Poisson sampling without truncation",
         )
-    whole = _poisson(rule, plan, key, records)
+    poisson = _poisson(rule, plan, key, records)
 
     def draw(step: int) -> np.ndarray:
-        drawn = whole(step)
+        drawn = poisson(step)
         if len(drawn) <= rule.largest:
             return drawn
         generator = key.at(step).generator("truncation", step)
@@ -80,7 +80,7 @@ def _drifting_poisson(rule: DriftingPoisson, plan: PrivacyPlan, key: RunKey, rec
 
     def draw(step: int) -> np.ndarray:
         first, second = rule.probabilities(step)
-        return np.flatnonzero(_coins(key, step, records) < np.where(in_second, second, first))
+        return np.flatnonzero(_uniforms(key, step, records) < np.where(in_second, second, first))
 
     return draw
 
@@ -113,36 +113,36 @@ def goes_by_time(plan: PrivacyPlan) -> bool:
 
 
 class Sampler:
-    """Index sets by a plan's participation.
+    """Draws index sets by a plan's participation rule.
 
     Args:
-        plan: who takes part, and of how many.
+        plan: the plan with the rule and the population.
         key: the run key.
-        records: how many records there really are; each of them has the plan's probability, whatever N was declared.
-        times: the step of each record by its own time stamp, whole numbers, (records,); needed by a fixed order by time
-            (`goes_by_time`) and not read by any other rule. A record whose step is none of the plan's, negative or too
+        records: the actual number of records. Each has the plan's probability, whatever N was declared.
+        times: the step of each record by its own time stamp, whole numbers, (records,). Needed by a fixed order by time
+            (`goes_by_time`) and not read by any other rule. A record whose step is outside the plan, negative or too
             large, takes no part.
-        groups: whether each record is of group 1, by its own group or class, bool (records,); needed by
+        groups: whether each record is in group 1, by its own group or class, bool (records,). Needed by
             `DriftingPoisson` and not read by any other rule.
 
-    **Guarantee.** The draw is a function of (key, step), so a replayed step has the same participants; what a record's
-    own participation depends on is the key, its number and, by time, its own time stamp, or where participation drifts
-    its own group, never another record, but for the cut of `TruncatedPoisson`. Batches have random sizes; an empty one
-    is returned like any other.
+    **Guarantee.** The draw is a function of (key, step), so a replayed step has the same participants. A record's own
+    participation depends only on the key, its number and, with a fixed order by time, its own time stamp or, with
+    drifting participation, its own group; never on another record, except for the truncation of `TruncatedPoisson`.
+    Batches have random sizes; an empty one is returned like any other.
 
     - `Poisson`: each record's coin in each step is independent of all other records and steps, and comes up with the
       plan's probability (to one part in 2^53).
-    - `TruncatedPoisson`: the same; if more than `largest` come up, a subset of that size of which each is equally
-      likely, independent of the coins.
-    - `CyclicPoisson`: each record's group is an independent uniform draw for its number; its coin in each step of that
-      group's turn is independent of all else, and comes up with `turn_probability`.
+    - `TruncatedPoisson`: the same; if more than `largest` come up, a uniformly random subset of that size is kept,
+      independently of the coins.
+    - `CyclicPoisson`: each record's group is an independent uniform draw for its number. Its coin in each step of that
+      group's turn is independent of everything else and comes up with `turn_probability`.
     - `DriftingPoisson`: each record's coin in each step is independent of all other records and steps, and comes up
       with its group's probability in that step.
     - `FixedOrder`, random: each record's bin is an independent uniform draw for its number, drawn once for all epochs,
       so its participations are exactly `bins` steps apart. By position: bin i holds the records i B to (i + 1) B, and
-      those beyond the last bin take no part. By time: a record takes part in its own step and no other.
+      those beyond the last bin take no part. By time: a record takes part in its own step only.
 
-    Bins and groups are as secret as the key, from which they are drawn again whenever they are needed.
+    Bins and groups are as secret as the key. They are drawn from it again whenever they are needed.
 
     >>> plan = PrivacyPlan.calibrate(examples=10, batch_size=3, steps=9, noise_multiplier=1.0, delta=1e-5)
     >>> sampler = Sampler(plan, RunKey.from_seed(0), records=10)
@@ -163,7 +163,7 @@ class Sampler:
 
 
 def _members(places: np.ndarray) -> Draw:
-    """Of a place, the records that are there."""
+    """Given a bin or group, returns its records."""
     order = np.argsort(places, kind="stable")
     ends = places[order]
 
@@ -177,19 +177,19 @@ def _members(places: np.ndarray) -> Draw:
 def _times_checked(records: _Records) -> np.ndarray:
     remedy = "give `times`, the step of each record by its own time stamp, as whole numbers"
     if records.times is None:
-        raise SfumatoError("the plan's fixed order goes by time, and the records have no `times`", remedy)
-    return _one_each("times", records.times, records.number, "iu", "whole numbers", remedy).astype(np.int64)
+        raise SfumatoError("the plan's fixed order goes by time, but the records have no `times`", remedy)
+    return _one_per_record("times", records.times, records.number, "iu", "whole numbers", remedy).astype(np.int64)
 
 
 def _groups_checked(records: _Records) -> np.ndarray:
-    remedy = "give `groups`, whether each record is of the drift's second group, as bool"
+    remedy = "give `groups`, whether each record is in the drift's second group, as bool"
     if records.groups is None:
-        raise SfumatoError("the plan's participation drifts between two groups, and the records have none", remedy)
-    return _one_each("groups", records.groups, records.number, "b", "truth values", remedy).copy()
+        raise SfumatoError("the plan's participation drifts between two groups, but the records have none", remedy)
+    return _one_per_record("groups", records.groups, records.number, "b", "truth values", remedy).copy()
 
 
-def _one_each(name: str, values: object, number: int, kinds: str, what: str, remedy: str) -> np.ndarray:
-    found = np.asarray(values)
-    if found.shape != (number,) or found.dtype.kind not in kinds:
-        raise SfumatoError(f"`{name}` must be {number} {what}, got {found.dtype} of shape {found.shape}", remedy)
-    return found
+def _one_per_record(name: str, values: object, number: int, kinds: str, what: str, remedy: str) -> np.ndarray:
+    array = np.asarray(values)
+    if array.shape != (number,) or array.dtype.kind not in kinds:
+        raise SfumatoError(f"`{name}` must be {number} {what}, got {array.dtype} of shape {array.shape}", remedy)
+    return array

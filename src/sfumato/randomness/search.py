@@ -1,4 +1,4 @@
-"""The randomness of a search: how many candidates, the settings of each, from a fixed space, and noisy scores."""
+"""The randomness of a search: the number of candidates, the settings of each from a fixed space, and noisy scores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sfumato.randomness.keys import RunKey
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One of some values, each with the same chance. A value that is listed twice has twice the chance.
+    """One of several values with equal probability. A value that is listed twice is twice as likely.
 
     >>> Choice(values=("sgd", "adam")).value(np.random.default_rng(0))
     'adam'
@@ -26,7 +26,7 @@ class Choice:
 
     def __post_init__(self) -> None:
         if not isinstance(self.values, tuple) or not self.values:
-            raise SfumatoError(f"values must be a tuple of at least one, got {self.values!r}", "list what may be drawn")
+            raise SfumatoError(f"values must be a non-empty tuple, got {self.values!r}", "list the possible values")
 
     def value(self, generator: np.random.Generator) -> Any:
         """One draw."""
@@ -35,7 +35,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Uniform:
-    """A number between two bounds, uniform."""
+    """A uniform number between two bounds."""
 
     low: float
     high: float
@@ -55,7 +55,7 @@ class Uniform:
 
 @dataclass(frozen=True, kw_only=True)
 class LogUniform(Uniform):
-    """A number between two positive bounds whose logarithm is uniform: for learning rates and the like."""
+    """A number between two positive bounds whose logarithm is uniform, for learning rates and the like."""
 
     def __post_init__(self) -> None:
         positive("low", self.low)
@@ -72,10 +72,10 @@ Space = Mapping[str, Dimension]
 
 
 def number_of_candidates(draws: CandidateCount, key: RunKey) -> int:
-    """K, drawn by its law: the law's inverse at a uniform number. Always the same for one key.
+    """K, by the inverse of its distribution function at a uniform number. Always the same for one key.
 
-    **Guarantee.** K has the law of `draws` to within 1e-12 in total variation (float64 sums, a uniform number of 53
-    bits), independently of the data and of every other draw. A search that goes on after a kill has the same K. K is a
+    **Guarantee.** K follows `draws` to within 1e-12 in total variation (float64 sums, a uniform number of 53 bits),
+    independently of the data and of every other draw. A search that is resumed after a kill has the same K. K is a
     secret of the search, like the key: see `PrivateSelection`.
 
     >>> number_of_candidates(CandidateCount(mean=10), RunKey.from_seed(0))
@@ -89,7 +89,7 @@ def settings_of(candidate: int, space: Space, key: RunKey) -> dict[str, Any]:
 
     **Guarantee.** Each value is drawn by its dimension alone, independently of the data, of the other names and of the
     other candidates (with replacement), so no candidate's settings depend on how another one did. The draw is a
-    function of (key, candidate, name): another dimension in the space moves no value.
+    function of (key, candidate, name): adding a dimension to the space changes no other value.
 
     >>> space = {"learning_rate": LogUniform(low=0.1, high=10), "views": Choice(values=(1, 4, 16))}
     >>> settings_of(3, space, RunKey.from_seed(0)) == settings_of(3, space, RunKey.from_seed(0))
@@ -99,31 +99,31 @@ def settings_of(candidate: int, space: Space, key: RunKey) -> dict[str, Any]:
     for name, dimension in space.items():
         if not isinstance(dimension, (Choice, Uniform, LogUniform)):
             raise SfumatoError(
-                f"the space of {name!r} is no rule to draw by: {dimension!r}", "use Choice, Uniform or LogUniform"
+                f"the space of {name!r} is not a rule to draw from: {dimension!r}", "use Choice, Uniform or LogUniform"
             )
     return {name: rule.value(key.generator("candidate's settings", candidate, name)) for name, rule in space.items()}
 
 
 def noisy_score(right: int, noise: float, candidate: int, key: RunKey) -> int:
-    """A candidate's number of right answers plus Gaussian noise, rounded to a whole number.
+    """A candidate's number of correct labels plus Gaussian noise, rounded to a whole number.
 
     Args:
-        right: how many records of the validation part the candidate labels rightly. Private.
-        noise: the selection's `score_noise`, in right answers.
-        candidate: its number, counted from 0.
+        right: how many records of the validation part the candidate labels correctly. Private.
+        noise: the selection's `score_noise`, in correct labels.
+        candidate: its index, from 0.
         key: the search's key.
 
     **Guarantee.** `right + N(0, noise^2)`, drawn in float64, independent across candidates, then rounded, which is
-    post-processing. One record moves `right` by at most 1 (add-or-remove). A candidate has the same noise whenever it
-    is asked for.
+    post-processing. One record changes `right` by at most 1 (add-or-remove). A candidate gets the same noise in every
+    call.
     """
     _counted(candidate)
     positive("noise", noise, remedy="give the score_noise of the selection")
     if isinstance(right, bool) or not isinstance(right, int) or right < 0:
-        raise SfumatoError(f"right must be a number of right answers, got {right!r}", "count them; a mean is no count")
+        raise SfumatoError(f"right must be a number of records, got {right!r}", "count them; a mean is no count")
     return round(right + noise * float(key.generator("score", candidate).standard_normal()))
 
 
 def _counted(candidate: int) -> None:
     if isinstance(candidate, bool) or not isinstance(candidate, int) or candidate < 0:
-        raise SfumatoError(f"candidate must be a number from 0, got {candidate!r}", "count the candidates from 0")
+        raise SfumatoError(f"candidate must be a number from 0, got {candidate!r}", "count candidates from 0")

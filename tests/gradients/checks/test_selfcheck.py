@@ -64,7 +64,7 @@ class Unsteady:
 
 
 def test_on_a_device_two_computations_may_round_otherwise(monkeypatch):
-    monkeypatch.setattr(_devices, "_rounding", set())
+    monkeypatch.setattr(_devices, "_warned", set())
     device = torch.device("cuda")
     rounding = Unsteady(by=1e-2, in_float64=1e-12)
     with pytest.warns(RuntimeWarning, match="the gradient of this model is not deterministic on this device"):

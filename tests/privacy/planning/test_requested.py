@@ -142,7 +142,7 @@ def test_a_cut_follows_from_the_batch():
     [
         ({"mechanism": "laplace"}, "mechanism must be one of gaussian, tree, banded, blt"),
         ({"participation": "shuffling"}, "no theorem here covers the participation 'shuffling'"),
-        ({"participation": "balls-in-bins"}, "known by Monte Carlo alone"),
+        ({"participation": "balls-in-bins"}, "known only by Monte Carlo simulation"),
         ({"mechanism": "tree", "bands": 4}, "bands 4 is of mechanism banded, and mechanism is tree"),
         ({"participation": "poisson", "groups": 4}, "groups 4 is of participation cyclic"),
         ({"mechanism": "banded", "bands": 0}, "bands must be at least 1"),

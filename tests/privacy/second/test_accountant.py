@@ -144,7 +144,7 @@ def test_it_speaks_of_no_plan_that_it_has_not_been_written_for():
     cut = plan(population=1000, participation=TruncatedPoisson(batch_size=100, largest=150), adjacency="zero-out")
     assert bounds(cut.to_dict(), 1e-5) is None
     assert agreement({"plan": cut.to_dict(), "delta": 1e-5, "epsilon": 0.0}).words == (
-        "no second accountant speaks of this plan"
+        "no second accountant covers this plan"
     )
     selection = PrivateSelection(plan=plan(), draws=CandidateCount(mean=5), score_noise=None)
     chosen = Statement(plan=plan(), circumstances=Circumstances(), selection=selection).to_dict()

@@ -67,7 +67,7 @@ def test_the_statement_says_so_and_promises_the_same(plan):
     assert set(added) == {"computed", "not_covered"}
     assert added["computed"]["sentence"] == "computed on 2 machines that see unprotected sums"
     assert added["not_covered"][1:] == alone.not_covered
-    assert "the wire between them is neither encrypted nor authenticated" in added["not_covered"][0]
+    assert "the network between them is neither encrypted nor authenticated" in added["not_covered"][0]
     assert Computed.from_dict(added["computed"]) == two.computed
     one = Computed(processes=2, machines=1)
     assert one.sentence == "computed by 2 processes of one machine that see unprotected sums"

@@ -207,5 +207,5 @@ def test_a_statement_of_a_later_format_or_without_a_plan_is_refused():
     data = plain(STATEMENTS["Poisson"])
     with pytest.raises(SfumatoError, match="format of a statement must be 1, got 2"):
         Statement.from_dict({**data, "format": 2})
-    with pytest.raises(SfumatoError, match="lacks its plan"):
+    with pytest.raises(SfumatoError, match="has no plan"):
         Statement.from_dict({name: data[name] for name in ("sentence", "format")})

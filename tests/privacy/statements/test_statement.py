@@ -106,7 +106,7 @@ PAIRS = {
         "50 steps of the Gaussian mechanism with tree aggregation, each example in every 10th step, beginning with one "
         "of the first 10 drawn in secret, clipping norm 1, noise multiplier 6 of each node of a tree for every 20 "
         "steps, accounted by exact Gaussian composition",
-        ("by an order that was drawn in secret once", "nodes of a binary tree"),
+        ("in an order that was drawn once in secret", "nodes of a binary tree"),
     ),
     "position": (
         FixedOrder(batch_size=100, assignment="position"),
@@ -118,8 +118,8 @@ PAIRS = {
     "time": (
         FixedOrder(batch_size=20, assignment="time"),
         BLT,
-        "each example in one step at most, which its own time stamp decides",
-        ("once, in the step that its own time stamp decides",),
+        "each example in at most one step, decided by its own time stamp",
+        ("once, in the step decided by its own time stamp",),
     ),
     "cyclic": (
         CyclicPoisson(batch_size=100, groups=4),
@@ -127,7 +127,7 @@ PAIRS = {
         "amplified by cyclic Poisson sampling, each example in one of 4 groups drawn in secret, which take turns, and "
         "drawn into each step of its group with probability 0.4, clipping norm 1, noise multiplier 6 before it is "
         "correlated over 2 steps, accounted by privacy loss distribution",
-        ("groups that took turns", "that chance as well as on the noise"),
+        ("the groups took turns", "that chance as well as on the noise"),
     ),
     "truncated": (
         TruncatedPoisson(batch_size=100, largest=150),
@@ -159,8 +159,8 @@ def test_zero_out_says_what_it_is_and_that_its_figures_are_no_others():
     zeroed = "\n".join(Statement(plan=replace(PLAN, adjacency="zero-out"), circumstances=Circumstances()).plain)
     assert "as if that example had never been used" in removed
     assert "as if that example had contributed nothing" in zeroed
-    assert "its place and the number of examples stay known" in zeroed
-    assert "figures of the one are no figures of the other" in zeroed
+    assert "Its place and the number of examples stay known." in zeroed
+    assert "An epsilon for one adjacency says nothing about the other." in zeroed
     assert "zero-out" not in removed
     assert "presence" in removed
     assert "presence" not in zeroed
@@ -207,7 +207,7 @@ def test_no_words_of_a_run_by_a_seed_hang_on_who_knows_it():
         ({"read": ("examples",)}, "Read from the data and treated as public: the number of training examples."),
         ({"read": ("classes",)}, "Read from the data and treated as public: the list of classes."),
         ({"read": ("size",)}, "Read from the data and treated as public: the image size."),
-        ({"origins": ("file",)}, "The data behind the pre-trained weights (from a file of the owner)"),
+        ({"origins": ("file",)}, "The data behind the pre-trained weights (from one of the owner's files)"),
         ({"origins": ("own model",)}, "weights (of a model of the owner's own), where it begins with such: for what"),
         ({}, "measured on the test split"),
         ({}, "Checks of the data before training"),
@@ -346,7 +346,7 @@ def test_the_search_that_is_covered_is_not_called_uncovered():
     assert EARLIER not in lines
     assert any("runs outside the search that this model won" in line for line in lines)
     assert any("The other candidates of the search" in line and "how many they were" in line for line in lines)
-    assert "as long as nobody learns anything of the others" in selected().plain[-1]
+    assert "as long as nobody learns anything about the others" in selected().plain[-1]
 
 
 def test_a_seed_voids_the_promise_of_a_selection_too():

@@ -39,7 +39,7 @@ SENTENCES = {
     ),
     "users": ("person, with all of their images, under", "each person drawn into each step", "with N = 6800 persons;"),
     "capped": ("person, with one image, under",),
-    "clients": ("clipping norm 1, of which one person counts for two, noise multiplier 5",),
+    "clients": ("clipping norm 1 (one person counts for two), noise multiplier 5",),
     "groups": ("each group drawn into each step", "with N = 6800 groups of 54400 persons;", "counts for two"),
 }
 
@@ -63,9 +63,9 @@ def test_plain_words_and_what_is_not_covered_speak_of_persons(name):
     assert "per example" not in "\n".join(plain)
     assert "Read from the data and treated as public: the number of persons." in uncovered
     assert "One person under two names" in uncovered
-    assert "a record without a name nobody" in uncovered
+    assert "If it has no name, nobody is." in uncovered
     assert "Two records of one person" not in uncovered
-    assert ("one that is taken away may let another one in" in uncovered) == (name == "examples")
+    assert ("removing one may let another one in" in uncovered) == (name == "examples")
     data = json.loads(json.dumps(said(name).to_dict()))
     again = Statement(
         plan=PrivacyPlan.from_dict(data["plan"]), circumstances=Circumstances.from_dict(data["circumstances"])
@@ -77,7 +77,9 @@ def test_plain_words_and_what_is_not_covered_speak_of_persons(name):
 def test_two_clipping_norms_are_counted_in_plain_words_and_a_group_s_figure_stands_beside():
     assert "so twice the limit was counted" in "\n".join(said("clients").plain)
     figure = rounded_up(group_epsilon(said("groups").plan))
-    assert f"For a whole group, removed with all of its persons, epsilon is {figure}" in "\n".join(said("groups").plain)
+    assert f"If a whole group is removed with all of its persons, epsilon is {figure}" in "\n".join(
+        said("groups").plain
+    )
     assert "whole group" not in "\n".join(said("clients").plain)
 
 
@@ -85,10 +87,13 @@ def test_rules_and_adjacency_speak_of_persons_too():
     cut = said("users", participation=TruncatedPoisson(batch_size=256, largest=300), adjacency="zero-out")
     assert "the number of persons being public" in cut.sentence
     plain = "\n".join(cut.plain)
-    assert "of two neighbouring data sets one person contributes nothing in one" in plain
-    assert "cut at 300 persons" in plain
+    assert (
+        "of two neighbouring data sets, one lets a person contribute, and the other lets the person contribute nothing."
+        in plain
+    )
+    assert "kept at most 300 of them" in plain
     order = said("users", participation=FixedOrder(batch_size=256))
-    assert "Each person took part every so many steps" in "\n".join(order.plain)
+    assert "Each person took part at regular intervals" in "\n".join(order.plain)
     assert "every group in every step" in said("groups", participation=FullBatch()).sentence
 
 
@@ -109,10 +114,10 @@ def test_of_shared_records_it_says_what_is_public_and_whom_nothing_is_promised(a
     plain = "\n".join(shared.plain)
     assert "as if that person's data had contributed nothing" in plain
     assert "all images that the person is not on included" in plain
-    assert "the promise hides what a person's images show, and not that the person is on them, or with whom." in plain
-    assert "all images that one person is on contribute nothing in one" in plain
+    assert "the promise hides what a person's images show, but not that the person is on them, or with whom." in plain
+    assert "one lets all images of a person contribute, and the other lets them contribute nothing." in plain
     uncovered = "\n".join(shared.not_covered)
-    assert "a record of nobody is covered by no promise" in uncovered
-    assert "Somebody on a record who is not named there is not covered by it" in uncovered
-    assert "only the one that it is named after" not in uncovered
+    assert "A record without names is not covered at all." in uncovered
+    assert "A person who is on a record but not named there is not covered on it." in uncovered
+    assert "only the person that it is named after" not in uncovered
     assert PrivacyPlan.from_dict(json.loads(json.dumps(shared.to_dict()))["plan"]) == shared.plan

@@ -179,7 +179,7 @@ def test_of_many_probabilities_neighbours_count_as_the_largest(monkeypatch):
     monkeypatch.setattr(drifting_gaussian, "MOST", 30)
     assert exact < long.loss.delta(1.0, grid=GRID) < 1.3 * exact
     group = tuple((q / 100, 1) for q in range(90, 0, -1))
-    told = drifting_gaussian._distinct(group)
+    told = drifting_gaussian._coarsened(group)
     assert len(told) == 30
     assert sum(count for _, count in told) == 90
     assert told[:2] == ((0.9, 3), (0.87, 3))
@@ -213,9 +213,9 @@ def test_every_unknown_keeps_the_budget_and_nearly_uses_it(unknown):
 
 def test_what_nothing_is_proven_of_is_refused():
     noise = BandedToeplitz(noise_multiplier=1.0, coefficients=(1.0, 0.5))
-    with pytest.raises(SfumatoError, match=r"covers banded noise under drifting .*each with noise of the others"):
+    with pytest.raises(SfumatoError, match=r"covers banded noise under drifting .*where their noise is correlated"):
         replace(plan(), mechanism=noise)
-    with pytest.raises(SfumatoError, match="users are drawn, whose records may be of both groups"):
+    with pytest.raises(SfumatoError, match="users are sampled, and their records may be in both groups"):
         replace(plan(), unit=User(drawn="users"))
     with pytest.raises(SfumatoError, match="they may lie in both groups"):
         replace(plan(), unit=User(drawn="examples", at_most=4, users=200))

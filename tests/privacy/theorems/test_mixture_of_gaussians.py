@@ -74,7 +74,7 @@ def test_one_step_is_dp_accounting_s(q, sigma, records, width):
     known = privacy_loss_distribution.from_mixture_gaussian_mechanism(
         sigma, range(records + 1), masses, value_discretization_interval=width
     )
-    ours = MixedGaussians(sigma=sigma, probability=q, records=records, steps=1).of_one(width)
+    ours = MixedGaussians(sigma=sigma, probability=q, records=records, steps=1).step_distribution(width)
     for epsilon in (0.0, 0.1, 1.0, 4.0):
         found, expected = ours.get_delta_for_epsilon(epsilon), known.get_delta_for_epsilon(epsilon)
         assert found == pytest.approx(expected, rel=1e-5, abs=1e-11)
@@ -114,7 +114,7 @@ def test_samples_of_two_records_of_one_user():
     generator = np.random.default_rng(5)
     noise = sigma * generator.standard_normal((2, count := 400_000))
     present = noise[0] + (generator.random((records, count)) < q).sum(axis=0)
-    promise = MixedGaussians(sigma=sigma, probability=q, records=records, steps=1).of_one(1e-3)
+    promise = MixedGaussians(sigma=sigma, probability=q, records=records, steps=1).step_distribution(1e-3)
     for epsilon in (0.0, 0.5, 1.0):
         delta = promise.get_delta_for_epsilon(epsilon)
         gaps = [
@@ -194,12 +194,16 @@ def test_in_full_batches_all_records_of_a_user_are_one_vector_of_that_length(mec
         (FixedOrder(batch_size=100), Gaussian(noise_multiplier=1.0), "they lie in different steps of an epoch"),
         (FixedOrder(batch_size=100), Tree(noise_multiplier=1.0), "they lie in different steps of an epoch"),
         (CyclicPoisson(batch_size=100, groups=4), Gaussian(noise_multiplier=1.0), "they lie in different groups"),
-        (TruncatedPoisson(batch_size=100, largest=150), Gaussian(noise_multiplier=1.0), "at a cut several others"),
-        (Poisson(batch_size=100), Tree(noise_multiplier=1.0), "however near each other"),
+        (
+            TruncatedPoisson(batch_size=100, largest=150),
+            Gaussian(noise_multiplier=1.0),
+            "several other records may take the places",
+        ),
+        (Poisson(batch_size=100), Tree(noise_multiplier=1.0), "may lie close together"),
     ],
 )
 def test_where_records_of_a_user_are_in_different_steps_nothing_is_proven(participation, mechanism, why):
-    with pytest.raises(SfumatoError, match="for a user with 4 records that are drawn by themselves") as error:
+    with pytest.raises(SfumatoError, match="for a user with 4 records that are sampled independently") as error:
         replace(plan(0.01, 1.0, 5, 4), participation=participation, mechanism=mechanism, adjacency="zero-out")
     assert why in error.value.problem
-    assert "poisson or full-batch participation, or draw users" in error.value.remedy
+    assert "poisson or full-batch participation, or sample users" in error.value.remedy

@@ -62,7 +62,7 @@ def test_steps_compose():
 
 
 def test_it_holds_for_zero_out_alone():
-    with pytest.raises(SfumatoError, match="adjacency must be zero-out where one record's absence moves others"):
+    with pytest.raises(SfumatoError, match="adjacency must be zero-out under truncated sampling"):
         replace(plan(4352), adjacency="add-or-remove")
     with pytest.raises(SfumatoError, match="do not compose"):
         plan(4352).loss.with_(replace(UNCUT, adjacency="add-or-remove").loss)

@@ -154,7 +154,7 @@ def test_a_count_that_was_changed_or_is_of_another_key_is_refused(three):
 def test_a_lost_key_is_not_made_anew_in_silence_and_by_name_its_lists_are_laid_aside(three):
     (three / "owner.key").unlink()
     with pytest.raises(
-        SfumatoError, match=r"owner.key is missing, and lists under it lie there \(lists.json, uses.jsonl"
+        SfumatoError, match=r"owner.key is missing, but lists that depend on it are there \(lists.json, uses.jsonl"
     ):
         owner_key()
     assert not (three / "owner.key").exists()

@@ -279,7 +279,7 @@ def test_a_file_system_without_locks_is_refused_before_a_line_is_written(tmp_pat
         raise OSError(getattr(errno, number), os.strerror(getattr(errno, number)))
 
     monkeypatch.setattr(fcntl, "flock", refused)
-    with pytest.raises(SfumatoError, match=r"lies on a file system without locks \(.*move its directory"):
+    with pytest.raises(SfumatoError, match=r"is on a file system without locks \(.*move its directory"):
         uses.record(["a"], "run1", plan(), tmp_path)
     assert not (tmp_path / uses.FILE).exists()
 

@@ -130,7 +130,7 @@ def test_the_statement_says_that_there_were_canaries_and_verify_derives_what_the
     run = train("linear", spots, small_plan, directory=tmp_path / "run", audit=CANARIES, learning_rate=0.1)
     assert any(f"each of {CANARIES} canaries" in line for line in run.statement.plain)
     assert run.statement.circumstances.to_dict()["audit"] == CANARIES
-    assert "scores and coins of canaries, and what they show" in run.statement.to_dict()["released"]
+    assert "scores and coins of the canaries, and the result of the audit" in run.statement.to_dict()["released"]
     verdict = verify(run.directory)
     assert verdict.holds
     assert any("audit of canaries" in check.what for check in verdict.checks)

@@ -296,7 +296,7 @@ def test_a_stream_in_a_table_gives_a_model_and_a_statement(tmp_path):
         threads=1,
     )
     assert found.accuracy > 0.9
-    assert "which its own time stamp decides" in found.statement.sentence
+    assert "decided by its own time stamp" in found.statement.sentence
     assert verify(found.directory).holds
     written = [path.read_bytes() for path in found.directory.rglob("*.*")]
     assert not any(

@@ -203,9 +203,9 @@ def test_declared_shares_move_the_scores_and_stand_in_the_statement(source, tmp_
     moved = torch.tensor(correction((0.26, 0.74), (0.9, 0.1), loss="softmax"))
     assert torch.allclose(loaded.predict(images), (plain.logits(images) + moved).softmax(1))
     assert torch.equal(plain.used_at(loaded.prevalence, TRAINED).predict(images), loaded.predict(images))
-    lines = [line for line in run.statement.not_covered if "which scores are moved" in line]
-    assert "from which scores are moved (normal 0.26, pneumonia 0.74): that they were not counted" in lines[0]
-    assert "to which scores are moved (normal 0.9, pneumonia 0.1)" in lines[1]
+    lines = [line for line in run.statement.not_covered if "which scores are adjusted" in line]
+    assert "from which scores are adjusted (normal 0.26, pneumonia 0.74): the owner's word alone says" in lines[0]
+    assert "to which scores are adjusted (normal 0.9, pneumonia 0.1)" in lines[1]
     assert verify(run.directory).holds
     assert plain.statement.circumstances.prevalence == ()
     written = json.loads(read_safetensors(run.directory / names.MODEL)[1][METADATA])

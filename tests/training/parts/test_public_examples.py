@@ -146,7 +146,7 @@ def test_private_records_among_the_public_ones_are_left_out_and_no_statement_say
     assert any("3 of your private training records are among the public examples" in line for line in told)
     statement = (tmp_path / "run" / "statement.json").read_text()
     assert "57" not in statement.replace(plan.fingerprint, "")
-    assert "The 93 examples whose statistics the model normalises by" in statement
+    assert "The 93 examples whose statistics normalise the model" in statement
 
 
 def test_the_larger_images_of_records_that_are_left_out_are_left_out_too(plan, choices, archives):

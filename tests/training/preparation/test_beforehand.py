@@ -147,7 +147,7 @@ def test_from_python(folder, unread, choices, words, capsys):
         ("train {} --examples 50 --batch-size 51", "must not exceed the number of examples, got 51 of 50"),
         ("train {} --unit user --report-epsilon 1 --user-from x", "the run promises for persons"),
         ("train {} --report-epsilon 1 --public", "the data are public"),
-        ("train {} --report-epsilon 1e-9", "the noise hides any number of test records"),
+        ("train {} --report-epsilon 1e-9", "the noise would hide any number of test records"),
         ("train {} --calibrate-on folder:nowhere", "does not exist"),
         ("train {} --order time", "no start and period say which step"),
         ("train {} --start 2026-01-01 --period 1d", "the plan does not go by time"),

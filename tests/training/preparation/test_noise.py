@@ -162,10 +162,10 @@ def test_a_step_releases_the_rounded_sum_plus_rounded_gaussians_over_the_divisor
 def test_what_cannot_have_it_is_refused_before_anything_is_spent(tmp_path, spots):
     where = {"directory": tmp_path / "run"}
     correlated = replace(PLAN, participation=FixedOrder(batch_size=50), mechanism=Tree(noise_multiplier=2.0), steps=4)
-    with pytest.raises(SfumatoError, match="noise is secure, and the mechanism adds up noise of several steps"):
+    with pytest.raises(SfumatoError, match="noise is secure, but the mechanism adds up noise of several steps"):
         train("linear", spots, correlated, **where, **PLAIN)
     asked = {**PLAIN, "noise_multiplier": 4.0, "steps": 2, "batch_size": 100}
-    with pytest.raises(SfumatoError, match="noise is secure, and the mechanism adds up noise of several steps"):
+    with pytest.raises(SfumatoError, match="noise is secure, but the mechanism adds up noise of several steps"):
         train("linear", spots, mechanism="tree", **where, **asked)
     with pytest.raises(SfumatoError, match="noise must be one of standard, secure"):
         train("linear", spots, PLAN, **where, **PLAIN | {"noise": "sure"})
@@ -179,4 +179,4 @@ def test_scores_with_floating_point_noise_are_named(run):
 
     selection = PrivateSelection(plan=PLAN, draws=CandidateCount(mean=3), score_noise=4.0)
     lines = Statement(plan=PLAN, circumstances=run.statement.circumstances, selection=selection).not_covered
-    assert "Floating-point artefacts of the noise that scores of candidates have." in lines
+    assert "Floating-point artefacts of the noise on the candidates' scores." in lines

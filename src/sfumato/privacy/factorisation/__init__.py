@@ -1,4 +1,4 @@
-"""Factorisations A = B C of a workload A: the coefficients C of correlated noise, and what reaches the weights."""
+"""Factorisations A = B C of a workload A: the coefficients C of correlated noise, and the noise in the weights."""
 
 import lazy_loader
 

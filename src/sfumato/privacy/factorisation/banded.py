@@ -20,14 +20,14 @@ _REMEMBERED = 8
 def optimal_banded(workload: Workload, bands: int) -> tuple[float, ...]:
     """The coefficients c_0 = 1, c_1, ..., c_{bands-1} of the banded Toeplitz C with the least error.
 
-    Choquette-Choo et al. 2023 (arXiv 2306.08153), Toeplitz as in McKenna 2024 (arXiv 2405.15913), here for any
+    Choquette-Choo et al. 2023 (arXiv 2306.08153), Toeplitz as in McKenna 2024 (arXiv 2405.15913), extended to any
     momentum, schedule and separation.
 
     Args:
-        workload: what it is optimised for; `separation = steps` for the amplified mechanism.
+        workload: the workload to optimise for; `separation = steps` for the amplified mechanism.
         bands: number of coefficients, from 1 to the number of steps.
 
-    **Guarantee.** They are non-negative and don't increase, as the formula for the sensitivity needs it; so C^-1 is
+    **Guarantee.** The coefficients are non-negative and non-increasing, as the sensitivity formula requires; so C^-1 is
     stable as well (Enestroem and Kakeya). The same call gives the same coefficients.
     """
     if positive_integer("bands", bands) > workload.steps:
@@ -39,12 +39,12 @@ def optimal_banded(workload: Workload, bands: int) -> tuple[float, ...]:
     def loss(coefficients: Array) -> tuple[float, Array]:
         return _loss(objective, coefficients)
 
-    found = _projected_descent(loss, square_root(bands, momentum=workload.momentum))
-    return rounded(_polished(loss, found))
+    coefficients = _projected_descent(loss, square_root(bands, momentum=workload.momentum))
+    return rounded(_polished(loss, coefficients))
 
 
 def _loss(objective: Objective, coefficients: Array) -> tuple[float, Array]:
-    """The objective in C alone: as C C^-1 = 1, a change dC changes C^-1 by -C^-1 dC C^-1."""
+    """The objective in C alone. As C C^-1 = 1, a change dC changes C^-1 by -C^-1 dC C^-1."""
     inverted = inverse(coefficients, objective.workload.steps)
     value, by_coefficients, by_inverse = objective(coefficients, inverted)
     n = len(inverted)
@@ -54,15 +54,15 @@ def _loss(objective: Objective, coefficients: Array) -> tuple[float, Array]:
 
 
 def _falling(coefficients: Array) -> Array:
-    """The nearest coefficients that don't increase from c_0 = 1 to 0."""
+    """The nearest coefficients that are non-increasing from c_0 = 1 and at least 0."""
     rest = isotonic_regression(coefficients[1:], increasing=False).x if len(coefficients) > 1 else coefficients[1:]
     return np.append(1.0, np.clip(rest, 0.0, 1.0))
 
 
 def _projected_descent(loss: Loss, point: Array) -> Array:
-    """The least loss among falling coefficients: spectral projected gradients (Birgin, Martinez and Raydan 2000).
+    """The least loss over non-increasing coefficients: spectral projected gradients (Birgin, Martinez and Raydan 2000).
 
-    Near the least the loss is curved about evenly in all coefficients, so that some dozens of evaluations are enough.
+    Near the minimum the loss has a similar curvature in all coefficients, so a few dozen evaluations are enough.
     """
     value, gradient = loss(point)
     values, length = [value], 1.0
@@ -84,7 +84,7 @@ def _projected_descent(loss: Loss, point: Array) -> Array:
 
 
 def _polished(loss: Loss, point: Array) -> Array:
-    """The point polished among coefficients that are equal, 1 or 0 where it has them so; never out of order."""
+    """The polished point. Coefficients that are equal, 1 or 0 stay so, and the order is kept."""
     level = np.append(0, np.cumsum(np.diff(point) < 0))
     firsts = np.flatnonzero(np.diff(level, prepend=-1))
     free = (point[firsts] > 0) & (firsts > 0)
@@ -100,5 +100,5 @@ def _polished(loss: Loss, point: Array) -> Array:
         value, gradient = loss(whole(values))
         return value, np.add.reduceat(gradient, firsts)[free]
 
-    found = whole(polished(on_levels, point[firsts][free]))
-    return found if np.array_equal(_falling(found), found) else point
+    result = whole(polished(on_levels, point[firsts][free]))
+    return result if np.array_equal(_falling(result), result) else point

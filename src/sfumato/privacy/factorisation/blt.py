@@ -16,7 +16,7 @@ from sfumato.privacy.mechanism.toeplitz import MOST_BUFFERS
 
 _WORTH_A_BUFFER = 1e-4
 _REACH = 16.0
-"""Ratios of gaps stay below expit(16) = 1 - 1e-7, so that decays stay apart."""
+"""Ratios of gaps stay below expit(16) = 1 - 1e-7, so that decays stay distinct."""
 
 
 def blt_coefficients(scales: Sequence[float], decays: Sequence[float], steps: int) -> Array:
@@ -30,7 +30,7 @@ def blt_coefficients(scales: Sequence[float], decays: Sequence[float], steps: in
 
 
 def blt_inverse(scales: Sequence[float], decays: Sequence[float], steps: int) -> Array:
-    """The first n coefficients of C^-1, as the buffers make them: in O(n) for each buffer.
+    """The first n coefficients of C^-1, computed by the buffers: O(n) for each buffer.
 
     >>> blt_inverse([0.5], [0.5], 4).tolist()
     [1.0, -0.5, 0.0, 0.0]
@@ -45,18 +45,19 @@ def blt_inverse(scales: Sequence[float], decays: Sequence[float], steps: int) ->
 def optimal_blt(workload: Workload, buffers: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The scales and decays of the BLT with the least error, the slowest decay first.
 
-    Dvijotham et al. 2024 (arXiv 2404.16706) and McMahan et al. 2024 (arXiv 2408.08868), here for any momentum, schedule
-    and separation. As a power series C = prod_j (1 - zero_j x) / (1 - decay_j x), and C^-1 is the same upside down.
-    Decays and zeros alternate below 1, decay_1 > zero_1 > decay_2 > ... > 0: that is, all scales of C are positive and
-    those of C^-1 negative (McMahan and Pillutla 2025, arXiv 2504.21413, theorem 1), and both are stable.
+    Dvijotham et al. 2024 (arXiv 2404.16706) and McMahan et al. 2024 (arXiv 2408.08868), extended to any momentum,
+    schedule and separation. As a power series C = prod_j (1 - zero_j x) / (1 - decay_j x), and C^-1 is its reciprocal.
+    Decays and zeros alternate below 1, decay_1 > zero_1 > decay_2 > ... > 0. This means that all scales of C are
+    positive and those of C^-1 negative (McMahan and Pillutla 2025, arXiv 2504.21413, theorem 1), and that both are
+    stable.
 
     Args:
-        workload: what it is optimised for.
-        buffers: number of buffers, each a copy of the model's size, from 1 to 4, at most: one that would lower the
-            error by less than one part in ten thousand is left out.
+        workload: the workload to optimise for.
+        buffers: the largest number of buffers, from 1 to 4; each takes as much memory as the model. A buffer that would
+            lower the error by less than one part in ten thousand is left out.
 
     **Guarantee.** All scales are positive, all decays in (0, 1) and c_1 < 1, so the coefficients of C are non-negative
-    and don't increase, as the formula for the sensitivity needs it. The same call gives the same numbers.
+    and non-increasing, as the sensitivity formula requires. The same call gives the same numbers.
     """
     if positive_integer("buffers", buffers) > MOST_BUFFERS:
         raise SfumatoError(f"buffers must be from 1 to {MOST_BUFFERS}, got {buffers}", "give fewer buffers")
@@ -78,7 +79,7 @@ def optimal_blt(workload: Workload, buffers: int) -> tuple[tuple[float, ...], tu
 
 
 def _start(workload: Workload, buffers: int) -> Array:
-    """Gaps evenly spaced, on a logarithmic scale, between one over the steps that a unit sees in one turn, and one."""
+    """Gaps evenly spaced on a logarithmic scale between 1 / (1 + the steps between two participations) and 1."""
     shortest = 1 / (1 + min(workload.separation, workload.steps))
     gaps = shortest ** (1 - (np.arange(2 * buffers) + 0.5) / (2 * buffers))
     ratios = gaps / np.append(gaps[1:], 1.0)
@@ -86,7 +87,7 @@ def _start(workload: Workload, buffers: int) -> Array:
 
 
 def _gaps(point: Array) -> tuple[Array, Array]:
-    """1 - decay_1 < 1 - zero_1 < 1 - decay_2 < ... < 1, and each one's ratio to the next: the point's expit."""
+    """1 - decay_1 < 1 - zero_1 < 1 - decay_2 < ... < 1, and the ratio of each to the next: the expit of the point."""
     ratios = expit(point)
     return np.cumprod(ratios[::-1])[::-1], ratios
 
@@ -99,10 +100,10 @@ def _scales(decay_gaps: Array, zero_gaps: Array) -> Array:
 
 
 def _loss(objective: Objective, point: Array) -> tuple[float, Array]:
-    """The objective in the logits of the gaps' ratios, unconstrained, and its gradient.
+    """The objective as an unconstrained function of the logits of the gaps' ratios, and its gradient.
 
     ln C = sum_j ln(1 - zero_j x) - ln(1 - decay_j x), so a change of decay_j changes C by C x / (1 - decay_j x), and
-    C^-1 by the negative of what the same filter makes of C^-1; a change of zero_j does the opposite.
+    C^-1 by the negative of the same filter applied to C^-1. A change of zero_j does the opposite.
     """
     gaps, ratios = _gaps(point)
     roots = 1 - gaps
@@ -124,7 +125,7 @@ def _times(numerator: list[float], denominator: list[float], series: Array) -> A
 
 
 def _polished(objective: Objective, point: Array) -> Array:
-    """The point polished in those parameters that don't lie on the edge."""
+    """The point polished in the parameters that are not at the bounds."""
     inside = np.abs(point) < _REACH
 
     def whole(values: Array) -> Array:
@@ -136,5 +137,5 @@ def _polished(objective: Objective, point: Array) -> Array:
         value, gradient = _loss(objective, whole(values))
         return value, gradient[inside]
 
-    found = whole(polished(loss, point[inside])) if inside.any() else point
-    return found if np.all(np.abs(found) <= _REACH) else point
+    result = whole(polished(loss, point[inside])) if inside.any() else point
+    return result if np.all(np.abs(result) <= _REACH) else point

@@ -1,4 +1,4 @@
-"""The noise of the steps in the weights: the rows of the matrix A, and the mean square of A C^-1 in O(n log n)."""
+"""The noise of the steps in the weights: rows of the matrix A, and the mean square of A C^-1 in O(n log n)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Array = NDArray[np.float64]
 class NoiseInWeights:
     """Standard deviation of the noise in one weight, for independent numbers of standard deviation 1 before C^-1.
 
-    In a run it is multiplied by sigma * C * learning rate / batch size. At equal privacy mechanisms compare by it times
-    their sensitivity.
+    In a run it is multiplied by sigma * C * learning rate / batch size. To compare mechanisms at equal privacy,
+    multiply it by their sensitivity.
 
     Args:
         all_steps: root mean square over the weights after every step, ||A C^-1||_F / sqrt(n).
-        final: in the weights after the last step.
+        final: standard deviation in the weights after the last step.
     """
 
     all_steps: float
@@ -52,27 +52,27 @@ _PIECES = 64
 
 
 class MeanSquare:
-    """||A C^-1||_F^2 / n for any C^-1 that is lower triangular Toeplitz.
+    """||A C^-1||_F^2 / n for any lower triangular Toeplitz C^-1.
 
     Let f be the coefficients of C^-1 after momentum. Then A C^-1 [t, s] = sum_{u=s..t} rate_u f_{u-s}, and the sum of
-    the squares is f^T K f with
+    squares is f^T K f with
 
         K[i, j] = sum_{u>=j} rate_{u-j+i} rate_u (n - u)        for i <= j, and symmetric.
 
-    Where the schedule is made of straight pieces, piece q beginning at step J_q with a jump and a bend,
+    For a schedule of straight pieces, where piece q begins at step J_q with a jump and a bend,
 
         rate_u = sum_{J_q<=u} jump_q + bend_q (u - J_q)
         h(x) = sum_{u>=x} rate_u (n - u)        e(x) = sum_{u>=x} (u - x) rate_u (n - u)
         K[i, j] = rate_i h(j) + slope_i e(j) + sum_{J_q>i} k_q(j - i)
         k_q(d) = jump_q h(J_q + d) + bend_q e(J_q + d)
 
-    so that K f takes running sums and, for each piece after the first, one convolution.
+    so K f needs running sums and, for each piece after the first, one convolution.
 
     Args:
-        pieces: how many straight pieces stand for the schedule at most.
+        pieces: the most straight pieces that approximate the schedule.
 
-    **Exactness.** To rounding, for schedules that have no more pieces. Others are cut where a chord misses them most,
-    until there are so many: for a cosine in 64 pieces the root of the mean square is off by 6e-5.
+    **Exactness.** Exact up to rounding for schedules with no more pieces. Other schedules are split where a chord is
+    farthest off, until there are that many: for a cosine in 64 pieces, the root mean square is off by 6e-5.
     """
 
     def __init__(self, workload: Workload, *, pieces: int = _PIECES):
@@ -100,19 +100,19 @@ class MeanSquare:
 
     def _upper(self, f: Array) -> Array:
         """sum_{j>=i} K[i, j] f_j for every i."""
-        found = self.rates * _from_the_end(self.h * f) + self.slopes * _from_the_end(self.e * f)
+        product = self.rates * _from_the_end(self.h * f) + self.slopes * _from_the_end(self.e * f)
         if self.spectra is not None:
             correlated = irfft(self.spectra.conj() * rfft(f, self.length), self.length)
-            found += (self.before * correlated[:, : len(f)]).sum(0)
-        return found
+            product += (self.before * correlated[:, : len(f)]).sum(0)
+        return product
 
     def _lower(self, f: Array) -> Array:
         """sum_{i<=j} K[i, j] f_i for every j."""
-        found = self.h * np.cumsum(self.rates * f) + self.e * np.cumsum(self.slopes * f)
+        product = self.h * np.cumsum(self.rates * f) + self.e * np.cumsum(self.slopes * f)
         if self.spectra is not None:
             convolved = (self.spectra * rfft(self.before * f, self.length)).sum(0)
-            found += irfft(convolved, self.length)[: len(f)]
-        return found
+            product += irfft(convolved, self.length)[: len(f)]
+        return product
 
 
 def _from_the_end(values: Array) -> Array:
@@ -120,7 +120,8 @@ def _from_the_end(values: Array) -> Array:
 
 
 def _straight(rates: Array, pieces: int) -> tuple[NDArray[np.int64], Array, Array]:
-    """Where the pieces begin, and the polygon's rate and slope at every step; pieces are split where they miss most."""
+    """The first steps of the pieces, and the polygon's rate and slope at every step. Pieces are split at their largest
+    error."""
     first = [0]
     line, slopes = _lines(rates, first)
     while len(first) < pieces and (missed := np.abs(rates - line)).max() > 1e-12 * rates.max():
@@ -130,7 +131,7 @@ def _straight(rates: Array, pieces: int) -> tuple[NDArray[np.int64], Array, Arra
 
 
 def _lines(rates: Array, first: list[int]) -> tuple[Array, Array]:
-    """In every piece the straight line from its first rate to its last one."""
+    """The straight line from the first to the last rate of every piece."""
     lengths = np.diff([*first, len(rates)])
     begin = rates[first]
     slopes = (rates[np.array(first) + lengths - 1] - begin) / np.maximum(lengths - 1, 1)

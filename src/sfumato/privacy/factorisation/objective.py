@@ -1,4 +1,4 @@
-"""What an optimal factorisation minimises, with its gradient, and the search for the least."""
+"""The objective of an optimal factorisation, with its gradient, and the search for its minimum."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sfumato.privacy.factorisation.workload import Workload
 Loss = Callable[[Array], tuple[float, Array]]
 
 _PIECES = 12
-"""How many straight pieces stand for a schedule: with more the error falls by less than one in a million."""
+"""The number of straight pieces that approximate a schedule. More would lower the error by less than 1e-6."""
 
 
 class Objective:
     """ln(||A C^-1||_F / sqrt(n) * S): the noise in the weights over all steps, at equal privacy.
 
-    For prefix sums what Choquette-Choo et al. 2023 (arXiv 2306.08153) and McMahan et al. 2024 (arXiv 2408.08868)
-    minimise. It does not change when C is multiplied by a number.
+    For prefix sums it is the objective of Choquette-Choo et al. 2023 (arXiv 2306.08153) and McMahan et al. 2024 (arXiv
+    2408.08868). It is invariant to scaling C.
     """
 
     def __init__(self, workload: Workload):
@@ -29,7 +29,7 @@ class Objective:
         self.mean_square = MeanSquare(workload, pieces=_PIECES)
 
     def __call__(self, coefficients: Array, inverse: Array) -> tuple[float, Array, Array]:
-        """The loss and its gradients in the coefficients of C and, as if independent, in those of C^-1."""
+        """The loss and its gradients in the coefficients of C and, treated as independent, in those of C^-1."""
         square, by_inverse = self.mean_square(inverse)
         sensitivity, by_coefficients = squared_sensitivity(coefficients, self.workload)
         value = 0.5 * (np.log(square) + np.log(sensitivity))
@@ -37,20 +37,20 @@ class Objective:
 
 
 def least(loss: Loss, start: Array, *, tolerance: float, reach: float | None = None) -> tuple[float, Array]:
-    """The least loss that L-BFGS finds from the start, and where.
+    """The least loss that L-BFGS finds from the start, and the point where it is.
 
     Args:
-        tolerance: it ends where a step lowers the loss by less.
-        reach: no parameter leaves [-reach, reach].
+        tolerance: the search ends when a step lowers the loss by less.
+        reach: parameters stay within [-reach, reach].
     """
     options = {"maxiter": 2000, "maxfun": 4000, "maxcor": 20, "ftol": tolerance, "gtol": 1e-10}
     bounds = None if reach is None else [(-reach, reach)] * len(start)
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    return float(found.fun), found.x
+    result = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    return float(result.fun), result.x
 
 
 def polished(loss: Loss, point: Array) -> Array:
-    """The zero of the gradient beside a point near the least, to rounding: there the last digits come to rest."""
+    """The zero of the gradient near an approximate minimum, to rounding error, so that the last digits are stable."""
     with np.errstate(all="ignore"):
         try:
             closer = newton_krylov(lambda where: loss(where)[1], point, f_tol=1e-12, maxiter=8)
@@ -60,5 +60,5 @@ def polished(loss: Loss, point: Array) -> Array:
 
 
 def rounded(values: Array) -> tuple[float, ...]:
-    """Nine significant digits, which the same search reaches on any machine."""
+    """The values to nine significant digits, which the same search reproduces on any machine."""
     return tuple(float(f"{value:.9g}") for value in values)

@@ -16,7 +16,7 @@ from sfumato.privacy.factorisation.workload import Workload
 def square_root(bands: int, *, momentum: float = 0.0) -> Array:
     """The first coefficients of A^(1/2): c_0 = 1, c_k = c_{k-1} (2k - 1) / 2k, times the same in powers of momentum.
 
-    For prefix sums Fichtenberger et al. 2022 (arXiv 2202.11205), for momentum and cut to bands Kalinin and Lampert
+    For prefix sums Fichtenberger et al. 2022 (arXiv 2202.11205). With momentum and limited to bands Kalinin and Lampert
     2024 (arXiv 2405.13763, theorem 1): 1 / sqrt((1 - x)(1 - momentum x)) as a power series.
 
     >>> square_root(4).tolist()
@@ -41,17 +41,17 @@ def inverse(coefficients: Array | Sequence[float], steps: int) -> Array:
 def sensitivity(coefficients: Array | Sequence[float], workload: Workload) -> float:
     """S: how far one unit moves C g, in units of the clipping norm.
 
-    **Guarantee.** For a unit that takes part at steps at least b apart with gradients of norm at most 1, if C is lower
-    triangular Toeplitz with coefficients that are non-negative and don't increase: participation at 0, b, 2b, ... is
-    the worst (Kalinin and Lampert 2024, arXiv 2405.13763, theorem 2). Any others are refused.
+    **Guarantee.** For a unit that takes part in steps at least b apart with gradients of norm at most 1, if C is lower
+    triangular Toeplitz with non-negative, non-increasing coefficients: participation at 0, b, 2b, ... is the worst case
+    (Kalinin and Lampert 2024, arXiv 2405.13763, theorem 2). Other coefficients are refused.
     """
-    found = np.asarray(coefficients, dtype=np.float64)[: workload.steps]
-    if not (np.isfinite(found).all() and np.all(found >= 0) and np.all(np.diff(found) <= 0)):
+    column = np.asarray(coefficients, dtype=np.float64)[: workload.steps]
+    if not (np.isfinite(column).all() and np.all(column >= 0) and np.all(np.diff(column) <= 0)):
         raise SfumatoError(
-            f"coefficients must be at least 0 and must not increase, got {found[:8].tolist()} ...",
-            "give those of square_root, optimal_banded or optimal_blt",
+            f"coefficients must be at least 0 and must not increase, got {column[:8].tolist()} ...",
+            "use those of square_root, optimal_banded or optimal_blt",
         )
-    return float(np.sqrt(squared_sensitivity(found, workload)[0]))
+    return float(np.sqrt(squared_sensitivity(column, workload)[0]))
 
 
 def squared_sensitivity(coefficients: Array, workload: Workload) -> tuple[float, Array]:

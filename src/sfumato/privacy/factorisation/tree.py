@@ -19,8 +19,8 @@ def tree_noise(workload: Workload, *, steps_per_tree: int | None = None, complet
     """The noise that tree aggregation leaves in the weights, for nodes of standard deviation 1. O(n log n).
 
     Args:
-        steps_per_tree: a tree ends after so many steps and another one begins; None for one tree.
-        completed: a tree that ends before the run does is completed by virtual steps to the next power of two, and the
+        steps_per_tree: the number of steps after which a tree ends and the next one begins; None for one tree.
+        completed: a tree that ends before the run does is completed with virtual steps to the next power of two. The
             completed noise enters with the next tree's first step.
     """
     last, gram = _gram(workload)
@@ -38,29 +38,29 @@ def tree_variances(combinations: Array, *, steps_per_tree: int | None = None, co
         combinations: the coefficient of each step's noise; T is the number of steps of the run.
         steps_per_tree, completed: as for `tree_noise`.
     """
-    found = np.zeros(len(combinations))
-    padded = np.pad(combinations, ((0, 0), (0, 1)))  # "step" T is that of nodes which stay for good
+    variances = np.zeros(len(combinations))
+    padded = np.pad(combinations, ((0, 0), (0, 1)))  # "step" T stands for nodes that stay forever
     for pair in _pairs(combinations.shape[1], steps_per_tree, completed):
         for place, row in enumerate(padded):
-            found[place] += pair.total(lambda first, second, row=row: row[first] * row[second])
-    return found
+            variances[place] += pair.total(lambda first, second, row=row: row[first] * row[second])
+    return variances
 
 
 def tree_covariance(steps: int, *, steps_per_tree: int | None = None, completed: bool = False) -> Array:
-    """The covariance of the noise over steps, (n, n): of N_t - N_{t-1}, N_t the noise of the prefix sum."""
-    found = np.zeros((steps + 1, steps + 1))
+    """The covariance over steps, (n, n), of the noise N_t - N_{t-1}, where N_t is the noise of the prefix sum."""
+    covariance = np.zeros((steps + 1, steps + 1))
     for pair in _pairs(steps, steps_per_tree, completed):
         for sign, first, second in pair.moves():
-            np.add.at(found, (first, second), sign * pair.covariance / 2)
-            np.add.at(found, (second, first), sign * pair.covariance / 2)
-    return found[:-1, :-1]
+            np.add.at(covariance, (first, second), sign * pair.covariance / 2)
+            np.add.at(covariance, (second, first), sign * pair.covariance / 2)
+    return covariance[:-1, :-1]
 
 
 def _gram(workload: Workload) -> tuple[Array, Callable[[Steps, Steps], Array]]:
     """The last row of A, and A^T A as a function of two steps; both are 0 at "step" n.
 
-    What step s did up to step s' > s is A[n-1, s] - momentum^(s'-s) A[n-1, s'], and from there on it moves the weights
-    momentum^(s'-s) times as step s' does.
+    Up to step s' > s the effect of step s is A[n-1, s] - momentum^(s'-s) A[n-1, s']. From s' on, it moves the weights
+    momentum^(s'-s) times as much as step s'.
     """
     n, momentum, rates = workload.steps, workload.momentum, rates_of(workload)
     left = np.arange(n, 0, -1.0)
@@ -74,20 +74,20 @@ def _gram(workload: Workload) -> tuple[Array, Callable[[Steps, Steps], Array]]:
 
     def gram(first: Steps, second: Steps) -> Array:
         earlier, later = np.minimum(first, second), np.maximum(first, second)
-        kept = momentum ** (later - earlier).astype(float)
-        return (last[earlier] - kept * last[later]) * sums[later] + kept * squares[later]
+        decayed = momentum ** (later - earlier).astype(float)
+        return (last[earlier] - decayed * last[later]) * sums[later] + decayed * squares[later]
 
     return last, gram
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Pair:
-    """Nodes of one level and their ancestors at another one (or themselves): while they are held in the prefix sums.
+    """Nodes of one level and their ancestors at another level (or themselves), and when the prefix sums hold them.
 
     Args:
-        covariance: of a node's estimate with its ancestor's; twice that where they differ, for both orders.
-        enter, leave: the steps at which the nodes come into the sums and leave them; n for never.
-        above_enter, above_leave: the same of the ancestors.
+        covariance: of a node's estimate with its ancestor's; doubled if they differ, for both orders.
+        enter, leave: the steps at which the nodes enter the sums and leave them; n for never.
+        above_enter, above_leave: the same for the ancestors.
     """
 
     covariance: float
@@ -97,24 +97,24 @@ class _Pair:
     above_leave: Steps
 
     def moves(self) -> Iterator[tuple[int, Steps, Steps]]:
-        """Both factors of the product of (+1 at entering, -1 at leaving) with the same of the ancestor."""
+        """The terms of the product of (+1 at enter, -1 at leave) with the same of the ancestor: sign and both steps."""
         yield 1, self.enter, self.above_enter
         yield 1, self.leave, self.above_leave
         yield -1, self.enter, self.above_leave
         yield -1, self.leave, self.above_enter
 
     def total(self, form: Callable[[Steps, Steps], Array]) -> float:
-        """What they add to the expectation of a quadratic form in the noise of the steps."""
+        """Their contribution to the expectation of a quadratic form in the noise of the steps."""
         return self.covariance * sum(sign * float(form(first, second).sum()) for sign, first, second in self.moves())
 
 
 def _pairs(steps: int, steps_per_tree: int | None, completed: bool) -> Iterator[_Pair]:
-    """All pairs of nodes whose estimates have a covariance.
+    """All pairs of nodes whose estimates are correlated.
 
-    Honaker's estimate from below (DP-FTRL, Kairouz et al. 2021, arXiv 2103.00039): a node's sum is its own noise plus
-    half of both children's, so its variance at height h is 2 - 2^-h, and divided by that it estimates the noise of the
-    node's steps. A left node is held in the prefix sums from its own last step until its sibling's, when both merge; a
-    right one only as a part of its parent; the root for good.
+    Honaker's estimate from below (DP-FTRL, Kairouz et al. 2021, arXiv 2103.00039): the sum of a node is its own noise
+    plus half the sum of both children, so its variance at height h is 2 - 2^-h; divided by that, it estimates the noise
+    of the node's steps. The prefix sums hold a left node from its own last step until its sibling's, when the two
+    merge; a right node only as a part of its parent; the root forever.
     """
     length = steps if steps_per_tree is None else positive_integer("steps_per_tree", steps_per_tree)
     for first in range(0, steps, length):

@@ -11,7 +11,7 @@ from sfumato._checks import SfumatoError, not_negative, positive, positive_integ
 class Workload:
     """Heavy-ball SGD over a schedule, and how often one unit takes part.
 
-    With g_t the (noisy) gradient of step t = 0, ..., n - 1, as `torch.optim.SGD` does it without Nesterov's variant:
+    With g_t the (noisy) gradient of step t = 0, ..., n - 1, as in `torch.optim.SGD` without Nesterov momentum:
 
         v_t = momentum v_{t-1} + g_t        w_t = w_{t-1} - rates_t v_t
 
@@ -20,10 +20,10 @@ class Workload:
 
     Args:
         steps: n.
-        separation: b, the steps between two participations of one unit, at least; from n on a unit takes part once.
-            An amplified mechanism, whose theorem asks for columns of norm 1, is optimised with `separation = steps`.
+        separation: b, the least number of steps between two participations of one unit; from n on a unit takes part
+            once. For an amplified mechanism, whose theorem needs columns of norm 1, use `separation = steps`.
         momentum: in [0, 1).
-        rates: n factors of the learning rate, the schedule with its warm-up and cooldown; None for a constant rate.
+        rates: n factors of the learning rate: the schedule with its warm-up and cooldown. None for a constant rate.
 
     >>> Workload(steps=1000, separation=128).participations
     8
@@ -42,12 +42,12 @@ class Workload:
         if self.rates is None:
             return
         if not isinstance(self.rates, tuple) or len(self.rates) != self.steps:
-            found = f"{len(self.rates)} of them" if isinstance(self.rates, tuple) else f"{type(self.rates).__name__}"
-            raise SfumatoError(f"rates must be a tuple of {self.steps} factors, got {found}", "give one for each step")
+            actual = f"{len(self.rates)} of them" if isinstance(self.rates, tuple) else f"{type(self.rates).__name__}"
+            raise SfumatoError(f"rates must be a tuple of {self.steps} factors, got {actual}", "give one for each step")
         for rate in self.rates:
             positive("rates", rate, remedy="give factors above 0, one for each step")
 
     @property
     def participations(self) -> int:
-        """k = ceil(n / b), how often one unit takes part at most."""
+        """k = ceil(n / b), the most participations of one unit."""
         return -(-self.steps // self.separation)

@@ -1,4 +1,4 @@
-"""How the noise of the steps hangs together. Frozen data, one file for each kind."""
+"""The mechanisms: how the noise is correlated across steps. Frozen data, one file for each kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every mechanism answers, and the plainest: independent Gaussian noise."""
+"""The interface of all mechanisms, and the plainest one: independent Gaussian noise."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from sfumato.privacy.participation.participation import Participation
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism(ABC):
-    """The noise of all steps together: how strong it is, and how that of one step hangs together with another's.
+    """The noise of all steps: its strength, and its correlation across steps.
 
     Args:
-        noise_multiplier: sigma, the standard deviation over the clipping norm C of the independent numbers that the
-            noise is made of.
+        noise_multiplier: sigma. The noise is made of independent numbers whose standard deviation is sigma times the
+            clipping norm C.
     """
 
     noise_multiplier: float
 
     name: ClassVar[str]
-    """As the command line and recipes spell it."""
+    """The name on the command line and in recipes."""
     independent: ClassVar[bool] = False
-    """Whether each step has noise of its own."""
+    """Whether the noise of different steps is independent."""
     words: ClassVar[str] = ""
-    """What a statement says of it, after "noise multiplier ..."."""
+    """What a statement says about it, after "noise multiplier ..."."""
     remark: ClassVar[str] = ""
-    """The same to a reader who has never heard of differential privacy; nothing where steps are independent."""
+    """The same for a reader who has never heard of differential privacy; empty if the steps are independent."""
 
     def __post_init__(self) -> None:
         remedy = "give the noise's standard deviation over the clipping norm"
         positive("noise_multiplier", self.noise_multiplier, remedy=remedy)
 
     def adapted(self, participation: Participation, population: int, steps: int) -> Mechanism:
-        """The mechanism of a plan with these: itself, unless something of it is to follow from them."""
+        """This mechanism with the parameters that follow from a plan's participation and steps; often itself."""
         return self
 
     def buffers(self, steps: int) -> int:
-        """How many numbers for each coordinate its noise remembers after so many steps, never fewer than before."""
+        """How many numbers per coordinate its noise remembers after this many steps. Never decreases with steps."""
         return 0
 
     @abstractmethod
     def noise_in_weights(self, workload: factorisation.Workload) -> factorisation.NoiseInWeights:
-        """What it leaves in the weights, for independent numbers of standard deviation 1."""
+        """The noise left in the weights, for independent numbers of standard deviation 1."""
 
     @abstractmethod
     def variances(self, combinations: Any) -> Any:
-        """The variances (n,) of linear combinations of the steps' noise, for independent numbers of deviation 1.
+        """The variances (n,) of linear combinations of the steps' noise, for numbers of standard deviation 1.
 
         Args:
             combinations: (n, T), the coefficient of each step's noise; T is the number of steps of the run.
@@ -63,17 +63,17 @@ class Gaussian(Mechanism):
     Args:
         noise_multiplier: sigma, the standard deviation over the clipping norm C.
 
-    **Guarantee.** The noise that is added has standard deviation `noise_multiplier * C` (De 2022, equation 2). By how
-    many C one unit can move the sum is the theorem's to say (`Theorem.sensitivity`).
+    **Guarantee.** The added noise has standard deviation `noise_multiplier * C` (De 2022, equation 2). How far one unit
+    can move the sum, in units of C, is stated by the theorem (`Theorem.sensitivity`).
     """
 
     name = "gaussian"
     independent = True
 
     def noise_in_weights(self, workload: factorisation.Workload) -> factorisation.NoiseInWeights:
-        """That of the steps as they are."""
+        """That of independent steps."""
         return factorisation.toeplitz_noise(workload, factorisation.inverse([1.0], workload.steps))
 
     def variances(self, combinations: Any) -> Any:
-        """The sums of squares, since steps are independent."""
+        """The sums of squares, because steps are independent."""
         return (combinations**2).sum(1)

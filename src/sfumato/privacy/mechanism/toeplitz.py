@@ -1,4 +1,4 @@
-"""Toeplitz noise: a step's noise takes back some of earlier steps', the last few (banded) or all, by buffers (BLT)."""
+"""Toeplitz noise: each step takes back part of earlier steps' noise: of the last few (banded) or of all (BLT)."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ MOST_BUFFERS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Toeplitz(Mechanism):
-    """The noise C^-1 z, z independent and C lower triangular, the same along each diagonal, with c_0 = 1."""
+    """The noise C^-1 z: z is independent, and C is a lower triangular Toeplitz matrix with c_0 = 1."""
 
-    earlier = ""  # which steps' noise a step takes back some of, in words
+    earlier = ""  # in words: the steps whose noise a step partly takes back
 
     @abstractmethod
     def column(self, steps: int) -> Any:
-        """The first column of C for so many steps: an array of shape (steps,)."""
+        """The first column of C for this many steps: an array of shape (steps,)."""
 
     def noise_in_weights(self, workload: factorisation.Workload) -> factorisation.NoiseInWeights:
-        """That of C^-1."""
+        """That of C^-1 z."""
         inverse = factorisation.inverse(self.column(workload.steps), workload.steps)
         return factorisation.toeplitz_noise(workload, inverse)
 
     def variances(self, combinations: Any) -> Any:
-        """Those of the combinations of C^-1 z."""
+        """Those of combinations of C^-1 z."""
         steps = combinations.shape[1]
         return factorisation.toeplitz_variances(combinations, factorisation.inverse(self.column(steps), steps))
 
     @property
     def remark(self) -> str:
-        """The same in plain words."""
+        """What a statement says about it in plain words."""
         return (
-            f"Each step takes back some of the noise of {self.earlier}, so that a sum over many steps "
-            "holds less of it than if each step had noise of its own."
+            f"Each step takes back some of the noise of {self.earlier}. A sum over many steps therefore contains less "
+            "noise than if each step had noise of its own."
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class BandedToeplitz(Toeplitz):
-    """The noise C^-1 z, C lower triangular, banded and the same along each diagonal (arXiv 2306.08153, 2405.13763).
+    """The noise C^-1 z with a banded lower triangular Toeplitz matrix C (arXiv 2306.08153, 2405.13763).
 
     Args:
         noise_multiplier: sigma, the standard deviation over the clipping norm of the independent numbers z.
         coefficients: c_0 = 1, c_1, ..., c_(b-1), the first column of C; b is the number of bands.
 
-    **Guarantee.** Releasing the sums with noise C^-1 z is post-processing of C times the sums, with noise z. By how
-    many clipping norms one unit moves the latter is the theorem's to say.
+    **Guarantee.** Releasing the sums with noise C^-1 z is post-processing of C times the sums with noise z. How far one
+    unit moves the latter, in clipping norms, is stated by the theorem.
     """
 
     name = "banded"
-    earlier = "the steps shortly before it"
+    earlier = "the few steps before it"
 
     coefficients: tuple[float, ...]
 
@@ -72,7 +72,7 @@ class BandedToeplitz(Toeplitz):
         return len(self.coefficients)
 
     def column(self, steps: int) -> Any:
-        """The first column of C for so many steps: an array of shape (steps,)."""
+        """The first column of C for this many steps: an array of shape (steps,)."""
         import numpy as np
 
         column = np.zeros(steps)
@@ -80,12 +80,12 @@ class BandedToeplitz(Toeplitz):
         return column
 
     def buffers(self, steps: int) -> int:
-        """One less than there are bands."""
+        """One less than the number of bands."""
         return self.bands - 1 if steps else 0
 
     @property
     def words(self) -> str:
-        """What a statement says of it."""
+        """What a statement says about it."""
         return f"before it is correlated over {self.bands} step{'s' if self.bands > 1 else ''}"
 
 
@@ -95,8 +95,8 @@ class BufferedToeplitz(Toeplitz):
 
     Args:
         noise_multiplier: sigma, the standard deviation over the clipping norm of the independent numbers z.
-        scales: one for each buffer, of one to four.
-        decays: one for each buffer, strictly between 0 and 1, no two alike.
+        scales: one for each of one to four buffers.
+        decays: one for each buffer, strictly between 0 and 1, all different.
 
     **Guarantee.** As for `BandedToeplitz`.
 
@@ -113,12 +113,12 @@ class BufferedToeplitz(Toeplitz):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        remedy = f"give one scale and one decay for each buffer, of one to {MOST_BUFFERS}"
+        remedy = f"give one scale and one decay for each buffer, and one to {MOST_BUFFERS} buffers"
         for name in ("scales", "decays"):
             object.__setattr__(self, name, _numbers(name, getattr(self, name), remedy=remedy))
         if len(self.scales) != len(self.decays) or len(self.decays) > MOST_BUFFERS:
             raise SfumatoError(
-                f"scales and decays must be equally many and at most {MOST_BUFFERS}, "
+                f"scales and decays must have the same length, at most {MOST_BUFFERS}, "
                 f"got {len(self.scales)} and {len(self.decays)}",
                 remedy,
             )
@@ -126,7 +126,7 @@ class BufferedToeplitz(Toeplitz):
             raise SfumatoError(f"decays must lie strictly between 0 and 1 and differ, got {self.decays!r}", remedy)
 
     def column(self, steps: int) -> Any:
-        """The first column of C for so many steps: an array of shape (steps,)."""
+        """The first column of C for this many steps: an array of shape (steps,)."""
         import numpy as np
 
         column = np.ones(steps)
@@ -137,18 +137,18 @@ class BufferedToeplitz(Toeplitz):
         return column
 
     def buffers(self, steps: int) -> int:
-        """As many as there are decays."""
+        """The number of decays."""
         return len(self.decays) if steps else 0
 
     @property
     def words(self) -> str:
-        """What a statement says of it."""
+        """What a statement says about it."""
         buffers = len(self.decays)
         return f"before it is correlated over all steps by {buffers} buffer{'s' if buffers > 1 else ''}"
 
 
 def _numbers(name: str, values: object, *, remedy: str) -> tuple[float, ...]:
-    """The values as a tuple of at least one finite float, or a refusal."""
+    """The values as a non-empty tuple of finite floats, or a refusal."""
     if not isinstance(values, (tuple, list)) or not values:
         raise SfumatoError(f"{name} must be a sequence of numbers, got {values!r}", remedy)
     return tuple(number(name, value, remedy=remedy) for value in values)

@@ -1,4 +1,4 @@
-"""Who takes part in a step. Frozen data, one file for each rule; the sampler and the accountant both read them."""
+"""Who takes part in a step. Frozen data, one file for each rule, read by both the sampler and the accountant."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARTICIPATIONS: dict[str, type[Participation]] = {
 
 
 def participation_for(*, population: int, batch_size: int, rule: Participation | None = None) -> Participation:
-    """The rule with this batch size. None: Poisson sampling below N; at N full batches, whose composition is tighter.
+    """The rule with this batch size. By default Poisson sampling; full batches at N, which compose more tightly.
 
     >>> participation_for(population=100, batch_size=100)
     FullBatch()
@@ -36,7 +36,7 @@ def participation_for(*, population: int, batch_size: int, rule: Participation |
     if rule.expected_batch_size(population) != batch_size:
         raise SfumatoError(
             f"batch_size must be {population}, the number of examples, for full batches, got {batch_size}",
-            f"give {population}, or another rule of participation",
+            f"give {population}, or use another rule of participation",
         )
     return rule
 
@@ -44,21 +44,21 @@ def participation_for(*, population: int, batch_size: int, rule: Participation |
 UNPROVEN: dict[str, tuple[str, str]] = {
     "shuffling": (
         "epochs over a reshuffled order cost more than Poisson sampling of the same batch size, and no bound is tight",
-        "take fixed-order, which keeps one order, or poisson",
+        "use fixed-order, which keeps one order, or poisson",
     ),
-    "with-replacement": ("one record may be drawn several times into one step", "take poisson"),
+    "with-replacement": ("one record may be drawn several times into one step", "use poisson"),
     "fixed-size": (
-        "drawing a fixed number without replacement is proven for replacing one record, by Renyi divergences alone",
-        "take truncated for steps of one shape, or poisson",
+        "drawing a fixed number without replacement is proven only for replacing one record, by Renyi divergences",
+        "use truncated for steps of one shape, or poisson",
     ),
     "balls-in-bins": (
-        "the same secret bin in every epoch costs more than Poisson sampling over as many epochs, and how much is "
-        "known by Monte Carlo alone, which nobody could verify to the digit",
-        "take fixed-order, which counts on no secret, or cyclic",
+        "the same secret bin in every epoch costs more than Poisson sampling over as many epochs, and the cost is "
+        "known only by Monte Carlo simulation, which nobody can verify exactly",
+        "use fixed-order, which does not rely on secrecy, or cyclic",
     ),
-    "b-min-sep": ("how much it costs is known by Monte Carlo alone", "take cyclic, or fixed-order"),
+    "b-min-sep": ("its cost is known only by Monte Carlo simulation", "use cyclic, or fixed-order"),
 }
-"""Rules that people use and no theorem here covers: of each the reason, and which rule comes nearest."""
+"""Rules that people use but no theorem here covers: for each, the reason and the nearest alternative."""
 
 _ALSO = {
     "shuffled": "shuffling",
@@ -70,7 +70,7 @@ _ALSO = {
 
 
 def refuse_unproven(name: object) -> None:
-    """Refuse a rule's name, in any spelling, if it is one of these; all others pass.
+    """Refuse an unproven rule by its name, in any spelling. All other names pass.
 
     >>> refuse_unproven("Poisson")
     """

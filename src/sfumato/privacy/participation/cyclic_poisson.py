@@ -1,4 +1,4 @@
-"""Cyclic Poisson sampling: groups take turns, and a step draws from its group alone."""
+"""Cyclic Poisson sampling: groups take turns, and each step draws from one group only."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from sfumato.privacy.participation.participation import Batches
 
 @dataclass(frozen=True, kw_only=True)
 class CyclicPoisson(Batches):
-    """Step t (from 0) draws each example of group t modulo `groups` by a coin of its own (arXiv 2306.08153).
+    """Step t (from 0) draws each example of group t modulo `groups` independently (arXiv 2306.08153).
 
     Args:
         batch_size: B, the expected number of participants of a step; at most N / groups.
-        groups: how many there are. Each example's is an independent uniform draw of the secret run key for its record
-            number.
+        groups: the number of groups. The group of each example is an independent uniform draw from the secret run key
+            for its record number.
 
-    **Guarantee.** Which group others are in and which coin they have does not depend on whether one record is there.
-    Two participations of one unit are a multiple of `groups` steps apart.
+    **Guarantee.** Other records' groups and draws do not depend on whether one record is present. The number of steps
+    between two participations of one unit is a multiple of `groups`.
 
     >>> CyclicPoisson(batch_size=50, groups=8).turn_probability(1000)
     0.4
@@ -42,16 +42,16 @@ class CyclicPoisson(Batches):
             )
 
     def turn_probability(self, population: int) -> float:
-        """b B / N: the chance of an example to take part in a step that is its group's turn."""
+        """b B / N: the probability that an example takes part in a step of its own group."""
         return self.groups * self.batch_size / population
 
     @property
     def longest_band(self) -> int:
-        """As many as there are groups, so that it ends before a group's next turn."""
+        """The number of groups, so that a band ends before a group's next turn."""
         return self.groups
 
     def largest_batch(self, population: int, steps: int) -> int:
-        """The one that takes a whole group."""
+        """The size of a whole group."""
         return population // self.groups
 
     def facts(self, population: int) -> dict[str, object]:
@@ -59,7 +59,7 @@ class CyclicPoisson(Batches):
         return {**super().facts(population), "groups": self.groups}
 
     def words(self, population: int, one: str = "example") -> str:
-        """What a statement says of it; `one` is what takes part."""
+        """What a statement says about it; `one` is the name of what takes part."""
         return (
             f"each {one} in one of {self.groups} groups drawn in secret, which take turns, and drawn into each step "
             f"of its group with probability {self.turn_probability(population):.6g}"
@@ -69,6 +69,6 @@ class CyclicPoisson(Batches):
         """The same in plain words."""
         article = "An" if one == "example" else "A"
         return (
-            f"The {one}s were split by secret draws into groups that took turns. {article} {one} took part in some of "
-            "its group's turns, by chance, and the promise rests on that chance as well as on the noise."
+            f"The {one}s were split into groups by secret draws, and the groups took turns. {article} {one} took part "
+            "in some of its group's turns, by chance. The promise rests on that chance as well as on the noise."
         )

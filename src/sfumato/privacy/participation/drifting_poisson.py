@@ -12,27 +12,27 @@ from sfumato.privacy.participation.participation import Batches
 Shape = Literal["linear", "cosine"]
 SHAPES = ("linear", "cosine")
 Counts = tuple[tuple[float, int], ...]
-"""Probabilities, each with the number of steps that have it."""
+"""Sampling probabilities, each with the number of steps in which it applies."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DriftingPoisson(Batches):
-    """Step t (from 0) draws each example of group g by a coin of its own, with probability B s_g(t) / N_g.
+    """Step t (from 0) draws each example of group g independently, with probability B s_g(t) / N_g.
 
-    s_1(t) is group 1's expected share of a step, s_0(t) = 1 - s_1(t) that of all others: a distribution of participants
-    that moves from one group to the other and back, as by day and night (Zhu et al. 2022, "Diurnal or Nocturnal?";
-    Shejwalkar et al. 2022, periodic distribution shift).
+    s_1(t) is group 1's expected share of a step, and s_0(t) = 1 - s_1(t) is group 0's. The distribution of participants
+    moves from one group to the other and back, like day and night (Zhu et al. 2022, "Diurnal or Nocturnal?"; Shejwalkar
+    et al. 2022, periodic distribution shift).
 
     Args:
-        batch_size: B, the expected number of participants of every step; at most N_0 and N_1.
-        period: P, the number of steps from one end of group 0's share to its next, at least 2.
+        batch_size: B, the expected number of participants of every step; at most the smaller of N_0 and N_1.
+        period: P, the number of steps from one maximum of group 0's share to the next, at least 2.
         shape: "linear": s_1(t) = 1 - |1 - 2 (t mod P) / P|. "cosine": s_1(t) = (1 - cos(2 pi t / P)) / 2.
         sizes: N_0 and N_1, declared constants whose sum is N.
-        named: which records are group 1: those whose own group, or else class, has one of these names. A plan alone
-            needs none, a run does.
+        named: the names of group 1: a record belongs to it if its own group, or else its class, is one of these. A run
+            needs them; a plan alone does not.
 
     **Guarantee.** A record's probabilities are functions of its own group and of declared constants, so who else takes
-    part does not depend on whether it is there. Which group it is in must be a function of that record alone.
+    part does not depend on whether the record is present. A record's group must be a function of that record alone.
 
     >>> rule = DriftingPoisson(batch_size=60, period=4, sizes=(300, 100))
     >>> [rule.probabilities(step) for step in range(4)]
@@ -53,7 +53,7 @@ class DriftingPoisson(Batches):
         one_of("drift_shape", self.shape, SHAPES)
         if not isinstance(self.sizes, tuple) or len(self.sizes) != 2:
             raise SfumatoError(
-                f"sizes must be two numbers, got {shortened(self.sizes)}", "give the sizes of both groups"
+                f"sizes must be two numbers, got {shortened(self.sizes)}", "give the sizes of the two groups"
             )
         for size in self.sizes:
             positive_integer("sizes", size, remedy="give how many examples each of the two groups has")
@@ -74,36 +74,37 @@ class DriftingPoisson(Batches):
             raise SfumatoError(
                 f"batch_size must not exceed the smaller of the two groups, got {self.batch_size} for {self.sizes[0]} "
                 f"and {self.sizes[1]} examples",
-                f"give at most {min(self.sizes)}, all of which take part where the group has the whole of a step",
+                f"give at most {min(self.sizes)}: all of a group take part when it makes up the whole step",
             )
 
     def probabilities(self, step: int) -> tuple[float, float]:
-        """With what probability a record of group 0, and one of group 1, takes part in a step."""
+        """The probabilities that a record of group 0, and one of group 1, takes part in a step."""
         phase = step % self.period
         return self._probabilities(min(phase, self.period - phase))
 
     def counts(self, steps: int) -> tuple[Counts, Counts]:
-        """Of each group, its probabilities above 0 in the first `steps` steps, the largest first."""
+        """For each group, its non-zero probabilities in the first `steps` steps, in decreasing order."""
         half, (whole, rest) = self.period // 2, divmod(steps, self.period)
-        found: tuple[dict[float, int], dict[float, int]] = ({}, {})
+        group_counts: tuple[dict[float, int], dict[float, int]] = ({}, {})
         for phase in range(min(half, steps - 1) + 1):
             mirrored = self.period - phase
             count = whole + (phase < rest)
             if 0 < phase < mirrored:
                 count += whole + (mirrored < rest)
-            for group, probability in zip(found, self._probabilities(phase), strict=True):
+            for group, probability in zip(group_counts, self._probabilities(phase), strict=True):
                 group[probability] = group.get(probability, 0) + count
         first, second = (
-            tuple(sorted(((q, count) for q, count in group.items() if q and count), reverse=True)) for group in found
+            tuple(sorted(((q, count) for q, count in group.items() if q and count), reverse=True))
+            for group in group_counts
         )
         return first, second
 
     def largest_batch(self, population: int, steps: int) -> int:
-        """The smaller group."""
+        """The size of the smaller group."""
         return min(self.sizes)
 
     def facts(self, population: int) -> dict[str, object]:
-        """The expected batch size, the drift, and both groups with the range of their probabilities."""
+        """The expected batch size, the drift, and the two groups with the range of their probabilities."""
         names = f" ({', '.join(self.named)})" if self.named else ""
         peaks = [f"0 to {self.batch_size / size:.4g}" for size in self.sizes]
         return {
@@ -114,7 +115,7 @@ class DriftingPoisson(Batches):
         }
 
     def words(self, population: int, one: str = "example") -> str:
-        """What a statement says of it; `one` is what takes part."""
+        """What a statement says about it; `one` is the name of what takes part."""
         lines = {"linear": "by straight lines", "cosine": "as a cosine does"}[self.shape]
         others, group = (f"{self.batch_size / size:.6g}" for size in self.sizes)
         named = ", ".join(self.named) or "the second group"
@@ -128,14 +129,14 @@ class DriftingPoisson(Batches):
         """The same in plain words."""
         article = "An" if one == "example" else "A"
         return (
-            f"The {one}s are of two groups that had the larger part in the training by turns. {article} {one} took "
-            "part in some of the steps, by chance, and the promise rests on that chance as well as on the noise. It is "
-            f"that of the group that is protected less; {article.lower()} {one} that is exchanged for one of the other "
-            "group counts as two."
+            f"The {one}s form two groups that took turns as the larger part of the training. {article} {one} took part "
+            "in some of the steps, by chance. The promise rests on that chance as well as on the noise, and is that of "
+            f"the less protected group. Exchanging {article.lower()} {one} for one of the other group counts as two "
+            "changes."
         )
 
     def _probabilities(self, phase: int) -> tuple[float, float]:
-        """Those at so many steps from the nearest end of a period: the same numbers on the share's way up and down."""
+        """The probabilities at `phase` steps from the nearest end of a period, the same on the way up and down."""
         linear = self.shape == "linear"
         share = 2 * phase / self.period if linear else math.sin(math.pi * phase / self.period) ** 2
         first, second = self.batch_size * (1 - share) / self.sizes[0], self.batch_size * share / self.sizes[1]

@@ -10,7 +10,7 @@ from sfumato.privacy.participation.participation import Participation
 
 @dataclass(frozen=True, kw_only=True)
 class FullBatch(Participation):
-    """Every example takes part in every step; sums are divided by N, as declared.
+    """Every example takes part in every step. Sums are divided by N, as declared.
 
     >>> FullBatch().probability(1437), FullBatch().expected_batch_size(1437)
     (1.0, 1437)
@@ -19,24 +19,24 @@ class FullBatch(Participation):
     name = "full-batch"
 
     def check(self, population: int) -> None:
-        """Refuse a population that this rule cannot draw from: there is none."""
+        """Accepts every population."""
 
     def probability(self, population: int) -> float:
-        """The chance of one example to take part in one step: one."""
+        """The probability that an example takes part in a step: one."""
         return 1.0
 
     def expected_batch_size(self, population: int) -> int:
-        """What sums are divided by: the declared N, a public constant."""
+        """The divisor of the sums: the declared N, a public constant."""
         return population
 
     def with_batch_size(self, batch_size: int) -> Self:
-        """Itself: its batch is the population."""
+        """This rule: its batch is always the population."""
         return self
 
     def gap(self, population: int) -> int:
-        """The steps from one participation of a unit to its next: one."""
+        """The number of steps between two participations of a unit: one."""
         return 1
 
     def words(self, population: int, one: str = "example") -> str:
-        """What a statement says of it; `one` is what takes part."""
+        """What a statement says about it; `one` is the name of what takes part."""
         return f"every {one} in every step"

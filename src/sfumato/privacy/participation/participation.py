@@ -1,4 +1,4 @@
-"""What every rule of participation answers. Its own class adds its fields, frozen, and says where it differs."""
+"""The interface of all participation rules. Each rule's class adds its fields, frozen, and overrides what differs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Participation(ABC):
     """Who takes part in which step."""
 
     name: ClassVar[str]
-    """As the command line and recipes spell it."""
+    """The name on the command line and in recipes."""
     adjacencies: ClassVar[tuple[str, ...]] = tuple(ADJACENCIES)
-    """The adjacencies under which who else takes part does not depend on the one unit: both, by default."""
+    """The adjacencies under which one unit does not affect who else takes part. By default both."""
     longest_band: ClassVar[int] = 1
-    """How many steps' noise may hang together where coins decide."""
+    """If participants are sampled: the most consecutive steps whose noise may be correlated."""
     padded_size: ClassVar[int | None] = None
-    """The size to which every step is filled up, so that its shape tells nothing of how many take part; None for steps
-    of the size that they have."""
+    """The size to which every step is padded, so that its shape does not reveal how many take part. None if steps are
+    not padded."""
 
     @abstractmethod
     def check(self, population: int) -> None:
@@ -30,44 +30,44 @@ class Participation(ABC):
 
     @abstractmethod
     def probability(self, population: int) -> float:
-        """q, the chance of one example to take part in one step, over all steps on average."""
+        """q, the probability that an example takes part in a step, averaged over all steps."""
 
     @abstractmethod
     def expected_batch_size(self, population: int) -> int:
-        """B, what sums are divided by: a public constant, never the realised size."""
+        """B, the divisor of the sums: a public constant, never the realised size."""
 
     @abstractmethod
     def with_batch_size(self, batch_size: int) -> Self:
         """The same rule with this batch size."""
 
     def gap(self, population: int) -> int | None:
-        """The steps from one participation of a unit to its next; None where coins decide."""
+        """The number of steps between two participations of a unit; None if participants are sampled."""
         return None
 
     def largest_batch(self, population: int, steps: int) -> int:
-        """The largest batch size with which this rule can draw from the population for so many steps."""
+        """The largest batch size that this rule can draw from the population for this many steps."""
         return population
 
     def most_steps(self, population: int) -> int | None:
-        """The most steps that it knows participants for; None where there is no limit."""
+        """The most steps for which the rule has participants; None if there is no limit."""
         return None
 
     def facts(self, population: int) -> dict[str, object]:
-        """What a table tells of it beside its name: its own fields and numbers that follow."""
+        """Its rows in a table, besides its name: its fields and the numbers that follow from them."""
         return {"batch size B": self.expected_batch_size(population)}
 
     @abstractmethod
     def words(self, population: int, one: str = "example") -> str:
-        """What a statement says of it; `one` is what takes part."""
+        """What a statement says about it; `one` is the name of what takes part."""
 
     def remark(self, one: str = "example") -> str:
-        """What a statement says of it to a reader who has never heard of differential privacy; nothing by default."""
+        """The same for a reader who has never heard of differential privacy; empty by default."""
         return ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batches(Participation):
-    """A rule with a batch size of its own.
+    """A rule with its own batch size.
 
     Args:
         batch_size: B, the expected number of participants of a step.
@@ -83,7 +83,7 @@ class Batches(Participation):
         return self.batch_size / population
 
     def expected_batch_size(self, population: int) -> int:
-        """B, what sums are divided by: a public constant, never the realised size."""
+        """B, the divisor of the sums: a public constant, never the realised size."""
         return self.batch_size
 
     def with_batch_size(self, batch_size: int) -> Self:
@@ -91,5 +91,5 @@ class Batches(Participation):
         return replace(self, batch_size=batch_size)
 
     def facts(self, population: int) -> dict[str, object]:
-        """The expected batch size and by what chance an example takes part."""
+        """The expected batch size and the sampling probability."""
         return {"expected batch size B": self.batch_size, "sampling probability q": self.probability(population)}

@@ -1,4 +1,4 @@
-"""Poisson sampling: each example takes part by a coin of its own; or cut at a largest size, for steps of one shape."""
+"""Poisson sampling: each example takes part independently of the others. Optionally truncated to a largest size."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from sfumato.privacy.participation.participation import Batches
 
 @dataclass(frozen=True, kw_only=True)
 class Poisson(Batches):
-    """Each example takes part in each step by a coin of its own, with probability `batch_size / population`.
+    """Each example takes part in each step independently, with probability `batch_size / population`.
 
     Args:
         batch_size: B, the expected number of participants of a step, below N.
 
-    **Guarantee.** The probability is a function of two declared constants, so it does not depend on the data; batches
-    have random sizes, and an empty one is a step like any other.
+    **Guarantee.** The probability is a function of two declared constants, so it does not depend on the data. Batches
+    have random sizes, and an empty batch is a step like any other.
 
     >>> Poisson(batch_size=4096).probability(50_000)
     0.08192
@@ -25,7 +25,7 @@ class Poisson(Batches):
     name = "poisson"
 
     def check(self, population: int) -> None:
-        """Refuse a population that this rule cannot draw from."""
+        """Refuse a batch size that this rule cannot draw from the population."""
         if self.batch_size >= population:
             raise SfumatoError(
                 f"batch_size must be below the number of examples for Poisson sampling, "
@@ -34,24 +34,25 @@ class Poisson(Batches):
             )
 
     def largest_batch(self, population: int, steps: int) -> int:
-        """One less than all."""
+        """N - 1."""
         return population - 1
 
     def words(self, population: int, one: str = "example") -> str:
-        """What a statement says of it; `one` is what takes part."""
+        """What a statement says about it; `one` is the name of what takes part."""
         return f"each {one} drawn into each step with probability {self.probability(population):.6g}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TruncatedPoisson(Poisson):
-    """Poisson sampling; of more participants than `largest` a uniformly drawn subset of that size remains.
+    """Poisson sampling in which a uniformly random subset of size `largest` is kept if more are drawn.
 
     Args:
-        batch_size: B, the expected number of participants of a step before the cut, below N.
-        largest: the size at which a step is cut, at least B.
+        batch_size: B, the expected number of participants of a step before truncation, below N.
+        largest: the size to which larger steps are cut, at least B.
 
-    **Guarantee.** Where more come up than `largest`, who remains depends on all who came up, so one record's absence
-    lets another one in: it holds for zero-out alone, with N public (arXiv 2508.15089).
+    **Guarantee.** If more than `largest` are drawn, who remains depends on everybody who was drawn, so one record's
+    absence lets another one in. The guarantee therefore holds only for zero-out adjacency, with N public (arXiv
+    2508.15089).
     """
 
     name = "truncated"
@@ -61,27 +62,27 @@ class TruncatedPoisson(Poisson):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        remedy = "give the size at which a step is cut, some four standard deviations above the batch size"
+        remedy = "give the size to which larger steps are cut, about four standard deviations above the batch size"
         if positive_integer("largest", self.largest, remedy=remedy) < self.batch_size:
             raise SfumatoError(
                 f"largest must be at least the batch size, got {self.largest} for {self.batch_size}", remedy
             )
 
     def largest_batch(self, population: int, steps: int) -> int:
-        """As many as remain after a cut."""
+        """The number kept in a truncated step."""
         return min(self.largest, population - 1)
 
     @property
     def padded_size(self) -> int:
-        """As many as remain after a cut."""
+        """The number kept in a truncated step."""
         return self.largest
 
     def facts(self, population: int) -> dict[str, object]:
-        """Those of Poisson sampling, and the cut."""
+        """Those of Poisson sampling, and the largest batch."""
         return {**super().facts(population), "largest batch": self.largest}
 
     def words(self, population: int, one: str = "example") -> str:
-        """What a statement says of it; `one` is what takes part."""
+        """What a statement says about it; `one` is the name of what takes part."""
         return (
             f"each {one} drawn into each step with probability {self.probability(population):.6g}, at most "
             f"{self.largest} of them, the number of {one}s being public"
@@ -90,6 +91,6 @@ class TruncatedPoisson(Poisson):
     def remark(self, one: str = "example") -> str:
         """The same in plain words."""
         return (
-            f"Steps were drawn at random and cut at {self.largest} {one}s. The number of {one}s in the data is "
-            "taken as public."
+            f"Each step drew {one}s at random and kept at most {self.largest} of them. The number of {one}s in the "
+            "data is taken as public."
         )

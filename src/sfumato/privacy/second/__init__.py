@@ -1,1 +1,1 @@
-"""A second accountant, which shares no code with the first: it reads a plan's plain data and computes from scratch."""
+"""A second accountant that shares no code with the first. It reads a plan's plain data and computes from scratch."""

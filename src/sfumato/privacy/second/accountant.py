@@ -1,8 +1,8 @@
-"""Epsilon from scratch, between two bounds, and whether it bears out what a statement says.
+"""Epsilon from scratch, between two bounds, to check the epsilon of a statement.
 
-One Gaussian has a closed form, and sampled steps are sums of losses. Not by dp-accounting, and not by its method:
-losses are rounded to the nearest point of a grid and not upwards, with their mean kept, and the sum's rounding error is
-bounded by Hoeffding's inequality, as a privacy random variable accountant does it (Gopi, Lee and Wutschitz 2021, arXiv
+A single Gaussian has a closed form; sampled steps are sums of losses. Neither dp-accounting nor its method is used:
+losses are rounded to the nearest grid point instead of upwards, with their mean kept, and the rounding error of the sum
+is bounded by Hoeffding's inequality, as in a privacy random variable accountant (Gopi, Lee and Wutschitz 2021, arXiv
 2106.02848, theorem 5).
 """
 
@@ -17,45 +17,45 @@ from typing import Any
 from sfumato.privacy.second.releases import OneRelease, Steps, releases
 
 POINTS = 1 << 20
-"""Of the grid of summed losses, which is also the most that one step's losses may lie on."""
+"""The number of grid points for the sum of losses, and the most for the losses of one step."""
 _TABLE = 1 << 17
 _REACH = 10.0
-"""So many standard deviations of the noise are looked at; beyond lies 1e-23, which counts as lost."""
-_SPARED = 1e-4
-"""The share of delta that each of the three probabilities of error may take."""
+"""The table covers this many standard deviations of the noise. Beyond lies 1e-23, which counts as lost."""
+_ERROR_SHARE = 1e-4
+"""The share of delta for each of the three error probabilities."""
 _ROUNDING = 8 * 2.0**-53
-"""Of a Fourier transform, for each doubling of its length, and of a power, for each factor: relative, in L2 norm."""
-_FURTHER = (1.05, 1.1, 1.2, 1.4, 1.7, 2.0, 3.0, 5.0, 10.0)
-"""Chernoff bounds on what is beyond the grid are tried with so many times the tilt."""
+"""Relative L2 error of a Fourier transform per doubling of its length, and of a power per factor."""
+_TILT_FACTORS = (1.05, 1.1, 1.2, 1.4, 1.7, 2.0, 3.0, 5.0, 10.0)
+"""Chernoff bounds on the mass beyond the grid are tried at these multiples of the tilt."""
 _MOST_LOSS = 600.0
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Epsilon at one delta lies between these."""
+    """A lower and an upper bound on epsilon at one delta."""
 
     lower: float
     upper: float
 
 
 def bounds(plan: Mapping[str, Any], delta: float) -> Bounds | None:
-    """Epsilon of a plan's plain data at this delta; None where nothing here speaks of it.
+    """Bounds on the epsilon of a plan's plain data at this delta; None if this accountant does not cover the plan.
 
     **Guarantee.** The pair of distributions that dominates the plan's releases (`releases`) is (upper, delta)-private
-    and not (epsilon, delta)-private for any epsilon below `lower`. Rounding errors of the transforms are relative to
-    delta, since losses are tilted first, and set aside (`_astray`). So an accountant that claims less than `lower` is
-    wrong, or its theorem is another one.
+    and not (epsilon, delta)-private for any epsilon below `lower`. The rounding errors of the transforms are relative
+    to delta, because losses are tilted first, and are set aside (`_rounding_error`). So an accountant that claims less
+    than `lower` is wrong, or uses a different theorem.
     """
-    found = releases(plan)
-    if found is None:
+    release = releases(plan)
+    if release is None:
         return None
-    if isinstance(found, OneRelease):
-        epsilon = _gaussian(found.mu, delta)
+    if isinstance(release, OneRelease):
+        epsilon = _gaussian(release.mu, delta)
         return Bounds(epsilon * (1 - 1e-9), epsilon * (1 + 1e-9))
-    both = [_of_steps(found, delta, removed) for removed in (True, False)]
-    if None in both:
+    directions = [_step_bounds(release, delta, removed) for removed in (True, False)]
+    if None in directions:
         return None
-    return Bounds(max(one.lower for one in both if one), max(one.upper for one in both if one))
+    return Bounds(max(one.lower for one in directions if one), max(one.upper for one in directions if one))
 
 
 def _gaussian(mu: float, delta: float) -> float:
@@ -78,19 +78,19 @@ def _gaussian(mu: float, delta: float) -> float:
 
 
 @functools.lru_cache(maxsize=32)
-def _of_steps(steps: Steps, delta: float, removed: bool) -> Bounds | None:
-    """Epsilon in one direction: of the mixture against no vectors (the unit is removed), or the other way round."""
+def _step_bounds(steps: Steps, delta: float, removed: bool) -> Bounds | None:
+    """Epsilon in one direction: the mixture against no vectors if the unit is removed, otherwise the reverse."""
     import numpy as np
 
     table = _Table.of(steps, removed)
-    spared = _SPARED * delta
-    (low, falling), (high, rising) = table.window(steps.count, spared)
+    error_share = _ERROR_SHARE * delta
+    (low, falling), (high, rising) = table.window(steps.count, error_share)
     if not (math.isfinite(low) and math.isfinite(high) and high - low < _MOST_LOSS):
         return None
     width = max(high - low, float(np.ptp(table.losses))) / POINTS
     places, masses, wide = table.rounded(width)
-    # Independent errors of mean 0, each within an interval of this length: Hoeffding's inequality for their sum.
-    off = float(wide) * math.sqrt(steps.count / 2 * math.log(1 / spared))
+    # Independent errors of mean 0, each in an interval of this length: Hoeffding's inequality for their sum.
+    rounding = float(wide) * math.sqrt(steps.count / 2 * math.log(1 / error_share))
     shift = steps.count * (table.mean - width * float(places @ masses))
     first = round(low / width)
     tilt = table.tilt(steps.count, delta, width * POINTS)
@@ -100,30 +100,32 @@ def _of_steps(steps: Steps, delta: float, removed: bool) -> Bounds | None:
     tilted = np.roll(np.fft.irfft(np.fft.rfft(ring) ** steps.count, POINTS), -(first % POINTS)).clip(min=0)
     grid = width * np.arange(first, first + POINTS)
     losses, sums = grid + shift, tilted * np.exp(np.minimum(steps.count * moment - tilt * grid, _MOST_LOSS))
-    around = sum(
+    outside = sum(
         math.exp(min(0.0, steps.count * _log_moment(width * places, masses, by) - by * end))
         for by, end in ((falling, low), (rising, high))
     )
-    error = spared + around + steps.count * table.lost
+    error = error_share + outside + steps.count * table.lost
     near = _epsilon(losses, sums, 1.5 * delta)
     share = math.exp(min(_MOST_LOSS, steps.count * moment - tilt * (near - shift)))
-    behind = near - shift + POINTS * width  # a sum above it counts as one above epsilon, with too much weight
+    wrap_limit = near - shift + POINTS * width  # a sum above this wraps to one above epsilon, with too much weight
     wrapped = min(
-        steps.count * (_log_moment(width * places, masses, tilt * by) - moment) - (by - 1) * tilt * behind
-        for by in _FURTHER
+        steps.count * (_log_moment(width * places, masses, tilt * by) - moment) - (by - 1) * tilt * wrap_limit
+        for by in _TILT_FACTORS
     )
-    error += share * (math.exp(min(wrapped, 0.0)) + _astray(weights, tilted, tilt, width, steps.count, table.farthest))
-    if error >= delta / 2:  # at epsilons below `near` there is more of it
+    error += share * (
+        math.exp(min(wrapped, 0.0)) + _rounding_error(weights, tilted, tilt, width, steps.count, table.farthest)
+    )
+    if error >= delta / 2:  # the error is larger still at epsilons below `near`
         return Bounds(0.0, math.inf)
     lower, upper = _epsilon(losses, sums, delta + error), _epsilon(losses, sums, delta - error)
-    return Bounds(max(0.0, float(lower) - off), float(upper) + off)
+    return Bounds(max(0.0, float(lower) - rounding), float(upper) + rounding)
 
 
-def _astray(weights: Any, tilted: Any, tilt: float, width: float, count: int, farthest: float) -> float:
-    """How much delta may be wrong by rounding, over a bound on the probability of losses above epsilon.
+def _rounding_error(weights: Any, tilted: Any, tilt: float, width: float, count: int, farthest: float) -> float:
+    """The rounding error of delta, divided by a bound on the probability of losses above epsilon.
 
-    Errors of the tilted sums in L2 norm (Higham 2002, theorem 24.2), times the L2 norm of what they count above
-    epsilon, (1 - e^-x) e^(-tilt x); and errors of tilting, and of adding up.
+    It is the L2 error of the tilted sums (Higham 2002, theorem 24.2) times the L2 norm of their weights above epsilon,
+    (1 - e^-x) e^(-tilt x), plus the errors of tilting and of adding up.
     """
     import numpy as np
 
@@ -138,10 +140,10 @@ class _Table:
     """The loss of one step as a function of the noisy coordinate x, at many points.
 
     Args:
-        points, losses: x, and the loss where x is seen: rising with x where the unit is removed, else falling.
-        chances: how probable it is to lie between neighbouring points.
-        mean: of the loss.
-        lost: the probability of what is not in the table.
+        points, losses: x, and the loss at x: increasing in x if the unit is removed, otherwise decreasing.
+        chances: the probabilities of the intervals between neighbouring points.
+        mean: the mean loss.
+        lost: the probability of everything that is not in the table.
     """
 
     points: Any
@@ -157,19 +159,21 @@ class _Table:
         """The table of one step."""
         import numpy as np
 
-        kept = [k for k, weight in enumerate(steps.weights) if weight > 1e-25]
-        points = np.linspace(-_REACH * steps.sigma, kept[-1] + _REACH * steps.sigma, _TABLE)
+        support = [k for k, weight in enumerate(steps.weights) if weight > 1e-25]
+        points = np.linspace(-_REACH * steps.sigma, support[-1] + _REACH * steps.sigma, _TABLE)
         losses = _loss(steps, points, removed)
-        chances = _between(steps, points, removed)
-        # Between neighbouring points: the trapezoid rule, which for Gaussians converges faster than any power.
+        chances = _interval_probabilities(steps, points, removed)
+        # Between neighbouring points: the trapezoid rule, whose error for Gaussians falls faster than any power.
         density = _density(steps, points, removed)
         mean = float(np.trapezoid(losses * density, points)) / float(np.trapezoid(density, points))
         missing = 1e-25 * len(steps.weights) + 4e-23
         return cls(points, losses, chances, mean, missing + max(0.0, 1 - 1e-13 - float(chances.sum())), steps, removed)
 
     def window(self, count: int, spared: float) -> list[tuple[float, float]]:
-        """Between which the sum of so many losses lies, but for about what is spared of probability: the lower and the
-        upper end, each with the t by which Chernoff's bound E[e^(t (sum - end))] shows it."""
+        """The interval that holds the sum of `count` losses except with a probability of about `spared`.
+
+        Returns the lower and the upper end, each with the t whose Chernoff bound E[e^(t (sum - end))] proves it.
+        """
         import numpy as np
 
         chances, losses = self.chances, (self.losses[1:] + self.losses[:-1]) / 2
@@ -185,12 +189,14 @@ class _Table:
 
     @property
     def farthest(self) -> float:
-        """The largest loss, whatever its sign."""
+        """The largest absolute loss."""
         return float(abs(self.losses).max())
 
     def tilt(self, count: int, delta: float, room: float) -> float:
-        """The t of the least Chernoff bound on what is exceeded with a chance of about ten times delta; a smaller one
-        where tilted sums would lie beyond this much room."""
+        """The t that minimises the Chernoff bound on what is exceeded with a probability of about ten times delta.
+
+        It is smaller if tilted sums would otherwise lie beyond this much room.
+        """
         import numpy as np
 
         losses, need = (self.losses[1:] + self.losses[:-1]) / 2, -math.log(min(10 * delta, 0.5))
@@ -200,26 +206,26 @@ class _Table:
         tilt = float(tilts[int(np.argmin(reach))])
         for _ in range(12):
             before = _log_moment(losses, self.chances, tilt)
-            beyond = [(count * (_log_moment(losses, self.chances, by * tilt) - before), by) for by in _FURTHER]
+            beyond = [(count * (_log_moment(losses, self.chances, by * tilt) - before), by) for by in _TILT_FACTORS]
             if min(moment - (by - 1) * tilt * room for moment, by in beyond) < -19:
                 break
             tilt *= 0.87
         return tilt
 
     def rounded(self, width: float) -> tuple[Any, Any, float]:
-        """The step's losses on a grid of this width: the points' numbers, their probabilities, and how long the
-        interval is that all rounding errors lie in."""
+        """The step's losses on a grid of this width: grid indices, probabilities, and the length of the interval that
+        contains all rounding errors."""
         import numpy as np
 
         rising = slice(None) if self.removed else slice(None, None, -1)
         table, points = self.losses[rising], self.points[rising]
         first, last = round(float(table[0]) / width), round(float(table[-1]) / width)
         edges = width * (np.arange(first, last) + 0.5)
-        cuts = np.interp(edges, table, points)  # nearly where the loss is at the edge; how nearly is looked at
-        astray = float(np.abs(_loss(self.steps, cuts, self.removed) - edges).max(initial=0.0))
+        cuts = np.interp(edges, table, points)  # approximately where the loss is at the edge; see `error`
+        error = float(np.abs(_loss(self.steps, cuts, self.removed) - edges).max(initial=0.0))
         ends = [-math.inf, math.inf] if self.removed else [math.inf, -math.inf]
-        masses = _between(self.steps, np.concatenate([ends[:1], cuts, ends[1:]]), self.removed)
-        return np.arange(first, last + 1), np.maximum(masses, 0.0), width + 2 * astray
+        masses = _interval_probabilities(self.steps, np.concatenate([ends[:1], cuts, ends[1:]]), self.removed)
+        return np.arange(first, last + 1), np.maximum(masses, 0.0), width + 2 * error
 
 
 def _loss(steps: Steps, points: Any, removed: bool) -> Any:
@@ -238,9 +244,9 @@ def _share(tilt: float) -> float:
     return (tilt + 1) * math.log1p(tilt) - tilt * math.log(tilt)
 
 
-def _between(steps: Steps, points: Any, removed: bool) -> Any:
-    """The probability of a noisy coordinate between neighbouring points: of the mixture where the unit is removed, else
-    of noise alone. Of differences from either side the one of the smaller numbers."""
+def _interval_probabilities(steps: Steps, points: Any, removed: bool) -> Any:
+    """The probability of a noisy coordinate between neighbouring points: under the mixture if the unit is removed,
+    otherwise under the noise alone. Subtracts on the side where the numbers are smaller."""
     import numpy as np
     from scipy.special import ndtr
 
@@ -293,28 +299,28 @@ _LARGER = 1.01
 
 @dataclass(frozen=True)
 class Agreement:
-    """What the second accountant says, and whether the statement claims no less than that."""
+    """The second accountant's verdict in words, and whether the statement claims at least its lower bound."""
 
     holds: bool
     words: str
 
 
 def agreement(statement: Mapping[str, Any]) -> Agreement:
-    """Of a statement's plain data.
+    """Compares a statement's plain data with the second accountant.
 
-    **Guarantee.** It holds only where the statement's epsilon is at least the second accountant's lower bound, or where
-    that speaks of no such plan, which the words then say.
+    **Guarantee.** It holds only if the statement's epsilon is at least the second accountant's lower bound, or if that
+    accountant does not cover the plan, which the words then say.
     """
     stated = statement.get("planned", statement)
-    found = None if "selection" in statement else bounds(statement["plan"], stated["delta"])
-    if found is None:
-        return Agreement(True, "no second accountant speaks of this plan")
-    claimed, between = stated["epsilon"], f"between {found.lower:.4f} and {found.upper:.4f}"
-    if found.upper == math.inf and claimed >= found.lower:
+    second = None if "selection" in statement else bounds(statement["plan"], stated["delta"])
+    if second is None:
+        return Agreement(True, "no second accountant covers this plan")
+    claimed, between = stated["epsilon"], f"between {second.lower:.4f} and {second.upper:.4f}"
+    if second.upper == math.inf and claimed >= second.lower:
         return Agreement(True, f"a second accountant does not resolve delta {stated['delta']:g}: epsilon at least "
-                         f"{found.lower:.4f}, {claimed:.4f} stated")  # fmt: skip
-    if claimed < found.lower:
+                         f"{second.lower:.4f}, {claimed:.4f} stated")  # fmt: skip
+    if claimed < second.lower:
         return Agreement(False, f"epsilon is {between} by a second accountant, more than the {claimed:.4f} stated")
-    if claimed > _LARGER * found.upper:
+    if claimed > _LARGER * second.upper:
         return Agreement(True, f"a second accountant has epsilon {between}, less than the {claimed:.4f} stated")
     return Agreement(True, f"a second accountant agrees: epsilon {between}, {claimed:.4f} stated")

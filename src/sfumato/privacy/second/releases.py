@@ -1,7 +1,7 @@
-"""What a plan's steps come to, from its plain data alone: one Gaussian release, or many of a mixture of Gaussians.
+"""The releases of a plan, from its plain data alone: one Gaussian release, or many of a mixture of Gaussians.
 
-Nothing here is taken from the theorems of the first accountant: how far one unit moves a sum is counted again, step by
-step and node by node.
+Nothing here uses the theorems of the first accountant: how far one unit moves a sum is counted again, step by step and
+node by node.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MOST_NUMBERS = 100_000_000
-"""So many additions are made to count a tree's sensitivity, and no more."""
+"""The most additions that are made to count a tree's sensitivity."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,7 @@ class OneRelease:
 
 @dataclass(frozen=True)
 class Steps:
-    """`count` releases of noise `sigma`, in each of which the unit has k vectors of norm 1 with probability
-    `weights[k]`."""
+    """`count` releases of noise `sigma`. In each, the unit has k vectors of norm 1 with probability `weights[k]`."""
 
     sigma: float
     weights: tuple[float, ...]
@@ -33,31 +32,33 @@ class Steps:
 
 
 def releases(plan: Mapping[str, Any]) -> OneRelease | Steps | None:
-    """What the steps of `PrivacyPlan.to_dict()` come to; None for plans that nothing here speaks of.
+    """The releases of the steps of `PrivacyPlan.to_dict()`; None for plans that are not covered here.
 
-    **Guarantee.** For add-or-remove and zero-out: a unit's vectors are there or are not, and nothing else changes.
-    Under sampling a step is dominated by the mixture's pair (Zhu, Dong and Wang 2022); where a rule names each unit's
-    steps beforehand, all steps are one Gaussian release of what the unit moves over all of them.
+    **Guarantee.** For add-or-remove and zero-out: a unit's vectors are present or absent, and nothing else changes.
+    Under sampling, a step is dominated by the mixture's pair (Zhu, Dong and Wang 2022). If a rule fixes each unit's
+    steps in advance, all steps are one Gaussian release, and its sensitivity is the unit's effect on all of them.
     """
     sampling, mechanism, steps = plan["sampling"], plan["mechanism"], plan["steps"]
     vectors = plan["at_most"] if plan["unit"] == "user" and plan["drawn"] == "examples" else 1
     noise = plan["noise_multiplier"]
-    if plan.get("count_noise") is not None:  # one coordinate more: 1 / z^2 + 1 / (2 sigma_b)^2
+    if plan.get("count_noise") is not None:  # one more coordinate: 1 / z^2 + 1 / (2 sigma_b)^2
         noise = (noise**-2 + (2 * plan["count_noise"]) ** -2) ** -0.5
     if plan["unit"] == "user" and plan["drawn"] == "clients":
-        noise /= 2  # one user turns a client's vector into another one
+        noise /= 2  # one user turns a client's vector into a different one
     if sampling == "Poisson" and mechanism == "Gaussian":
         return Steps(noise, _binomial(vectors, plan["batch_size"] / plan["examples"]), steps)
     if sampling == "CyclicPoisson" and mechanism in ("Gaussian", "BandedToeplitz") and vectors == 1:
         column, groups = plan.get("coefficients", [1.0]), plan["groups"]
         if len(column) > groups:
             return None
-        chance = groups * plan["batch_size"] / plan["examples"]
-        return Steps(noise / math.sqrt(sum(c * c for c in column)), _binomial(1, chance), math.ceil(steps / groups))
+        probability = groups * plan["batch_size"] / plan["examples"]
+        return Steps(
+            noise / math.sqrt(sum(c * c for c in column)), _binomial(1, probability), math.ceil(steps / groups)
+        )
     if sampling == "FullBatch" or (sampling == "FixedOrder" and vectors == 1):
         gap = 1 if sampling == "FullBatch" else math.ceil(plan["examples"] / plan["batch_size"])
-        moved = _moved(plan, steps, gap)
-        return None if moved is None else OneRelease(vectors * math.sqrt(moved) / noise)
+        squared = _squared_sensitivity(plan, steps, gap)
+        return None if squared is None else OneRelease(vectors * math.sqrt(squared) / noise)
     return None
 
 
@@ -73,20 +74,21 @@ def _binomial(count: int, chance: float) -> tuple[float, ...]:
     return tuple(math.exp(one) for one in logs)
 
 
-def _moved(plan: Mapping[str, Any], steps: int, gap: int) -> float | None:
-    """By how much a unit that takes part in every `gap`-th step moves all that noise is added to, squared, at most."""
+def _squared_sensitivity(plan: Mapping[str, Any], steps: int, gap: int) -> float | None:
+    """The largest squared distance by which a unit that takes part in every `gap`-th step moves what the noise is
+    added to."""
     mechanism = plan["mechanism"]
     if mechanism == "Gaussian":
         return math.ceil(steps / gap)
     if mechanism == "Tree":
         if steps * min(gap, steps) > MOST_NUMBERS:
             return None
-        return max(_of_nodes(plan, steps, gap, first) for first in range(min(gap, steps)))
+        return max(_tree_sensitivity(plan, steps, gap, first) for first in range(min(gap, steps)))
     column = _column(plan, steps)
-    return None if column is None else _of_rows(column, gap)
+    return None if column is None else _toeplitz_sensitivity(column, gap)
 
 
-def _of_nodes(plan: Mapping[str, Any], steps: int, gap: int, first: int) -> int:
+def _tree_sensitivity(plan: Mapping[str, Any], steps: int, gap: int, first: int) -> int:
     """The sum over all complete nodes of the squared number of the unit's steps below them."""
     import numpy as np
 
@@ -104,13 +106,13 @@ def _of_nodes(plan: Mapping[str, Any], steps: int, gap: int, first: int) -> int:
 
 
 def _column(plan: Mapping[str, Any], steps: int) -> Any:
-    """The first column of C; None where it rises or goes below 0, of which nothing is said here."""
+    """The first column of C; None if it increases or is negative, which is not covered here."""
     import numpy as np
 
     column = np.zeros(steps)
     if plan["mechanism"] == "BandedToeplitz":
-        given = np.asarray(plan["coefficients"][:steps], dtype=float)
-        column[: len(given)] = given
+        coefficients = np.asarray(plan["coefficients"][:steps], dtype=float)
+        column[: len(coefficients)] = coefficients
     elif plan["mechanism"] == "BufferedToeplitz":
         column[0] = 1.0
         for scale, decay in zip(plan["scales"], plan["decays"], strict=True):
@@ -120,8 +122,8 @@ def _column(plan: Mapping[str, Any], steps: int) -> Any:
     return column if (column >= 0).all() and (np.diff(column) <= 0).all() else None
 
 
-def _of_rows(column: Any, gap: int) -> float:
-    """The squared norm of C u, u that of a unit which takes part in steps 0, gap, 2 gap, ...: the worst of them."""
+def _toeplitz_sensitivity(column: Any, gap: int) -> float:
+    """The squared norm of C u for a unit that takes part in steps 0, gap, 2 gap, ...: the worst case."""
     import numpy as np
 
     moved = np.zeros(len(column))

@@ -1,4 +1,4 @@
-"""What a statement must say of a run beyond its plan: facts that were read, where its weights come from, a search."""
+"""What a statement must say about a run beyond its plan: facts read from data, the origin of weights, a search."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from sfumato.privacy.noisy_table import NoisyTable
 
 FACT_NAMES = {
     "examples": "the number of training examples",
-    "drift": "how many training examples each of the two groups has that take turns",
+    "drift": "how many training examples each of the two alternating groups has",
     "users": "the number of persons",
     "groups": "the number of groups of persons",
     "classes": "the list of classes",
     "size": "the image size",
     "channels": "whether the images are grey or in colour",
-    "left_out": "how many files were left out, since no image could be read from them",
+    "left_out": "how many files were left out because no image could be read from them",
 }
 
 ORIGINS = {
-    "filtered data": "from training on data that were filtered by looking at private data): the filter is a function "
-    "of those without noise, which no promise here covers",
-    "private run": "from another private run), for which that run's own statement speaks: where both have used the "
-    "same data, their epsilons add up",
-    "seeded run": "from a run by a seed), which promises nothing: they may show any record of its data",
-    "unknown": "behind features that were made elsewhere), and whether each row was made of its own record alone: for "
-    "both their owner answers",
+    "filtered data": "from training on data that were filtered by looking at private data): the filter depends on the "
+    "private data without noise, which no promise here covers",
+    "private run": "from another private run), which that run's own statement covers: if both have used the same data, "
+    "their epsilons add up",
+    "seeded run": "from a seeded run), which promises nothing: they may reveal any record of its data",
+    "unknown": "of features that were computed elsewhere), and whether each row was computed from its own record "
+    "alone: their owner answers for both",
     "own model": "of a model of the owner's own), where it begins with such: for what its first weights tell, its "
     "owner answers",
-    "file": "from a file of the owner), which are taken as public",
+    "file": "from one of the owner's files), which are taken as public",
     "public run": "from training without privacy), which their owner declared public",
     "timm": "from timm), which are taken as public",
     "torchvision": "from torchvision), which are taken as public",
-    "synthetic images": "of fixed features: synthetic images from a public seed), into which no real image has gone",
+    "synthetic images": "of fixed features: synthetic images from a public seed), made without any real image",
 }
-"""What may stand behind a model's first weights, or behind the features it is trained on; several of them may."""
+"""Possible origins of a model's first weights, or of the features it is trained on. Several may apply."""
 
 
 OWN_CODE = ("loss", "optimizer")
-"""What of a run may be code of its owner's own, besides the model."""
+"""Parts of a run, besides the model, that may be the owner's own code."""
 
 _LISTS = ("read", "origins", "kept", "own_code")
 _SHARES = ("class_prevalence", "prevalence", "training_prevalence")
@@ -52,9 +52,9 @@ class Search:
     """A search for settings on the same data that no theorem here covers.
 
     Args:
-        runs: how many runs it made, the one that the statement is about included.
-        epsilon: what all of them cost together by composition, had they been planned in advance.
-        delta: the delta of that figure.
+        runs: the number of runs in the search, including the statement's own.
+        epsilon: the composed epsilon of all of them, had they been planned in advance.
+        delta: the delta of that epsilon.
     """
 
     runs: int
@@ -64,11 +64,11 @@ class Search:
     def __post_init__(self) -> None:
         positive_integer("runs", self.runs, remedy="give the number of runs of the search")
         if self.epsilon != math.inf:
-            not_negative("epsilon", self.epsilon, remedy="give what the runs cost together")
-        fraction("delta", self.delta, remedy="give the delta of the runs' common epsilon")
+            not_negative("epsilon", self.epsilon, remedy="give the composed epsilon of the runs")
+        fraction("delta", self.delta, remedy="give the delta of the composed epsilon")
 
     def __add__(self, other: Search) -> Search:
-        """Both together, by basic composition: epsilons and deltas add up.
+        """Both searches together, by basic composition: epsilons and deltas add up.
 
         >>> Search(runs=2, epsilon=1.0, delta=1e-5) + Search(runs=1, epsilon=0.5, delta=1e-5)
         Search(runs=3, epsilon=1.5, delta=2e-05)
@@ -81,34 +81,34 @@ class Circumstances:
     """What a statement must say about a run beyond its plan. Nothing here may depend on the private data's content.
 
     Args:
-        read: which of "examples", "users", "classes", "size", "channels" were read from the data instead of declared.
+        read: the facts that were read from the data instead of declared: some of `FACT_NAMES`.
         data_public: the owner declared the training data public.
         test_public: the test split's data are public, so figures measured on it reveal nothing private.
-        seeded: the run key was derived from a seed: nothing is promised.
-        key_bits: the width of the secret from which every draw was made.
-        noise_sampler: how the noise was made.
-        origins: what stands anywhere behind the initial weights, or behind the features: some of `ORIGINS`.
+        seeded: the run key was derived from a seed, so nothing is promised.
+        key_bits: the width of the secret from which all randomness is drawn.
+        noise_sampler: how the noise was generated.
+        origins: everything behind the initial weights, or behind the features: some of `ORIGINS`.
         filtered: the training data were chosen by looking at private data without noise.
-        steps_taken: how many of the plan's steps were taken, where the run ended early.
-        search: the search that the run's settings came from, where it is not covered: in no private selection, and not
-            on public data.
-        published: the training data are a published collection, which nobody had to declare public.
-        kept: after which steps the weights are released too, beside the model.
-        public_examples: how many public examples the model normalises by.
+        steps_taken: the number of the plan's steps that were taken, if the run ended early.
+        search: the search that the run's settings came from, if it is not covered: neither a private selection nor a
+            search on public data.
+        published: the training data are a published collection, which needs nobody's declaration.
+        kept: the steps after which the weights are released too, beside the model.
+        public_examples: the number of public examples whose statistics normalise the model.
         public_filtered: whether these were chosen by looking at private data.
-        tokens: of texts, how they became numbers, in words.
-        figures: the noisy table of the test part, whose figures may be published; None for none.
+        tokens: for texts, how they became numbers, in words.
+        figures: the noisy table of the test part, whose figures may be published; None if there is none.
         calibrated_on_public: the model's temperature was fitted on data that their owner declared public.
-        class_prevalence: the declared share of each class, by whose inverse its examples are weighted; empty where all
-            weigh alike.
-        prevalence: the declared share of each class where the model is to be used, to which its scores are moved.
-        training_prevalence: the same in the training data, from which they are moved.
-        noise_grid: of secure noise; None for noise of floating-point numbers.
-        audit: how many canaries there were, records of nobody's of which coins put about half among the examples.
-        own_loop: the steps were taken within a training loop of the owner's own code.
-        own_code: which of "loss" and "optimizer" were code of the owner's own.
-        steps_lost: how many of the steps that are paid moved nothing, since they could not be taken again.
-        audit_directions: these were directions of the weights, and about half of them was added to the sums.
+        class_prevalence: the declared share of each class; examples are weighted by its inverse. Empty if all have the
+            same weight.
+        prevalence: the declared share of each class where the model will be used; scores are adjusted to it.
+        training_prevalence: the declared share of each class in the training data; scores are adjusted from it.
+        noise_grid: the grid of secure noise; None for floating-point noise.
+        audit: the number of canaries: records of nobody, each included among the examples by a fair coin.
+        own_loop: the steps were taken inside a training loop of the owner's own code.
+        own_code: which of "loss" and "optimizer" were the owner's own code.
+        audit_directions: the canaries were directions of the weights, and about half of them were added to the sums.
+        steps_lost: the number of paid steps that did not change the model because they could not be repeated.
     """
 
     read: tuple[str, ...] = ()
@@ -165,7 +165,7 @@ class Circumstances:
             grid = None if data["noise_grid"] is None else NoiseGrid(**data["noise_grid"])
             if set(data) != {one.name for one in fields(cls)}:
                 raise KeyError
-            known: dict[str, Any] = {**data, **lists, "search": search, "figures": figures, "noise_grid": grid}
-            return cls(**known)
+            values: dict[str, Any] = {**data, **lists, "search": search, "figures": figures, "noise_grid": grid}
+            return cls(**values)
         except (AttributeError, TypeError, KeyError):
             raise SfumatoError("circumstances have missing or unknown fields", "restore the run's own record") from None

@@ -1,9 +1,9 @@
-"""By how many processes and machines a run's steps were computed, as its ledger tells.
+"""The number of processes and machines that computed a run's steps, as its ledger records it.
 
-It changes nothing of the model, whose bytes are the same with any number of them, so it is no part of the statement
-inside the model file: that one speaks of what is released, this of who has seen what is not. The ledger has a line for
-it, written before the first sum leaves its process, and the statement beside the model, which says it, follows from the
-ledger's line.
+These numbers do not change the model, whose bytes are the same for any number of processes. So they are not part of the
+statement in the model file. That statement is about what is released; these numbers are about who has seen what is not
+released. The ledger gets a line with them before the first sum leaves its process, and the statement beside the model
+follows from that line.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from sfumato._checks import SfumatoError
 from sfumato.privacy.ledger import Entry, Ledger
 
 ENTRY = "workers"
-"""The kind of the ledger's line."""
+"""The kind of the ledger entry."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Computed:
-    """The most processes, and the most machines, that have ever taken the steps of a run together.
+    """The most processes, and the most machines, that have taken the steps of a run together.
 
-    **Guarantee.** Each of them holds sums of clipped gradients before their noise: whoever can read there, or on the
-    wire between them, is told what the promise does not cover. `to_dict` and `not_covered` say so.
+    **Guarantee.** Each of them holds sums of clipped gradients before the noise. Whoever can read there, or on the
+    network between them, learns more than the promise covers. `to_dict` and `not_covered` say so.
 
     >>> Computed(processes=8, machines=2).sentence
     'computed on 2 machines that see unprotected sums'
@@ -43,20 +43,21 @@ class Computed:
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> Computed | None:
-        """As a ledger's lines tell; None of a run of one process."""
-        found: Computed | None = None
+        """What the entries of a ledger record; None for a run of one process."""
+        computed: Computed | None = None
         for entry in entries:
             if entry.kind == ENTRY:
                 if set(entry.body) != {"processes", "machines"}:
                     raise SfumatoError(f"line {entry.index + 1} of the ledger does not say who computed", _DAMAGED)
-                found = cls(**entry.body).joined(found)
-        return found
+                computed = cls(**entry.body).joined(computed)
+        return computed
 
     def record(self, ledger: Ledger) -> None:
-        """Write down that these are about to take steps, where fewer have done so before.
+        """Record that these processes are about to take steps, unless as many have done so before.
 
-        The line is a function of these numbers, so a run that is begun again and again by as many has one. It is safe
-        on the disk when this returns: sums that have left cannot be taken back, even where the power fails.
+        The line is a function of the two numbers, so a run that is resumed by equally many processes has one line. It
+        is safely on the disk when this returns: a sum that has left its process cannot be taken back, even if the power
+        fails.
         """
         earlier = Computed.of(ledger.entries)
         if self.joined(earlier) != earlier:
@@ -64,7 +65,7 @@ class Computed:
             ledger.sync()
 
     def joined(self, earlier: Computed | None) -> Computed:
-        """The most of both."""
+        """The larger of each number."""
         if earlier is None:
             return self
         most = max(self.processes, earlier.processes), max(self.machines, earlier.machines)
@@ -72,30 +73,26 @@ class Computed:
 
     @property
     def sentence(self) -> str:
-        """Who they are, in the words of the statement's field."""
+        """The words of the statement's field."""
         where = f"on {self.machines} machines" if self.machines > 1 else f"by {self.processes} processes of one machine"
         return f"computed {where} that see unprotected sums"
 
     @property
     def not_covered(self) -> str:
-        """What the promise does not speak of."""
-        wire = (
-            "the wire between them is"
-            if self.machines > 1
-            else "what they tell each other by the loopback interface is"
-        )
+        """The line about what the promise does not cover."""
+        wire = "the network between them is" if self.machines > 1 else "their traffic over the loopback interface is"
         return (
             f"The sums before their noise: {self.sentence}; {wire} neither encrypted nor authenticated, so all of them "
-            "and whatever lies between are trusted as one machine is."
+            "and everything between them are trusted like a single machine."
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """What the statement says of it."""
+        """The statement's field."""
         return {"processes": self.processes, "machines": self.machines, "sentence": self.sentence}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Computed:
-        """What `to_dict` wrote."""
+        """The value that `to_dict` wrote."""
         try:
             return cls(processes=data["processes"], machines=data["machines"])
         except (KeyError, TypeError):

@@ -1,7 +1,7 @@
-"""What a statement says beyond one (epsilon, delta): a curve of deltas, mu, and how often an attacker is right.
+"""The part of a statement beyond one (epsilon, delta): a curve of deltas, mu, and an attacker's success rates.
 
 Ponomareva et al. 2023 (arXiv 2303.00654) and NIST SP 800-226 ask for more than one point of the curve. Every figure is
-rounded up to so few digits that each machine comes to the same ones.
+rounded up to so few digits that all machines produce the same ones.
 """
 
 from __future__ import annotations
@@ -20,26 +20,25 @@ from sfumato.privacy.statements.presented import ceiling
 from sfumato.privacy.theorems.composed_gaussian import OneGaussian
 
 EPSILONS = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0)
-"""Those that a statement gives delta at."""
+"""The epsilons at which a statement gives delta."""
 _MOST_EPSILON = 700.0
 
 
 def detections(promise: PrivacyPlan | PrivateSelection, false_alarms: Sequence[float]) -> list[float]:
-    """The largest true-positive rates of any test for whether one unit was used, at these false-positive rates.
+    """The largest true-positive rates of any membership test for one unit, at these false-positive rates.
 
     TPR(a) = min over eps >= 0 of min(e^eps a + delta(eps), 1 - e^-eps (1 - delta(eps) - a)).
 
     Args:
-        promise: what was released: a plan's steps, or the best of a private selection.
+        promise: what was released: the steps of a plan, or the best of a private selection.
         false_alarms: each strictly between 0 and 1.
 
     Returns:
-        one rate for each, never below the false alarms themselves: who guesses reaches these.
+        one rate for each false alarm rate, never below it: guessing achieves that much.
 
-    **Guarantee.** Upper bounds for the promise's unit and adjacency, whatever the attacker knows besides (Kairouz, Oh
-    and Viswanath 2015, for each (eps, delta) that holds; Dong, Roth and Su 2022, proposition 6, for all of them
-    together). The minimum is taken over some eps, which makes the bound larger and never smaller.
-
+    **Guarantee.** Upper bounds for the promise's unit and adjacency, whatever else the attacker knows (Kairouz, Oh and
+    Viswanath 2015, for each (eps, delta) that holds; Dong, Roth and Su 2022, proposition 6, for all of them together).
+    The minimum is taken over only some eps, which can only make the bound larger.
     >>> plan = PrivacyPlan.calibrate(examples=50_000, batch_size=50_000, steps=60, epsilon=3.0, delta=1e-5)
     >>> [f"{share:.4f}" for share in detections(plan, [0.001, 0.01])]
     ['0.0089', '0.0540']
@@ -56,7 +55,7 @@ def detections(promise: PrivacyPlan | PrivateSelection, false_alarms: Sequence[f
 def gaussian_detections(epsilon: float, delta: float, false_alarms: Sequence[float]) -> list[float]:
     """The same for one Gaussian release that is exactly (epsilon, delta)-private: Phi(Phi^-1(a) + mu).
 
-    Sampled and composed steps come close to such a curve, so it says what a promise of this epsilon is usually worth.
+    The curve of sampled and composed steps comes close to it, so it shows what a given epsilon is usually worth.
 
     >>> [f"{share:.4f}" for share in gaussian_detections(3.0, 1e-5, [0.001, 0.01])]
     ['0.0089', '0.0540']
@@ -69,7 +68,7 @@ def gaussian_detections(epsilon: float, delta: float, false_alarms: Sequence[flo
 
 @functools.lru_cache(maxsize=16)
 def curve(promise: PrivacyPlan | PrivateSelection) -> tuple[Any, Any]:
-    """Pairs (eps, delta) that all hold, as two arrays of one length: by rising epsilon of a plan."""
+    """Pairs (eps, delta) that all hold, as two arrays of one length. For a plan, epsilon is increasing."""
     import numpy as np
 
     if isinstance(promise, PrivateSelection):
@@ -83,38 +82,38 @@ def curve(promise: PrivacyPlan | PrivateSelection) -> tuple[Any, Any]:
 
 FALSE_ALARMS = (0.001, 0.01, 0.1)
 LEAST_DELTA = 1e-9
-"""Below it the accountant's own rounding shows, so a smaller delta is given as this one."""
+"""Below it the accountant's rounding error shows, so a smaller delta is reported as this one."""
 EXCEPT_WITH = 0.1
-"""mu holds but for this share of delta: the far tail of a sampled step is no Gaussian's."""
+"""mu holds except for this share of delta: the far tail of a sampled step is not Gaussian."""
 
 
 @functools.lru_cache(maxsize=16)
 def beyond_one_point(promise: PrivacyPlan | PrivateSelection) -> dict[str, Any]:
     """The fields of a statement, by name.
 
-    **Guarantee.** Upper bounds for the promise's unit and adjacency: of each pair in `curve` that the promise is
-    (epsilon, delta)-differentially private; of `mu` see `dominating_mu`; of `true_positives` see `detections`.
+    **Guarantee.** Upper bounds for the promise's unit and adjacency: the promise is (epsilon, delta)-differentially
+    private for each pair in `curve`; for `mu` see `dominating_mu`; for `true_positives` see `detections`.
     """
     rates = zip(FALSE_ALARMS, detections(promise, FALSE_ALARMS), strict=True)
     return {
         "curve": [{"epsilon": epsilon, "delta": delta} for epsilon, delta in _pairs(promise)],
         "mu": _mu(promise),
-        "true_positives": {f"{rate:g}": min(ceiling(found, 4), 1.0) for rate, found in rates},
+        "true_positives": {f"{rate:g}": min(ceiling(value, 4), 1.0) for rate, value in rates},
     }
 
 
 def _pairs(promise: PrivacyPlan | PrivateSelection) -> list[tuple[float, float]]:
     epsilons, deltas = curve(promise)
     if isinstance(promise, PrivateSelection):
-        found = zip(epsilons.tolist(), deltas.tolist(), strict=True)
-        return [(ceiling(epsilon, 3), up_to_digits(delta)) for epsilon, delta in found if delta < 1]
-    known = dict(zip(epsilons.tolist(), deltas, strict=True))
-    return [(epsilon, max(up_to_digits(known[epsilon]), LEAST_DELTA)) for epsilon in EPSILONS]
+        pairs = zip(epsilons.tolist(), deltas.tolist(), strict=True)
+        return [(ceiling(epsilon, 3), up_to_digits(delta)) for epsilon, delta in pairs if delta < 1]
+    delta_at = dict(zip(epsilons.tolist(), deltas, strict=True))
+    return [(epsilon, max(up_to_digits(delta_at[epsilon]), LEAST_DELTA)) for epsilon in EPSILONS]
 
 
 def _mu(promise: PrivacyPlan | PrivateSelection) -> dict[str, float] | None:
     if isinstance(promise, PrivateSelection):
-        return None  # of which only single pairs are known
+        return None  # only single pairs are known for it
     spared = float(f"{EXCEPT_WITH * promise.delta:.6g}")
     if len(promise.loss.parts) == 1 and isinstance(part := promise.loss.parts[0], OneGaussian):
         return {"mu": ceiling(math.sqrt(part.precision), 4), "except_with": 0.0, "gap": 0.0}
@@ -127,10 +126,10 @@ def _mu(promise: PrivacyPlan | PrivateSelection) -> dict[str, float] | None:
 def dominating_mu(plan: PrivacyPlan, spared: float) -> float:
     """A mu with delta(eps) <= delta_mu(eps) + spared for all eps >= 0, delta_mu(eps) that of a Gaussian release.
 
-    **Guarantee.** Then no test for one unit has more true positives than Phi(Phi^-1(a) + mu) + spared at a false
-    positive rate a (Dong, Roth and Su 2022, proposition 6). Between two epsilons of the curve delta is taken at the
-    lower and delta_mu at the upper one, as both fall; beyond the last delta is at most what is spared, or mu is
-    infinite.
+    **Guarantee.** No test for one unit has a true-positive rate above Phi(Phi^-1(a) + mu) + spared at a false-positive
+    rate a (Dong, Roth and Su 2022, proposition 6). Between two epsilons of the curve, delta is evaluated at the lower
+    and delta_mu at the upper one, because both decrease. Beyond the last epsilon, delta is at most `spared`, or else mu
+    is infinite.
     """
     import numpy as np
 
@@ -159,7 +158,7 @@ def gaussian_deltas(mu: Any, epsilons: Any) -> Any:
 
 
 def _gap(plan: PrivacyPlan, mu: float) -> float:
-    """By how much the Gaussian of mu overstates the true positives at most, over a grid of false ones."""
+    """The most by which the Gaussian of mu overstates the true-positive rate, over a grid of false-positive rates."""
     import numpy as np
     from scipy.special import ndtr, ndtri
 
@@ -168,7 +167,7 @@ def _gap(plan: PrivacyPlan, mu: float) -> float:
 
 
 def up_to_digits(value: float, digits: int = 3) -> float:
-    """The value, rounded up to so many significant digits.
+    """The value, rounded up to this many significant digits.
 
     >>> up_to_digits(0.000012341), up_to_digits(1.0), up_to_digits(0.9999)
     (1.24e-05, 1.0, 1.0)

@@ -1,4 +1,4 @@
-"""What a statement does not speak of: a line for each thing that could reveal private data all the same."""
+"""What a statement does not cover: one line for each thing that could reveal private data all the same."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from sfumato.privacy.statements.wording import Wording
 def not_covered(
     words: Wording, facts: Circumstances, selection: PrivateSelection | None, computed: Computed | None
 ) -> list[str]:
-    """The lines, the gravest first.
+    """The lines, the most serious first.
 
     Args:
-        words: those that depend on the plan's unit.
-        facts: what else the statement must say.
-        selection: the search that the run won, where a theorem covers it.
-        computed: who has seen sums before their noise.
+        words: the words that depend on the plan's unit.
+        facts: what else the statement must mention.
+        selection: the search that the run won, if a theorem covers it.
+        computed: who has seen sums before the noise.
     """
-    lines = _of_data(facts)
+    lines = _data_lines(facts)
     lines += [
-        *_earlier_runs(selection),
+        *_earlier_run_lines(selection),
         "Running time, memory use, crashes and whatever else a bystander may see of the run besides the model.",
         *words.not_covered,
-        *_artefacts(facts, selection),
+        *_floating_point_lines(facts, selection),
         f"Whoever could break the generator: all draws come from a {facts.key_bits}-bit key (HMAC-SHA512, then "
         f"{'Philox' if facts.noise_grid is None else 'SHAKE-256 for the noise and Philox for the rest'}; torch's own "
         "generator where a model throws other dice than dropout's).",
         "The honesty of this record: it can be derived again, but whoever writes one record can write another.",
     ]
-    lines[:0] = _of_choices(facts)
+    lines[:0] = _choice_lines(facts)
     if computed is not None:
         lines.insert(0, computed.not_covered)
     if facts.seeded:
@@ -39,8 +39,8 @@ def not_covered(
     return lines
 
 
-def _of_data(facts: Circumstances) -> list[str]:
-    """What was read from the data, declared of them, or measured on them."""
+def _data_lines(facts: Circumstances) -> list[str]:
+    """Lines about what was read from the data, declared about them, or measured on them."""
     lines = [f"Read from the data and treated as public: {FACT_NAMES[name]}." for name in facts.read]
     lines.append(
         "Checks of the data before training (broken images, unknown labels, classes with one image): that this "
@@ -48,10 +48,10 @@ def _of_data(facts: Circumstances) -> list[str]:
     )
     if facts.tokens is not None:
         lines.append(
-            f"How texts become numbers ({facts.tokens}): that nothing of it was made from the private texts is its "
-            "owner's word."
+            f"How texts become numbers ({facts.tokens}): the owner's word alone says that none of it was made from the "
+            "private texts."
         )
-    lines += _declared_shares(facts)
+    lines += _share_lines(facts)
     if not facts.test_public:
         exact = "Accuracy, losses and pictures measured on the test split, wherever they are shown"
         only = "only the noisy counts are covered." if facts.figures else "they are not noisy."
@@ -59,35 +59,35 @@ def _of_data(facts: Circumstances) -> list[str]:
     if facts.figures is not None:
         lines += [
             "Figures of the same test images that other runs publish: their epsilons add up.",
-            "A record that was put into both parts, such as an image of which there are two files, in data that "
-            "were divided beforehand: its epsilons add up.",
+            "A record that was put into both parts when the data were split beforehand, such as an image stored in two "
+            "files: its epsilons add up.",
         ]
     if facts.calibrated_on_public:
         lines.append("The data that the temperature of the model was fitted on: their owner declared them public.")
     return lines
 
 
-def _of_choices(facts: Circumstances) -> list[str]:
-    """What was chosen, or trained before: the gravest first."""
+def _choice_lines(facts: Circumstances) -> list[str]:
+    """Lines about choices and earlier training, the most serious first."""
     lines: list[str] = []
     if facts.own_loop:
         lines.insert(
             0,
-            "The owner's own code around the steps: what it did with private records besides the steps, such as to "
-            "choose a rate by them.",
+            "The owner's own code around the steps: anything it did with private records outside the steps, such as "
+            "choosing a learning rate by them.",
         )
     if facts.own_code:
         lines.insert(
             0,
-            f"The owner's own {' and '.join(facts.own_code)}: that nothing in it was made from private records, such "
-            "as class weights that were counted in their labels, is the owner's word.",
+            f"The owner's own {' and '.join(facts.own_code)}: the owner's word alone says that nothing in it was made "
+            "from private records, such as class weights counted from their labels.",
         )
     if facts.steps_taken is not None:
         lines.insert(0, f"The choice to end the run after {facts.steps_taken} steps, made by looking at it.")
     if facts.public_examples:
         lines.insert(
             0,
-            f"The {facts.public_examples} examples whose statistics the model normalises by, and the choice of the "
+            f"The {facts.public_examples} examples whose statistics normalise the model, and the choice of the data "
             "set that they come from: their owner declared them public.",
         )
     if facts.public_filtered:
@@ -97,45 +97,45 @@ def _of_choices(facts: Circumstances) -> list[str]:
     if facts.filtered:
         lines.insert(
             0,
-            "The choice of the training data: they were filtered by looking at private data, without noise, so "
-            "what was left out tells of those.",
+            "The choice of the training data: they were filtered by looking at private data without noise, so what was "
+            "left out reveals something about the private data.",
         )
     if facts.search is not None:
-        lines.insert(0, _uncovered(facts.search))
+        lines.insert(0, _search_line(facts.search))
     return lines
 
 
-def _declared_shares(facts: Circumstances) -> list[str]:
-    """What to say of shares of classes that the run takes on their owner's word."""
+def _share_lines(facts: Circumstances) -> list[str]:
+    """Lines about class shares that the run takes on the owner's word."""
     used = (
         (facts.class_prevalence, "by whose inverse examples are weighted"),
-        (facts.training_prevalence, "from which scores are moved"),
-        (facts.prevalence, "to which scores are moved"),
+        (facts.training_prevalence, "from which scores are adjusted"),
+        (facts.prevalence, "to which scores are adjusted"),
     )
     return [
-        f"The shares of the classes {what} ({', '.join(f'{name} {share:g}' for name, share in shares)}): that they "
-        "were not counted in the private labels is their owner's word."
+        f"The shares of the classes {what} ({', '.join(f'{name} {share:g}' for name, share in shares)}): the owner's "
+        "word alone says that they were not counted in the private labels."
         for shares, what in used
         if shares
     ]
 
 
-def _artefacts(facts: Circumstances, selection: PrivateSelection | None) -> list[str]:
-    """What to say of floating-point numbers."""
+def _floating_point_lines(facts: Circumstances, selection: PrivateSelection | None) -> list[str]:
+    """Lines about floating-point numbers."""
     if facts.noise_grid is None:
         return [f"Floating-point artefacts of the noise and the rounding of sums; the noise is {facts.noise_sampler}."]
     lines = []
     if not facts.noise_grid.alone:
         lines.append(
-            "Floating-point artefacts inside a sum: several gradients are computed and added up together before they "
-            "come to the grid that the noise is exact on, and the last bits of each may depend on the others."
+            "Floating-point artefacts inside a sum: several gradients are computed and added together before they are "
+            "rounded to the grid on which the noise is exact, and the last bits of each may depend on the others."
         )
     if selection is not None and selection.score_noise is not None:
-        lines.append("Floating-point artefacts of the noise that scores of candidates have.")
+        lines.append("Floating-point artefacts of the noise on the candidates' scores.")
     return lines
 
 
-def _earlier_runs(selection: PrivateSelection | None) -> list[str]:
+def _earlier_run_lines(selection: PrivateSelection | None) -> list[str]:
     if selection is None:
         return ["Choices made by looking at earlier runs on the same data, and those runs themselves: epsilons add up."]
     lines = [
@@ -149,7 +149,7 @@ def _earlier_runs(selection: PrivateSelection | None) -> list[str]:
     return [*lines, "Exact figures measured on the validation part: only the winner's noisy score is covered."]
 
 
-def _uncovered(search: Search) -> str:
+def _search_line(search: Search) -> str:
     return (
         f"The search for these settings: {search.runs} run{'s' if search.runs > 1 else ''} on the same data, of which "
         f"the promise speaks of one. Together, had they been planned in advance, they come to epsilon "

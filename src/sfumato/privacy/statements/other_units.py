@@ -1,4 +1,4 @@
-"""What a run promises of others than its unit: of a person with several records, of a whole group of users."""
+"""What a run promises for other units than its own: a person with several records, or a whole group of users."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _TRIES = 60
 
 @dataclass(frozen=True, kw_only=True)
 class PersonEpsilon:
-    """What a run of single examples promises a person with several images.
+    """What a run with single examples as its unit promises a person with several images.
 
     Args:
-        images: k, how many of the examples are the person's.
-        epsilon: by a theorem about all of them together; None where there is none.
+        images: k, the number of the person's examples.
+        epsilon: by a theorem about all of them together; None if there is none.
         by_multiplication: by group privacy, from the run's epsilon for one example alone; never below a tight figure.
     """
 
@@ -32,7 +32,7 @@ class PersonEpsilon:
 
 
 def per_person(plan: PrivacyPlan, images: int, delta: float | None = None) -> PersonEpsilon:
-    """Both figures, at delta (the plan's own by default), for a person with so many images in this very run."""
+    """Both figures, at delta (by default the plan's), for a person with this many images in this run."""
     tight, by_multiplication = person_epsilon(plan, images, delta), group_privacy(plan, images, delta)
     return PersonEpsilon(images=images, epsilon=tight, by_multiplication=by_multiplication)
 
@@ -40,16 +40,16 @@ def per_person(plan: PrivacyPlan, images: int, delta: float | None = None) -> Pe
 def person_epsilon(
     plan: PrivacyPlan, images: int, delta: float | None = None, *, grid: float = FINE_GRID
 ) -> float | None:
-    """Epsilon at delta (the plan's own by default) for a person with k images; None where no theorem here has it.
+    """Epsilon at delta (by default the plan's) for a person with k images; None if no theorem here covers it.
 
     **Guarantee.** For all k examples added, removed or zeroed out, under the plan's adjacency:
 
     - Poisson sampling with independent noise: the mixture of Gaussians with G = k, as for `User`.
-    - Without coins (full batches, a fixed order): one Gaussian of k times the sensitivity S. Whatever steps the k take
-      part in, what they move is a sum of k vectors of norm at most S (in units of C), so exact for full batches, and an
-      upper bound for a fixed order.
+    - Without sampling (full batches, a fixed order): one Gaussian of k times the sensitivity S. Whatever steps the k
+      examples take part in, their effect is a sum of k vectors of norm at most S (in units of C). This is exact for
+      full batches and an upper bound for a fixed order.
 
-    Cyclic and truncated sampling have none: there `group_privacy` is what is left.
+    Cyclic and truncated sampling have no such theorem; use `group_privacy` there.
     """
     _refuse_other_units(plan, images)
     if images == 1:
@@ -68,11 +68,11 @@ def person_epsilon(
 
 
 def group_privacy(plan: PrivacyPlan, images: int, delta: float | None = None) -> float:
-    """Epsilon at delta for k examples by group privacy, which needs nothing but the run's promise for one.
+    """Epsilon at delta for k examples by group privacy, which needs only the run's promise for one example.
 
-    **Guarantee.** (k e, (e^(k e) - 1) / (e^e - 1) d) for every (e, d) that holds for one example (Vadhan 2017, lemma
-    2.2): of these the least k e whose second figure, computed for what is returned, is at most delta. Infinite where
-    none was found.
+    **Guarantee.** (k e, (e^(k e) - 1) / (e^e - 1) d) holds for every (e, d) that holds for one example (Vadhan 2017,
+    lemma 2.2). The result is the least k e found whose second figure, computed at that e, is at most delta. Infinite
+    if none was found.
     """
     _refuse_other_units(plan, images)
     target, loss = plan.delta if delta is None else delta, plan.loss
@@ -99,23 +99,24 @@ def group_privacy(plan: PrivacyPlan, images: int, delta: float | None = None) ->
 
 
 def of_person(plan: PrivacyPlan, images: int) -> tuple[int, float]:
-    """A number of images and the epsilon of a person with so many: by a theorem, else by group privacy.
+    """A number of images and the epsilon of a person with that many: by a theorem, otherwise by group privacy.
 
     **Guarantee.** An upper bound: see `person_epsilon` and `group_privacy`.
     """
     images = min(images, plan.population)
-    known = person_epsilon(plan, images, grid=COARSE_GRID)
-    return images, group_privacy(plan, images) if known is None else known
+    tight = person_epsilon(plan, images, grid=COARSE_GRID)
+    return images, group_privacy(plan, images) if tight is None else tight
 
 
 def group_epsilon(plan: PrivacyPlan, delta: float | None = None) -> float | None:
-    """Epsilon for a whole group of users, a virtual client, at delta (the plan's own by default); None without groups.
+    """Epsilon for a whole group of users (a virtual client) at delta (by default the plan's); None without groups.
 
     **Guarantee.** For all users of one group together added, removed or zeroed out, under the plan's adjacency. It
-    holds only where groups are fixed, public and drawn as wholes (`User.grouped`): then the group takes part by one
-    coin of its own, and without it the sum loses one clipped vector, of norm C. One user of it moves the sum by up to
-    2 C, since the group's vector becomes another one: only the whole group gives C, and its smaller figure bounds
-    nothing of a part. Users who are assigned to clients anew in every step, or drawn one by one, are in no such group.
+    holds only if groups are fixed, public and sampled as wholes (`User.grouped`): then one coin decides whether the
+    group takes part, and without the group the sum loses one clipped vector, of norm C. One user of the group moves the
+    sum by up to 2 C, because the group's vector becomes a different one. So only the whole group has sensitivity C, and
+    its smaller epsilon is no bound for a part of it. Users who are assigned to clients anew in every step, or sampled
+    one by one, do not form such a group.
     """
     if not (isinstance(plan.unit, User) and plan.unit.grouped):
         return None
@@ -126,9 +127,9 @@ def _refuse_other_units(plan: PrivacyPlan, images: int) -> None:
     positive_integer("images", images, remedy="give how many of the examples are the person's")
     if not isinstance(plan.unit, Example):
         raise SfumatoError(
-            f"the plan's unit is a {plan.unit.name}, and so is its epsilon", "ask a plan whose unit is an example"
+            f"the plan's unit is a {plan.unit.name}, and so is its epsilon", "use a plan whose unit is an example"
         )
     if images > plan.population:
         raise SfumatoError(
-            f"images must be at most the {plan.population} examples that there are, got {images}", "give fewer"
+            f"images must be at most {plan.population}, the number of examples, got {images}", "give fewer"
         )

@@ -1,4 +1,4 @@
-"""What all statements have: figures that are never below what they stand for, and a card in a notebook."""
+"""How a statement is shown: figures rounded up, and a card in a notebook."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sfumato._cards import card
 
 
 def rounded_up(value: float, digits: int = 3) -> str:
-    """A figure for a sentence: never below the value.
+    """A figure for a sentence, never below the value.
 
     >>> rounded_up(2.99961), rounded_up(0.90271), rounded_up(float("inf"))
     ('3.000', '0.903', 'inf')
@@ -20,7 +20,7 @@ def rounded_up(value: float, digits: int = 3) -> str:
 
 
 def ceiling(value: float, digits: int) -> float:
-    """The value, rounded up to so many decimals."""
+    """The value, rounded up to this many decimals."""
     if not math.isfinite(value):
         return value
     scaled = Decimal(value).scaleb(digits).to_integral_value(ROUND_CEILING)
@@ -28,7 +28,7 @@ def ceiling(value: float, digits: int) -> float:
 
 
 class Presented:
-    """A statement as its readers meet it."""
+    """What all statements have in common for their readers."""
 
     @property
     @abstractmethod

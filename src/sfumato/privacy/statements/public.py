@@ -1,4 +1,4 @@
-"""Training without privacy: a type of its own, so that no switch of a private run could lead there."""
+"""Statements of training without privacy. A separate type, so that no switch of a private run can lead here."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from sfumato.privacy.statements.presented import Presented
 class NoPromise(Presented):
     """The statement of a model that was trained without any privacy, on data declared public.
 
-    **Guarantee.** None, for any unit and adjacency, and it says so.
+    **Guarantee.** None, for any unit and adjacency, and the statement says so.
 
     Args:
         published: whether the data are a published collection; otherwise their owner declared them public.
-        origins: what stands anywhere behind the initial weights: some of `circumstances.ORIGINS`.
+        origins: everything behind the initial weights: some of `circumstances.ORIGINS`.
         filtered: whether the data were filtered by looking at private data.
-
     >>> NoPromise(published=True).sentence.split(":")[0]
     'This model promises nothing'
     """
@@ -30,7 +29,7 @@ class NoPromise(Presented):
 
     @property
     def sentence(self) -> str:
-        """That nothing is promised."""
+        """A sentence that nothing is promised."""
         data = "a published collection" if self.published else "data that their owner declared public"
         return (
             f"This model promises nothing: it was trained without privacy on {data}, and may reveal any example of "
@@ -43,12 +42,12 @@ class NoPromise(Presented):
         if "private run" in self.origins:
             lines.append(
                 "A private run stands behind the weights that this training began with: that run's own statement "
-                "speaks for its data, and where the same data are used again, epsilons add up."
+                "covers its data, and if the same data are used again, the epsilons add up."
             )
         if self.filtered or "filtered data" in self.origins:
             lines.append(
                 "The data, or those behind the weights that this training began with, were filtered by looking at "
-                "private data. What was left out tells of those, without noise."
+                "private data without noise. What was left out reveals something about the private data."
             )
         if "synthetic images" in self.origins:
             lines.append(f"The data behind the weights of the features ({ORIGINS['synthetic images']}.")
@@ -70,19 +69,19 @@ class NoPromise(Presented):
 
 @dataclass(frozen=True, kw_only=True)
 class ClippedAlone(NoPromise):
-    """The statement of a model that was trained by clipped updates to which no noise was added.
+    """The statement of a model that was trained with clipped updates but without noise.
 
-    **Guarantee.** None. Clipping bounds what one user can do to a sum; without noise the sum shows it all the same.
+    **Guarantee.** None. Clipping bounds the contribution of one user to a sum; without noise the sum still reveals it.
 
     Args:
-        method: by what it was trained.
+        method: the training method.
     """
 
     method: str
 
     @property
     def sentence(self) -> str:
-        """That nothing is promised, although updates were clipped."""
+        """A sentence that nothing is promised although updates were clipped."""
         data = "a published collection" if self.published else "data that their owner declared public"
         return (
             f"This model promises nothing: it was trained by {self.method}, with clipped updates and without noise, on "
@@ -97,14 +96,14 @@ class ClippedAlone(NoPromise):
 
 @dataclass(frozen=True, kw_only=True)
 class DisprovedClaim(NoPromise):
-    """The statement of a model that was trained by a published method whose claim of privacy does not hold.
+    """The statement of a model that was trained by a published method whose privacy claim does not hold.
 
-    **Guarantee.** None. What would be claimed is told, as a claim that does not hold, beside an epsilon that is null.
+    **Guarantee.** None. The method's claim is reported as one that does not hold, beside an epsilon that is null.
 
     Args:
-        method: the name of what was published.
-        claimed: (epsilon, delta) that its accounting would state.
-        reason: why that does not hold.
+        method: the name of the published method.
+        claimed: the (epsilon, delta) that its accounting would state.
+        reason: why the claim does not hold.
     """
 
     method: str
@@ -113,7 +112,7 @@ class DisprovedClaim(NoPromise):
 
     @property
     def sentence(self) -> str:
-        """That nothing is promised, although something is claimed."""
+        """A sentence that nothing is promised although something is claimed."""
         epsilon, delta = self.claimed
         return (
             f"This model promises nothing: it was trained by {self.method}, whose claim, here epsilon {epsilon:.3g} at "
@@ -132,14 +131,14 @@ class DisprovedClaim(NoPromise):
 
 @dataclass(frozen=True, kw_only=True)
 class NothingPrivate(NoPromise):
-    """The statement of a model of which nothing was trained: it is a public function, whatever the data hold.
+    """The statement of a model without any training: it is a public function, whatever the data contain.
 
-    **Guarantee.** None is claimed and none is needed: no record was read for the model. No epsilon is stated, since
-    nothing was released of which one could speak.
+    **Guarantee.** None is claimed and none is needed: no record was read to make the model. No epsilon is stated,
+    because nothing was released to which it could apply.
 
     Args:
         test_public: whether the images that it was measured on are public.
-        read: which of the facts that decided what it is were read from the data: some of `FACT_NAMES`.
+        read: the facts that determine the model and were read from the data: some of `FACT_NAMES`.
 
     >>> NothingPrivate(published=False).sentence.split(":")[0]
     'This model has used no private data'
@@ -150,11 +149,11 @@ class NothingPrivate(NoPromise):
 
     @property
     def sentence(self) -> str:
-        """That no private data were used."""
-        behind = " For what stands behind the weights of its features, see what is not covered." if self.origins else ""
+        """A sentence that no private data were used."""
+        behind = " For the data behind the weights of its features, see what is not covered." if self.origins else ""
         return (
-            "This model has used no private data: it is fixed features and a public projection of them, the same "
-            f"whatever the data hold. Nothing was trained, and nothing was spent.{behind}"
+            "This model has used no private data: it consists of fixed features and a public projection of them, the "
+            f"same whatever the data contain. Nothing was trained, and no budget was spent.{behind}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -168,8 +167,8 @@ class NothingPrivate(NoPromise):
             )
         return data | {
             "plain": [
-                "Whoever sees the model learns nothing of anybody's images: it would be the same without them.",
-                "So there is no epsilon here, and nothing of the data's budget is used up.",
+                "Whoever sees the model learns nothing about anybody's images: it would be the same without them.",
+                "So there is no epsilon, and none of the data's budget is used up.",
             ],
             "not_covered": [
                 *lines,

@@ -1,4 +1,4 @@
-"""The statement: what a run promises, by which theorem, and what it does not cover. A sentence and its JSON."""
+"""The statement: what a run promises, by which theorem, and what is not covered. As a sentence and as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sfumato.privacy.theorems.selection import Selection
 from sfumato.privacy.theorems.theorem import Theorem
 
 FORMAT = 1
-"""Which fields a statement has, and what its sentences are."""
+"""The version of a statement's fields and sentences."""
 EXPERIMENT = (
     "This run is an experiment: its randomness follows from a seed, so its weights carry no privacy promise to anybody."
 )
@@ -29,7 +29,7 @@ SHARED = (
     "Runs by one seed share their noise, also where they differ in a learning rate or a loss: from the difference of "
     "two of them whoever sees both may find every record, without the seed."
 )
-"""Why a run by a seed promises nothing."""
+"""Why a seeded run promises nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,16 +38,16 @@ class Statement(Presented):
 
     Args:
         plan: what the run's training released.
-        circumstances: what else the statement must say.
-        selection: the search that the run won, where it is one that a theorem covers; its plan is this plan.
-        computed: who has seen sums before their noise, where several processes took the steps. The model file has the
-            statement without it, since the model is the same whoever computed it.
-        further: what the file of an aggregate says besides, where private records decided on it.
+        circumstances: everything else that the statement must mention.
+        selection: the search that the run won, if a theorem covers that search. Its plan is this plan.
+        computed: who has seen sums before the noise, if several processes took the steps. The model file holds the
+            statement without it, because the model is the same whoever computed it.
+        further: more lines for the file of an aggregate whose choice depended on private records.
 
-    **Guarantee.** The epsilon is the whole plan's, also for a run that ended early, or the whole selection's where
-    there is one, rounded up. A run by a seed promises nothing: its figures are told as its plan's. The statement
-    names the plan and its steps, and never a time, a path, a ledger's head or anything else that depends on the private
-    data.
+    **Guarantee.** The epsilon is that of the whole plan, even for a run that ended early, or that of the whole
+    selection if there was one; it is rounded up. A seeded run promises nothing: its figures are reported as those of
+    its plan. The statement names the plan and its steps, and never a time, a path, a ledger's head or anything else
+    that depends on the private data.
     """
 
     plan: PrivacyPlan
@@ -61,27 +61,27 @@ class Statement(Presented):
             raise SfumatoError(
                 f"selection was made among runs of plan {self.selection.plan.fingerprint[:16]}, "
                 f"but this run has plan {self.plan.fingerprint[:16]}",
-                "give the selection whose candidates were trained by this very plan",
+                "give the selection whose candidates were trained with this plan",
             )
         if self.circumstances.figures is not None and (self.selection is not None or self.plan.users is not None):
             raise SfumatoError(
-                "figures are published of a model that was chosen by a search, or that promises for persons",
+                "figures cannot be published with a model that was chosen by a search or that promises for persons",
                 "leave them out: no theorem here covers them",
             )
 
     @property
     def promises(self) -> bool:
-        """Whether anything is promised: of a run by a seed nothing is."""
+        """Whether anything is promised. A seeded run promises nothing."""
         return not self.circumstances.seeded
 
     @property
     def epsilon(self) -> float:
-        """Epsilon at the plan's delta, of the selection where there was one: promised only where the run `promises`."""
+        """Epsilon at the plan's delta, of the selection if there was one. It is promised only if the run `promises`."""
         return self.plan.epsilon() if self.selection is None else self.selection.epsilon()
 
     @property
     def theorem(self) -> Theorem | Selection:
-        """What the promise rests on."""
+        """The theorem that proves the promise."""
         return self.plan.theorem if self.selection is None else self.selection.theorem
 
     @property
@@ -103,12 +103,12 @@ class Statement(Presented):
         return (
             f"{opening} ({rounded_up(self.epsilon)}, {plan.delta!r})-differentially private for each single "
             f"{self.covered} under {plan.adjacency} adjacency{included}: {steps}, accounted by {self.theorem.tight} "
-            f"with N = {words.count}; {fingerprint}.{beyond}{self._of_figures}"
+            f"with N = {words.count}; {fingerprint}.{beyond}{self._figures_sentence}"
         )
 
     @property
-    def _of_figures(self) -> str:
-        """The promise for the records that published figures were measured on, as a sentence with the space before."""
+    def _figures_sentence(self) -> str:
+        """The promise for the records behind the published figures: a sentence with a leading space, or empty."""
         figures = self.circumstances.figures
         if figures is None or not self.promises:
             return ""
@@ -121,7 +121,7 @@ class Statement(Presented):
 
     @property
     def short(self) -> str:
-        """What is promised to whom, without the steps that it follows from."""
+        """What is promised, and to whom, without the steps."""
         figures = f"({rounded_up(self.epsilon)}, {self.plan.delta!r})"
         if not self.promises:
             return f"made from a seed, promises nothing; its plan {figures}"
@@ -137,7 +137,7 @@ class Statement(Presented):
 
     @property
     def covered(self) -> str:
-        """What it is promised for, after "each single"."""
+        """What the promise covers, after "each single"."""
         noisy = self.selection is not None and self.selection.score_noise is not None
         return "example of the training and validation parts" if noisy else self.words.single
 
@@ -161,20 +161,22 @@ class Statement(Presented):
 
     @property
     def remarks(self) -> list[str]:
-        """What must be known besides its figures: of the unit, of the adjacency, of how it came about."""
+        """What else a reader must know: about the unit, the adjacency, and how the model was made."""
         if not self.promises:
-            return [EXPERIMENT, SHARED, *self._of_public_data]
+            return [EXPERIMENT, SHARED, *self._public_data_lines]
         plan, lines = self.plan, list(self.words.plain)
         if (whole := group_epsilon(plan)) is not None:
-            lines.append(f"For a whole group, removed with all of its persons, epsilon is {rounded_up(whole)}.")
+            lines.append(f"If a whole group is removed with all of its persons, epsilon is {rounded_up(whole)}.")
         who = plan.participation.remark(plan.unit.drawn_one)
         lines += filter(None, (plan.unit.neighbours[plan.adjacency].remark, who, plan.mechanism.remark))
         if (grid := self.circumstances.noise_grid) is not None:
-            lines.append(f"Its noise holds for the numbers that a machine really computes: it is {grid.words}.")
+            lines.append(
+                f"The guarantee of the noise holds also for the numbers that a computer uses: it is {grid.words}."
+            )
         if self.selection is not None:
             lines.append(
-                "This model was chosen as the best of several, a random number of them. The promise covers that choice "
-                "and the training of all of them, as long as nobody learns anything of the others."
+                "This model is the best of a random number of candidates. The promise covers this choice and the "
+                "training of all candidates, as long as nobody learns anything about the others."
             )
         if (kept := self.circumstances.kept) != ():
             lines.append(
@@ -183,49 +185,50 @@ class Statement(Presented):
             )
         if (figures := self.circumstances.figures) is not None:
             lines.append(
-                "Accuracy and the figures beside it that are published with the model come from noisy counts of test "
-                "images, which the model was not trained on: each of those raises or lowers the probability of any set "
-                f"of counts by at most a factor of {_factor(figures.epsilon)} (epsilon {figures.epsilon:g}). A person "
-                "with several of them is protected more weakly, in proportion to their number."
+                "The accuracy and the other figures published with the model come from noisy counts of test images, on "
+                "which the model was not trained. One test image raises or lowers the probability of any set of counts "
+                f"by at most a factor of {_factor(figures.epsilon)} (epsilon {figures.epsilon:g}). A person with "
+                "several test images is protected more weakly, in proportion to their number."
             )
         if canaries := self.circumstances.audit:
             what = (
-                "random directions of the weights, was added to the sums of the training by a fair coin, with as much "
-                "as one unit may be, or left out. They took part like all others, before the noise"
+                "(random directions of the weights) whether it was added to the sums of the training, as large as the "
+                "contribution of one unit may be. They took part like all other contributions, before the noise"
                 if self.circumstances.audit_directions
-                else "made-up or public records, was put among the training data or left out by a fair coin. They were "
-                "drawn, clipped and hidden by noise like all others"
+                else "(synthetic or public records) whether it was put among the training data. They were sampled, "
+                "clipped and hidden by noise like all other records"
             )
             lines.append(
-                f"For an audit, each of {canaries} canaries, {what}; the probability of taking part, the divisor and N "
-                "are as if they were not there. What the audit found tells of these coins alone, and of no person."
+                f"For an audit, a fair coin decided for each of {canaries} canaries {what}. The sampling probability, "
+                "the divisor and N are as if they were not there. The result of the audit is about these coins alone, "
+                "not about any person."
             )
-        return [*lines, *self._of_public_data]
+        return [*lines, *self._public_data_lines]
 
     @property
-    def _of_public_data(self) -> list[str]:
-        """That there was nothing to keep, where that is so."""
+    def _public_data_lines(self) -> list[str]:
+        """A line that nothing had to be kept secret, if that is so."""
         if self.circumstances.published:
-            return ["The training data are a published collection: there was no secret here to keep."]
+            return ["The training data are a published collection: there was nothing secret to protect."]
         if self.circumstances.data_public:
-            return ["The owner declared the training data public: then there was no secret here to keep."]
+            return ["The owner declared the training data public: then there was nothing secret to protect."]
         return []
 
     @property
     def not_covered(self) -> list[str]:
-        """What the promise does not speak of. Each line names something that could reveal private data all the same."""
+        """What is not covered: one line for each thing that could reveal private data all the same."""
         return not_covered(self.words, self.circumstances, self.selection, self.computed)
 
     @property
     def figures(self) -> dict[str, Any]:
-        """Whether it promises anything, and what; of a run by a seed what its plan would, under `planned`."""
+        """Whether anything is promised, and what. For a seeded run, its plan's figures are under `planned`."""
         by_rdp = self.plan.epsilon_rdp if self.selection is None else self.epsilon
-        found = {
+        bounds = {
             "epsilon": ceiling(self.epsilon, 6),
             "epsilon_rdp": None if by_rdp is None else ceiling(by_rdp, 6),
             "delta": self.plan.delta,
         }
-        promised = found if self.promises else {**dict.fromkeys(found), "planned": found}
+        promised = bounds if self.promises else {**dict.fromkeys(bounds), "planned": bounds}
         return {"promises": self.promises, **promised}
 
     def to_dict(self) -> dict[str, Any]:
@@ -265,7 +268,7 @@ class Statement(Presented):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The statement that `to_dict` wrote: its plan, circumstances and selection, of which all else is made again.
+        """The statement that `to_dict` wrote. Reads plan, circumstances and selection, and derives everything else.
 
         >>> from sfumato.privacy import Circumstances, PrivacyPlan
         >>> plan = PrivacyPlan.calibrate(examples=1000, batch_size=1000, steps=10, epsilon=1.0, delta=1e-5)
@@ -273,9 +276,9 @@ class Statement(Presented):
         >>> Statement.from_dict(written).to_dict() == written
         True
         """
-        if (found := data.get("format")) != FORMAT:
+        if (written := data.get("format")) != FORMAT:
             raise SfumatoError(
-                f"format of a statement must be {FORMAT}, got {found!r}",
+                f"format of a statement must be {FORMAT}, got {written!r}",
                 "read it with the version of sfumato that wrote it",
             )
         try:
@@ -286,7 +289,7 @@ class Statement(Presented):
                 computed=Computed.from_dict(data["computed"]) if "computed" in data else None,
             )
         except (AttributeError, KeyError, TypeError):
-            raise SfumatoError("a statement lacks its plan or its circumstances", "restore it from a copy") from None
+            raise SfumatoError("the statement has no plan or no circumstances", "restore it from a copy") from None
 
 
 def _best_of(selection: PrivateSelection, steps: str) -> str:
@@ -305,7 +308,7 @@ def _factor(epsilon: float) -> str:
     if factor < 1000:
         return f"{math.ceil(factor * 10) / 10:.1f}"
     exponent = math.floor(math.log10(factor))
-    digits = math.ceil(factor / 10 ** (exponent - 1))  # two of them, rounded up
+    digits = math.ceil(factor / 10 ** (exponent - 1))  # two significant digits, rounded up
     return f"{digits * 10 ** (exponent - 1):,}" if exponent < 6 else f"{digits / 10:.1f}e{exponent}"
 
 

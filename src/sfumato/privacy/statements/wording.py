@@ -1,4 +1,4 @@
-"""What a statement says of its plan's unit, single examples or persons, and of what its run gives out."""
+"""The words of a statement that depend on the plan's unit, and the list of what its run released."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Wording:
     """The words that depend on the unit.
 
     Args:
-        single: whom the promise is for, after "each single".
+        single: who the promise is for, after "each single".
         others: what else an attacker may know of the data.
         subject: what would have "never been used".
-        used: what a test would find out, after "A test for whether".
+        used: what a membership test finds out, after "A test for whether".
         count: N, after "with N =".
         published: what a delta above 1/N allows, as a sentence.
-        moved: how far one unit moves a sum, where that is not the clipping norm; with its comma.
-        plain: of the unit, for a reader who has never heard of differential privacy.
-        not_covered: what else is no unit.
+        moved: how far one unit moves a sum, if not by the clipping norm; with its leading space.
+        plain: sentences about the unit for a reader who has never heard of differential privacy.
+        not_covered: lines about what the unit does not include.
     """
 
     single: str
@@ -38,9 +38,9 @@ class Wording:
 
 
 def wording(plan: PrivacyPlan) -> Wording:
-    """The words for a plan's unit."""
+    """The words for the plan's unit."""
     if isinstance(plan.unit, User):
-        return _of_persons(plan, plan.unit)
+        return _person_wording(plan, plan.unit)
     return Wording(
         single="training example",
         others="all the other examples",
@@ -56,24 +56,24 @@ def wording(plan: PrivacyPlan) -> Wording:
     )
 
 
-def _of_persons(plan: PrivacyPlan, unit: User) -> Wording:
+def _person_wording(plan: PrivacyPlan, unit: User) -> Wording:
     images = "all of their images" if unit.at_most is None else f"up to {unit.at_most} images"
     images = "one image" if unit.at_most == 1 else images
     count = f"{plan.units} persons"
     if unit.users is not None:
         count = f"{plan.population} {'groups' if unit.grouped else 'examples'} of {count}"
-    kept = "All images of a person count"
+    limit = "All images of a person count"
     if unit.at_most is not None:
-        kept = f"Of a person who has more than {images.removeprefix('up to ')} the others were not used"
-    plain = [f"The promise is per person, for all that the data hold of that person under one name. {kept}."]
+        limit = f"If a person has more than {images.removeprefix('up to ')}, the others were not used"
+    plain = [f"The promise is per person and covers all of the person's data under one name. {limit}."]
     if unit.drawn == "clients":
         plain.append(
-            "Persons were trained on together, several at a time, and each such group's contribution was limited as a "
-            "whole. Without one of them the group contributes something else, so twice the limit was counted."
+            "Several persons were trained on together, and the contribution of each such group was limited as a whole. "
+            "Without one of its persons a group contributes something different, so twice the limit was counted."
         )
-    whose = (
-        "Whose record it is: the names in the data are taken from their owner. Of a record that shows several persons "
-        "only the one that it is named after is covered, and of a record without a name nobody."
+    names = (
+        "Whose record it is: the names in the data are taken on their owner's word. If a record shows several persons, "
+        "only the person that it is named after is covered. If it has no name, nobody is."
     )
     single = f"person, with {images},"
     if unit.shared:
@@ -81,25 +81,25 @@ def _of_persons(plan: PrivacyPlan, unit: User) -> Wording:
             f"person, over all images that they are on, {images.removesuffix(' images').removesuffix(' image')} of "
             "which were used (who is on which is taken as public),"
         )
-        kept = f"Of a person who is on more than {unit.at_most} the others were not used"
+        limit = f"If a person is on more than {unit.at_most}, the others were not used"
         plain = [
-            f"The promise is per person, over all images that they are on under one name. {kept}. Which images were "
-            "used was decided by who is on which of them alone: the promise hides what a person's images show, and not "
-            "that the person is on them, or with whom."
+            f"The promise is per person and covers all images that the person is on under one name. {limit}. Which "
+            "images were used depended only on who is on which image. So the promise hides what a person's images "
+            "show, but not that the person is on them, or with whom."
         ]
-        whose = (
-            "Who is on which record: the names in the data are taken from their owner, and as public. Somebody on a "
-            "record who is not named there is not covered by it, and a record of nobody is covered by no promise."
+        names = (
+            "Who is on which record: the names in the data are taken on their owner's word, and as public. A person "
+            "who is on a record but not named there is not covered on it. A record without names is not covered at all."
         )
     lines = [
-        "One person under two names: each name counts as a person of its own, and both together are protected more "
+        "One person under two names: each name counts as a separate person, and both together are protected more "
         "weakly.",
-        whose,
+        names,
     ]
     if unit.vectors > 1:
         lines.append(
-            f"A single record at the noise of one record: where a person has more than {unit.at_most}, one that is "
-            "taken away may let another one in. It is covered as a part of its person, at the person's epsilon."
+            f"A single record at the noise of one record: if a person has more than {unit.at_most} records, removing "
+            "one may let another one in. A record is covered as a part of its person, at the person's epsilon."
         )
     return Wording(
         single=single,
@@ -111,31 +111,31 @@ def _of_persons(plan: PrivacyPlan, unit: User) -> Wording:
             "Delta is above one over the number of persons: with that chance some persons' images may be published as "
             "they are."
         ),
-        moved=", of which one person counts for two" if unit.drawn == "clients" else "",
+        moved=" (one person counts for two)" if unit.drawn == "clients" else "",
         plain=tuple(plain),
         not_covered=tuple(lines),
     )
 
 
 def released(plan: PrivacyPlan, facts: Circumstances) -> dict[str, Any]:
-    """The fields of a statement, by name.
+    """The fields of a statement about what was released, by name.
 
-    What all runs of an owner have spent on the same data is no field: it names other runs, and how many there are is
-    the owner's own affair, so it stands on the owner's page.
+    The total spent by all runs of an owner on the same data is not one of them. It would reveal the other runs and
+    their number, which are the owner's own affair, so it is on the owner's page.
     """
     taken = plan.steps if facts.steps_taken is None else facts.steps_taken
     counted = f", of which {taken - facts.steps_lost} moved it" if facts.steps_lost else ""
-    things = [f"the model after {taken} steps{counted}"]
+    outputs = [f"the model after {taken} steps{counted}"]
     if facts.kept:
-        things.append(f"its weights after steps {', '.join(map(str, facts.kept))}")
+        outputs.append(f"its weights after steps {', '.join(map(str, facts.kept))}")
     if facts.figures is not None:
-        things.append("noisy counts of the test part, and figures made of them")
+        outputs.append("noisy counts of the test part, and figures computed from them")
     if facts.audit:
-        things.append("scores and coins of canaries, and what they show")
-    things += ["this statement", "the plan", "the ledger"]
+        outputs.append("scores and coins of the canaries, and the result of the audit")
+    outputs += ["this statement", "the plan", "the ledger"]
     rule = plan.participation.words(plan.population, plan.unit.drawn_one)
     return {
         "setting": "central: whoever ran the training has seen the data, and is trusted with them",
-        "released": things,
+        "released": outputs,
         "sampling": {"assumed": rule, "run": rule},
     }

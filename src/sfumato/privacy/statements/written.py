@@ -1,4 +1,4 @@
-"""A statement of any kind, from what its `to_dict` wrote."""
+"""Reads a statement of any kind from what its `to_dict` wrote."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ _METHOD = re.compile(r"This model promises nothing: it was trained by (.+?), who
 
 
 def statement_of(data: Mapping[str, Any]) -> Statement | NoPromise:
-    """The statement in a statement.json or a model file: what is promised is derived from its plan again, and not taken
-    from its words.
+    """The statement in a statement.json or a model file. What it promises is derived from its plan, not read from its
+    sentences.
 
     >>> statement_of(NoPromise(published=True).to_dict())
     NoPromise(published=True, origins=(), filtered=False)
 
-    Errors: `SfumatoError` for what no version of this package wrote.
+    Errors: `SfumatoError` for anything that this package did not write.
     """
     try:
         if "plan" in data:
             return Statement.from_dict(data)
-        known: dict[str, Any] = {"published": data["published"], "filtered": data["filtered"]}
-        known["origins"] = tuple(data["origins"])
+        common: dict[str, Any] = {"published": data["published"], "filtered": data["filtered"]}
+        common["origins"] = tuple(data["origins"])
         if "claimed" in data:
             method, claimed = _METHOD.match(data["sentence"]), data["claimed"]
             if method is None:
                 raise KeyError("method")
             figures = (claimed["epsilon"], claimed["delta"])
-            return DisprovedClaim(**known, method=method[1], claimed=figures, reason=data["reason"])
+            return DisprovedClaim(**common, method=method[1], claimed=figures, reason=data["reason"])
         if "test_public" in data:
-            return NothingPrivate(**known, test_public=data["test_public"], read=tuple(data["read"]))
-        return ClippedAlone(**known, method=data["method"]) if "method" in data else NoPromise(**known)
+            return NothingPrivate(**common, test_public=data["test_public"], read=tuple(data["read"]))
+        return ClippedAlone(**common, method=data["method"]) if "method" in data else NoPromise(**common)
     except (AttributeError, KeyError, TypeError):
-        raise SfumatoError("a statement lacks what it is made of", "restore it from a copy") from None
+        raise SfumatoError("the statement has missing or invalid fields", "restore it from a copy") from None

@@ -1,4 +1,4 @@
-"""Steps that are one Gaussian release together: independent noise where no sampling hides who takes part."""
+"""Steps that together are one Gaussian release: independent noise without random sampling."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from sfumato.privacy.unit import Unit
 
 
 class OneGaussianTheorem(Theorem):
-    """One Gaussian release of noise sigma over its sensitivity S, for rules that name each unit's steps beforehand."""
+    """One Gaussian release of noise sigma over sensitivity S, for rules that fix each unit's steps in advance."""
 
     participations = (FullBatch, FixedOrder)
     tight = "exact Gaussian composition"
 
     def speaks_for(self, plan: Plan) -> bool:
-        """Of units with several vectors in a step only where all of these are in every step, as if they were one."""
+        """Units with several vectors in a step are covered only if all of these take part in every step, like one."""
         return super().speaks_for(plan) and (plan.unit.vectors == 1 or isinstance(plan.participation, FullBatch))
 
     def covers(self, unit: Unit) -> bool:
-        """All."""
+        """All units."""
         return True
 
     @abstractmethod
     def squared_sensitivity(self, plan: Plan, steps: int) -> float:
-        """S^2 of the first `steps` releases: by how much one vector a step moves what the noise is added to, squared,
-        over C."""
+        """S^2 of the first `steps` releases: the squared distance, in units of C, by which one vector per step moves
+        the quantity that receives the noise."""
 
     def part(self, plan: Plan, steps: int) -> OneGaussian:
-        """The Gaussian mechanism of noise sigma / (G S): G vectors of one unit have norm G C together at most."""
+        """The Gaussian mechanism of noise sigma / (G S): the G vectors of one unit have a joint norm of at most G C."""
         return OneGaussian(precision=self.squared_sensitivity(plan, steps) / self._noise(plan) ** 2)
 
     def steps_like(self, plan: Plan, mu: float) -> float:
-        """S^2 / sigma^2 = mu^2, if S^2 grows as it does up to where every unit has taken part once."""
+        """S^2 / sigma^2 = mu^2, if S^2 keeps growing as it does until every unit has taken part once."""
         once = gap(plan)
         return once * mu**2 * self._noise(plan) ** 2 / self.squared_sensitivity(plan, once)
 
@@ -48,19 +48,19 @@ class OneGaussianTheorem(Theorem):
 
 
 class ComposedGaussian(OneGaussianTheorem):
-    """Gaussian releases without sampling: k of noise sigma are one of noise sigma / sqrt(k)."""
+    """Gaussian releases without sampling: k releases of noise sigma are one of noise sigma / sqrt(k)."""
 
     mechanisms = (Gaussian,)
     name = "composed Gaussian mechanism without sampling"
     citation = "Balle and Wang 2018, theorem 8; Dong, Roth and Su 2022 (composition); Mironov 2017 (RDP)"
 
     def squared_sensitivity(self, plan: Plan, steps: int) -> int:
-        """k: in how many of the first steps a unit takes part at most."""
+        """k: the most steps, among the first `steps`, in which one unit takes part."""
         return -(-steps // gap(plan))
 
 
 def gap(plan: Plan) -> int:
-    """By how many steps two participations of a unit are apart under a rule that names them beforehand."""
+    """The number of steps between two participations of a unit, under a rule that fixes them in advance."""
     participation = plan.participation
     assert isinstance(participation, (FullBatch, FixedOrder))
     return participation.gap(plan.population)
@@ -68,7 +68,7 @@ def gap(plan: Plan) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class OneGaussian(Part):
-    """T_i Gaussian releases of noise s_i over their sensitivity, as the one that they are together.
+    """T_i Gaussian releases of noise s_i over their sensitivity, merged into one release.
 
     Args:
         precision: 1 / s^2 = sum_i T_i / s_i^2.
@@ -77,7 +77,7 @@ class OneGaussian(Part):
     precision: float
 
     def and_then(self, other: Part) -> Part | None:
-        """Gaussians without sampling are one, exactly."""
+        """Merge exactly with another Gaussian release without sampling."""
         return OneGaussian(precision=self.precision + other.precision) if isinstance(other, OneGaussian) else None
 
     @property
@@ -101,11 +101,11 @@ class OneGaussian(Part):
 
     @property
     def coarsening(self) -> float:
-        """As for one release that is sampled with probability 1."""
+        """As for one release sampled with probability 1."""
         return self._sampled.coarsening
 
     def repeats(self, width: float) -> tuple[Repeats]:
-        """One release, for composition with others."""
+        """One release, to compose with others."""
         return self._sampled.repeats(width)
 
     def event(self) -> Any:

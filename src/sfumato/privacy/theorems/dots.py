@@ -1,4 +1,4 @@
-"""Privacy losses on a grid from deltas at its points: connect-the-dots (Doroshenko et al. 2022, algorithm 1)."""
+"""Privacy losses on a grid from the deltas at its points: connect-the-dots (Doroshenko et al. 2022, algorithm 1)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dp_accounting.pld import pld_pmf
 
 
 class Dots(pld_pmf.DensePLDPmf):
-    """Masses of which each is exact up to a rounding of itself, whatever the width: see `dots`."""
+    """Masses that are each exact up to their own rounding, for any width: see `dots`."""
 
 
 def dots(low: int, deltas: Any, width: float) -> Dots:
-    """The losses, multiples of the width from `low` on, whose delta is this at each of them and never below between.
+    """Losses on multiples of the width from `low` on. Their delta equals `deltas` there and is never too small between.
 
-    A mass is (s_1 - s_0) / (e^width - 1) - s_0 with s_0 and s_1 the changes of delta before and after it, whose
-    difference is exact where they are near each other. dp-accounting has (s_1 - s_0 e^width) / (e^width - 1), which
-    rounds s_0 and divides that by the width: ten million steps add this up.
+    A mass is (s_1 - s_0) / (e^width - 1) - s_0, where s_0 and s_1 are the changes of delta before and after it. Their
+    difference is exact if they are close. dp-accounting computes (s_1 - s_0 e^width) / (e^width - 1), which rounds s_0
+    and divides the error by the width: over ten million steps this adds up.
     """
-    deltas = np.maximum.accumulate(np.clip(deltas, 0, 1)[::-1])[::-1]  # rounding must not make it rise
+    deltas = np.maximum.accumulate(np.clip(deltas, 0, 1)[::-1])[::-1]  # rounding must not make delta increase
     if len(deltas) == 1:
         return Dots(width, low, 1 - deltas, float(deltas[0]), True)
     steps = np.diff(deltas)

@@ -1,4 +1,4 @@
-"""Gaussian steps under Poisson sampling whose probability changes from step to step, and with a record's group."""
+"""Gaussian steps under Poisson sampling whose probability depends on the step and on the record's group."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sfumato.privacy.theorems.poisson_gaussian import PoissonGaussian, SampledGa
 from sfumato.privacy.theorems.theorem import Plan, Theorem, grid
 
 MOST = 200
-"""So many probabilities are told apart; of more, neighbours count as the largest of them."""
+"""The most distinct probabilities that are accounted for separately. Beyond it, neighbours count as their largest."""
 _FARTHEST = 9.3
-"""Standard deviations of noise that are exceeded with probability below 1e-20."""
+"""In standard deviations. Noise exceeds this with probability below 1e-20."""
 
 
 class DriftingGaussian(Theorem):
-    """Poisson-subsampled Gaussian mechanisms of different probabilities, composed; the larger loss of two groups."""
+    """The composition of Poisson-subsampled Gaussian mechanisms of different probabilities; the worse of two groups."""
 
     participations, mechanisms = (DriftingPoisson,), (Gaussian,)
     name = "Gaussian mechanism under Poisson sampling that drifts between two groups"
@@ -35,21 +35,21 @@ class DriftingGaussian(Theorem):
     tight = PoissonGaussian.tight
 
     def check(self, plan: Plan) -> None:
-        """Refuse users, of whom no group is known."""
+        """Refuse users: their group is unknown."""
         super().check(plan)
         if plan.unit.drawn != "examples":
             raise SfumatoError(
-                f"participation {plan.participation.name} goes by each record's own group, and {plan.unit.drawn} are "
-                "drawn, whose records may be of both groups",
-                "take examples as the unit, or poisson participation",
+                f"participation {plan.participation.name} depends on each record's own group, but {plan.unit.drawn} "
+                "are sampled, and their records may be in both groups",
+                "use examples as the unit, or poisson participation",
             )
 
     def part(self, plan: Plan, steps: int) -> DriftingGaussians:
-        """Each group's own sequence of probabilities."""
+        """The sequence of sampling probabilities of each group."""
         return DriftingGaussians(sigma=self.relative_noise(plan), groups=_rule(plan).counts(steps))
 
     def steps_like(self, plan: Plan, mu: float) -> float:
-        """As of Poisson sampling with the root mean square of a whole period's probabilities."""
+        """As for Poisson sampling at the root mean square of the probabilities of one period."""
         return self.part(plan, _rule(plan).period).alike.repeats_like(mu)
 
 
@@ -60,13 +60,13 @@ def _rule(plan: Plan) -> DriftingPoisson:
 
 @dataclass(frozen=True, kw_only=True)
 class DriftingGaussians(Part):
-    """Gaussian releases of noise `sigma` over the sensitivity, of each group's members sampled with its probabilities.
+    """Gaussian releases of noise `sigma` over the sensitivity, in which each group has its own sampling probabilities.
 
-    **Guarantee.** For one record added, removed or zeroed out, whichever group it is in: its group is a function of the
-    record alone and is known beforehand, so step t is dominated by the Poisson-subsampled Gaussian of its group's
+    **Guarantee.** For one record added, removed or zeroed out, whichever group it is in. Its group is a function of the
+    record alone and is known beforehand. So step t is dominated by the Poisson-subsampled Gaussian with its group's
     probability, and all steps together by the composition of these, in any order. Steps of probability 0 are the same
-    with and without it. At every epsilon delta is the larger of the two groups'. A record that is replaced by one of
-    the other group is one removed and one added: two units.
+    with and without the record. At every epsilon, delta is the larger of the two groups' deltas. Replacing a record by
+    one of the other group is one removal and one addition: two units.
     """
 
     sigma: float
@@ -74,7 +74,7 @@ class DriftingGaussians(Part):
 
     @property
     def alike(self) -> SampledGaussians:
-        """Steps of one probability that cost about as much."""
+        """Steps of a single probability that cost about as much."""
         mean, steps = max(
             (sum(count * q**2 for q, count in group) / total, total)
             for group in self.groups
@@ -84,48 +84,49 @@ class DriftingGaussians(Part):
 
     @property
     def coarsening(self) -> float:
-        """As for these."""
+        """As for `alike`."""
         return self.alike.coarsening
 
     def repeats(self, width: float) -> tuple[Repeats, ...]:
-        """Each group's steps, or those of the one alone whose probabilities are in every place the larger ones: a
-        larger probability dominates a smaller one."""
-        groups = [_distinct(group) for group in self.groups]
+        """The steps of each group. Only one group's if its probabilities are the larger ones in every place: a larger
+        probability dominates a smaller one."""
+        groups = [_coarsened(group) for group in self.groups]
         worse = _placewise(*groups)
         distinct = [worse] if worse in groups else groups
         return tuple(self._steps(group, width) for group in distinct)
 
     def dominating(self, width: float) -> Repeats:
-        """In place i the larger of the i-th largest probabilities of both groups."""
-        return self._steps(_distinct(_placewise(*self.groups)), width)
+        """In place i, the larger of the i-th largest probabilities of the two groups."""
+        return self._steps(_coarsened(_placewise(*self.groups)), width)
 
     def _steps(self, group: Counts, width: float) -> Repeats:
-        return tuple((_of_one(self.sigma, q, width), count) for q, count in group)
+        return tuple((_step_distribution(self.sigma, q, width), count) for q, count in group)
 
     def event(self) -> Any:
-        """dp-accounting's event of steps that cost at least as much as either group's, and no more where one dominates.
+        """dp-accounting's event of steps that cost at least as much as either group's, and no more if one dominates.
 
-        In place i the larger of the i-th largest probabilities of both: a larger probability dominates a smaller one.
+        In place i it has the larger of the i-th largest probabilities of the two groups: a larger probability dominates
+        a smaller one.
         """
-        worst = _distinct(_placewise(*self.groups))
+        worst = _coarsened(_placewise(*self.groups))
         return event_of([SampledGaussians(sigma=self.sigma, probability=q, steps=count) for q, count in worst])
 
 
 def _placewise(first: Counts, second: Counts) -> Counts:
-    """In place i the larger of the i-th largest probabilities of both."""
+    """In place i, the larger of the i-th largest probabilities of the two groups."""
     ends = [list(itertools.accumulate(count for _, count in group)) for group in (first, second)]
-    found: dict[float, int] = {}
+    counts: dict[float, int] = {}
     before = 0
     for end in sorted({*ends[0], *ends[1]}):
         places = (bisect.bisect_left(own, end) for own in ends)
         worst = max(group[place][0] for group, place in zip((first, second), places, strict=True) if place < len(group))
-        found[worst] = found.get(worst, 0) + end - before
+        counts[worst] = counts.get(worst, 0) + end - before
         before = end
-    return tuple(found.items())
+    return tuple(counts.items())
 
 
-def _distinct(group: Counts) -> Counts:
-    """The same, where there are more than `MOST` with neighbours counted as the largest of them."""
+def _coarsened(group: Counts) -> Counts:
+    """The same counts with at most `MOST` probabilities: neighbours are merged into the largest of them."""
     each = -(-len(group) // MOST)
     if each <= 1:
         return group
@@ -134,7 +135,7 @@ def _distinct(group: Counts) -> Counts:
 
 
 @functools.lru_cache(maxsize=4 * MOST)
-def _of_one(sigma: float, probability: float, width: float) -> Any:
+def _step_distribution(sigma: float, probability: float, width: float) -> Any:
     """The privacy loss distribution of one step."""
     from dp_accounting.pld import privacy_loss_distribution
 
@@ -143,7 +144,7 @@ def _of_one(sigma: float, probability: float, width: float) -> Any:
 
 
 class _OneStep:
-    """The privacy loss of one step: dp-accounting's, which takes ten times as long for each probability.
+    """The privacy loss of one step. dp-accounting's own takes ten times as long for each probability.
 
     With q the probability, the loss of an outcome x is log(1 - q + q e^((2 x - 1) / (2 sigma^2))), rising in x.
     """
@@ -158,7 +159,7 @@ class _OneStep:
         self.ends = np.logaddexp(self.least, math.log(probability) + (2 * ends - 1) / (2 * sigma**2)).tolist()
 
     def outcomes(self, losses: Any) -> Any:
-        """The outcomes of these losses; of those below the least, one as good as infinitely far below."""
+        """The outcomes of these losses. A loss below the least one gets an outcome of practically minus infinity."""
         import numpy as np
 
         above = np.maximum(-np.expm1(np.minimum(self.least - losses, 0.0)), 1e-300)
@@ -166,7 +167,7 @@ class _OneStep:
 
 
 def _removed(sigma: float, q: float, width: float) -> Any:
-    """Of a step with the record against one without: delta is the mass of outcomes above that of the loss epsilon."""
+    """Of a step with the record against one without it: delta is the mass of outcomes whose loss exceeds epsilon."""
     import numpy as np
     from scipy.special import ndtr
 
@@ -180,7 +181,7 @@ def _removed(sigma: float, q: float, width: float) -> Any:
 
 
 def _added(sigma: float, q: float, width: float) -> Any:
-    """Of a step without the record against one with it: the mass of outcomes below that of the loss minus epsilon."""
+    """Of a step without the record against one with it: the mass of outcomes whose loss is below minus epsilon."""
     import numpy as np
     from scipy.special import ndtr
 

@@ -1,4 +1,4 @@
-"""Gaussian steps under Poisson sampling of records, for a user with several of them: a mixture of Gaussians."""
+"""Gaussian steps under Poisson sampling of records, for users with several records: a mixture of Gaussians."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sfumato.privacy.theorems.theorem import Plan, Repeated, Theorem, grid
 from sfumato.privacy.unit import Unit
 
 NEGLIGIBLE = 1e-20
-"""The probability, in one step, of more of a user's records than are told apart: it is counted as lost outright."""
+"""The per-step probability of record counts that are cut off. It is added to delta."""
 _POINTS, _NEWTON = 4097, 4
 
 
 class MixtureOfGaussians(Theorem):
-    """Each of a user's G records by a coin of its own: a step moves by k of them with probability Binomial(G, q)(k)."""
+    """Each of a user's G records is sampled independently: a step has k of them with probability Binomial(G, q)(k)."""
 
     participations, mechanisms = (Poisson,), (Gaussian,)
     name = "Poisson-subsampled Gaussian mechanism with several records of one user"
@@ -30,7 +30,7 @@ class MixtureOfGaussians(Theorem):
     tight = "privacy loss distribution (PLD)"
 
     def covers(self, unit: Unit) -> bool:
-        """Users of several records, each of which is drawn by itself."""
+        """Users with several records, each of which is sampled by itself."""
         return unit.vectors > 1
 
     def part(self, plan: Plan, steps: int) -> MixedGaussians:
@@ -41,24 +41,24 @@ class MixtureOfGaussians(Theorem):
         )
 
     def steps_like(self, plan: Plan, mu: float) -> float:
-        """The T whose composition tends to the Gaussian mechanism of mu."""
+        """The number of steps T whose composition tends to the Gaussian mechanism of mu."""
         return self.part(plan, 1).repeats_like(mu)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MixedGaussians(Repeated):
-    """`steps` Gaussian releases of noise `sigma` over a record's sensitivity, each with k of a user's records in it.
+    """`steps` Gaussian releases of noise `sigma` over one record's sensitivity, each with k of a user's records.
 
     Args:
-        probability: q, of each record to be drawn into a step, by a coin of its own.
-        records: G, as many of the user's records as there are at most; k follows Binomial(G, q).
+        probability: q, the probability that a record is sampled into a step, independently of the others.
+        records: G, the most records of one user; k follows Binomial(G, q).
 
-    **Guarantee.** For users added, removed or zeroed out: with a user's k records in it, a step's sum differs by a
-    vector of norm at most k C, so the step is dominated by the pair of sum_k w_k N(k, sigma^2) and N(0, sigma^2), w the
-    binomial weights (arXiv 2407.07737; arXiv 2310.15526, corollary 4.7). Users of fewer records are dominated by those
-    of G: their k is stochastically smaller. Weights of together at most 1e-20 at the upper end are moved to a
-    sensitivity without bound, which is a loss without bound with that probability; at the lower end up to the least k
-    that is kept: never to a smaller sensitivity.
+    **Guarantee.** For users added, removed or zeroed out. With k of a user's records, a step's sum differs by a vector
+    of norm at most k C, so the step is dominated by the pair of sum_k w_k N(k, sigma^2) and N(0, sigma^2), where w are
+    the binomial weights (arXiv 2407.07737; arXiv 2310.15526, corollary 4.7). Users with fewer records are dominated by
+    users with G, because their k is stochastically smaller. The largest k, of total weight at most 1e-20, are moved to
+    an unbounded sensitivity, which is an unbounded loss with that probability. The smallest k are moved up to the least
+    k that is kept. No weight moves to a smaller sensitivity.
     """
 
     sigma: float
@@ -66,9 +66,10 @@ class MixedGaussians(Repeated):
     records: int
 
     def repeats_like(self, mu: float) -> float:
-        """The T whose composition tends to the Gaussian mechanism of mu: T (E[e^(j k / sigma^2)] - 1) = mu^2.
+        """The number of steps T whose composition tends to the Gaussian mechanism of mu.
 
-        j and k are independent numbers of records in a step; for G = 1 it is what Poisson sampling has.
+        It solves T (E[e^(j k / sigma^2)] - 1) = mu^2, where j and k are independent numbers of records in a step. For
+        G = 1 this is the formula of Poisson sampling.
         """
         import numpy as np
 
@@ -81,16 +82,16 @@ class MixedGaussians(Repeated):
 
     @property
     def coarsening(self) -> float:
-        """Finer where a step's losses are tiny, wider where they spread far: between a hundred and a million points."""
+        """Finer if a step's losses are tiny, wider if they spread far: a hundred to a million grid points."""
         typical = self.records * self.probability / self.sigma
         reach = _curve(self.sigma, self.probability, self.records).losses[-1]
         return max(min(1.0, typical / 0.003), reach / 10, math.sqrt(self.steps) * typical / 20)
 
-    def of_one(self, width: float) -> Any:
+    def step_distribution(self, width: float) -> Any:
         """The privacy loss distribution of one step.
 
-        The same as dp-accounting's `from_mixture_gaussian_mechanism`, which inverts losses one by one and takes minutes
-        where many records are told apart; here all are inverted together.
+        Equal to dp-accounting's `from_mixture_gaussian_mechanism`, which inverts losses one by one and takes minutes
+        for many records. Here all losses are inverted together.
         """
         import numpy as np
         from dp_accounting.pld import privacy_loss_distribution
@@ -105,8 +106,8 @@ class MixedGaussians(Repeated):
             """The logarithm of the mixture's mass above (sign 1) or below (sign -1) each point."""
             return logsumexp(log_ndtr(sign * np.subtract.outer(counts, points) / sigma), axis=0, b=masses[:, None])
 
-        # The hockey-stick divergence is that of the outcomes where the loss is above epsilon: those above a point with
-        # the user's records, below one without. Outcomes beyond the curve have at most the negligible mass added.
+        # The hockey-stick divergence counts the outcomes whose loss exceeds epsilon: with the user's records, those
+        # above a point; without, those below one. Outcomes beyond the curve add at most the negligible mass.
         low, _, epsilons = grid(curve.losses[0], curve.losses[-1], width)
         points = curve.points_of(epsilons)
         removed = (
@@ -126,10 +127,11 @@ class MixedGaussians(Repeated):
 
 
 class _Weights(NamedTuple):
-    """How many of a user's records a step may hold, with which probability, and the probability of more than these.
+    """The numbers of a user's records in one step, their probabilities, and the probability of more.
 
     Args:
         counts, masses: arrays of shape (kept,).
+        lost: the probability of more records than the last of `counts`.
     """
 
     counts: Any
@@ -139,7 +141,7 @@ class _Weights(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def _weights(records: int, probability: float) -> _Weights:
-    """Binomial(G, q) without its tails, none of which moves to fewer records."""
+    """Binomial(G, q) without its tails. No probability moves to a smaller number of records."""
     import numpy as np
     from scipy.stats import binom
 
@@ -155,11 +157,11 @@ def _weights(records: int, probability: float) -> _Weights:
 
 @dataclass(frozen=True, kw_only=True)
 class _Curve:
-    """The loss of an outcome x between the mixture and N(0, sigma^2): log sum_k w_k e^((k x - k^2 / 2) / sigma^2).
+    """The loss of an outcome x of the mixture against N(0, sigma^2): log sum_k w_k e^((k x - k^2 / 2) / sigma^2).
 
     Args:
         farthest: the x that N(0, sigma^2) exceeds with probability `NEGLIGIBLE`.
-        points, losses: rising together, arrays of shape (points,), over all outcomes that are not negligible.
+        points, losses: increasing together, arrays of shape (points,), covering all outcomes that are not negligible.
     """
 
     sigma: float
@@ -169,7 +171,7 @@ class _Curve:
     losses: Any = None
 
     def terms(self, points: Any) -> Any:
-        """The logarithms of the sum's terms: (points, kept)."""
+        """The logarithms of the terms of the sum: shape (points, kept)."""
         import numpy as np
 
         counts = self.weights.counts
@@ -183,26 +185,26 @@ class _Curve:
         return logsumexp(self.terms(np.atleast_1d(points)), axis=1)
 
     def points_of(self, losses: Any) -> Any:
-        """The outcomes with these losses: Newton's method, which a convex rising function leads home, in brackets."""
+        """The outcomes with these losses, by bracketed Newton steps. The loss is convex and increasing."""
         import numpy as np
 
         place = np.clip(np.searchsorted(self.losses, losses), 1, len(self.points) - 1)
         low, high = self.points[place - 1], self.points[place]
-        found = np.clip(np.interp(losses, self.losses, self.points), low, high)
+        outcomes = np.clip(np.interp(losses, self.losses, self.points), low, high)
         for _ in range(_NEWTON):
-            terms = self.terms(found)
+            terms = self.terms(outcomes)
             most = terms.max(axis=1, keepdims=True)
             shares = np.exp(terms - most)
             total = shares.sum(axis=1)
             slope = shares @ self.weights.counts / total / self.sigma**2
             over = np.log(total) + most[:, 0] - losses
-            found = np.clip(found - over / np.maximum(slope, 1e-300), low, high)
-        return found
+            outcomes = np.clip(outcomes - over / np.maximum(slope, 1e-300), low, high)
+        return outcomes
 
 
 @functools.lru_cache(maxsize=64)
 def _curve(sigma: float, probability: float, records: int) -> _Curve:
-    """The curve over all outcomes but those that both distributions exceed, or fall short of, by chance of 1e-20."""
+    """The curve over all outcomes but those that both distributions exceed, or fall below, with probability 1e-20."""
     import numpy as np
     from scipy.special import ndtr, ndtri
 

@@ -1,4 +1,4 @@
-"""Gaussian steps under Poisson sampling: as it is, cut at a largest size, and in groups that take turns."""
+"""Gaussian steps under Poisson sampling: plain, truncated at a largest size, and by groups that take turns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sfumato.privacy.theorems.theorem import Plan, Repeated, Theorem
 
 
 class PoissonGaussian(Theorem):
-    """The Poisson-subsampled Gaussian mechanism, composed over the steps."""
+    """The Poisson-subsampled Gaussian mechanism, composed over all steps."""
 
     participations, mechanisms = (Poisson,), (Gaussian,)
     name = "Poisson-subsampled Gaussian mechanism"
@@ -29,7 +29,7 @@ class PoissonGaussian(Theorem):
         return SampledGaussians(sigma=self.relative_noise(plan), probability=probability, steps=steps)
 
     def steps_like(self, plan: Plan, mu: float) -> float:
-        """The T whose composition tends to the Gaussian mechanism of mu."""
+        """The number of steps T whose composition tends to the Gaussian mechanism of mu."""
         return self.part(plan, 1).repeats_like(mu)
 
 
@@ -41,19 +41,21 @@ class SampledGaussians(Repeated):
     probability: float
 
     def repeats_like(self, mu: float) -> float:
-        """The T whose composition tends to the Gaussian mechanism of mu: q^2 T (e^(1/sigma^2) - 1) = mu^2.
+        """The number of steps T whose composition tends to the Gaussian mechanism of mu.
 
-        Somewhat too large (Bu, Dong, Long and Su 2020, arXiv 1911.11607).
+        It solves q^2 T (e^(1/sigma^2) - 1) = mu^2.
+
+        A slight overestimate (Bu, Dong, Long and Su 2020, arXiv 1911.11607).
         """
         return mu**2 / (self.probability**2 * math.expm1(1 / self.sigma**2))
 
     @property
     def coarsening(self) -> float:
-        """Finer where a step's losses are tiny, wider where they spread far: between a hundred and a million points."""
+        """Finer if a step's losses are tiny, wider if they spread far: a hundred to a million grid points."""
         typical = self.probability / self.sigma
         return max(min(1.0, typical / 0.003), spread(self.sigma) / 10, math.sqrt(self.steps) * typical / 20)
 
-    def of_one(self, width: float) -> Any:
+    def step_distribution(self, width: float) -> Any:
         """The privacy loss distribution of one step."""
         from sfumato.privacy.theorems.sampled_losses import sampled_gaussian
 
@@ -68,12 +70,12 @@ class SampledGaussians(Repeated):
 
 
 def spread(sigma: float) -> float:
-    """How far the losses of one release reach, about: its sensitivity is 1."""
+    """Roughly the range of the losses of one release of sensitivity 1."""
     return 1 / (2 * sigma**2) + 10 / sigma
 
 
 class TruncatedGaussian(PoissonGaussian):
-    """The Gaussian mechanism under truncated Poisson sampling, composed over the steps."""
+    """The Gaussian mechanism under truncated Poisson sampling, composed over all steps."""
 
     participations = (TruncatedPoisson,)
     name = "Gaussian mechanism under truncated Poisson sampling"
@@ -97,9 +99,9 @@ class TruncatedGaussian(PoissonGaussian):
 
 @dataclass(frozen=True, kw_only=True)
 class TruncatedGaussians(SampledGaussians):
-    """`steps` Gaussian releases of noise `sigma` over the sensitivity, each of at most `largest` of those drawn.
+    """`steps` Gaussian releases of noise `sigma` over the sensitivity, each of at most `largest` sampled units.
 
-    About how many cost how much (`repeats_like`) is told without the cut.
+    The rough step count (`repeats_like`) ignores the truncation.
     """
 
     largest: int
@@ -107,13 +109,13 @@ class TruncatedGaussians(SampledGaussians):
 
     @property
     def coarsening(self) -> float:
-        """As without the cut, or as wide as a step needs in which another takes the unit's place: it moves by 2."""
+        """As without truncation, or as wide as needed if another record takes the unit's place: the sum moves by 2."""
         return max(super().coarsening, spread(self.sigma / 2) / 5)
 
     def event(self) -> None:
-        """None: no Renyi divergence of it is known here."""
+        """None: no Renyi divergence is known here."""
 
-    def of_one(self, width: float) -> Any:
+    def step_distribution(self, width: float) -> Any:
         """The privacy loss distribution of one step."""
         from dp_accounting.pld import privacy_loss_distribution
         from dp_accounting.privacy_accountant import NeighboringRelation
@@ -129,7 +131,7 @@ class TruncatedGaussians(SampledGaussians):
 
 
 class CyclicBanded(Theorem):
-    """Steps of one unit's group are at least as many apart as C has bands, so its columns for them share no row."""
+    """The steps of one unit's group are at least as far apart as C has bands, so its columns for them share no row."""
 
     participations, mechanisms = (CyclicPoisson,), (Gaussian, BandedToeplitz)
     name = "Gaussian mechanism with banded noise, amplified by cyclic Poisson sampling"
@@ -139,14 +141,14 @@ class CyclicBanded(Theorem):
     tight = PoissonGaussian.tight
 
     def check(self, plan: Plan) -> None:
-        """Refuse more bands than groups."""
+        """Refuse a mechanism with more bands than there are groups."""
         super().check(plan)
         bands, groups = len(_coefficients(plan)), _rule(plan).groups
         if bands > groups:
             raise SfumatoError(
-                f"groups must be at least as many as the {bands} bands of the noise, got {groups}: within a band's "
-                "reach a unit may take part once",
-                f"give {bands} groups, fewer bands, or a fixed order",
+                f"groups must be at least as many as the {bands} bands of the noise, got {groups}: a unit may take "
+                "part only once within the reach of a band",
+                f"give {bands} groups, fewer bands, or use a fixed order",
             )
 
     def part(self, plan: Plan, steps: int) -> SampledGaussians:
@@ -157,7 +159,7 @@ class CyclicBanded(Theorem):
         return SampledGaussians(sigma=sigma, probability=rule.turn_probability(plan.population), steps=turns)
 
     def steps_like(self, plan: Plan, mu: float) -> float:
-        """As many turns as Poisson sampling has steps."""
+        """As many turns as Poisson sampling has steps, times the number of groups."""
         return _rule(plan).groups * self.part(plan, 1).repeats_like(mu)
 
 
@@ -167,5 +169,5 @@ def _rule(plan: Plan) -> CyclicPoisson:
 
 
 def _coefficients(plan: Plan) -> tuple[float, ...]:
-    """c, of which the noise of independent steps has c_0 alone."""
+    """c. Independent noise has c_0 alone."""
     return plan.mechanism.coefficients if isinstance(plan.mechanism, BandedToeplitz) else (1.0,)

@@ -1,5 +1,8 @@
-"""The privacy losses of one Gaussian release that a coin decides about: dp-accounting's, at all points of a grid at
-once. It looks at each point by itself, which takes several times as long and was most of what planning took."""
+"""The privacy losses of one Poisson-sampled Gaussian release, at all points of a grid at once.
+
+The formulas are dp-accounting's. Its own code evaluates one point at a time, which takes several times as long and was
+most of the time that planning took.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,13 @@ from sfumato.privacy.theorems.theorem import grid
 
 
 def sampled_gaussian(sigma: float, probability: float, width: float) -> Any:
-    """The privacy loss distribution of one release of noise `sigma` over the sensitivity, sampled with this
-    probability, rounded pessimistically to a grid of this width: `from_gaussian_mechanism` of dp-accounting."""
+    """The privacy loss distribution of one release of noise `sigma` over the sensitivity, sampled with `probability`.
+
+    It is rounded pessimistically to a grid of this width: dp-accounting's `from_gaussian_mechanism`.
+    """
 
     def one_way(adjacency: AdjacencyType) -> Any:
-        one = _AllAtOnce(sigma, sensitivity=1, sampling_prob=probability, adjacency_type=adjacency)
+        one = _VectorizedLoss(sigma, sensitivity=1, sampling_prob=probability, adjacency_type=adjacency)
         ends: Any = one.connect_dots_bounds()
         low, _, epsilons = grid(ends.epsilon_lower, ends.epsilon_upper, width)
         return dots(low, one.get_delta_for_epsilon(epsilons), width)
@@ -27,12 +32,15 @@ def sampled_gaussian(sigma: float, probability: float, width: float) -> Any:
     return privacy_loss_distribution._pld_for_subsampled_mechanism(one_way, probability)
 
 
-class _AllAtOnce(GaussianPrivacyLoss):
-    """Its delta at many epsilons."""
+class _VectorizedLoss(GaussianPrivacyLoss):
+    """dp-accounting's privacy loss, with delta at many epsilons at once."""
 
     def get_delta_for_epsilon(self, epsilon: Any) -> Any:
-        """With q the probability, outcomes up to x have a loss above epsilon: x is where without sampling the loss is
-        log(1 + (e^epsilon - 1) / q), or minus that of minus epsilon where the unit is added."""
+        """Delta at each epsilon.
+
+        With q the probability, the outcomes up to x have a loss above epsilon. Here x is the outcome at which the loss
+        without sampling is log(1 + (e^epsilon - 1) / q); if the unit is added, minus that value for minus epsilon.
+        """
         q, removed = self.sampling_prob, self.adjacency_type == AdjacencyType.REMOVE
         if q == 1 or np.ndim(epsilon) == 0:
             return super().get_delta_for_epsilon(epsilon)
@@ -52,12 +60,12 @@ class _AllAtOnce(GaussianPrivacyLoss):
 
 
 def _without_sampling(losses: np.ndarray, q: float) -> np.ndarray:
-    """log(1 + (e^loss - 1) / q) of each loss above log(1 - q); minus infinity of one that is hardly above."""
+    """log(1 + (e^loss - 1) / q) of each loss above log(1 - q); minus infinity for a loss that is barely above it."""
     least = math.log(1 - q)
-    found = np.full(len(losses), -math.inf)
+    result = np.full(len(losses), -math.inf)
     above = np.abs(losses - least) > 1e-9 * np.maximum(np.abs(losses), abs(least))
     scale, rest = 1 / q, 1 - 1 / q
     larger, smaller = losses[above] + np.log(scale), np.log(-rest)
-    found[above] = larger + np.log1p(-np.exp(smaller - larger))
-    found[losses == 0] = np.log(scale + rest)
-    return found
+    result[above] = larger + np.log1p(-np.exp(smaller - larger))
+    result[losses == 0] = np.log(scale + rest)
+    return result

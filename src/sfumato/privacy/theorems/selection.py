@@ -1,4 +1,4 @@
-"""Private selection: the best of a random number of runs, each of which a theorem speaks for."""
+"""Private selection: the best of a random number of runs, each covered by a theorem."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sfumato.privacy.candidate_count import CandidateCount
 from sfumato.privacy.loss import Loss, event_of, quiet_absl, renyi_accountant
 from sfumato.privacy.theorems.theorem import Theorem
 
-# Renyi orders: dp-accounting's own, and eight to the octave from 64 to 1024, where small epsilons lie.
+# Renyi orders: those of dp-accounting, and eight per octave from 64 to 1024, where small epsilons need them.
 SELECTION_ORDERS = (
     *(1 + tenth / 10 for tenth in range(1, 100)),
     *range(11, 64),
@@ -22,9 +22,9 @@ SELECTION_ORDERS = (
 
 @dataclass(frozen=True)
 class Selection:
-    """What speaks for the best of K runs, where `each` speaks for one of them.
+    """The theorem for the best of K runs, where `each` covers one of them.
 
-    With (lambda, eps(lambda)) the Renyi curve of one run, the best of K satisfies eps' at lambda > 1, where
+    Let (lambda, eps(lambda)) be the Renyi curve of one run. The best of K satisfies eps' at lambda > 1, where
 
         truncated negative binomial (theorem 2):
             eps' = eps(lambda) + log E[K] / (lambda - 1)
@@ -40,7 +40,7 @@ class Selection:
 
     @property
     def name(self) -> str:
-        """What a statement calls it."""
+        """The name in statements."""
         return f"private selection over the {self.each.name}"
 
     @property
@@ -53,13 +53,13 @@ class Selection:
 
 
 def best_of(loss: Loss, draws: CandidateCount, delta: float) -> float:
-    """The epsilon at delta of the best of K independent runs of this loss each, when nothing else is released.
+    """Epsilon at delta for the best of K independent runs of this loss each, if nothing else is released.
 
     **Guarantee.** An upper bound for the loss's unit and adjacency, if K is drawn by `draws` independently of
-    everything, the runs are independent given the data and all of one law, and they are compared by a total order on
-    what a run gives out (Papernot and Steinke 2021). Runs that are equal in it may be told apart by anything but the
-    data, such as their number. It holds for each pair of neighbouring data sets by itself. The Poisson law needs E[K]
-    >= 1, which `CandidateCount` sees to: below, log E[K] would promise a divergence under zero.
+    everything else, the runs are independent given the data and identically distributed, and they are compared by a
+    total order on what a run releases (Papernot and Steinke 2021). Ties may be broken by anything but the data, such
+    as the run's number. The bound holds for each pair of neighbouring data sets by itself. The Poisson law needs
+    E[K] >= 1, which `CandidateCount` ensures: below it, log E[K] would claim a negative divergence.
     """
     return _best_of(loss, draws, fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N"))
 
@@ -71,13 +71,13 @@ def _best_of(loss: Loss, draws: CandidateCount, delta: float) -> float:
     with quiet_absl():
         if draws.shape >= 0:
             return float(_accountant(loss, draws).get_epsilon(delta))
-        # dp-accounting's own theorem 2 begins at shape 0.
+        # dp-accounting's own theorem 2 needs a shape of at least 0.
         return float(rdp.compute_epsilon(SELECTION_ORDERS, _curve(loss, draws), delta)[0])
 
 
 @functools.lru_cache(maxsize=8)
 def _accountant(loss: Loss, draws: CandidateCount) -> Any:
-    """Which a statement asks at one delta after the other; nobody composes anything further with it."""
+    """Cached, because a statement evaluates it at many deltas. Nothing else is composed with it."""
     import dp_accounting
 
     accountant = renyi_accountant((), SELECTION_ORDERS)
@@ -87,17 +87,17 @@ def _accountant(loss: Loss, draws: CandidateCount) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _curve(loss: Loss, draws: CandidateCount) -> Any:
-    """By theorem 2, for a shape below 0: an array of shape (orders,)."""
+    """The Renyi curve by theorem 2, for a shape below 0: an array of shape (orders,)."""
     import numpy as np
 
     return _theorem_2(np.asarray(SELECTION_ORDERS), loss.renyi(SELECTION_ORDERS), draws)
 
 
 def renyi_of_best(loss: Loss, draws: CandidateCount, order: float) -> float:
-    """The Renyi divergence of this order of the best of K, under the conditions of `best_of`.
+    """The Renyi divergence of this order for the best of K, under the conditions of `best_of`.
 
-    **Guarantee.** An upper bound, for each pair of neighbouring data sets: its other orders are only those that the
-    theorem takes its minimum over.
+    **Guarantee.** An upper bound for each pair of neighbouring data sets. The other orders serve only as candidates for
+    the theorem's minimum.
     """
     orders = (order, *SELECTION_ORDERS)
     with quiet_absl():
@@ -114,10 +114,10 @@ def renyi_of_best(loss: Loss, draws: CandidateCount, order: float) -> float:
 
 
 def renyi_of_pure(epsilon: float, order: float) -> float:
-    """The Renyi divergence of this order that an (epsilon, 0)-differentially private release has at most.
+    """The largest Renyi divergence of this order of an (epsilon, 0)-differentially private release.
 
-    **Guarantee.** That of randomized response between two answers, which any (epsilon, 0)-private release is a
-    function of for a given pair of neighbours (Kairouz, Oh and Viswanath 2015).
+    **Guarantee.** It is that of randomized response with two answers: for a given pair of neighbours, any
+    (epsilon, 0)-private release is a function of it (Kairouz, Oh and Viswanath 2015).
     """
     import dp_accounting
     from dp_accounting import rdp
@@ -129,6 +129,6 @@ def renyi_of_pure(epsilon: float, order: float) -> float:
 
 
 def _theorem_2(orders: Any, curve: Any, draws: CandidateCount) -> Any:
-    """The Renyi curve of the best of K, K truncated negative binomial; `orders` and `curve` of shape (orders,)."""
+    """The Renyi curve of the best of K, K truncated negative binomial; `orders` and `curve` have shape (orders,)."""
     choice = ((1 - 1 / orders) * curve + draws.log_inverse_gamma / orders).min()
     return curve + math.log(draws.mean) / (orders - 1) + (1 + draws.shape) * choice

@@ -1,4 +1,4 @@
-"""What a theorem is: for which plans it speaks, how far one unit can move a step's sum, and what the steps cost."""
+"""The interface of a theorem: which plans it covers, how far one unit moves a step's sum, and what the steps cost."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sfumato.privacy.participation import Participation
 from sfumato.privacy.unit import Adjacency, Unit
 
 LEAST_NOISE, MOST_NOISE = 1e-3, 1e9
-"""Between these noise multipliers the accountants compute; beyond them they end in overflows."""
+"""The range of noise multipliers in which the accountants compute. Outside it they overflow."""
 
 
 class Plan(Protocol):
-    """What theorems read of a `PrivacyPlan`."""
+    """The fields of a `PrivacyPlan` that theorems read."""
 
     @property
     def unit(self) -> Unit: ...
@@ -38,33 +38,33 @@ class Plan(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Repeated(Part):
-    """Steps that are releases of one kind, as a part of a loss."""
+    """Steps that are identical releases, as a part of a loss."""
 
     steps: int
 
     def and_then(self, other: Part) -> Part | None:
-        """More steps of the same release are more steps."""
+        """Merge with more steps of the same release."""
         if isinstance(other, type(self)) and replace(other, steps=self.steps) == self:
             return replace(self, steps=self.steps + other.steps)
         return None
 
     @abstractmethod
-    def of_one(self, width: float) -> Any:
+    def step_distribution(self, width: float) -> Any:
         """The privacy loss distribution of one step."""
 
     def repeats(self, width: float) -> tuple[Repeats]:
-        """One step, so many times."""
-        return ([(_of_one(replace(self, steps=1), width), self.steps)],)
+        """One step's distribution, repeated `steps` times."""
+        return ([(_step_distribution(replace(self, steps=1), width), self.steps)],)
 
 
 @functools.lru_cache(maxsize=24)
-def _of_one(one: Repeated, width: float) -> Any:
-    """Slow to build, so kept for other numbers of steps."""
-    return one.of_one(width)
+def _step_distribution(one: Repeated, width: float) -> Any:
+    """Cached for other numbers of steps, because it is slow to build."""
+    return one.step_distribution(width)
 
 
 def grid(least: float, most: float, width: float) -> tuple[int, int, Any]:
-    """The multiples of the width around these losses: the first and the last by their numbers, and all of them."""
+    """The multiples of the width that enclose these losses: the first and last multiplier, and all the multiples."""
     import numpy as np
 
     low, high = math.floor(least / width), math.ceil(most / width)
@@ -72,17 +72,17 @@ def grid(least: float, most: float, width: float) -> tuple[int, int, Any]:
 
 
 class Theorem(ABC):
-    """One row of the table of theorems. Its own class fills in all of this and carries its own mathematics.
+    """One row of the table of theorems. Each subclass fills in these attributes and holds its own mathematics.
 
     Args:
-        participations, mechanisms: the rules and mechanisms that it is about, each with each, for units that coins or
-            an order decide about as a whole. The adjacencies are those of the rule (`Participation.adjacencies`): where
-            who else takes part does not depend on one unit, the sums with and without it differ by what the unit
-            itself moves, as they do where it is replaced by nothing.
-        name: what a statement calls it.
+        participations, mechanisms: the rules and mechanisms covered, in every combination, for units that are sampled
+            or ordered as a whole. The adjacencies are those of the rule (`Participation.adjacencies`): if who else
+            takes part does not depend on one unit, the sums with and without it differ by what the unit itself
+            contributes, just as they do if its contribution is replaced by zero.
+        name: the name in statements.
         citation: where it is proven.
         tight: how the default accountant evaluates it.
-        by_prefix: whether any first steps of a run have a loss of their own, without those that follow.
+        by_prefix: whether any first steps of a run have a loss of their own, independent of the steps that follow.
     """
 
     participations: tuple[type[Participation], ...]
@@ -93,7 +93,7 @@ class Theorem(ABC):
     by_prefix: bool = True
 
     def speaks_for(self, plan: Plan) -> bool:
-        """Whether it is about this combination."""
+        """Whether the theorem covers this combination."""
         return (
             type(plan.participation) in self.participations
             and type(plan.mechanism) in self.mechanisms
@@ -101,39 +101,39 @@ class Theorem(ABC):
         )
 
     def covers(self, unit: Unit) -> bool:
-        """Whether it is about units like this: by default those of which a step's sum holds one vector at most."""
+        """Whether it covers units like this. By default: units with at most one vector in a step's sum."""
         return unit.vectors == 1
 
     def sensitivity(self, plan: Plan) -> float:
-        """By how much one unit moves a step's sum through each vector it has a part in, in L2 norm and in C."""
+        """How far one unit moves a step's sum through each vector that it contributes to: L2 norm, in units of C."""
         return plan.unit.moves
 
     def check(self, plan: Plan) -> None:
-        """Refuse the plans of its combination that it does not cover."""
+        """Refuse plans of this combination that the theorem does not cover."""
         self.relative_noise(plan)
 
     def loss(self, plan: Plan, steps: int) -> Loss:
-        """What the first `steps` releases of the plan cost.
+        """The privacy loss of the first `steps` releases of the plan.
 
-        **Guarantee.** For the plan's unit and adjacency, if each release is the sum of the participants' vectors, none
-        of norm above C, plus the mechanism's noise of that step (made of independent numbers of standard deviation
+        **Guarantee.** For the plan's unit and adjacency, if each release is the sum of the participants' vectors, each
+        of norm at most C, plus the mechanism's noise for that step (made of independent numbers of standard deviation
         `noise_multiplier * C`), and no unit moves the sum by more than `sensitivity(plan) * C` for each of the
-        `unit.vectors` that it may have in it. With adaptive clipping a vector has one coordinate more, for the count,
-        and the noise multiplier is the joint one (`Quantile`).
+        `unit.vectors` that it may have in it. With adaptive clipping each vector has one more coordinate, for the
+        count, and the noise multiplier is the joint one (`Quantile`).
         """
         return Loss(unit=plan.unit, adjacency=plan.adjacency, parts=(self.part(plan, steps),))
 
     @abstractmethod
     def part(self, plan: Plan, steps: int) -> Part:
-        """The same as one part of a loss."""
+        """The same loss as a single part."""
 
     @abstractmethod
     def steps_like(self, plan: Plan, mu: float) -> float:
-        """About how many steps cost as much as one Gaussian release of sensitivity mu and standard deviation 1."""
+        """Roughly the number of steps that cost as much as one Gaussian release of sensitivity mu and deviation 1."""
 
     def relative_noise(self, plan: Plan) -> float:
-        """The joint noise's standard deviation over the sensitivity, where the accountants compute: beyond, they answer
-        0."""
+        """The joint noise's standard deviation over the sensitivity. Refuses a noise multiplier outside the range of
+        the accountants, which return 0 there."""
         sigma = plan.mechanism.noise_multiplier
         if not LEAST_NOISE <= sigma <= MOST_NOISE:
             raise SfumatoError(

@@ -1,4 +1,4 @@
-"""Toeplitz-correlated noise where each unit takes part in every so many steps: one Gaussian release."""
+"""Toeplitz-correlated noise if each unit takes part at regular intervals: one Gaussian release."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sfumato.privacy.theorems.theorem import Plan
 
 
 class ToeplitzGaussian(OneGaussianTheorem):
-    """C times the sums, with independent noise, is one Gaussian release; C^-1 of it is post-processing."""
+    """C times the sums, with independent noise, is one Gaussian release; multiplying by C^-1 is post-processing."""
 
     mechanisms = (BandedToeplitz, BufferedToeplitz)
     name = "Gaussian mechanism with Toeplitz-correlated noise"
@@ -22,15 +22,15 @@ class ToeplitzGaussian(OneGaussianTheorem):
     )
 
     def squared_sensitivity(self, plan: Plan, steps: int) -> float:
-        """That of the first `steps` rows and columns of C, which are all that these releases depend on."""
+        """S^2 of the first `steps` rows and columns of C. These releases depend on no others."""
         mechanism = plan.mechanism
         assert isinstance(mechanism, Toeplitz)
-        return _known(replace(mechanism, noise_multiplier=1.0), steps, gap(plan))
+        return _cached_sensitivity(replace(mechanism, noise_multiplier=1.0), steps, gap(plan))
 
 
 @functools.lru_cache(maxsize=64)
-def _known(mechanism: Toeplitz, steps: int, gap: int) -> float:
-    """Kept for other noise multipliers, which calibration tries by the dozen."""
+def _cached_sensitivity(mechanism: Toeplitz, steps: int, gap: int) -> float:
+    """Cached, because calibration tries dozens of noise multipliers."""
     return squared_sensitivity(mechanism.column(steps), gap)
 
 
@@ -39,11 +39,10 @@ def squared_sensitivity(column: Any, gap: int) -> float:
 
     Args:
         column: c_0, c_1, ..., c_(T-1), the first column of C: an array of shape (steps,).
-        gap: by how many steps two participations of one unit are apart, at least.
+        gap: the least number of steps between two participations of one unit.
 
-    **Guarantee.** Exact where c does not increase and is not negative: then the unit of the first step moves C times
-    the sums the most. Otherwise an upper bound, that of the least such sequence above |c|.
-
+    **Guarantee.** Exact if c is non-increasing and non-negative: then the unit that starts in the first step moves C
+    times the sums the most. Otherwise an upper bound: that of the least such sequence above |c|.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Numbers drawn by (step, parameter, block), made into a step's noise in threads, and added to its sum."""
+"""Draws numbers by (step, parameter, block), turns them into a step's noise in threads, and adds it to the sum."""
 
 from __future__ import annotations
 
@@ -14,68 +14,68 @@ from sfumato.privacy.mechanism import Gaussian
 from sfumato.randomness.keys import RunKey
 
 BLOCK = 1 << 20
-"""So many numbers of a parameter are drawn by one generator, so that several workers may draw one parameter's noise."""
+"""The numbers of a parameter that one generator draws, so that several workers can draw the noise of one parameter."""
 PIECE = 1 << 14
-"""So many numbers of a block are worked on at once: they and their buffers stay in the processor's cache."""
+"""The numbers of a block that are processed at once: they and their buffers stay in the processor's cache."""
 
 Fresh = Callable[[str], np.ndarray]
-"""Of a stream, that many independent N(0, 1) as a piece has: float64 (n,)."""
+"""Given a stream, returns as many independent N(0, 1) as a piece has: float64 (n,)."""
 
 
 class StepNoise(Protocol):
-    """How a mechanism makes the noise of a step, in standard deviations, out of fresh numbers and what it remembers.
+    """How a mechanism makes a step's noise, in standard deviations, from fresh numbers and what it remembers.
 
-    What it does with one coordinate it does with all, so a parameter may be worked on in pieces.
+    It treats all coordinates alike, so a parameter can be processed in pieces.
     """
 
-    def noise(self, step: int, fresh: Fresh, kept: np.ndarray) -> np.ndarray:
-        """The step's noise: float64 (n,). `kept`, float64 (buffers, n), is brought up to date in place."""
+    def noise(self, step: int, fresh: Fresh, buffers: np.ndarray) -> np.ndarray:
+        """The step's noise: float64 (n,). `buffers`, float64 (buffers, n), is updated in place."""
         ...
 
 
 class GaussianNoise:
-    """Fresh numbers in every step; nothing is remembered (De 2022, equation 2)."""
+    """Fresh numbers in every step. Nothing is remembered (De 2022, equation 2)."""
 
     def __init__(self, mechanism: Gaussian):
         pass
 
-    def noise(self, step: int, fresh: Fresh, kept: np.ndarray) -> np.ndarray:
+    def noise(self, step: int, fresh: Fresh, buffers: np.ndarray) -> np.ndarray:
         """N(0, 1) in every coordinate."""
         return fresh("noise")
 
 
-Take = Callable[[str, slice, np.ndarray], None]
-"""Takes the noise of these coordinates of a parameter, flat, in the units of the sum: float64 (n,)."""
+Receive = Callable[[str, slice, np.ndarray], None]
+"""Receives the noise of these coordinates of a parameter, flattened, in the units of the sum: float64 (n,)."""
 
 
 def draw(
     rule: StepNoise,
     shapes: Mapping[str, torch.Size],
-    kept: Mapping[str, Tensor],
+    buffers: Mapping[str, Tensor],
     step: int,
     key: RunKey,
     standard_deviation: float,
     share: tuple[int, int],
-    take: Take,
+    receive: Receive,
 ) -> None:
-    """The step's noise for parameters of these shapes, by name, handed over block by block, from several threads.
+    """Draws the step's noise for parameters of these shapes and passes it to `receive` by block, from several threads.
 
     Args:
-        kept: what is remembered, {name: float64 (buffers, *its shape)} on the CPU; brought up to date in place.
-        share: (i, n) for each n-th block from the i-th on; (0, 1) for all.
+        buffers: the remembered noise, {name: float64 (buffers, *its shape)} on the CPU; updated in place.
+        share: (i, n) for every n-th block from the i-th on; (0, 1) for all.
 
-    **Guarantee.** Numbers of different steps, parameters and blocks come from generators of their own, float64 by the
-    ziggurat; the noise is made of them in float64.
+    **Guarantee.** Different steps, parameters and blocks have separate generators, which draw float64 by the ziggurat;
+    the noise is computed from these numbers in float64.
 
-    The bits that a key draws are the same everywhere. The numbers are too, but for those beyond 3.65 standard
-    deviations, one of 3,900: these are logarithms of the C library, whose last bit in float64 is its own.
+    The bits that a key draws are the same everywhere. The numbers are too, except beyond 3.65 standard deviations (one
+    in 3,900): these are logarithms of the C library, whose last bit in float64 depends on the library.
     """
     sizes, key = {name: shape.numel() for name, shape in shapes.items()}, key.at(step)
 
     def work(place: tuple[str, slice]) -> None:
         name, columns = place
         block = columns.start // BLOCK
-        remembered = kept[name].view(len(kept[name]), sizes[name])[:, columns].numpy()
+        remembered = buffers[name].view(len(buffers[name]), sizes[name])[:, columns].numpy()
         drawn = np.empty(columns.stop - columns.start)
         generators: dict[str, np.random.Generator] = {}
         for start in range(0, len(drawn), PIECE):
@@ -83,13 +83,13 @@ def draw(
 
             def fresh(stream: str, size: int = len(piece)) -> np.ndarray:
                 if stream not in generators:
-                    # The first block's stream is called as those of parameters of a single block always were.
+                    # The first block has the plain stream name.
                     generators[stream] = key.generator(f"{stream} {block}" if block else stream, step, name)
                 return generators[stream].standard_normal(size)
 
             noise = rule.noise(step, fresh, remembered[:, start : start + PIECE])
             np.multiply(noise, standard_deviation, out=piece)
-        take(name, columns, drawn)
+        receive(name, columns, drawn)
 
     places = blocks_of(shapes)[share[0] :: share[1]]
     if sum(sizes.values()) < BLOCK:
@@ -101,7 +101,7 @@ def draw(
 
 
 def blocks_of(shapes: Mapping[str, torch.Size]) -> list[tuple[str, slice]]:
-    """All blocks of parameters of these shapes: of which, and which of its coordinates."""
+    """All blocks of parameters of these shapes: the parameter's name, and the range of its coordinates."""
     return [
         (name, slice(start, min(start + BLOCK, shape.numel())))
         for name, shape in shapes.items()
@@ -110,52 +110,54 @@ def blocks_of(shapes: Mapping[str, torch.Size]) -> list[tuple[str, slice]]:
 
 
 class OnTheCPU:
-    """Noise that is drawn when the sum is there, and added to it block by block, while a block is near the processor.
+    """Noise that is drawn once the sum is available, and added block by block while the block is in the cache.
 
     Args:
-        drawing: `draw` but for its last argument.
+        drawing: `draw` without its last argument.
     """
 
-    def __init__(self, drawing: Callable[[Take], None]):
+    def __init__(self, drawing: Callable[[Receive], None]):
         self._drawing = drawing
 
     def added_to(self, total: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The sum plus the noise, {name: float32 tensor}, rounded once, together."""
         noisy = {name: torch.zeros(value.shape, dtype=torch.float32) for name, value in total.items()}
 
-        def take(name: str, columns: slice, drawn: np.ndarray) -> None:
+        def receive(name: str, columns: slice, drawn: np.ndarray) -> None:
             noisy[name].view(-1)[columns] = torch.from_numpy(drawn) + total[name].reshape(-1)[columns]
 
-        self._drawing(take)
+        self._drawing(receive)
         return noisy
 
 
 class DrawnAhead:
-    """Noise for a sum that a device computes: drawn on the CPU meanwhile, and copied to the device once.
+    """Noise for a sum on a device. It is drawn on the CPU while the device computes, and copied to the device once.
 
     Args:
-        drawing: `draw` but for its last argument; it begins at once, in a thread of its own.
+        drawing: `draw` without its last argument. It starts at once, in its own thread.
         shapes: of the parameters, by name.
         device: of the sum.
     """
 
-    def __init__(self, drawing: Callable[[Take], None], shapes: Mapping[str, torch.Size], device: torch.device):
+    def __init__(self, drawing: Callable[[Receive], None], shapes: Mapping[str, torch.Size], device: torch.device):
         self._shapes, self._device = shapes, device
         sizes = [shape.numel() for shape in shapes.values()]
         starts = dict(zip(shapes, np.cumsum([0, *sizes]).tolist(), strict=False))
         self._host = torch.zeros(sum(sizes), dtype=torch.float64, pin_memory=device.type == "cuda")
         flat = self._host.numpy()
 
-        def take(name: str, columns: slice, drawn: np.ndarray) -> None:
+        def receive(name: str, columns: slice, drawn: np.ndarray) -> None:
             flat[starts[name] + columns.start : starts[name] + columns.stop] = drawn
 
         self._pool = ThreadPoolExecutor(max_workers=1)
-        self._done = self._pool.submit(drawing, take)
+        self._done = self._pool.submit(drawing, receive)
 
     def added_to(self, total: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The sum plus the noise, {name: float32 tensor} on the device, rounded once, together."""
         self._done.result()
         self._pool.shutdown()
-        there = self._host.to(self._device, non_blocking=True).split([shape.numel() for shape in self._shapes.values()])
-        own = zip(self._shapes.items(), there, strict=True)
-        return {name: (noise.view(shape) + total[name]).to(torch.float32) for (name, shape), noise in own}
+        on_device = self._host.to(self._device, non_blocking=True).split(
+            [shape.numel() for shape in self._shapes.values()]
+        )
+        by_parameter = zip(self._shapes.items(), on_device, strict=True)
+        return {name: (noise.view(shape) + total[name]).to(torch.float32) for (name, shape), noise in by_parameter}

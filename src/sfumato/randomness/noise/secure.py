@@ -1,7 +1,8 @@
-"""Noise that holds on real machines: a Gaussian rounded correctly to a public grid, drawn from cryptographic bits.
+"""Noise that is secure on real computers: a Gaussian rounded correctly to a public grid, from cryptographic bits.
 
-Noise of floating-point numbers has holes between them, and where they lie depends on what it is added to: the low bits
-of a noisy sum can show the sum (Mironov 2012; Jin et al. 2022, arXiv 2112.05307). Here sum and noise are integers.
+Floating-point noise has gaps between its values, and their position depends on the number that the noise is added to:
+the low bits of a noisy sum can reveal the sum (Mironov 2012; Jin et al. 2022, arXiv 2112.05307). Here sum and noise are
+integers.
 """
 
 from __future__ import annotations
@@ -24,35 +25,35 @@ from sfumato.gradients.grid import STEP
 from sfumato.privacy.mechanism import Mechanism
 from sfumato.privacy.noise_grid import NoiseGrid, refuse_without_grid
 from sfumato.randomness.keys import RunKey
-from sfumato.randomness.noise import ComingNoise, Noise, NoiseState
+from sfumato.randomness.noise import Noise, NoiseState, PreparedNoise
 from sfumato.randomness.noise.blocks import BLOCK, PIECE, blocks_of
 
 FINENESS = 32
-"""A grid has at least 2^32 steps in a standard deviation, or as many as the grid of sums has."""
+"""A grid has at least 2^32 steps per standard deviation, or as many as the grid of sums."""
 SUMS_EXPONENT = int(math.log2(STEP))
-"""Of the grid that sums lie on, in units of C."""
+"""The exponent of the grid that sums lie on, in units of C."""
 BITS = 63
-"""Of a magnitude's uniform number, to begin with; the 64th is the sign."""
+"""The bits of a magnitude's first uniform number. The 64th bit is the sign."""
 MARGIN = 2.0**-46
-"""By how much of (1 + x) a quantile x in float64 is taken to be wrong: 32 times what was measured of scipy's."""
+"""The assumed error of a float64 quantile x, relative to 1 + x: 32 times the error measured for scipy."""
 FEWEST = 1 << 49
-"""Below so many units of 2^-63 a uniform number's further bits may move its quantile by more than a part of MARGIN."""
+"""For uniform numbers below this, in units of 2^-63, further bits may move the quantile by more than MARGIN."""
 More = Callable[[int], bytes]
-"""So many further random bytes of a coordinate; more of them begin with the same ones."""
+"""Returns this many further random bytes of a coordinate. A longer answer begins with the shorter one."""
 
 
 class SecureNoise(Noise):
     """Independent Gaussian noise on a public grid, for sums that are integers (`GridSum.integers`).
 
     Args:
-        mechanism, max_norm, key: as for `Noise`; the mechanism is `Gaussian`.
+        mechanism, max_norm, key: as for `Noise`; the mechanism must be `Gaussian`.
 
-    **Guarantee.** With d coordinates in all, what leaves is S' + Z times the grid's step g, where S' is the sum rounded
-    to the grid and each Z is round(N(0, s^2) / g) with s = noise_multiplier * max_norm * (1 + g sqrt(d) / C),
+    **Guarantee.** With d coordinates in all, the release is S' + Z times the grid spacing g, where S' is the sum
+    rounded to the grid and each Z is round(N(0, s^2) / g) with s = noise_multiplier * max_norm * (1 + g sqrt(d) / C),
     independent across steps, parameters and coordinates: post-processing of the Gaussian mechanism (`NoiseGrid`). Z has
-    exactly that law where its bits are uniform: they are those of SHAKE-256, keyed by 512 bits of HMAC-SHA512 of the
+    exactly that distribution if its bits are uniform. They come from SHAKE-256, keyed by 512 bits of HMAC-SHA512 of the
     run key, and more of them are drawn until they decide (`magnitude`), so the sampler's distance from the ideal is
-    zero, and takes nothing from delta. S' + Z are integers until the noise is in them; what becomes of them then is
+    zero and uses no part of delta. S' + Z are integers until the noise is added; everything after that is
     post-processing, the same for every sum.
     """
 
@@ -72,25 +73,25 @@ class SecureNoise(Noise):
         state: NoiseState | None = None,
         *,
         share: tuple[int, int] = (0, 1),
-    ) -> ComingNoise:
-        """A step's noise, as of `Noise.ahead`; it is added to int64 sums, in steps of the grid of sums."""
-        self._kept(like, self._checked(step, state))
+    ) -> PreparedNoise:
+        """The noise of a step, as in `Noise.ahead`. It is added to int64 sums, in steps of the grid of sums."""
+        self._take_memory(like, self._checked(step, state))
         shapes = {name: value.shape for name, value in like.items()}
         elements = sum(shape.numel() for shape in shapes.values())
         sigma, exponent = self.mechanism.noise_multiplier, grid_of(self.mechanism.noise_multiplier, elements).exponent
         drawing = partial(draw, shapes, step, self._key, scale_of(sigma, elements), share)
-        coming = OnGrid(
+        pending = OnGrid(
             drawing,
             shapes,
             ahead=any(value.device.type != "cpu" for value in like.values()),
             coarser=exponent - SUMS_EXPONENT,
             unit=math.ldexp(self.max_norm, exponent),
         )
-        return ComingNoise(coming, NoiseState(step=step + 1))
+        return PreparedNoise(pending, NoiseState(step=step + 1))
 
 
 def grid_of(noise_multiplier: float, elements: int, *, alone: bool = True) -> NoiseGrid:
-    """The grid for sums of so many coordinates in all: C 2^exponent, a multiple of the grid that sums lie on.
+    """The grid for sums of this many coordinates: C 2^exponent, a multiple of the grid that sums lie on.
 
     >>> grid_of(1.5, 100).exponent
     -32
@@ -100,28 +101,28 @@ def grid_of(noise_multiplier: float, elements: int, *, alone: bool = True) -> No
 
 
 def scale_of(noise_multiplier: float, elements: int) -> float:
-    """s / g, the noise's standard deviation in steps of the grid: rounded up, and from then on taken as it is."""
+    """s / g, the noise's standard deviation in grid steps: rounded up once, then used exactly."""
     grid = grid_of(noise_multiplier, elements)
     return math.ldexp(noise_multiplier, -grid.exponent) * (1 + grid.widening) * (1 + 2.0**-50)
 
 
-Take = Callable[[str, slice, np.ndarray], None]
-"""Takes the noise of these coordinates of a parameter, flat, in steps of the grid: int64 (n,)."""
+Receive = Callable[[str, slice, np.ndarray], None]
+"""Receives the noise of these coordinates of a parameter, flattened, in grid steps: int64 (n,)."""
 
 
 def draw(
-    shapes: Mapping[str, torch.Size], step: int, key: RunKey, scale: float, share: tuple[int, int], take: Take
+    shapes: Mapping[str, torch.Size], step: int, key: RunKey, scale: float, share: tuple[int, int], receive: Receive
 ) -> None:
-    """The step's noise for parameters of these shapes, handed over block by block, from several threads.
+    """Draws the step's noise for parameters of these shapes and passes it to `receive` by block, from several threads.
 
-    **Guarantee.** Each block of a parameter in a step has a stream of its own, whoever draws it.
+    **Guarantee.** Each block of a parameter in a step has its own stream, whoever draws it.
     """
     key = key.at(step)
 
     def work(place: tuple[str, slice]) -> None:
         name, columns = place
         seed = key.extendable(f"secure noise {columns.start // BLOCK}", step, name)
-        take(name, columns, rounded_gaussians(seed, columns.stop - columns.start, scale))
+        receive(name, columns, rounded_gaussians(seed, columns.stop - columns.start, scale))
 
     places = blocks_of(shapes)[share[0] :: share[1]]
     if len(places) < 2:
@@ -135,22 +136,22 @@ def draw(
 def rounded_gaussians(seed: bytes, size: int, scale: float) -> np.ndarray:
     """round(N(0, scale^2)) of each coordinate, int64 (size,): the same integers on every machine.
 
-    The first 64 bits of each are a sign and k, of which 2 Phi(-x) lies in [k, k + 1) 2^-63. A quantile in float64 tells
-    which integer x * scale is nearest to, unless it is so close to the middle between two that its rounding, or further
-    bits, might decide: those, a few in ten thousand, are computed to as many digits as it takes.
+    The first 64 bits of each are a sign and k, where 2 Phi(-x) lies in [k, k + 1) 2^-63. A float64 quantile tells which
+    integer is nearest to x * scale, unless x * scale is so close to the midpoint of two integers that rounding, or
+    further bits, might decide. Those, a few in ten thousand, are computed to as many digits as needed.
 
     Args:
         seed: secret, at least 256 bits, used for nothing else.
-        scale: positive, the standard deviation, a float64 that is taken as it is.
+        scale: positive, the standard deviation, a float64 that is used exactly.
 
-    **Guarantee.** Given uniform bits, P[Z = j] = Phi((j + 1/2) / scale) - Phi((j - 1/2) / scale), exactly, as long as
-    scipy's quantile errs by less than `MARGIN` (which `refuse_inaccurate` tries). No value of the sum is looked at.
+    **Guarantee.** Given uniform bits, P[Z = j] = Phi((j + 1/2) / scale) - Phi((j - 1/2) / scale), exactly, if scipy's
+    quantile errs by less than `MARGIN` (`refuse_inaccurate` tests this). No value of the sum is read.
     """
     words = np.frombuffer(hashlib.shake_256(seed).digest(8 * size), dtype="<u8")
-    found = np.empty(size, np.int64)
+    result = np.empty(size, np.int64)
     for start in range(0, size, PIECE):
-        own = words[start : start + PIECE]
-        uniform = own & np.uint64((1 << BITS) - 1)
+        block = words[start : start + PIECE]
+        uniform = block & np.uint64((1 << BITS) - 1)
         scaled = _quantiles(uniform) * scale
         nearest = np.rint(scaled)
         doubtful = np.abs(scaled - nearest) >= 0.5 - MARGIN * (scaled + scale)
@@ -159,28 +160,28 @@ def rounded_gaussians(seed: bytes, size: int, scale: float) -> np.ndarray:
         for place in np.flatnonzero(doubtful):
             more = partial(_more, seed, start + int(place))
             integers[place] = magnitude(int(uniform[place]), more, scale)
-        found[start : start + PIECE] = np.where(own >> np.uint64(BITS), -integers, integers)
-    return found
+        result[start : start + PIECE] = np.where(block >> np.uint64(BITS), -integers, integers)
+    return result
 
 
 def _quantiles(uniform: np.ndarray) -> np.ndarray:
-    """x of 2 Phi(-x) = (k + 1/2) 2^-63, float64 (n,): about right."""
+    """x of 2 Phi(-x) = (k + 1/2) 2^-63, float64 (n,): approximate."""
     return -ndtri((uniform + 0.5) * 2.0 ** -(BITS + 1))
 
 
 def _more(seed: bytes, place: int, size: int) -> bytes:
-    """Further bits of a coordinate: another message than the block's, and than any other coordinate's."""
+    """Further bits of a coordinate, from a message that differs from the block's and from any other coordinate's."""
     return hashlib.shake_256(seed + place.to_bytes(8, "big")).digest(size)
 
 
 def magnitude(uniform: int, more: More, scale: float) -> int:
-    """round(x * scale) where 2 Phi(-x) is a number whose first 63 bits are known: exact, by as many bits as it takes.
+    """round(x * scale), where 2 Phi(-x) is a number whose first 63 bits are known. Exact, using as many bits as needed.
 
-    x * scale lies above b = m + 1/2 where 2 Phi(-x) < 2 Phi(-b / scale) = erfc(b / (scale sqrt 2)).
+    x * scale lies above b = m + 1/2 if 2 Phi(-x) < 2 Phi(-b / scale) = erfc(b / (scale sqrt 2)).
 
     Args:
         uniform: the first 63 bits.
-        more: gives further ones.
+        more: provides further bits.
     """
     extra = 0
     while True:
@@ -206,7 +207,7 @@ def _tail(boundary: float, scale: float, bits: int) -> int:
 
 @cache
 def refuse_inaccurate() -> None:
-    """Refuse a machine whose quantiles are off by more than an eighth of `MARGIN`, at points of all their branches."""
+    """Refuse a machine whose quantiles err by more than an eighth of `MARGIN`, at points of all their branches."""
     chances = np.concatenate(
         [
             0.5 - 2.0 ** -np.arange(2.0, 50.0),
@@ -224,19 +225,19 @@ def refuse_inaccurate() -> None:
 
 
 class OnGrid:
-    """Noise on a grid, drawn on the CPU: when the sum is there, or ahead in a thread where a device computes it.
+    """Noise on a grid, drawn on the CPU: once the sum is available, or ahead in a thread if a device computes the sum.
 
     Args:
-        drawing: `draw` but for its last argument.
+        drawing: `draw` without its last argument.
         shapes: of the parameters, by name.
-        ahead: whether to begin at once.
+        ahead: whether to start at once.
         coarser: by how many powers of two the grid is coarser than that of sums.
-        unit: the grid's step in the units of the gradients.
+        unit: the grid spacing in the units of the gradients.
     """
 
     def __init__(
         self,
-        drawing: Callable[[Take], None],
+        drawing: Callable[[Receive], None],
         shapes: Mapping[str, torch.Size],
         *,
         ahead: bool,
@@ -258,7 +259,7 @@ class OnGrid:
         for name, value in total.items():
             if value.dtype != torch.int64:
                 raise SfumatoError(
-                    f"the sum of {name} is {value.dtype}, and secure noise is added to integers",
+                    f"the sum of {name} is {value.dtype}, but secure noise is added to integers",
                     "give `GridSum.integers`",
                 )
         if self._ahead:
@@ -267,21 +268,21 @@ class OnGrid:
             return {name: self._noisy(value, self._drawn[name].to(value.device)) for name, value in total.items()}
         noisy = {name: torch.zeros(value.shape, dtype=torch.float32) for name, value in total.items()}
 
-        def take(name: str, columns: slice, drawn: np.ndarray) -> None:
-            own = total[name].reshape(-1)[columns]
-            noisy[name].view(-1)[columns] = self._noisy(own, torch.from_numpy(drawn))
+        def receive(name: str, columns: slice, drawn: np.ndarray) -> None:
+            columns_of_sum = total[name].reshape(-1)[columns]
+            noisy[name].view(-1)[columns] = self._noisy(columns_of_sum, torch.from_numpy(drawn))
 
-        self._drawing(take)
+        self._drawing(receive)
         return noisy
 
     def _noisy(self, integers: Tensor, noise: Tensor) -> Tensor:
-        """Their sum on the grid, exact; and only then as floating-point numbers, in the units of the gradients."""
+        """Their exact sum on the grid, converted to floating point only afterwards, in the units of the gradients."""
         on_grid = on_coarser(integers, self._coarser) + noise
         return on_grid.to(torch.float64).mul_(self._unit).to(torch.float32)
 
 
 def on_coarser(integers: Tensor, powers: int) -> Tensor:
-    """Integers over 2^powers, rounded to the nearest integer, halves up: int64.
+    """Integers divided by 2^powers, rounded to the nearest integer, halves up: int64.
 
     >>> on_coarser(torch.tensor([-6, -5, 5, 6, 7]), 2).tolist()
     [-1, -1, 1, 2, 2]

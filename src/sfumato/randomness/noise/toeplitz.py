@@ -1,4 +1,4 @@
-"""Noise of Toeplitz matrices, banded or buffered, made online in a few buffers."""
+"""Noise of banded or buffered Toeplitz matrices, computed online in a few buffers."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from sfumato.privacy.mechanism import BandedToeplitz, BufferedToeplitz
 from sfumato.randomness.noise.blocks import Fresh
 
 AHEAD = 8
-"""For so many steps what lies before them is taken off at once. States in checkpoints hang on this number."""
+"""For how many steps the contribution of earlier steps is computed at once. Checkpoint states depend on it."""
 SMALL = 1 << 18
-"""So many multiplications a BLAS does in the thread that asks for them; these threads are our own."""
+"""A BLAS does up to this many multiplications in the calling thread. The threads here are our own."""
 
 
 class BandedToeplitzNoise:
-    """C^-1 z, by forward substitution (Choquette-Choo et al. 2023, arXiv 2306.08153, algorithm 9):
+    """C^-1 z by forward substitution (Choquette-Choo et al. 2023, arXiv 2306.08153, algorithm 9):
 
         zhat_t = z_t - sum_{j=1}^{b-1} c_j zhat_{t-j}
 
-    with b - 1 buffers: zhat of step t lies in buffer t mod (b - 1), in the place of the one that is no longer needed.
-    Reading all of them in every step is what would take the time. So they are read once for the next `AHEAD` steps: for
-    each of these the part of the sum that is known by then is left in the buffer that the step itself will take.
+    with b - 1 buffers: zhat of step t replaces the oldest one, in buffer t mod (b - 1). Reading all buffers in every
+    step would dominate the time. So they are read once for the next `AHEAD` steps: the part of each of these steps' sum
+    that is already known is stored in the buffer that the step itself will use.
     """
 
     def __init__(self, mechanism: BandedToeplitz):
@@ -28,23 +28,23 @@ class BandedToeplitzNoise:
         self._count = len(mechanism.coefficients) - 1
         self._ahead = min(AHEAD, self._count)
 
-    def noise(self, step: int, fresh: Fresh, kept: np.ndarray) -> np.ndarray:
+    def noise(self, step: int, fresh: Fresh, buffers: np.ndarray) -> np.ndarray:
         """zhat of the step."""
         noise = fresh("noise")
         if not self._count:
             return noise
         begun = step - step % self._ahead
         if step == begun:
-            self._look_ahead(step, kept)
+            self._look_ahead(step, buffers)
         place = step % self._count
-        noise -= kept[place]
+        noise -= buffers[place]
         for earlier in range(begun, step):
-            noise -= self._coefficients[step - earlier] * kept[earlier % self._count]
-        kept[place] = noise
+            noise -= self._coefficients[step - earlier] * buffers[earlier % self._count]
+        buffers[place] = noise
         return noise
 
-    def _look_ahead(self, step: int, kept: np.ndarray) -> None:
-        """What steps before this one take off the noise of this one and the next, in the buffers of these."""
+    def _look_ahead(self, step: int, buffers: np.ndarray) -> None:
+        """Store what earlier steps subtract from the noise of the next `AHEAD` steps, in the buffers of these steps."""
         coming = step + np.arange(self._ahead)
         past = step - 1 - np.arange(self._count)
         distance = coming[:, None] - past
@@ -53,13 +53,13 @@ class BandedToeplitzNoise:
             distance <= self._count, self._coefficients[np.minimum(distance, self._count)], 0.0
         )
         width = max(1, SMALL // weights.size)
-        for start in range(0, kept.shape[1], width):
-            columns = kept[:, start : start + width]
+        for start in range(0, buffers.shape[1], width):
+            columns = buffers[:, start : start + width]
             columns[coming % self._count] = weights @ columns
 
 
 class BufferedToeplitzNoise:
-    """C^-1 z, by a recursion over the steps (McMahan et al. 2024, arXiv 2404.16706, algorithm 1):
+    """C^-1 z by a recursion over the steps (McMahan et al. 2024, arXiv 2404.16706, algorithm 1):
 
         zhat_t = z_t - sum_j scale_j buffer_j,        buffer_j <- decay_j buffer_j + zhat_t
 
@@ -70,12 +70,12 @@ class BufferedToeplitzNoise:
     def __init__(self, mechanism: BufferedToeplitz):
         self._scales, self._decays = mechanism.scales, mechanism.decays
 
-    def noise(self, step: int, fresh: Fresh, kept: np.ndarray) -> np.ndarray:
+    def noise(self, step: int, fresh: Fresh, buffers: np.ndarray) -> np.ndarray:
         """zhat of the step."""
         noise = fresh("noise")
-        for scale, buffer in zip(self._scales, kept, strict=True):
+        for scale, buffer in zip(self._scales, buffers, strict=True):
             noise -= scale * buffer
-        for decay, buffer in zip(self._decays, kept, strict=True):
+        for decay, buffer in zip(self._decays, buffers, strict=True):
             buffer *= decay
             buffer += noise
         return noise

@@ -15,49 +15,51 @@ class TreeNoise:
     """The noise of a step is N_t - N_{t-1}, N_t that of the prefix sum (Honaker 2015; Kairouz et al. 2021, section 3):
 
         node of height h = fresh + (left + right) / 2,     of variance  v_h = 2 - 2^-h
-        N_t = sum over the complete subtrees that the first t leaves consist of:  node / v_h
+        N_t = sum over the complete subtrees that make up the first t leaves:  node / v_h
 
-    Buffer h holds the last complete node of height h. The step after `position` leaves completes one node, whose height
-    is the number of ones that `position` ends with in binary; those of the heights below become part of it.
+    Buffer h holds the last complete node of height h. The step after `position` leaves completes one node. Its height
+    is the number of trailing ones of `position` in binary, and the nodes of lower heights become part of it.
 
-    **Guarantee.** The fresh numbers of all nodes that one step completes reach no release but through the highest of
-    these, so they are drawn as one Gaussian of the same variance: the joint law of all N_t is that of a tree with a
-    number of its own in each node. Trees after a restart have numbers of their own, and so has a completion, whose
-    noise enters with the first step of the tree that follows.
+    **Guarantee.** The fresh numbers of all nodes that one step completes reach a release only through the highest of
+    them, so they are drawn as one Gaussian of the same variance: the joint distribution of all N_t is that of a tree
+    with an independent number in each node. Trees after a restart have independent numbers, and so has a completion,
+    whose noise enters with the first step of the next tree.
     """
 
     def __init__(self, mechanism: Tree):
         self._leaves, self._completed = mechanism.steps_per_tree, mechanism.completed
 
-    def noise(self, step: int, fresh: Fresh, kept: np.ndarray) -> np.ndarray:
+    def noise(self, step: int, fresh: Fresh, buffers: np.ndarray) -> np.ndarray:
         """N_t - N_{t-1}, in standard deviations of a node."""
         position = step % self._leaves if self._leaves else step
         height = (~position & (position + 1)).bit_length() - 1
-        node, noise = _merged(range(height), height, fresh("noise"), kept)
+        node, noise = _merged(range(height), height, fresh("noise"), buffers)
         if self._leaves and self._completed and step and not position:
-            noise += self._completion(self._leaves, fresh, kept)
-        kept[height] = node
+            noise += self._completion(self._leaves, fresh, buffers)
+        buffers[height] = node
         return noise
 
-    def _completion(self, leaves: int, fresh: Fresh, kept: np.ndarray) -> np.ndarray:
-        """By how much the finished tree's noise changes when virtual leaves fill it up to a power of two."""
+    def _completion(self, leaves: int, fresh: Fresh, buffers: np.ndarray) -> np.ndarray:
+        """The change of the finished tree's noise when virtual leaves fill it up to a power of two."""
         levels = [level for level in range(leaves.bit_length()) if leaves >> level & 1]
-        return _merged(levels, (leaves - 1).bit_length(), fresh("completion"), kept)[1]
+        return _merged(levels, (leaves - 1).bit_length(), fresh("completion"), buffers)[1]
 
 
-def _merged(levels: Sequence[int], height: int, fresh: np.ndarray, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The node of this height that kept nodes of these levels are part of, and the change of the prefix's noise."""
-    known = sum(_variance(level) * 4.0 ** (level - height) for level in levels)
+def _merged(
+    levels: Sequence[int], height: int, fresh: np.ndarray, buffers: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The node of this height that contains the kept nodes of these levels, and the change of the prefix's noise."""
+    known_variance = sum(_variance(level) * 4.0 ** (level - height) for level in levels)
     node = fresh
-    node *= math.sqrt(_variance(height) - known)
+    node *= math.sqrt(_variance(height) - known_variance)
     change = np.zeros_like(node)
     for level in levels:
-        node += 2.0 ** (level - height) * kept[level]
-        change -= kept[level] / _variance(level)
+        node += 2.0 ** (level - height) * buffers[level]
+        change -= buffers[level] / _variance(level)
     change += node / _variance(height)
     return node, change
 
 
 def _variance(height: int) -> float:
-    """Of a merged node; what it says of its leaves' sum, node / variance, has the variance 1 / (2 - 2^-height)."""
+    """The variance of a merged node. Its estimate of its leaves' sum, node / variance, has variance 1 / (2 - 2^-h)."""
     return 2 - 2.0**-height
