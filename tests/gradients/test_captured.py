@@ -70,7 +70,7 @@ def compared(model, shape, *, views=1, classes=3, dtype=torch.float32, weighted=
     for inputs, targets, weights in batches(shape, views=views, classes=classes, dtype=dtype):
         given = (inputs, targets, None, weights) if weighted else (inputs, targets)
         found = captured(*given)
-        assert not found.__dict__["_lacking"], "computed twice"
+        assert not found.__dict__["_incomplete"], "computed twice"
         same_bits(found, plain(*given))
         moved(model)
 

@@ -133,7 +133,7 @@ def test_a_hard_example_is_kept_where_it_can_be_asked_which():
         Held(LinearKernel(16, 32), x[[0, 2, 2]], g[[0, 2, 2]], "gram"),
         Held(LinearKernel(16, 32), x, g, "gram"),
     )
-    squares = forms.certified([easy, hard], asking=True)
+    squares = forms.certified([easy, hard], synchronize=True)
     assert easy._hard is None
     assert hard._hard is not None
     assert hard._hard[0].tolist() == [1]

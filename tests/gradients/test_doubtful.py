@@ -175,7 +175,7 @@ class Waiting:
 
     @pytest.fixture(autouse=True)
     def _behind(self, monkeypatch):
-        monkeypatch.setattr(Batches, "_runs_behind", lambda self, batch: True)
+        monkeypatch.setattr(Batches, "_asynchronous", lambda self, batch: True)
 
 
 class TestQueued(Waiting):
@@ -261,7 +261,7 @@ class TestQueued(Waiting):
                 if change == "uncounted":  # which torch does not count
                     model[0].weight.data.mul_(3)
             found = gradient(x, y)
-            void = bool(found.__dict__["_lacking"])
+            void = bool(found.__dict__["_incomplete"])
             assert void == (change == "uncounted")
             expected = sequential.clipped_sum(
                 Objective(model=model, loss=F.cross_entropy, views=1), x, y, max_norm=0.05
@@ -286,7 +286,7 @@ class TestQueued(Waiting):
             model[1].weight *= 1000
         for void in (True, False):  # then it is known to be none
             found = gradient(x, y)
-            assert bool(found.__dict__["_lacking"]) == void
+            assert bool(found.__dict__["_incomplete"]) == void
             expected = sequential.clipped_sum(
                 Objective(model=model, loss=F.cross_entropy, views=1), x, y, max_norm=0.05
             )

@@ -206,9 +206,9 @@ def test_all_may_be_padding_and_none_may_be_there():
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (torch.tensor([1.0, 1.5, 0.0]), "weights must lie between 0 and 1, got other numbers"),
-        (torch.tensor([1.0, -1.0, 0.0]), "weights must lie between 0 and 1, got other numbers"),
-        (torch.tensor([1.0, float("nan"), 0.0]), "weights must lie between 0 and 1, got other numbers"),
+        (torch.tensor([1.0, 1.5, 0.0]), "weights must lie between 0 and 1, got numbers outside"),
+        (torch.tensor([1.0, -1.0, 0.0]), "weights must lie between 0 and 1, got numbers outside"),
+        (torch.tensor([1.0, float("nan"), 0.0]), "weights must lie between 0 and 1, got numbers outside"),
         (torch.tensor([1, 0, 1]), r"weights must be booleans or real numbers, got torch\.int64"),
         (torch.ones(2), r"weights must be a tensor of shape \(3,\), got shape \(2,\)"),
         (torch.ones(3, 1), r"weights must be a tensor of shape \(3,\), got shape \(3, 1\)"),

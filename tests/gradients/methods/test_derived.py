@@ -395,7 +395,7 @@ def test_rows_whose_squares_float32_cannot_hold(monkeypatch, scale, method):
 
 def test_gradients_of_coarse_products_are_hard_later(monkeypatch, forms_of_devices):
     """Positive inputs leave a standardised weight little of its gradient: what its rows lose is most of it."""
-    monkeypatch.setattr("sfumato.gradients.batches.Batches._runs_behind", lambda self, batch: True)
+    monkeypatch.setattr("sfumato.gradients.batches.Batches._asynchronous", lambda self, batch: True)
     model = nn.Sequential(timm.layers.ScaledStdConv2d(8, 16, 3, padding=0), nn.Flatten(), nn.Linear(576, 3))
     x, y = torch.randn(6, 8, 8, 8) + 10, torch.arange(6) % 3
     found = {}
@@ -403,7 +403,7 @@ def test_gradients_of_coarse_products_are_hard_later(monkeypatch, forms_of_devic
         monkeypatch.setattr(contributions, "_COARSE", tolerance)
         with torch.autocast("cpu", torch.bfloat16):
             total = ClippedGradient(model, F.cross_entropy)(x, y)
-        found[tolerance] = total.__dict__["_lacking"], total.norms
+        found[tolerance] = total.__dict__["_incomplete"], total.norms
     (lacking, coarse), (again, exact) = found.values()
     assert not lacking
     assert again
@@ -414,7 +414,7 @@ def test_gradients_of_coarse_products_are_hard_later(monkeypatch, forms_of_devic
 def test_coarse_products_make_no_kept_example_hard(monkeypatch, forms_of_devices):
     """Where products may be TF32, kept gradients are still summed number by number, so nothing is computed twice."""
     monkeypatch.setattr("sfumato.gradients.use.unit_roundoff", lambda like, **given: 2.0**-11)
-    monkeypatch.setattr("sfumato.gradients.batches.Batches._runs_behind", lambda self, batch: True)
+    monkeypatch.setattr("sfumato.gradients.batches.Batches._asynchronous", lambda self, batch: True)
     model = create("wrn-10-1", classes=3, channels=3, size=(8, 8))
     gradient = ClippedGradient(model, F.cross_entropy)
     x, y = torch.randn(4, 3, 8, 8), torch.arange(4) % 3
@@ -422,6 +422,6 @@ def test_coarse_products_make_no_kept_example_hard(monkeypatch, forms_of_devices
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.01)
-    monkeypatch.setattr("sfumato.gradients.batches.Batches._later", lambda *given: lambda: pytest.fail("again"))
+    monkeypatch.setattr("sfumato.gradients.batches.Batches._completion", lambda *given: lambda: pytest.fail("again"))
     assert gradient(x, y).norms.isfinite().all()
     assert {method for site, method in gradient.methods.items() if site.startswith("conv")} == {"keep shifted"}

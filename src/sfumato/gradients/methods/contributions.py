@@ -212,11 +212,11 @@ class OfManyRows:
 Contribution = Direct | Beside | OfRows | OfManyRows
 
 
-def squared_norms(parts: list[Contribution], *, asking: bool) -> Tensor:
+def squared_norms(parts: list[Contribution], *, synchronize: bool) -> Tensor:
     """(B,) float64: of the gradients of all parameters together, never too small; there is at least one part.
 
     Args:
-        asking: look which examples are hard (`Held`), and keep their gradients for what they are hard for.
+        synchronize: look which examples are hard (`Held`), and keep their gradients for what they are hard for.
     """
     held: list[Held] = []
     tokens: list[TokenGram] = []
@@ -232,13 +232,13 @@ def squared_norms(parts: list[Contribution], *, asking: bool) -> Tensor:
         else:
             others.append(part)
     found = [torch.stack([part.squared_norms() for part in others])] if others else []
-    found += [certified(held, asking=asking)] if held else []
-    found += [token_gram.certified(tokens, asking=asking)] if tokens else []
-    found += [bounds(rows, asking=asking)] if rows else []
+    found += [certified(held, synchronize=synchronize)] if held else []
+    found += [token_gram.certified(tokens, synchronize=synchronize)] if tokens else []
+    found += [bounds(rows, synchronize=synchronize)] if rows else []
     return torch.cat(found).sum(dim=0)
 
 
-def bounds(parts: list[OfRows], *, asking: bool = False) -> Tensor:
+def bounds(parts: list[OfRows], *, synchronize: bool = False) -> Tensor:
     """(S, B) float64: the squared norms of S functions of rows, as `OfRows` promises, by the same kernels for all."""
     found, forms = [part.statistics() for part in parts], [part.form for part in parts]
     each = (torch.cat([getattr(one, name) for one in found], 1) for name in ("ones", "own", "own_rounding"))
@@ -263,7 +263,7 @@ def bounds(parts: list[OfRows], *, asking: bool = False) -> Tensor:
     if unproven:
         hard |= ~torch.stack(list(unproven.values())).all()
     squares = bound.square_().t().masked_fill(hard, torch.inf)
-    return with_hard_kept(squares, hard, parts) if asking else squares
+    return with_hard_kept(squares, hard, parts) if synchronize else squares
 
 
 def contributions(

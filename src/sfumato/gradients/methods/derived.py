@@ -114,12 +114,14 @@ class Operands:
         shared: the tensors that stand for the parameters, by name.
         originals: the model's own, which no graph may reach, by name.
         forms: what earlier runs found out.
-        asking: whether to look at numbers, for which a device would be waited for; if not, what they would have said
+        synchronize: whether to look at numbers, for which a device would be waited for; if not, what they would have said
             goes with the operand (`Operand.proven`).
     """
 
-    def __init__(self, shared: dict[str, Tensor], originals: dict[str, Tensor], forms: Forms, *, asking: bool = True):
-        self._shared, self._originals, self._forms, self._asking = shared, originals, forms, asking
+    def __init__(
+        self, shared: dict[str, Tensor], originals: dict[str, Tensor], forms: Forms, *, synchronize: bool = True
+    ):
+        self._shared, self._originals, self._forms, self._synchronize = shared, originals, forms, synchronize
         self._names = {id(leaf): name for name, leaf in shared.items()}
         self._bypassed = {id(leaf): name for name, leaf in originals.items()}
         self._found: dict[int, Operand] = {}
@@ -210,17 +212,17 @@ class Operands:
         key, names = tuple(operand.key for operand in operands), [n for operand in operands for n in operand.names]
         # The same values have the same form, in all micro-batches of a step; they are known again by random dots.
         marks, versions, known = self._marks(candidates), self._versions(names), self._forms.known.get(key)
-        if known is not None and (self._asking or known.versions == versions):
+        if known is not None and (self._synchronize or known.versions == versions):
             same = (known.marks == marks).all()  # without a question: but for writes that torch does not count
-            if not self._asking or (known.proven is None and bool(same)):
-                proven = None if self._asking else same if known.proven is None else same & known.proven
+            if not self._synchronize or (known.proven is None and bool(same)):
+                proven = None if self._synchronize else same if known.proven is None else same & known.proven
                 for operand, form in zip(operands, known.forms, strict=True):
                     operand.found(form, proven)
                 return
         forms, right = measured(candidates, self._forms)
-        if self._asking:
+        if self._synchronize:
             forms = [form if fine else None for form, fine in zip(forms, right.tolist(), strict=True)]
-        proven = None if self._asking else right.all()
+        proven = None if self._synchronize else right.all()
         for operand, form in zip(operands, forms, strict=True):
             operand.found(form, None if form is None else proven)
             if form is None:

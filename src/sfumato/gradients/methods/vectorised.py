@@ -97,11 +97,11 @@ class Run:
         """Names of the parameters that have a gradient."""
         return frozenset(name for part in self.parts for name in part.names)
 
-    def squared_norms(self, *, asking: bool = True) -> Tensor:
+    def squared_norms(self, *, synchronize: bool = True) -> Tensor:
         """(B,) float64: of the gradients of all parameters together, never too small: see `certified`."""
         if not self.parts:
             return torch.zeros(self.losses.shape, dtype=torch.float64, device=self.losses.device)
-        return squared_norms(self.parts, asking=asking)
+        return squared_norms(self.parts, synchronize=synchronize)
 
 
 def run(
@@ -114,7 +114,7 @@ def run(
     weights: Tensor | None = None,
     own_copies: bool = False,
     exact: bool = False,
-    asking: bool = True,
+    synchronize: bool = True,
 ) -> Run:
     """Per-example gradients of a batch.
 
@@ -126,7 +126,7 @@ def run(
         weights: (B,), 0 for padding, of which no gradient is taken.
         own_copies: let the model work on copies of its parameters and buffers, and of inputs and targets.
         exact: as `contributions` takes it.
-        asking: as `Operands` takes it.
+        synchronize: as `Operands` takes it.
 
     Raises:
         DependsOnExample: the model asks about its example, and the path does not say so.
@@ -140,7 +140,7 @@ def run(
     versions = [tensor._version for tensor in given]
     device, examples = given[0].device, given[0].shape[0]
     leaves = make_leaves(model, examples, path.expanded, own_copies=own_copies)
-    operands = Operands(leaves.shared, leaves.originals, objective.forms, asking=asking)
+    operands = Operands(leaves.shared, leaves.originals, objective.forms, synchronize=synchronize)
     draws = None if WithoutRandomness.active else ExampleDraws(examples, keys)
     conditions = Conditions(answered=path.conditional, device=device)
     tape = Tape(device, operands, objective.tuner, draws, conditions)

@@ -269,11 +269,11 @@ def in_range(x: Tensor, g: Tensor) -> Tensor:
     return inside | (x * g == 0)
 
 
-def certified(uses: list[Held], *, asking: bool = False) -> Tensor:
+def certified(uses: list[Held], *, synchronize: bool = False) -> Tensor:
     """(S, B) float64: the squared norms of S uses, each as `Held` promises it, by the same few kernels for all.
 
     Args:
-        asking: look which examples are hard, and keep their gradients.
+        synchronize: look which examples are hard, and keep their gradients.
     """
     squares, x, g = (torch.stack(found) for found in zip(*((use._squares, *use._sizes) for use in uses), strict=True))
     on = squares.device
@@ -288,7 +288,7 @@ def certified(uses: list[Held], *, asking: bool = False) -> Tensor:
     sure = (bound <= most * norms) & (norms <= (1 + GRAM_TOLERANCE) * squares.sqrt())
     hard = ~(sure & in_range(x, g))
     found = bound.square_().masked_fill_(hard, torch.inf)
-    return with_hard_kept(found, hard, uses) if asking else found
+    return with_hard_kept(found, hard, uses) if synchronize else found
 
 
 def with_hard_kept(found: Tensor, hard: Tensor, uses: Sequence[KeepsHard]) -> Tensor:

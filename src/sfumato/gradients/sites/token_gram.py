@@ -76,11 +76,11 @@ class TokenGram(SparesHard):
         return self.x.nbytes + self.g.nbytes
 
 
-def certified(uses: list[TokenGram], *, asking: bool = False) -> Tensor:
+def certified(uses: list[TokenGram], *, synchronize: bool = False) -> Tensor:
     """(S, B) float64: the squared norms of S uses, each as `TokenGram` promises it; infinity for hard examples.
 
     Args:
-        asking: look which examples are hard, and keep their gradients.
+        synchronize: look which examples are hard, and keep their gradients.
     """
     squares, terms, x, g, spread = (torch.stack(found) for found in zip(*(use.found for use in uses), strict=True))
     numbers = zip(*((*use.allowances(), 1 + TOLERANCES[use.x.dtype]) for use in uses), strict=True)
@@ -91,4 +91,4 @@ def certified(uses: list[TokenGram], *, asking: bool = False) -> Tensor:
     bound = (squares + of_grams * terms.square()).sqrt_() + felt
     hard = ~((bound <= most * squares.sqrt()) & in_range(x, g))
     found = bound.square_().masked_fill_(hard, torch.inf)
-    return with_hard_kept(found, hard, uses) if asking else found
+    return with_hard_kept(found, hard, uses) if synchronize else found
