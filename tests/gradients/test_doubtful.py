@@ -9,7 +9,7 @@ from sfumato._checks import SfumatoError
 from sfumato.gradients import ClippedGradient
 from sfumato.gradients.batches import Batches
 from sfumato.gradients.methods import sequential
-from sfumato.gradients.methods.contributions import OfRows
+from sfumato.gradients.methods.contributions import RowFunction
 from sfumato.gradients.methods.vectorised import Objective
 from sfumato.gradients.sums import QueuedSum
 
@@ -116,8 +116,8 @@ def test_odd_padding_adds_nothing(odd, exactly):
 @pytest.mark.parametrize("kind", ["standardised", "tokens"])
 def test_finite_padding_is_never_computed_again(kind, exactly, monkeypatch):
     """Else the time would tell that there is some."""
-    right = OfRows.keep_hard
-    monkeypatch.setattr(OfRows, "keep_hard", lambda self, rows: exactly.extend(rows.tolist()) or right(self, rows))
+    right = RowFunction.keep_hard
+    monkeypatch.setattr(RowFunction, "keep_hard", lambda self, rows: exactly.extend(rows.tolist()) or right(self, rows))
     torch.manual_seed(0)
     model, (x, y) = MODELS[kind]().double(), batch()
     x = x.double()

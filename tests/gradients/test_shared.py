@@ -146,18 +146,20 @@ def _apart(monkeypatch):
         halves = [t.chunk(2, dim=1) for t in (self.x, self.g)]
         return sum(self.kernel.squares_by_gram(x, g) for x, g in zip(*halves, strict=True))
 
-    monkeypatch.setattr(forms.Held, "_sums_of_squares", squares)
+    monkeypatch.setattr(forms.Factored, "_sums_of_squares", squares)
 
 
 def _one(monkeypatch):
     """One use counts, and the other does not."""
-    monkeypatch.setattr(forms.Held, "joined", lambda uses: forms.Held(uses[0].kernel, uses[0].x, uses[0].g, "gram"))
+    monkeypatch.setattr(
+        forms.Factored, "joined", lambda uses: forms.Factored(uses[0].kernel, uses[0].x, uses[0].g, "gram")
+    )
 
 
 def _kept(monkeypatch):
     """The examples that are kept, since the Gram form would be felt, have norms that are too small."""
-    right = forms.Held.keep_hard
-    monkeypatch.setattr(forms.Held, "keep_hard", lambda *given: (1 - 1e-4) * right(*given))
+    right = forms.Factored.keep_hard
+    monkeypatch.setattr(forms.Factored, "keep_hard", lambda *given: (1 - 1e-4) * right(*given))
 
 
 @pytest.mark.parametrize("bug", [_gram_norm, _sum, _apart, _one, _kept])

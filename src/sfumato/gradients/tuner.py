@@ -19,7 +19,7 @@ from sfumato._checks import SfumatoError
 from sfumato._devices import wait_for
 from sfumato.gradients import products
 from sfumato.gradients.sites import token_gram
-from sfumato.gradients.sites.forms import Held, Kept
+from sfumato.gradients.sites.forms import Factored, Tiled
 from sfumato.gradients.use import Kernel
 
 # Products of a weight gradient of one example below which nothing is measured: trials are too short to tell. With few
@@ -28,7 +28,7 @@ _SMALL = 300_000
 # Numbers in the made-up inputs and output gradients of one trial, and the most examples in it.
 _TRIAL, _MOST_EXAMPLES = 1 << 22, 4
 _REPEATS, _HOPELESS = 2, 2.5
-# Kept gradients of up to so many times the activations need not be any faster than a method that keeps none; more of
+# Tiled gradients of up to so many times the activations need not be any faster than a method that keeps none; more of
 # them in proportion. A trial finds their memory at hand, but a batch has to fetch it.
 _WORTH_MEMORY = 2
 # On a device one layer's kept gradients may take one part in so many of the memory that is free.
@@ -118,10 +118,10 @@ def _fastest(kernel: Kernel, x: Tensor, g: Tensor) -> str:
     factors = torch.ones(examples, dtype=torch.float64, device=x.device)
 
     def keeping(method: str) -> Callable[[], object]:
-        return lambda: Kept(kernel, x, g, method, None).weighted_sum(factors, excluding=False)
+        return lambda: Tiled(kernel, x, g, method, None).weighted_sum(factors, excluding=False)
 
     def holding(method: str) -> Callable[[], object]:
-        return lambda: Held(kernel, x, g, method).weighted_sum(factors, excluding=False)
+        return lambda: Factored(kernel, x, g, method).weighted_sum(factors, excluding=False)
 
     kept: dict[str, float] = {}
     for method in (one for one in kernel.methods() if one != "shifted"):  # for devices

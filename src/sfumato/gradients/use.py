@@ -50,18 +50,18 @@ class RowStatistics(NamedTuple):
 
     Attributes:
         squares: (B,) float64, ``sum_i s_i^2 |G_bi|^2``.
-        own: (B, rows), ``G_bi . v_i``.
-        ones: (B, rows), ``G_bi . 1``.
+        dots: (B, rows), ``G_bi . v_i``.
+        sums: (B, rows), ``G_bi . 1``.
         rounding: (B,) float64, bound on the error of `weighted_sum` and of the dot products, as a norm after the
             pull-back.
-        own_rounding: (B, rows) float64, bound on the additional error of `own`.
+        dots_rounding: (B, rows) float64, bound on the additional error of `dots`.
     """
 
     squares: Tensor
-    own: Tensor
-    ones: Tensor
+    dots: Tensor
+    sums: Tensor
     rounding: Tensor
-    own_rounding: Tensor
+    dots_rounding: Tensor
 
 
 class Use(Protocol):
@@ -194,11 +194,11 @@ def row_statistics_of(gradients: Tensor, rows: RowMap) -> RowStatistics:
     scaled, pulled = (squares @ rows.squared).unbind(1)
     return RowStatistics(
         squares=scaled,
-        own=(each * values.reshape(each.shape[1:])).sum(dim=-1),
-        ones=each.sum(dim=-1),
+        dots=(each * values.reshape(each.shape[1:])).sum(dim=-1),
+        sums=each.sum(dim=-1),
         # No tensor cores are involved: the sum multiplies by factors, and the pull-back works number by number.
         rounding=_ALLOWED_ROUNDINGS * torch.finfo(each.dtype).eps / 2 * pulled.sqrt(),
-        own_rounding=constants((0.0,), each.device).expand_as(squares),
+        dots_rounding=constants((0.0,), each.device).expand_as(squares),
     )
 
 

@@ -14,7 +14,7 @@ from sfumato.gradients import ClippedGradient
 from sfumato.gradients.checks import oracle
 from sfumato.gradients.checks.randomless import WithoutRandomness
 from sfumato.gradients.methods import contributions, derived
-from sfumato.gradients.methods.contributions import OfRows
+from sfumato.gradients.methods.contributions import RowFunction
 from sfumato.gradients.methods.derived import Forms, Operands
 from sfumato.gradients.use import Instantiated
 from sfumato.models import create
@@ -181,7 +181,7 @@ def test_a_wrong_form_gives_a_wrong_norm(compare, monkeypatch, change):
         for part in parts:
             form = part.operand.form
             numbers = replace(form.numbers, **{change: 1.05 * getattr(form.numbers, change)})
-            part.operand.found(replace(form, numbers=numbers), None)
+            part.operand.settle(replace(form, numbers=numbers), None)
         return right(parts, **options)
 
     monkeypatch.setattr(contributions, "bounds", wrong)
@@ -198,7 +198,7 @@ def test_a_norm_has_room_for_numbers_that_are_slightly_wrong(name, dtype, wrong)
     operands, values = Operands(shared, {}, Forms()), torch.randn(5, 6, 4, 3, 3, dtype=dtype)
     operand = operands.of(FUNCTIONS[name][0](weight, gain))
     assert operand.form is not None
-    found = OfRows(operand, Instantiated(values), operands).squared_norms().sqrt()
+    found = RowFunction(operand, Instantiated(values), operands).squared_norms().sqrt()
     leaves = [t.detach().double().requires_grad_() for t in (weight, gain)]
     outputs = FUNCTIONS[name][0](*leaves)
     for norm, value in zip(found, values.double(), strict=True):
@@ -338,8 +338,8 @@ def test_a_product_with_a_transposed_weight_is_a_site():
 def test_hard_examples_are_pulled_back_by_themselves(monkeypatch):
     """Where nearly all of a gradient is taken away, the closed form is a difference of large terms."""
     calls = []
-    right = OfRows.keep_hard
-    monkeypatch.setattr(OfRows, "keep_hard", lambda self, rows: calls.append(rows) or right(self, rows))
+    right = RowFunction.keep_hard
+    monkeypatch.setattr(RowFunction, "keep_hard", lambda self, rows: calls.append(rows) or right(self, rows))
     model = nn.Sequential(Conv(standardised, 2, 4), nn.Flatten(), nn.Linear(4 * 36, 3))
     x = torch.randn(4, 2, 8, 8)
     x[1] = 1000 + 1e-4 * x[1]

@@ -135,7 +135,7 @@ def test_a_model_that_starts_to_write_later_is_refused():
     gradient, x = ClippedGradient(Later(WRITES["add"]), F.cross_entropy), torch.randn(3, 4)
     gradient(x, torch.arange(3))
     Later.calls = 1
-    with pytest.raises(SfumatoError, match="has written to the inputs or targets of the call"):
+    with pytest.raises(SfumatoError, match="wrote to the inputs or targets of the call"):
         gradient(x, torch.arange(3))
 
 
