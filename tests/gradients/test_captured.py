@@ -258,8 +258,7 @@ def test_what_cannot_be_recorded_goes_on_with_one_warning(recorders):
             same_bits(captured(inputs, targets), plain(inputs, targets))
     assert len(shown) == 1
     assert re.sub(r"\(.*\)", "(REASON)", str(shown[0].message)) == (
-        "clipped sums are not recorded as a CUDA graph (REASON): training goes on, and each kernel is launched "
-        "by itself"
+        "clipped sums are not recorded as a CUDA graph (REASON): training continues, and launches kernels one by one"
     )
     assert NO_QUESTION in str(shown[0].message)
 
@@ -284,7 +283,7 @@ def test_what_a_graph_reads_from_elsewhere_lives_as_long(recorders):
     for inputs, targets, _ in batches((2, 8, 8)):
         gradient(inputs, targets)
     (graph,) = gradient._batches.captures._graphs.values()
-    kept = {one.untyped_storage().data_ptr() for one in graph.outside}
+    kept = {one.untyped_storage().data_ptr() for one in graph.external}
     assert {one.data_ptr() for one in model.parameters()} <= kept
     made, read = set(), set()
     for _, args, kwargs, found in recorders[0].done:

@@ -187,7 +187,7 @@ def test_no_answer_hangs_on_random_numbers_of_the_model_s_own(after):
         gradient(x, y)
     else:
         with pytest.warns(
-            RuntimeWarning, match="slowly: RuntimeError: a condition after random numbers of the model's own"
+            RuntimeWarning, match="which is slow: RuntimeError: a condition after random numbers drawn inside the model"
         ):
             gradient(x, y)
     assert gradient._batches.latest.fast == after

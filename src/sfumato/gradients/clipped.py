@@ -12,7 +12,7 @@ from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato.gradients.batches import Batches
 from sfumato.gradients.checks import isolation, losses, memory, mixing, selfcheck, unseen, wrapped
 from sfumato.gradients.checks.discovery import undisturbed_random
-from sfumato.gradients.checks.isolation import nothing_kept
+from sfumato.gradients.checks.isolation import unchanged_state
 from sfumato.gradients.checks.synthetic import Examples, checked, repeated
 from sfumato.gradients.examples import Tree, batch_size, checked_weights, each, tensors
 from sfumato.gradients.explain import Explanation, explain
@@ -251,7 +251,7 @@ class ClippedGradient(Bounded):
             gradient._batches.know(examples, path)
             return gradient
 
-        with undisturbed_random(), nothing_kept(self._model, loss):
+        with undisturbed_random(), unchanged_state(self._model, loss):
             losses.refuse_constant(self._model, loss, *synthetic, self.views)
             losses.refuse_sum(self._model, loss, *synthetic, self.views)
             if path.fast and not path.conditional:

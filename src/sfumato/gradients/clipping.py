@@ -71,7 +71,7 @@ def squared_lengths(values: Tensor) -> Tensor:
 
     Pieces of 64 numbers (16 on a device) are summed in the values' own type, which is as fast as memory; the pieces are
     summed in float64. No term is negative, so in any order of summation the relative error of a piece is below 65 (17)
-    roundings. This much is added, and 1e-38 for each number in float32, which the square of a tiny number may lose.
+    roundings. This much is added, and 2e-38 for each number in float32, more than the square of a tiny number can lose.
 
     Args:
         values: (..., n), any real floating type.

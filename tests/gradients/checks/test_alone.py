@@ -112,7 +112,7 @@ def test_a_pass_after_which_a_made_up_example_looks_otherwise_is_refused():
             for image in IMAGES:
                 outputs_alone(Global(), image.unsqueeze(0))
 
-    with pytest.raises(SfumatoError, match="other outputs after the records"):
+    with pytest.raises(SfumatoError, match="have changed during the pass over the records"):
         passed()
     with same_throughout(nn.Flatten(), torch.zeros(1, 3, 16, 16)):
         outputs_alone(nn.Flatten(), IMAGES)

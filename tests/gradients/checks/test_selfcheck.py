@@ -105,7 +105,7 @@ def test_unusual_outputs_need_targets():
         deep.self_check((4,))
     with pytest.raises(SfumatoError, match="example_shape"):
         gradient.self_check("4")
-    with pytest.raises(SfumatoError, match="made-up example"):
+    with pytest.raises(SfumatoError, match="synthetic example"):
         gradient.self_check((5,))
 
 

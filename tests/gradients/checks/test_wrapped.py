@@ -29,7 +29,7 @@ def wrapper(name: str, library: str) -> nn.Module:
             r"in DistributedDataParallel.*model\.mod",
         ),
         (wrapper("FSDPModule", "torch.distributed.fsdp"), "before it was sharded"),
-        (wrapper("GradSampleModule", "opacus.grad_sample"), r"Opacus's wrapper off: give model\.to_standard_module"),
+        (wrapper("GradSampleModule", "opacus.grad_sample"), r"Opacus's wrapper: give model\.to_standard_module"),
         (nn.Sequential(nn.DataParallel(nn.Linear(4, 3))), "module '0' of the model is wrapped in DataParallel"),
     ],
 )

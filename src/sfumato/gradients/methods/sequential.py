@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sfumato.gradients.checks.isolation import nothing_kept
+from sfumato.gradients.checks.isolation import unchanged_state
 from sfumato.gradients.examples import Tree, each, loss_of_one, tensors
 from sfumato.gradients.frozen import FrozenNorms
 from sfumato.gradients.methods.expanded import Leaves, make_leaves, zero_gradients
@@ -37,7 +37,7 @@ def clipped_sum(
     for index in range(tensors(inputs)[0].shape[0]):
         leaves = make_leaves(model, 1, (), own_copies=True)
         by_name = {**leaves.fixed, **leaves.shared}
-        with nothing_kept(model, loss, by_name.items(), strict=True), FrozenNorms():
+        with unchanged_state(model, loss, by_name.items(), strict=True), FrozenNorms():
             example, target = (each(lambda tensor, row=index: tensor[row].clone(), tree) for tree in (inputs, targets))
             value = loss_of_one(model, loss, by_name, example, target, objective.views)
             weight = None if weights is None else weights[index : index + 1]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
-from sfumato.gradients.checks.isolation import nothing_kept
+from sfumato.gradients.checks.isolation import unchanged_state
 from sfumato.gradients.checks.randomless import WithoutRandomness
 from sfumato.gradients.conditions import Conditions
 from sfumato.gradients.examples import Tree, each, loss_of_one, tensors
@@ -141,7 +141,7 @@ def run(
     leaves = make_leaves(model, examples, path.expanded, own_copies=own_copies)
     operands = Operands(leaves.shared, leaves.originals, objective.forms, synchronize=synchronize)
     draws = None if WithoutRandomness.active else ExampleDraws(examples, keys)
-    conditions = Conditions(answered=path.conditional, device=device)
+    conditions = Conditions(allowed=path.conditional, device=device)
     tape = Tape(device, operands, objective.tuner, draws, conditions)
 
     def loss_of(expanded: dict[str, Tensor], example: Tree, target: Tree) -> Tensor:
@@ -150,7 +150,7 @@ def run(
             return loss_of_one(model, loss, by_name, example, target, objective.views)
 
     substitutes = {**leaves.fixed, **leaves.shared}.items()
-    with nothing_kept(model, loss, substitutes, strict=path.conditional), conditions, warnings.catch_warnings():
+    with unchanged_state(model, loss, substitutes, strict=path.conditional), conditions, warnings.catch_warnings():
         # vmap runs functions without a batching rule one example at a time: slower, but just as exact.
         warnings.filterwarnings("ignore", message=".*performance drop.*")
         losses = torch.vmap(loss_of, randomness="different")(leaves.expanded, inputs, targets)
