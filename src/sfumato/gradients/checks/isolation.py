@@ -30,18 +30,8 @@ _NOTHING_INSIDE = (
     *(types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType),
 )
 
-# Types whose values describe themselves.
-_VALUES = (
-    *(type, type(None), bytes, frozenset, range, slice, np.generic),
-    *(torch.dtype, torch.device, torch.memory_format),
-)
-
 # Most of what modules hold; irrelevant if only tensors are compared.
 _SKIPPED = frozenset({bool, int, float, str, type(None), types.FunctionType, types.BuiltinFunctionType})
-
-
-class Opaque:
-    """Stands for a value whose contents `held` cannot inspect."""
 
 
 def refuse_mixing_layers(model: nn.Module) -> None:
@@ -84,31 +74,21 @@ def refuse_trainable_loss(loss: Any) -> None:
 class _ModuleState:
     """A record of the contents of modules, by reference and version, that can be compared and restored later."""
 
-    def __init__(
-        self,
-        modules: Iterable[tuple[str, nn.Module]],
-        tensors: Iterable[tuple[str, Tensor]] = (),
-        *,
-        strict: bool = False,
-        plain: bool = False,
-    ):
-        self._modules, self._plain = list(modules), plain
-        self._registered = {id(module) for _, module in self._modules}
-        self._tensors = list(tensors)
-        self._strict = strict
+    def __init__(self, modules: list[tuple[str, nn.Module]], tensors: Iterable[tuple[str, Tensor]], *, strict: bool):
+        self._modules, self._tensors, self._strict = modules, list(tensors), strict
+        self._registered = {id(module) for _, module in modules}
         self._saved: list[tuple[Any, Any]] = []
         # Recurrent modules hold their parameters a second time, in a list that is stale after a run with substitutes.
         self._aliases = [(m, list(m._flat_weights)) for _, m in self._modules if isinstance(m, nn.RNNBase)]
-        self._before = dict(self._contents(save=not plain))
+        self._before = dict(self._contents(save=True))
 
     def _contents(self, *, save: bool) -> Iterator[tuple[tuple[str, ...], tuple[Any, Any]]]:
-        everything = self._strict or self._plain
         for name, module in self._modules:
             attributes = vars(module)
             if save:
                 self._saved.append((attributes, dict(attributes)))
             for key, value in _own_attributes(module):
-                if everything or type(value) not in _SKIPPED:
+                if self._strict or type(value) not in _SKIPPED:
                     yield from self._entries((name, key), value, save, 0)
             for key, parameter in module._parameters.items():
                 if parameter is not None:
@@ -120,24 +100,16 @@ class _ModuleState:
         if isinstance(value, Tensor):
             yield path, (value, (_identity(value)[1], _contents_of(value))) if self._strict else _identity(value)
         elif isinstance(value, (bool, int, float, complex, str)):
-            if self._strict or self._plain:
+            if self._strict:
                 yield path, (type(value), value)
-        elif self._plain and callable(value) and not isinstance(value, (type, nn.Module)):
-            yield path, (value, None)
         elif isinstance(value, np.ndarray):
             yield path, (value, (value.dtype.str, value.shape, value.tobytes()))
-        elif self._plain and isinstance(value, _VALUES):
-            yield path, (type(value), value)
         elif depth == _DEEPEST:
-            if self._plain:
-                yield path, (Opaque, type(value))
+            return
         elif isinstance(value, (dict, list, set, deque, tuple)):
             if save and not isinstance(value, tuple):
                 self._saved.append((value, value.copy()))
-            items = list(value.items() if isinstance(value, dict) else enumerate(value))
-            if self._plain:
-                yield (*path, "keys"), (type(value), tuple(str(key) for key, _ in items))
-            for key, item in items:
+            for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
                 yield from self._entries((*path, str(key)), item, save, depth + 1)
         elif isinstance(value, nn.Module):
             if id(value) not in self._registered:  # a module in a plain list, which torch does not register
@@ -145,14 +117,10 @@ class _ModuleState:
                     yield from self._entries((*path, key), item, save, depth + 1)
         elif _is_plain_object(value):
             attributes = vars(value) if hasattr(value, "__dict__") else {}
-            if self._plain:
-                yield path, (type(value), tuple(attributes))
             if save and attributes:
                 self._saved.append((attributes, dict(attributes)))
             for key, item in (*attributes.items(), *_slots_of(value)):
                 yield from self._entries((*path, key), item, save, depth + 1)
-        elif self._plain:
-            yield path, (Opaque, type(value))
 
     def change(self) -> tuple[str, ...] | None:
         """The first place that holds a new or changed value, or None."""
@@ -211,18 +179,6 @@ def _slots_of(value: Any) -> list[tuple[str, Any]]:
 
 def _listed(slots: str | Iterable[str]) -> Iterable[str]:
     return (slots,) if isinstance(slots, str) else slots
-
-
-def held(model: nn.Module, loss: Any) -> dict[tuple[str, ...], Any]:
-    """The contents of modules by place: tensors and functions themselves; numbers, strings and arrays by value."""
-    entries = _ModuleState(_modules(model, loss), plain=True)._before.items()
-    return {path: _by_value(what, version) for path, (what, version) in entries}
-
-
-def _by_value(what: Any, version: Any) -> Any:
-    if isinstance(what, Tensor) or version is None:  # a function has no version
-        return what
-    return (what, version) if isinstance(what, type) else version
 
 
 def _modules(model: nn.Module, loss: Any) -> list[tuple[str, nn.Module]]:
