@@ -179,5 +179,5 @@ def test_no_users_are_a_sum_of_zeros():
 
 def test_other_shapes_are_refused():
     gradient = UserGradient(network(), F.cross_entropy)
-    with pytest.raises(SfumatoError, match=r"begin with \(2, 3\), \(2, 3\) and \(2, 2\); give \(users, records\)"):
+    with pytest.raises(SfumatoError, match=r"are \(2, 3\), \(2, 3\) and \(2, 2\); give \(users, records\)"):
         gradient(torch.zeros(2, 3, *SHAPE), torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 2))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato.gradients.batches import Batches
 from sfumato.gradients.checks import isolation, losses, memory, mixing, selfcheck, unseen, wrapped
-from sfumato.gradients.checks.discovery import undisturbed_random
+from sfumato.gradients.checks.discovery import preserved_random_state
 from sfumato.gradients.checks.isolation import unchanged_state
 from sfumato.gradients.checks.synthetic import Examples, checked, repeated
 from sfumato.gradients.examples import Tree, batch_size, checked_weights, each, tensors
@@ -206,7 +206,7 @@ class ClippedGradient(Bounded):
             batch, runs = each(_plain, (inputs, targets)), self._batches
             key, path = runs.path(batch)
             total = runs.in_pieces(batch, key, keys, weights) if path.fast else runs.one_at_a_time(batch, weights)
-        return total if weights is None else total.of_weights(weights)
+        return total if weights is None else total.hide_padding(weights)
 
     def explain(self, inputs: Tree, targets: Tree | None = None) -> Explanation:
         """Reports the time and memory of a call, site by site; print the result to see a table.
@@ -251,7 +251,7 @@ class ClippedGradient(Bounded):
             gradient._batches.know(examples, path)
             return gradient
 
-        with undisturbed_random(), unchanged_state(self._model, loss):
+        with preserved_random_state(), unchanged_state(self._model, loss):
             losses.refuse_constant(self._model, loss, *synthetic, self.views)
             losses.refuse_sum(self._model, loss, *synthetic, self.views)
             if path.fast and not path.conditional:

@@ -5,8 +5,8 @@ al. 2016, arXiv 1607.00133, algorithm 1). Three measures make the bound hold in 
 
 - Squares are summed in pieces, and the pieces in float64. A bound on the rounding error is added, so a computed norm is
   never too small.
-- A factor is ``C (1 - 4 epsilon) / |G_b|``, with ``epsilon`` the rounding unit of the sums. The margin covers the
-  rounding of the products that follow.
+- A factor is ``C (1 - 4 epsilon - a) / |G_b|``, with ``epsilon`` the machine epsilon of the sums' type and ``a`` the
+  allowance of the grid (`grid`). The margin covers the rounding of the products that follow.
 - An example with a value that is not finite has the factor zero, and its rows are replaced by zeros before any product
   (``0 * NaN`` would be ``NaN``).
 
@@ -131,17 +131,17 @@ def exact_norms(values: Tensor) -> Tensor:
 
 def _rows(values: Tensor) -> Tensor:
     """(B, n): each example's values, in memory order."""
-    return values.permute(0, *as_it_lies(values)).reshape(values.shape[0], math.prod(values.shape[1:]))
+    return values.permute(0, *memory_order(values)).reshape(values.shape[0], math.prod(values.shape[1:]))
 
 
-def as_it_lies(values: Tensor, first: int = 1) -> list[int]:
+def memory_order(values: Tensor, first: int = 1) -> list[int]:
     """The axes from `first` on, in memory order; by default all axes but that of the examples."""
     return sorted(range(first, values.dim()), key=values.stride, reverse=True)
 
 
 def _shaped(row: Tensor, like: Tensor) -> Tensor:
     """One example's numbers (n,), flattened as by `_rows`, in the shape of an example of `like`."""
-    axes = as_it_lies(like)
+    axes = memory_order(like)
     return row.reshape([like.shape[axis] for axis in axes]).permute([axes.index(axis) for axis in range(1, like.dim())])
 
 

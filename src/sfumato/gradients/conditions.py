@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from sfumato._devices import random_states
-from sfumato.gradients.methods.lowered import hides_examples, values_of
+from sfumato.gradients.methods.lowered import depends_on_example, values_of
 
 Result = TypeVar("Result")
 
@@ -127,7 +127,7 @@ def tap_item(mode, self):
 
 def tap_contains(mode, self, element):
     """The handler of ``element in tensor``."""
-    if not hides_examples(self) and not hides_examples(element):
+    if not depends_on_example(self) and not depends_on_example(element):
         return NotImplemented
     with mode:
         return bool((element == self).any())
@@ -135,7 +135,7 @@ def tap_contains(mode, self, element):
 
 def tap_equal(mode, input, other):
     """The handler of ``torch.equal``."""
-    if input.dtype != other.dtype or not (hides_examples(input) or hides_examples(other)):
+    if input.dtype != other.dtype or not (depends_on_example(input) or depends_on_example(other)):
         return NotImplemented
     with mode:
         return input.shape == other.shape and bool((input == other).all())

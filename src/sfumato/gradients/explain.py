@@ -10,7 +10,7 @@ import torch
 
 from sfumato._devices import wait_for
 from sfumato.gradients import clipping
-from sfumato.gradients.checks.discovery import undisturbed_random
+from sfumato.gradients.checks.discovery import preserved_random_state
 from sfumato.gradients.checks.synthetic import repeated
 from sfumato.gradients.methods.vectorised import Objective, RunPath, run
 from sfumato.gradients.sites.dropout import WORDS
@@ -95,7 +95,7 @@ def _named(parameters: tuple[str, ...]) -> str:
 def explain(objective: Objective, examples: int, path: RunPath) -> Explanation:
     """Runs a batch of copies of the path's synthetic example twice, and times the second run."""
     synthetic, keys = repeated(path.synthetic, examples), torch.zeros(examples, WORDS, dtype=torch.int64)
-    with undisturbed_random():
+    with preserved_random_state():
         for _ in range(2):
             began = time.perf_counter()
             result = run(objective, *synthetic, path=path, keys=keys)

@@ -51,7 +51,7 @@ class ClippedSum:
         norms, losses = self.norms.index_copy(0, rows, others.norms), self.losses.index_copy(0, rows, others.losses)
         return replace(self, norms=norms, losses=losses)
 
-    def of_weights(self, weights: Tensor) -> ClippedSum:
+    def hide_padding(self, weights: Tensor) -> ClippedSum:
         """The same sum with norms and losses set to nan for padding, the examples whose weights (B,) are zero."""
         norms, losses = (torch.where(weights > 0, values, torch.nan) for values in (self.norms, self.losses))
         return replace(self, norms=norms, losses=losses)
@@ -89,9 +89,9 @@ class QueuedSum(ClippedSum):
     def losses(self) -> Tensor:  # type: ignore[override]
         return self.settled.losses
 
-    def of_weights(self, weights: Tensor) -> ClippedSum:
+    def hide_padding(self, weights: Tensor) -> ClippedSum:
         total, incomplete, complete = (self.__dict__[name] for name in ("_total", "_incomplete", "_complete"))
-        return QueuedSum(total.of_weights(weights), incomplete, lambda: complete().of_weights(weights))
+        return QueuedSum(total.hide_padding(weights), incomplete, lambda: complete().hide_padding(weights))
 
 
 def first_sum(
@@ -104,7 +104,7 @@ def first_sum(
         max_norm: the clipping norm ``C``.
         weights: (B,) from 0, for padding, to 1.
         synchronize: whether to wait for the device and find out if there are doubtful examples. Otherwise the sum lacks
-            them all the same, and is not a number if one of them is not finite.
+            them all the same, and contains nan if one of them is not finite.
 
     Returns:
         the sum; (B,) bool, the doubtful examples (`clipping.doubtful`); and whether there are any, a () tensor unless

@@ -22,7 +22,7 @@ from torch import Tensor
 from sfumato.gradients import conditions
 from sfumato.gradients.checks import unseen
 from sfumato.gradients.frozen import FrozenNorms
-from sfumato.gradients.methods.lowered import hides_examples, is_batched, lowered
+from sfumato.gradients.methods.lowered import depends_on_example, is_batched, lowered
 from sfumato.gradients.sites import (
     Site,
     attention,
@@ -67,7 +67,7 @@ class Tape:
         self.anchor = torch.zeros((), device=device, requires_grad=True)
         self.operands, self.tuner, self.draws, self.conditions = operands, tuner, draws, conditions
 
-    def note(self, site: Site, examples: int, views: int) -> None:
+    def record(self, site: Site, examples: int, views: int) -> None:
         """Records the start of a site's call."""
         site.examples, site.views, site.tuner = examples, views, self.tuner
         site.roles = {role: self.operands.of(t) for role, t in site.operands.items() if t.requires_grad}
@@ -126,7 +126,7 @@ class Taps(FrozenNorms):
         tensors are left to autograd, which conjugates them correctly.
         """
         operands = site.operands.values()
-        if not is_batched(inputs) or any(hides_examples(operand) for operand in operands):
+        if not is_batched(inputs) or any(depends_on_example(operand) for operand in operands):
             return NotImplemented
         if any(tensor.is_complex() for tensor in (inputs, *operands)):
             return NotImplemented
@@ -142,7 +142,7 @@ class Taps(FrozenNorms):
             half = torch.get_autocast_dtype(inputs.device.type)
             inputs = inputs.to(half if site.half else torch.promote_types(inputs.dtype, torch.float32))
         examples, views = inputs.shape[:2]
-        self.tape.note(site, examples, views)
+        self.tape.record(site, examples, views)
         with torch.autocast(inputs.device.type, enabled=False):
             outputs = _Tapped.apply(inputs.flatten(0, 1), self.tape.anchor, site)
         return outputs.unflatten(0, (examples, -1))

@@ -32,10 +32,9 @@ _REPEATS, _HOPELESS = 2, 2.5
 # Kept gradients of up to this many times the activations need not be faster than a method that keeps none; larger ones
 # must be, in proportion. A trial finds their memory at hand, but a batch has to fetch it.
 _WORTH_MEMORY = 2
-# On a device, the kept gradients of one layer may take this fraction of the free memory, as 1 / _SHARE,
-_SHARE = 6
-# for this many examples: when the rule is first applied, only the few synthetic examples are present.
-_AT_ONCE = 64
+# On a device, the gradients of one layer are kept if those of _AT_ONCE examples take at most 1 / _SHARE of the free
+# memory. (The rule cannot count examples itself: it is first applied on the few synthetic ones.)
+_SHARE, _AT_ONCE = 6, 64
 # The default method is replaced only by one that takes less than this fraction of its time.
 _CLEARLY = 0.95
 

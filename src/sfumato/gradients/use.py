@@ -31,18 +31,18 @@ class RowMap(NamedTuple):
         values: (rows, ...), V itself.
         scales: (rows,) float64, s of `derived`.
         sizes: (rows,) float64, upper bounds on the norm of the map that pulls a row's gradient back.
-        known: (rows, 2) float64, the squares of scales and sizes, if already computed.
+        precomputed: (rows, 2) float64, the squares of scales and sizes, if already computed.
     """
 
     values: Tensor
     scales: Tensor
     sizes: Tensor
-    known: Tensor | None = None
+    precomputed: Tensor | None = None
 
     @property
     def squared(self) -> Tensor:
         """(rows, 2): the squares of scales and sizes."""
-        return torch.stack([self.scales, self.sizes], dim=1).square_() if self.known is None else self.known
+        return torch.stack([self.scales, self.sizes], dim=1).square_() if self.precomputed is None else self.precomputed
 
 
 class RowStatistics(NamedTuple):
@@ -166,7 +166,7 @@ class Instantiated:
         return torch.stack([self._tiles[row // size][row % size] for row in rows.tolist()])
 
     def row_statistics(self, rows: RowMap) -> RowStatistics:
-        return of_all([row_statistics_of(tile, rows) for tile in self._tiles])
+        return joined_statistics([row_statistics_of(tile, rows) for tile in self._tiles])
 
     def bytes(self) -> int:
         return sum(tile.nbytes for tile in self._tiles)
@@ -187,7 +187,7 @@ def row_statistics_of(gradients: Tensor, rows: RowMap) -> RowStatistics:
     """The row statistics of per-example gradients (b, rows, ...) that are summed as they are."""
     values = rows.values
     if gradients.dim() > 2:
-        last = clipping.as_it_lies(gradients, 2)  # nothing is copied
+        last = clipping.memory_order(gradients, 2)  # nothing is copied
         gradients, values = gradients.permute(0, 1, *last), values.permute(0, *(axis - 1 for axis in last))
     each = gradients.flatten(2) if gradients.dim() > 2 else gradients.unsqueeze(-1)
     squares = clipping.squared_lengths(each)
@@ -202,7 +202,7 @@ def row_statistics_of(gradients: Tensor, rows: RowMap) -> RowStatistics:
     )
 
 
-def of_all(parts: list[RowStatistics]) -> RowStatistics:
+def joined_statistics(parts: list[RowStatistics]) -> RowStatistics:
     """Concatenates the statistics of all tiles."""
     return parts[0] if len(parts) == 1 else RowStatistics(*map(torch.cat, zip(*parts, strict=True)))
 

@@ -87,7 +87,9 @@ def test_a_norm_beside_nothing_is_rounding_as_far_as_the_other_norms_say(own, ri
         return selfcheck._Answer({"weight": torch.ones(2).double()}, torch.tensor([30.0, small, 20.0, 1e8]).double())
 
     exact = answer(0.0)
-    with contextlib.nullcontext() if right else pytest.raises(SfumatoError, match="gradient norm of made-up example 1"):
+    with (
+        contextlib.nullcontext() if right else pytest.raises(SfumatoError, match="gradient norm of synthetic example 1")
+    ):
         selfcheck._compare_answers(answer(own), exact, exact, 1e-6)
 
 

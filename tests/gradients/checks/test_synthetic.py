@@ -154,7 +154,7 @@ def test_copies_of_one_example_are_no_views_of_it():
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        (torch.zeros(3, 4), r"template must be a pair \(inputs, targets\) of made-up examples, got Tensor"),
+        (torch.zeros(3, 4), r"template must be a pair \(inputs, targets\) of synthetic examples, got Tensor"),
         ((torch.zeros(3, 4),), "template must be a pair"),
         ((torch.zeros(0, 4), torch.zeros(0)), "template holds no example"),
         ((torch.zeros(3, 4), torch.zeros(2)), "targets of shape"),

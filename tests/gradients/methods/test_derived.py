@@ -67,8 +67,8 @@ def test_what_is_a_function_of_rows_is_found_out(name, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_functions_of_different_shapes_are_found_together(dtype, monkeypatch):
-    calls, right = [], derived.measured
-    monkeypatch.setattr(derived, "measured", lambda found, forms: calls.append(len(found)) or right(found, forms))
+    calls, right = [], derived.fit_row_forms
+    monkeypatch.setattr(derived, "fit_row_forms", lambda found, forms: calls.append(len(found)) or right(found, forms))
     shapes = {"plain": (6, 4, 3, 3), "gain": (5, 20), "none": (3, 4, 3, 3)}
     shared = {name: torch.randn(shape, dtype=dtype).requires_grad_() for name, shape in shapes.items()}
     shared["m"] = (torch.rand(5, 1, dtype=dtype) + 0.5).requires_grad_()

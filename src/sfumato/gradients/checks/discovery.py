@@ -23,7 +23,7 @@ from sfumato.gradients.walk import named_parameters
 
 
 @contextmanager
-def undisturbed_random():
+def preserved_random_state():
     """Restores torch's and Python's global random states, so that a check does not change the draws of a run."""
     state = random.getstate()
     try:
@@ -55,7 +55,7 @@ def discover(objective: Objective, batch: Examples, template: Examples | None) -
     reported.
     """
     failure: Exception | None = None
-    with undisturbed_random():
+    with preserved_random_state():
         for synthetic in candidates(batch, template):
             try:
                 path = _path(objective, synthetic)

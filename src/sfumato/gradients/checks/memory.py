@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sfumato.gradients.checks.discovery import undisturbed_random
+from sfumato.gradients.checks.discovery import preserved_random_state
 from sfumato.gradients.checks.synthetic import repeated
 from sfumato.gradients.examples import tensors
 from sfumato.gradients.methods.vectorised import Objective, RunPath, run
@@ -36,7 +36,7 @@ def bytes_per_example(objective: Objective, path: RunPath) -> int:
             return tensor
 
         synthetic, keys = repeated(path.synthetic, examples), torch.zeros(examples, WORDS, dtype=torch.int64)
-        with undisturbed_random(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        with preserved_random_state(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             result = run(objective, *synthetic, path=path, keys=keys, own_copies=True)
         sizes = [tensor.untyped_storage().nbytes() for tensor in saved.values()]
         saved.clear()  # the graph keeps the hook alive, and the hook all saved tensors: a reference cycle

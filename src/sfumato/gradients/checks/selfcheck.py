@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.gradients.checks import oracle, precision
-from sfumato.gradients.checks.discovery import first_line, undisturbed_random
+from sfumato.gradients.checks.discovery import first_line, preserved_random_state
 from sfumato.gradients.checks.isolation import unchanged_state
 from sfumato.gradients.checks.randomless import WithoutRandomness
 from sfumato.gradients.checks.synthetic import Examples
@@ -114,7 +114,7 @@ def synthetic(
 def _classes(model: nn.Module, inputs: Tree, views: int) -> int:
     batch = each(lambda tensor: (tensor[:2] if views == 1 else tensor[0]).clone(), inputs)
     state = {name: t.detach().clone() for name, t in (*model.named_parameters(), *model.named_buffers())}
-    with torch.no_grad(), undisturbed_random(), unchanged_state(model, None):
+    with torch.no_grad(), preserved_random_state(), unchanged_state(model, None):
         try:
             outputs = call(model, state, batch)
             outputs = getattr(outputs, "logits", outputs)
@@ -157,7 +157,7 @@ def check(
         return _Answer(gradients, norms)
 
     device = tensors(synthetic)[0].device
-    with undisturbed_random(), WithoutRandomness(), _devices.repeatable(device):
+    with preserved_random_state(), WithoutRandomness(), _devices.repeatable(device):
         plain = [truth(index, None) for index in everything]
         if not _repeats(partial(truth, 0), device):
             raise SfumatoError(

@@ -179,7 +179,7 @@ class RowFunction:
 class RowFunctionGroup:
     """The gradients through all functions of rows that share one matrix of numbers.
 
-    Their sums are pulled back combined, by the same few kernels.
+    Their sums are pulled back together, by the same few kernels.
     """
 
     def __init__(self, parts: list[RowFunction]):
@@ -197,7 +197,7 @@ class RowFunctionGroup:
         tensors = numbers.layout.joined([part.operand.tensor.detach().flatten(1) for part in parts])
         weights, gains = numbers.pulled(tensors.to(sums.dtype), sums)
         totals: dict[str, Tensor] = {}
-        for part, weight in zip(parts, numbers.layout.apart(weights), strict=True):
+        for part, weight in zip(parts, numbers.layout.split(weights), strict=True):
             pulled = part.form.by_name(weight, [gain[part.form.rows] for gain in gains])
             totals |= part.completed(pulled, factors, excluding=excluding)
         return totals
@@ -215,7 +215,7 @@ Contribution = Direct | Joined | RowFunction | RowFunctionGroup
 
 
 def squared_norms(parts: list[Contribution], *, synchronize: bool) -> Tensor:
-    """(B,) float64: squared norms over all parameters combined, never too small; there is at least one part.
+    """(B,) float64: squared norms over all parameters together, never too small; there is at least one part.
 
     Args:
         synchronize: find out which examples are hard (`Factored`), and keep their gradients.

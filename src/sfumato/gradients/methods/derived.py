@@ -32,7 +32,7 @@ from torch import Tensor
 from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.gradients.methods.layout import arranged
-from sfumato.gradients.methods.row_forms import PROOF, Candidate, Forms, KnownForms, RowForm, measured
+from sfumato.gradients.methods.row_forms import PROOF, Candidate, Forms, KnownForms, RowForm, fit_row_forms
 from sfumato.gradients.use import Instantiated, RowMap, Use
 
 # Names of autograd nodes of views that hold every entry once.
@@ -221,7 +221,7 @@ class Operands:
                 for operand, form in zip(operands, known.forms, strict=True):
                     operand.settle(form, proven)
                 return
-        forms, right = measured(candidates, self._forms)
+        forms, right = fit_row_forms(candidates, self._forms)
         if self._synchronize:
             forms = [form if fine else None for form, fine in zip(forms, right.tolist(), strict=True)]
         proven = None if self._synchronize else right.all()

@@ -60,7 +60,7 @@ class Layout:
         """Views of (..., n, w) as matrices (..., n_i, w_i)."""
         return [values[..., rows, :width] for rows, (_, width) in zip(self.rows, self._shapes, strict=True)]
 
-    def apart(self, values: Tensor) -> list[Tensor]:
+    def split(self, values: Tensor) -> list[Tensor]:
         """Splits (n, w) into contiguous matrices (n_i, w_i)."""
         if self.beyond is None:
             return self.views(values)

@@ -20,7 +20,7 @@ def is_batched(value: object) -> bool:
     return not _functorch.is_batchedtensor(_functorch.get_unwrapped(value))
 
 
-def hides_examples(value: object) -> bool:
+def depends_on_example(value: object) -> bool:
     """Whether a value depends on the example, at any level of vmap."""
     return isinstance(value, Tensor) and _functorch.is_batchedtensor(value)
 

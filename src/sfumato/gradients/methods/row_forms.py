@@ -200,31 +200,32 @@ class Candidate(NamedTuple):
         ]
 
 
-def measured(candidates: Sequence[Candidate], forms: Forms) -> tuple[list[RowForm | None], Tensor]:
+def fit_row_forms(candidates: Sequence[Candidate], forms: Forms) -> tuple[list[RowForm | None], Tensor]:
     """Returns each candidate's form, None if it cannot be a function of rows, and (candidates,) bool: which are right.
 
     One probe ``v = z + 3 e + 3 u``, with z orthogonal to e and u, gives ``J^T v = s v + alpha e + beta u``, from which
     the numbers of all candidates follow. A second probe shows whether they are right.
     """
     layout = forms.layout([candidate.tensor for candidate in candidates])
-    own = layout.joined([candidate.tensor.detach().flatten(1) for candidate in candidates])
-    z, other = (_inside(forms.probe(own, number), layout) for number in range(2))
-    lengths = torch.linalg.vector_norm(own, dim=1, dtype=torch.float64)
-    v1, vz, z1, zz, even = _sums(own), _dots(own, z), _sums(z), _dots(z, z), layout.widths**-0.5
-    overlap, ze, zu = v1 * even / lengths, z1 * even, vz / lengths
+    tensors = layout.joined([candidate.tensor.detach().flatten(1) for candidate in candidates])
+    z, other = (_zero_padding(forms.probe(tensors, number), layout) for number in range(2))
+    # Names of two letters are inner products of rows: t the tensor V, 1 ones, e, u, z, v the probe, p its gradient.
+    lengths = torch.linalg.vector_norm(tensors, dim=1, dtype=torch.float64)
+    t1, tz, z1, zz, even = _sums(tensors), _dots(tensors, z), _sums(z), _dots(z, z), layout.widths**-0.5
+    overlap, ze, zu = t1 * even / lengths, z1 * even, tz / lengths
     usable = (lengths > _LENGTHS[0]) & (lengths < _LENGTHS[1]) & (overlap.abs() < 0.9)
-    # The probe z - (z.e) e - k (u - (u.e) e) + 3 e + 3 u, written as z + of_v V + of_1 1.
+    # The probe z - (z.e) e - k (u - (u.e) e) + 3 e + 3 u, written as z + of_t V + of_1 1.
     k = (zu - ze * overlap) / (1 - overlap.square())
-    of_v, of_1 = (3 - k) / lengths, (3 - ze + k * overlap) * even
-    factor_v, factor_1 = torch.stack([of_v, of_1]).to(own.dtype).unsqueeze(2)
-    probes = torch.stack([torch.addcmul(z, own, factor_v).add_(factor_1), other])
+    of_t, of_1 = (3 - k) / lengths, (3 - ze + k * overlap) * even
+    factor_t, factor_1 = torch.stack([of_t, of_1]).to(tensors.dtype).unsqueeze(2)
+    probes = torch.stack([torch.addcmul(z, tensors, factor_t).add_(factor_1), other])
     pulled = [candidate.pulled(probe) for candidate, probe in zip(candidates, layout.views(probes), strict=True)]
     first, second = layout.joined(_weights(pulled, layout.views(probes)))
     gains = _gains(pulled, layout)
-    ve, vu = ze + (of_v * v1 + of_1 * layout.widths) * even, zu + of_v * lengths + of_1 * v1 / lengths
-    vv = of_v * vu * lengths + of_1 * ve / even + (of_v * vz + of_1 * z1 + zz)
-    p1, pown = _sums(first), _dots(first, own)
-    pv, pe, pu = _dots(first, z) + of_v * pown + of_1 * p1, p1 * even, pown / lengths
+    ve, vu = ze + (of_t * t1 + of_1 * layout.widths) * even, zu + of_t * lengths + of_1 * t1 / lengths
+    vv = of_t * vu * lengths + of_1 * ve / even + (of_t * tz + of_1 * z1 + zz)
+    p1, pt = _sums(first), _dots(first, tensors)
+    pv, pe, pu = _dots(first, z) + of_t * pt + of_1 * p1, p1 * even, pt / lengths
     one = torch.ones_like(vv)
     basis = torch.stack([vv, ve, vu, ve, one, overlap, vu, overlap, one], -1).reshape(-1, 3, 3)
     solution, failed = torch.linalg.solve_ex(basis, torch.stack([pv, pe, pu], -1).unsqueeze(-1))
@@ -238,25 +239,25 @@ def measured(candidates: Sequence[Candidate], forms: Forms) -> tuple[list[RowFor
         overlap=overlap,
         gains=gains[:, 0].double() / (vu * lengths),
     )
-    right = usable & (failed == 0) & numbers.finite & _predicted(numbers, own, other, second, gains[:, 1])
+    right = usable & (failed == 0) & numbers.finite & _predicted(numbers, tensors, other, second, gains[:, 1])
     return [
         None if result is None else RowForm(candidate.weight, candidate.gains, numbers, rows)
         for candidate, result, rows in zip(candidates, pulled, layout.rows, strict=True)
     ], layout.all_of_each(right)
 
 
-def _predicted(numbers: RowNumbers, own: Tensor, other: Tensor, weight: Tensor, gains: Tensor) -> Tensor:
+def _predicted(numbers: RowNumbers, tensors: Tensor, other: Tensor, weight: Tensor, gains: Tensor) -> Tensor:
     """(rows,) bool: whether the form predicts the second probe's gradients, entry by entry."""
-    expected, of_gains = numbers.pulled(own, other)
-    apart, proof = _inside(expected.sub_(weight).abs_(), numbers.layout).amax(1), PROOF[own.dtype]
-    right = apart <= proof * numbers.scales.abs()
+    expected, of_gains = numbers.pulled(tensors, other)
+    difference, proof = _zero_padding(expected.sub_(weight).abs_(), numbers.layout).amax(1), PROOF[tensors.dtype]
+    right = difference <= proof * numbers.scales.abs()
     if of_gains:
         most = proof * numbers.gains.abs() * numbers.lengths * numbers.layout.widths.sqrt()
         right &= ((torch.stack(of_gains) - gains).abs() <= most).all(0)
     return right
 
 
-def _inside(values: Tensor, layout: Layout) -> Tensor:
+def _zero_padding(values: Tensor, layout: Layout) -> Tensor:
     """The values (n, w) with zeros at the padding."""
     return values if layout.beyond is None else values.masked_fill(layout.beyond, 0)
 

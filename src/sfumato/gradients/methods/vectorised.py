@@ -164,7 +164,7 @@ def run(
         )
     parts: list[Contribution] = []
     if not missed:
-        uses = [pair for site in tape.sites for pair in site.hand_over()]
+        uses = [pair for site in tape.sites for pair in site.take_uses()]
         parts = contributions(uses, expanded, operands, exact=exact)
     return Run(
         losses=losses.detach(),

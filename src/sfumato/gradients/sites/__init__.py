@@ -95,7 +95,7 @@ class Site:
         later = operand.uses > 1 or (operand.derived and operand.rows is None)
         self.add("weight", Factored(kernel, x, g, method, derived=operand.rows, y=y, bias=bias, later=later))
 
-    def hand_over(self) -> list[tuple[Operand, Use]]:
+    def take_uses(self) -> list[tuple[Operand, Use]]:
         """Returns the uses and drops the site's references to them, so that the caller can free their memory."""
         uses, self.uses = self.uses, []
         return uses

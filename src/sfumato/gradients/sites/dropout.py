@@ -1,7 +1,7 @@
 """Dropout: masks that depend on the example's own key only, not on the other examples of the batch.
 
-Every mask comes from a counter-based generator (Philox) with the example's key, at a counter that is the number of the
-draw in the forward pass. The same keys give the same masks, however the examples are split into batches.
+Every mask comes from a counter-based generator (Philox), keyed by the example and positioned by the number of the draw
+in the forward pass. The same keys give the same masks, however the examples are split into batches.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sfumato.gradients.methods.lowered import hides_examples
+from sfumato.gradients.methods.lowered import depends_on_example
 from sfumato.gradients.sites.embedding import refuse_coupling
 
 
@@ -26,7 +26,7 @@ def tap(
 ):
     """The handler of ``F.embedding_bag``."""
     refuse_coupling(weight, max_norm, scale_grad_by_freq)
-    if not any(hides_examples(t) for t in (input, weight, per_sample_weights)):
+    if not any(depends_on_example(t) for t in (input, weight, per_sample_weights)):
         return NotImplemented
     if input.numel() == 0 or mode not in ("sum", "mean", "max") or input.dim() != (2 if offsets is None else 1):
         return NotImplemented

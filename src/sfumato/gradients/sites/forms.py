@@ -34,7 +34,7 @@ from sfumato.gradients.use import (
     Use,
     constants,
     joined,
-    of_all,
+    joined_statistics,
     rounding,
     row_statistics_of,
     slices,
@@ -113,7 +113,7 @@ class Tiled(Instantiated):
                 statistics.append(row_statistics_of(tiles[-1], derived))
         super().__init__(*tiles)
         self.coarse = x.dtype == torch.bfloat16 or unit_roundoff(x, convolution=not kernel.joins) > 2.0**-24
-        self._statistics = of_all(statistics) if statistics else None
+        self._statistics = joined_statistics(statistics) if statistics else None
         if squares:
             self._squares = joined(squares)
 
@@ -237,7 +237,7 @@ class Factored(SeparatesHard):
         reach = (kernel.spread() * self._factor_norms[0] * pulled).masked_fill_(~valid, torch.inf)
         if self._method != "gram":
             tiles = (kernel.instantiate(x, g, self._method) for x, g in self._parts(kernel.gradient_elements()))
-            statistics = of_all([row_statistics_of(tile, rows) for tile in tiles])
+            statistics = joined_statistics([row_statistics_of(tile, rows) for tile in tiles])
             return statistics._replace(rounding=self._rounding(reach))
         if y is not None and bias is not None:
             shares = bias.double().abs() / rows.values.flatten(1).double().norm(dim=1)

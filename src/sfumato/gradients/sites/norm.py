@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.gradients import clipping
-from sfumato.gradients.methods.lowered import hides_examples
+from sfumato.gradients.methods.lowered import depends_on_example
 from sfumato.gradients.sites import Site
 from sfumato.gradients.use import Instantiated
 
@@ -149,6 +149,6 @@ def tap_batch_norm(
     """The handler of ``F.batch_norm`` with stored statistics."""
     if training or running_mean is None or running_var is None or input.dim() < 2:
         return NotImplemented
-    if any(hides_examples(tensor) for tensor in (running_mean, running_var)):
+    if any(depends_on_example(tensor) for tensor in (running_mean, running_var)):
         return NotImplemented
     return _call(mode, input, weight, bias, eps, input.shape[1], (running_mean, running_var))

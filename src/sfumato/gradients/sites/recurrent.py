@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.gradients import clipping
-from sfumato.gradients.methods.lowered import hides_examples
+from sfumato.gradients.methods.lowered import depends_on_example
 from sfumato.gradients.sites import Site
 from sfumato.gradients.sites.linear import LinearKernel
 from sfumato.gradients.use import Instantiated
@@ -193,7 +193,7 @@ def _direction(mode, step: Step, inputs: Tensor, states: States, weights: Sequen
     of_input, of_hidden, input_bias, hidden_bias, projection = weights
     with mode:
         mapped = F.linear(inputs, of_input, input_bias)  # type: ignore[arg-type]
-    initial = None if any(hides_examples(state) or state.requires_grad for state in states) else states
+    initial = None if any(depends_on_example(state) or state.requires_grad for state in states) else states
     # Make the states depend on the example, so that their map is tapped at the first step too.
     states = tuple(state + torch.zeros_like(mapped[:, 0, :1]) for state in states)
     if projection is None:
@@ -221,7 +221,7 @@ def _direction(mode, step: Step, inputs: Tensor, states: States, weights: Sequen
 def _is_batched(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return any(_is_batched(item) for item in value)
-    return hides_examples(value)
+    return depends_on_example(value)
 
 
 def layers(step: Step, count: int):
