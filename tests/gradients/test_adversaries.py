@@ -205,5 +205,5 @@ def test_ways_that_cannot_be_are_refused():
     gradient = ClippedGradient(model, F.cross_entropy)
     gradient(torch.randn(2, 4, 4, 4), torch.arange(2))
     methods = dict.fromkeys(gradient.methods, "gram")
-    with pytest.raises(SfumatoError, match="methods has 'gram' for 'conv .* 2 groups, 2x2', which this site does not"):
+    with pytest.raises(SfumatoError, match=r"methods has 'gram' for 'conv .* 2 groups, 2x2', which this site does not"):
         ClippedGradient(model, F.cross_entropy, methods=methods)(torch.randn(2, 4, 4, 4), torch.arange(2))

@@ -177,10 +177,7 @@ class RowFunction:
 
 
 class RowFunctionGroup:
-    """The gradients through all functions of rows that share one matrix of numbers.
-
-    Their sums are pulled back together, by the same few kernels.
-    """
+    """The gradients through all functions of rows in one matrix of numbers, pulled back by the same few kernels."""
 
     def __init__(self, parts: list[RowFunction]):
         self.parts = sorted(parts, key=lambda part: part.form.rows.start)

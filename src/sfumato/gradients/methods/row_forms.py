@@ -45,10 +45,7 @@ class RowNumbers:
 
     @cached_property
     def quadratic(self) -> Tensor:
-        """(3, rows): factors of ``(d.1)^2``, ``(d.V)^2`` and ``(d.1) (d.V)``, which are added to ``s^2 |d|^2``.
-
-        Gains are included.
-        """
+        """(3, rows): factors of ``(d.1)^2``, ``(d.V)^2``, ``(d.1) (d.V)`` in the norm besides ``s^2 |d|^2``, with gains."""
         a, c, square = self.ones, self.own, self.scales.square()
         of_own = (c * c - 2 * c) * square / self.lengths.square() + self.gains.square().sum(0)
         of_both = 2 * a * c * self.overlap * square / (self.layout.widths.sqrt() * self.lengths)
@@ -142,14 +139,7 @@ class KnownForms(NamedTuple):
 
 @dataclass(eq=False)
 class Forms:
-    """The forms of a model's functions of parameters, kept as long as its `ClippedGradient` exists.
-
-    Attributes:
-        without: keys of operands that have no form.
-        known: the latest forms of each group of operands.
-        layouts: by shapes and device.
-        probes: by type, device and number.
-    """
+    """The forms of a model's functions of parameters, kept as long as its `ClippedGradient`; `without` have none."""
 
     without: set[tuple] = field(default_factory=set)
     known: dict[tuple, KnownForms] = field(default_factory=dict)
@@ -188,16 +178,12 @@ class Candidate(NamedTuple):
     pull: Callable[[Tensor], dict[str, Tensor]]
 
     def pulled(self, probes: Tensor) -> tuple[Tensor, list[Tensor]] | None:
-        """``J^T`` of (m, rows, width): (m, rows, width) of the weight, and (m, rows) of each gain.
-
-        None if a parameter has no gradient.
-        """
+        """``J^T`` of (m, rows, width) for the weight, and (m, rows) for each gain; None if a parameter has no gradient."""
         pulled = self.pull(probes.reshape(len(probes), *self.tensor.shape))
         if pulled.keys() != {self.weight, *self.gains}:
             return None
-        return pulled[self.weight].reshape(probes.shape), [
-            pulled[name].reshape(probes.shape[:2]) for name in self.gains
-        ]
+        gains = [pulled[name].reshape(probes.shape[:2]) for name in self.gains]
+        return pulled[self.weight].reshape(probes.shape), gains
 
 
 def fit_row_forms(candidates: Sequence[Candidate], forms: Forms) -> tuple[list[RowForm | None], Tensor]:
