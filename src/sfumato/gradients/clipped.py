@@ -59,7 +59,7 @@ class ClippedGradient(Bounded):
     """``sum_b clip_C( (1/K) sum_k gradient of loss(model(x_bk), y_b) )``, exactly, for any model.
 
     Semantically the model runs on one example (a batch of its K views) at a time; the implementation vectorises over
-    examples. Layers need no special support. The model is left unchanged: no hooks, no ``.grad``, no new attributes.
+    examples. Layers need no special support. The model is left unchanged: no hooks, no ``.grad``, no other trace.
     Dropout masks follow the examples' keys; other randomness inside the model comes from torch's global generator, with
     separate numbers for each example and view.
 

@@ -37,7 +37,7 @@ _SHARP, _LOOSE = 1e-6, 5e-2
 _REPEATED = 1e-3
 # The oracle's own rounding error is allowed this many times on top.
 _ROUNDING = 30.0
-# A parameter's size is at least this fraction of the whole gradient's.
+# Fraction of the whole gradient's size added to each parameter's, because some have hardly any gradient of their own.
 _NEGLIGIBLE = 1e-2
 # The engine enlarges norms this small to cover what their squares lose in float32; no clipping norm is as small.
 _VANISHING = 1e-12

@@ -45,7 +45,7 @@ class RowNumbers:
 
     @cached_property
     def quadratic(self) -> Tensor:
-        """(3, rows): factors of ``(d.1)^2``, ``(d.V)^2``, ``(d.1) (d.V)`` in the norm besides ``s^2 |d|^2``, with gains."""
+        """(3, rows): factors of ``(d.1)^2``, ``(d.V)^2``, ``(d.1) (d.V)`` added to ``s^2 |d|^2``; gains included."""
         a, c, square = self.ones, self.own, self.scales.square()
         of_own = (c * c - 2 * c) * square / self.lengths.square() + self.gains.square().sum(0)
         of_both = 2 * a * c * self.overlap * square / (self.layout.widths.sqrt() * self.lengths)
@@ -178,7 +178,7 @@ class Candidate(NamedTuple):
     pull: Callable[[Tensor], dict[str, Tensor]]
 
     def pulled(self, probes: Tensor) -> tuple[Tensor, list[Tensor]] | None:
-        """``J^T`` of (m, rows, width) for the weight, and (m, rows) for each gain; None if a parameter has no gradient."""
+        """``J^T``: (m, rows, width) for the weight, (m, rows) for each gain; None if a parameter has no gradient."""
         pulled = self.pull(probes.reshape(len(probes), *self.tensor.shape))
         if pulled.keys() != {self.weight, *self.gains}:
             return None
