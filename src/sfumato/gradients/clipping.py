@@ -158,8 +158,8 @@ def clip_factors(
         squares: (B,) float64, squared norms of the whole per-example gradients.
         losses: (B,), the per-example losses; a loss that is not finite excludes its example.
         max_norm: the clipping norm ``C``.
-        of: one tensor for each parameter, of the shape and type of an example's gradient. Their number of elements
-            determines the rounding of sums on the grid (`grid`), and the coarsest type that of weighted sums.
+        of: one tensor for each parameter, of the shape and type of an example's gradient. Their total number of
+            elements determines the rounding of sums on the grid (`grid`), and the coarsest type that of weighted sums.
 
     Returns:
         (B,) float64. A factor of exactly zero excludes the example.

@@ -52,7 +52,7 @@ class Tape:
         operands: maps each tensor used by a site to the model's parameters.
         tuner: chooses each site's method.
         draws: the random numbers of dropout, or None to draw none.
-        conditions: how the model's questions about its example are answered.
+        conditions: the conditions that the model evaluates on its example.
     """
 
     def __init__(

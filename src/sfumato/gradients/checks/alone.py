@@ -64,7 +64,7 @@ def _vectorised(model: nn.Module, inputs: Tensor) -> Tensor:
 def same_throughout(model: nn.Module, synthetic: Tensor) -> Iterator[None]:
     """A context around a pass over all records: refuses a model whose outputs for synthetic examples have changed.
 
-    It finds models that store something of the records in a place that `isolation` cannot see, if it affects outputs.
+    It finds models that store something of the records where `isolation` cannot see it, if this affects the outputs.
 
     Args:
         synthetic: (n, ...), not private.

@@ -1,6 +1,6 @@
 """Losses that cannot be computed for one example alone, refused before any private example is used.
 
-A clipped sum consists of each example's own loss. Anything that a loss computes across the examples of a batch is lost:
+A clipped sum uses only each example's own loss. Whatever a loss computes across the examples of a batch has no effect:
 class weights that a mean divides out again, and comparisons of one example with others.
 """
 
