@@ -1,4 +1,4 @@
-"""Models made to deceive the engine: whatever their weights are functions of, one example adds at most C."""
+"""Adversarial models: whatever their weights are functions of, one example adds at most C."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ class Through(nn.Module):
 
 
 def added(gradient, x, y):
-    """The norm of what one example adds, over C."""
+    """The norm of one example's contribution, over C."""
     total = gradient(x, y).gradients.values()
     return float(torch.stack([value.double().norm() for value in total]).norm()) / C
 
@@ -39,7 +39,7 @@ def steep(outputs, targets):
 
 
 SIGNS = torch.randn(64, generator=torch.Generator().manual_seed(3)).sign()
-# The function, the buffer when the model is met, and what changes afterwards.
+# The function, the buffer when the model is first run, and a later change.
 DECEPTIONS = {
     "a buffer that turns": (
         lambda w, g, b: w @ b,

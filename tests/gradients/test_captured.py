@@ -1,4 +1,4 @@
-"""Sums that are recorded once and launched again: the same bits as without, or none are recorded.
+"""Sums that are recorded once and replayed: they give the same bits as without recording, or are not recorded.
 
 No GPU is needed: without one torch's own operations are recorded, and run again on the same tensors without any Python
 of the model's or the engine's. As on a device, a question about a number cannot be recorded. With
@@ -46,7 +46,7 @@ def batches(shape, *, count=7, size=5, classes=3, views=1, dtype=torch.float32):
 
 
 def moved(model):
-    """As an optimizer moves weights, in place."""
+    """Changes weights in place, like an optimizer."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(0.9).add_(0.01)
@@ -98,7 +98,7 @@ def test_whole_networks_are_recorded(name, recorders):
 
 @pytest.mark.parametrize("name", [*MODELS, *NETWORKS])
 def test_casts_of_weights_are_made_anew(name, recorders):
-    """Autocast remembers them as long as it is on."""
+    """Autocast caches them while it is enabled."""
     networks, shape = (MODELS, (2, 8, 8)) if name in MODELS else (NETWORKS, (3, 32, 32))
     with torch.autocast(DEVICE, torch.bfloat16):
         compared(networks[name](), shape)
@@ -239,7 +239,7 @@ def test_a_model_with_dropout_is_not_recorded(recorders):
 
 
 class Asking(nn.Module):
-    """A layer that looks at one of its weights."""
+    """A layer that reads one of its weights as a number."""
 
     def __init__(self):
         super().__init__()

@@ -99,7 +99,7 @@ def test_convolution_norms_are_never_too_small(method, scale, offset):
     assert clipped(use) <= 1 + 1e-6
     exact, found = kernel.instantiate(x.double(), g.double(), "loop").norm(), use.squared_norms().sqrt()
     kept, small = verb == "keep", scale <= 1e10
-    if torch.isinf(found):  # not vouched for, so it is computed again
+    if torch.isinf(found):  # not certified, so it is computed again
         assert not (small and (kept or (offset == 0 and scale >= 1e-10)))
     else:
         assert found == pytest.approx(exact.item(), rel=1e-4 if offset == 0 else 1e-2)
@@ -107,7 +107,7 @@ def test_convolution_norms_are_never_too_small(method, scale, offset):
 
 @pytest.mark.parametrize("mutant", ["allowance", "Gram factor"])
 def test_without_a_part_of_the_certificate_a_bound_breaks(monkeypatch, mutant):
-    """Each part is needed: taken away, some example goes beyond C, or its norm is plainly wrong."""
+    """Each part is necessary: without it, some example exceeds C, or its norm is clearly wrong."""
     if mutant == "allowance":
         monkeypatch.setattr(forms, "rounding", lambda reach, like, positions, **given: 0 * reach)
         monkeypatch.setattr(forms, "_GRAM_ROUNDING", 0.0)
@@ -172,7 +172,7 @@ def test_gram_norms_in_float64_pay_for_their_rounding(offset):
 
 @pytest.mark.parametrize("method", ["gram", "product"])
 def test_norms_in_float64_pay_for_their_rounding_and_hardly_more(method):
-    """Against numbers of 80 bits, from no cancellation to where an example is not vouched for any more."""
+    """Against 80-bit numbers, from no cancellation to the point where an example is no longer certified."""
     vouched = 0
     for seed in range(200):
         generator = torch.Generator().manual_seed(seed)

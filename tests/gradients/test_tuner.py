@@ -1,4 +1,4 @@
-"""Ways are chosen by measurement, once for each shape, and kept; `explain` shows them."""
+"""Methods are chosen by timing, once for each shape, and kept; `explain` shows them."""
 
 import json
 from itertools import count
@@ -105,7 +105,7 @@ def test_given_ways_are_taken(monkeypatch):
 
 
 def test_discovery_measures_on_made_up_numbers(monkeypatch):
-    """What is measured doesn't hold an example's numbers: nothing private can decide a way."""
+    """The timed tensors do not hold an example's numbers, so nothing private can affect the choice."""
     seen = []
     right = tuner._fastest
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""The estimate of what one more example costs."""
+"""The estimated memory of one more example."""
 
 import gc
 

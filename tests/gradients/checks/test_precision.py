@@ -1,4 +1,4 @@
-"""Autocast within a model is named where the self-check fails for it."""
+"""Autocast inside a model is reported when it makes the self-check fail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sfumato import ClippedGradient, SfumatoError
 
 
 class Coarse(nn.Linear):
-    """Under autocast in its forward pass."""
+    """Enables autocast in its forward pass."""
 
     def forward(self, inputs):
         with torch.autocast("cpu", torch.bfloat16):

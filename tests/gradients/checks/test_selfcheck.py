@@ -1,4 +1,4 @@
-"""The self-check passes what is right and refuses what is planted."""
+"""The self-check accepts correct gradients and refuses planted errors."""
 
 import contextlib
 
@@ -52,7 +52,7 @@ def test_a_norm_that_is_too_small_is_refused(monkeypatch):
 
 
 class Unsteady:
-    """Adds in another order each time: float32 differs by parts in a hundred, float64 by less than can be seen."""
+    """Adds in a different order each time: float32 differs by parts in a hundred, float64 negligibly."""
 
     def __init__(self, *, by: float, in_float64: float):
         self.by, self.in_float64, self.calls = by, in_float64, 0

@@ -1,4 +1,4 @@
-"""Made-up examples: whole numbers that a model takes, from a template, and nothing from private ones."""
+"""Synthetic examples: valid integers come from a template, and nothing comes from private examples."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from sfumato.gradients.examples import each, tensors
 
 
 class FromOne(nn.Module):
-    """Tokens are counted from 1; any other is an error of the model's own."""
+    """Tokens are numbered from 1; the model itself rejects others."""
 
     def __init__(self):
         super().__init__()
@@ -50,7 +50,7 @@ def test_lengths_of_packed_sequences(compare, a_whole_device):
 
 
 class Ending(nn.Module):
-    """Reads at the one special token of each sequence, as BART does, and will have nothing else."""
+    """Reads at the one special token of each sequence, like BART, and rejects everything else."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Backward hooks and compiled code: refused by name where the clipped sum would leave them out, honoured elsewhere."""
+"""Backward hooks and compiled code: refused by name where the clipped sum would not call them, honoured elsewhere."""
 
 import pytest
 import torch
@@ -99,7 +99,7 @@ def test_forward_hooks_run_as_ever(compare, there):
 
 
 class Hooked(nn.Module):
-    """Hangs hooks on an activation; with several ones they run in turn."""
+    """Registers hooks on an activation; several hooks run in turn."""
 
     def __init__(self, *hooks):
         super().__init__()

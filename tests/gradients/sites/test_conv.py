@@ -1,4 +1,4 @@
-"""Convolution sites against the oracle, over random geometries; and every way against every other."""
+"""Convolution sites against the oracle, over random geometries; and every method against every other."""
 
 import pytest
 import torch
@@ -62,7 +62,7 @@ def _each(options, dimensions):
 
 
 def kernels(dimensions=2, channels=4, groups=1, stride=1, padding=0, dilation=1, views=1, dtype=torch.float64):
-    """A kernel, and made-up inputs and output gradients of four examples."""
+    """A kernel, and random inputs and output gradients of four examples."""
     many = dimensions * (1,)
     geometry = Geometry(
         stride=tuple(stride * n for n in many),
@@ -165,7 +165,7 @@ def test_tiles_change_nothing(monkeypatch):
 
 @pytest.mark.parametrize("method", ["keep", "grouped", "gram"])
 def test_rounding_counts_by_the_row_it_is_in(method):
-    """A row without a gradient adds nothing, however far the map would stretch it; other rows by their own measure."""
+    """A row without a gradient adds nothing, however large its scale; other rows add according to their own scale."""
     kernel, weight, x, g, _ = kernels()
     g = g.clone()
     g[:, 1:] = 0

@@ -1,4 +1,4 @@
-"""Uses of one tensor in unlike forms: all of them add up before the norm is taken."""
+"""Uses of one tensor in different forms: all of them are added before the norm is taken."""
 
 from types import SimpleNamespace
 

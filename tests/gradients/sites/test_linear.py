@@ -99,7 +99,7 @@ def test_several_uses_of_one_weight_are_joined():
 def test_outer_product_never_exceeds_its_norm(scale, bound):
     use = OuterProduct(torch.randn(1, 7) * scale, torch.randn(1, 5))
     norm = use.squared_norms().sqrt()
-    assert torch.isinf(norm) == (scale > 1e15)  # the product with a factor could lose digits, so it is not vouched for
+    assert torch.isinf(norm) == (scale > 1e15)  # the product with a factor could lose digits, so it is not certified
     exact = Exact(use.instantiate())
     for form in [exact] if torch.isinf(norm) else [use, exact]:
         norm, size = form.squared_norms().sqrt(), use.instantiate().double().norm()
