@@ -140,7 +140,7 @@ def test_a_padded_batch_has_the_sum_of_its_examples(kind, taking_part, views, wi
 @pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize("kind", [Convolutions, Recurrent, Reading, Hooked, HookedReading])
 def test_what_padding_holds_does_not_matter(kind, views):
-    """Finite padding changes no bit; padding that is not finite is left out, which may change the rounding of others."""
+    """Finite padding changes no bit; padding that is not finite is left out, which may change the rest by rounding."""
     x, y, weights = drawn(kind, (7, views) if views > 1 else (7,)), torch.arange(7) % 3, torch.arange(7) % 3 != 1
     gradient, keys = ClippedGradient(kind(4).double(), F.cross_entropy, max_norm=0.3, views=views), fresh_keys(7)
     sums = {}
