@@ -24,7 +24,7 @@ import tyro
 
 from sfumato import EMA, PrivacyPlan, Run, RunKey, Source, open_source, train
 from sfumato.gradients.checks import selfcheck
-from sfumato.gradients.checks.discovery import undisturbed_random
+from sfumato.gradients.checks.discovery import preserved_random_state
 from sfumato.gradients.checks.randomless import WithoutRandomness
 from sfumato.gradients.examples import tensors
 from sfumato.privacy import Gaussian, Poisson, gaussian_detections, ledger
@@ -162,7 +162,7 @@ def _check_once(
     case = (repr(model), model.training, parameters, loss, shapes, max_norm, views, *sorted(gradient.methods.items()))
     libraries = {type(layer).__module__.partition(".")[0] for layer in model.modules()}
     if case in _CHECKED and libraries <= {"sfumato", "timm", "torch", "torchvision"}:
-        with undisturbed_random(), WithoutRandomness():
+        with preserved_random_state(), WithoutRandomness():
             gradient(*synthetic)  # which chooses the methods that it has not yet chosen
         return
     _check(gradient, build, model, loss, synthetic, max_norm=max_norm, views=views)

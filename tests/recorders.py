@@ -72,6 +72,6 @@ def recording(monkeypatch: pytest.MonkeyPatch, device: str = "cpu") -> Iterator[
         monkeypatch.setattr(_devices, "has_own_forms", lambda device: True)
         monkeypatch.setattr(_devices, "can_capture", lambda device: True)
         monkeypatch.setattr(_devices, "on_another_stream", lambda function, device: function())
-        monkeypatch.setattr(Batches, "_runs_behind", lambda self, batch: True)
+        monkeypatch.setattr(Batches, "_asynchronous", lambda self, batch: True)
     with _devices.repeatable(device):
         yield found

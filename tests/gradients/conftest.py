@@ -1,4 +1,4 @@
-"""The comparison that every test of this room makes: `ClippedGradient` against the oracle."""
+"""The comparison used by all tests of this folder: `ClippedGradient` against the oracle."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from benchmarks.shared.counting import NAME, counting_device
 from sfumato.gradients import ClippedGradient
 from sfumato.gradients.checks import oracle
 
-# Relative to the norm of the whole clipped sum, by type.
+# Tolerances relative to the norm of the whole clipped sum, by type.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
-# Where the comparisons run: `SFUMATO_TEST_DEVICE=cuda pytest tests/gradients` takes them to a GPU, `counting` to the
-# device that computes on the CPU and refuses what a GPU would, `forms` leaves them here in the forms of devices.
+# Where the comparisons run: `SFUMATO_TEST_DEVICE=cuda pytest tests/gradients` runs them on a GPU, `counting` on the
+# device that computes on the CPU and refuses what a GPU would, `forms` on the CPU in the forms of devices.
 ASKED = os.environ.get("SFUMATO_TEST_DEVICE", "cpu")
 DEVICE = "cpu" if ASKED == "forms" else ASKED
 if DEVICE != "cpu":
@@ -44,19 +44,19 @@ def _forms(request):
 
 @pytest.fixture(autouse=True, scope="session")
 def the_device():
-    """That which computes on the CPU and refuses what a GPU would, where it is asked for by its name."""
+    """The device that computes on the CPU and refuses what a GPU would, if requested by name."""
     with counting_device() if DEVICE == NAME else nullcontext():
         yield
 
 
 def on_device(tree):
-    """The tensors of whatever holds them, on the device."""
+    """The tensors of a structure, on the device."""
     return tree_map(lambda one: one.to(DEVICE) if isinstance(one, torch.Tensor) else one, tree)
 
 
 @pytest.fixture
 def there():
-    """What takes modules and tensors to the device."""
+    """Moves modules and tensors to the device."""
     return lambda *given: tuple(one.to(DEVICE) if isinstance(one, nn.Module) else on_device(one) for one in given)
 
 
@@ -91,7 +91,7 @@ def compare(model, inputs, targets, *, loss=F.cross_entropy, max_norm=0.1, views
     torch.testing.assert_close(total.norms, norms, rtol=tolerance, atol=1e-12, equal_nan=True)
     torch.testing.assert_close(total.losses.double(), losses, rtol=tolerance, atol=1e-12, equal_nan=True)
     assert total.gradients.keys() == expected.keys()
-    # Rounding is that of what is added up, which may be much longer than the sum: clipped gradients cancel.
+    # Rounding is relative to the terms, which may be much longer than the sum: clipped gradients cancel.
     added = torch.where(norms.isfinite(), norms.clamp(max=max_norm), 0.0).sum()
     for name, value in expected.items():
         difference = (total.gradients[name].double() - value).norm()

@@ -17,7 +17,7 @@ def tokens(views, *shape):
 
 
 class TiedWords(nn.Module):
-    """The table of words is the readout's weight too."""
+    """The embedding table is also the weight of the output layer."""
 
     def __init__(self):
         super().__init__()
@@ -151,7 +151,7 @@ def test_a_weight_that_a_hook_writes_is_refused_by_name():
 
 
 class ByHand(nn.Module):
-    """Products that are no calls of a layer's function."""
+    """Matrix products outside of layers."""
 
     def __init__(self, how):
         super().__init__()

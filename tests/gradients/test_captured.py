@@ -1,4 +1,4 @@
-"""Sums that are recorded once and launched again: the same bits as without, or none are recorded.
+"""Sums that are recorded once and replayed: they give the same bits as without recording, or are not recorded.
 
 No GPU is needed: without one torch's own operations are recorded, and run again on the same tensors without any Python
 of the model's or the engine's. As on a device, a question about a number cannot be recorded. With
@@ -46,7 +46,7 @@ def batches(shape, *, count=7, size=5, classes=3, views=1, dtype=torch.float32):
 
 
 def moved(model):
-    """As an optimizer moves weights, in place."""
+    """Changes weights in place, like an optimizer."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(0.9).add_(0.01)
@@ -70,7 +70,7 @@ def compared(model, shape, *, views=1, classes=3, dtype=torch.float32, weighted=
     for inputs, targets, weights in batches(shape, views=views, classes=classes, dtype=dtype):
         given = (inputs, targets, None, weights) if weighted else (inputs, targets)
         found = captured(*given)
-        assert not found.__dict__["_lacking"], "computed twice"
+        assert not found.__dict__["_incomplete"], "computed twice"
         same_bits(found, plain(*given))
         moved(model)
 
@@ -98,7 +98,7 @@ def test_whole_networks_are_recorded(name, recorders):
 
 @pytest.mark.parametrize("name", [*MODELS, *NETWORKS])
 def test_casts_of_weights_are_made_anew(name, recorders):
-    """Autocast remembers them as long as it is on."""
+    """Autocast caches them while it is enabled."""
     networks, shape = (MODELS, (2, 8, 8)) if name in MODELS else (NETWORKS, (3, 32, 32))
     with torch.autocast(DEVICE, torch.bfloat16):
         compared(networks[name](), shape)
@@ -239,7 +239,7 @@ def test_a_model_with_dropout_is_not_recorded(recorders):
 
 
 class Asking(nn.Module):
-    """A layer that looks at one of its weights."""
+    """A layer that reads one of its weights as a number."""
 
     def __init__(self):
         super().__init__()
@@ -258,8 +258,7 @@ def test_what_cannot_be_recorded_goes_on_with_one_warning(recorders):
             same_bits(captured(inputs, targets), plain(inputs, targets))
     assert len(shown) == 1
     assert re.sub(r"\(.*\)", "(REASON)", str(shown[0].message)) == (
-        "clipped sums are not recorded as a CUDA graph (REASON): training goes on, and each kernel is launched "
-        "by itself"
+        "clipped sums are not recorded as a CUDA graph (REASON): training continues, and launches kernels one by one"
     )
     assert NO_QUESTION in str(shown[0].message)
 
@@ -284,7 +283,7 @@ def test_what_a_graph_reads_from_elsewhere_lives_as_long(recorders):
     for inputs, targets, _ in batches((2, 8, 8)):
         gradient(inputs, targets)
     (graph,) = gradient._batches.captures._graphs.values()
-    kept = {one.untyped_storage().data_ptr() for one in graph.outside}
+    kept = {one.untyped_storage().data_ptr() for one in graph.external}
     assert {one.data_ptr() for one in model.parameters()} <= kept
     made, read = set(), set()
     for _, args, kwargs, found in recorders[0].done:

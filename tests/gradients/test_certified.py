@@ -12,7 +12,7 @@ from sfumato import _devices
 from sfumato.gradients import ClippedGradient
 from sfumato.gradients.sites import forms
 from sfumato.gradients.sites.conv import ConvKernel, Geometry
-from sfumato.gradients.sites.forms import Held, Kept
+from sfumato.gradients.sites.forms import Factored, Tiled
 from sfumato.gradients.sites.linear import LinearKernel
 
 WAYS = ["keep grouped", "keep loop", "drop loop", "keep unfold", "drop unfold", "gram"]
@@ -34,7 +34,7 @@ def test_the_textbook_failure_of_ghost_norms_in_float32():
     textbook = (torch.bmm(x, x.transpose(1, 2)) * torch.bmm(g, g.transpose(1, 2))).sum()
     exact = torch.einsum("btp,btd->bdp", x.double(), g.double()).square().sum()
     assert abs(textbook - exact) > 0.01 * exact
-    held = Held(LinearKernel(16, 32), x, g, "gram")
+    held = Factored(LinearKernel(16, 32), x, g, "gram")
     assert held.squared_norms() >= exact * (1 - 1e-4)
     assert clipped(held) <= 1 + 1e-6
 
@@ -62,9 +62,9 @@ def test_linear_norms_are_never_too_small(seed, positions, inputs, outputs, offs
     x, g = x.to(dtype), g.to(dtype)
     kernel = LinearKernel(outputs, inputs)
     use = (
-        Kept(kernel, x.to(_wide(dtype)), g.to(_wide(dtype)), "product", None)
+        Tiled(kernel, x.to(_wide(dtype)), g.to(_wide(dtype)), "product", None)
         if method == "keep"
-        else Held(kernel, x, g, method)
+        else Factored(kernel, x, g, method)
     )
     term = clipped(use)
     if torch.isfinite(use.squared_norms()):
@@ -95,11 +95,11 @@ def test_convolution_norms_are_never_too_small(method, scale, offset):
     g = torch.randn(2, 5, 8, 8)
     g -= g.mean(dim=(2, 3), keepdim=True)
     verb, _, name = method.partition(" ")
-    use = Kept(kernel, x, g, name, None) if verb == "keep" else Held(kernel, x, g, name or "gram")
+    use = Tiled(kernel, x, g, name, None) if verb == "keep" else Factored(kernel, x, g, name or "gram")
     assert clipped(use) <= 1 + 1e-6
     exact, found = kernel.instantiate(x.double(), g.double(), "loop").norm(), use.squared_norms().sqrt()
     kept, small = verb == "keep", scale <= 1e10
-    if torch.isinf(found):  # not vouched for, so it is computed again
+    if torch.isinf(found):  # not certified, so it is computed again
         assert not (small and (kept or (offset == 0 and scale >= 1e-10)))
     else:
         assert found == pytest.approx(exact.item(), rel=1e-4 if offset == 0 else 1e-2)
@@ -107,7 +107,7 @@ def test_convolution_norms_are_never_too_small(method, scale, offset):
 
 @pytest.mark.parametrize("mutant", ["allowance", "Gram factor"])
 def test_without_a_part_of_the_certificate_a_bound_breaks(monkeypatch, mutant):
-    """Each part is needed: taken away, some example goes beyond C, or its norm is plainly wrong."""
+    """Each part is necessary: without it, some example exceeds C, or its norm is clearly wrong."""
     if mutant == "allowance":
         monkeypatch.setattr(forms, "rounding", lambda reach, like, positions, **given: 0 * reach)
         monkeypatch.setattr(forms, "_GRAM_ROUNDING", 0.0)
@@ -121,7 +121,7 @@ def test_without_a_part_of_the_certificate_a_bound_breaks(monkeypatch, mutant):
         g = torch.randn(1, 64, 16, generator=generator)
         if mutant != "Gram factor":
             g -= g.mean(dim=1, keepdim=True)
-        worst = max(worst, float(clipped(Held(LinearKernel(16, 32), x, g, "gram"))))
+        worst = max(worst, float(clipped(Factored(LinearKernel(16, 32), x, g, "gram"))))
     assert worst > 1 + 1e-6
 
 
@@ -130,10 +130,10 @@ def test_a_hard_example_is_kept_where_it_can_be_asked_which():
     x[1] += 1000
     g -= g.mean(dim=1, keepdim=True)
     easy, hard = (
-        Held(LinearKernel(16, 32), x[[0, 2, 2]], g[[0, 2, 2]], "gram"),
-        Held(LinearKernel(16, 32), x, g, "gram"),
+        Factored(LinearKernel(16, 32), x[[0, 2, 2]], g[[0, 2, 2]], "gram"),
+        Factored(LinearKernel(16, 32), x, g, "gram"),
     )
-    squares = forms.certified([easy, hard], asking=True)
+    squares = forms.certified([easy, hard], synchronize=True)
     assert easy._hard is None
     assert hard._hard is not None
     assert hard._hard[0].tolist() == [1]
@@ -152,11 +152,11 @@ def test_hard_examples_are_not_vouched_for_because_the_allowance_would_be_felt(m
     g -= g.mean(dim=1, keepdim=True)
     exact = torch.einsum("btp,btd->bdp", x.double(), g.double()).norm(dim=(1, 2))
     kernel = LinearKernel(16, 32)
-    norms = Held(kernel, x, g, "gram").squared_norms().sqrt()
+    norms = Factored(kernel, x, g, "gram").squared_norms().sqrt()
     assert torch.isinf(norms).tolist() == [False, True, False]
     torch.testing.assert_close(norms[[0, 2]], exact[[0, 2]], rtol=1e-4, atol=0)
     monkeypatch.setattr(forms, "tolerance", lambda dtype: float("inf"))
-    norms = Held(kernel, x, g, "gram").squared_norms().sqrt()
+    norms = Factored(kernel, x, g, "gram").squared_norms().sqrt()
     assert norms[1] > 1.001 * exact[1]
 
 
@@ -167,19 +167,19 @@ def test_gram_norms_in_float64_pay_for_their_rounding(offset):
         x = torch.randn(1, 64, 32, generator=generator).double() + offset
         g = torch.randn(1, 64, 16, generator=generator).double()
         g -= g.mean(dim=1, keepdim=True)
-        assert clipped(Held(LinearKernel(16, 32), x, g, "gram")) <= 1 + 1e-9
+        assert clipped(Factored(LinearKernel(16, 32), x, g, "gram")) <= 1 + 1e-9
 
 
 @pytest.mark.parametrize("method", ["gram", "product"])
 def test_norms_in_float64_pay_for_their_rounding_and_hardly_more(method):
-    """Against numbers of 80 bits, from no cancellation to where an example is not vouched for any more."""
+    """Against 80-bit numbers, from no cancellation to the point where an example is no longer certified."""
     vouched = 0
     for seed in range(200):
         generator = torch.Generator().manual_seed(seed)
         x = torch.randn(1, 50, 12, generator=generator).double() + 10.0 ** (seed / 40)
         g = torch.randn(1, 50, 9, generator=generator).double()
         g -= g.mean(dim=1, keepdim=True)
-        held = Held(LinearKernel(9, 12), x, g, method)
+        held = Factored(LinearKernel(9, 12), x, g, method)
         bound = held.squared_norms().sqrt().numpy().astype(np.longdouble)[0]
         if np.isinf(bound):
             continue

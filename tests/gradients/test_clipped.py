@@ -1,4 +1,4 @@
-"""`ClippedGradient`: exact on whole models, and everything that its callers rely on."""
+"""`ClippedGradient`: exact on whole models, and all properties that its callers rely on."""
 
 import copy
 
@@ -261,7 +261,7 @@ def test_unused_parameters_are_reported_and_zero(compare):
 
 
 class Two(nn.Module):
-    """An image and a token in, and a loss that wants a pair of targets."""
+    """An image and a token as inputs, and a loss with a pair of targets."""
 
     def __init__(self):
         super().__init__()
@@ -357,7 +357,7 @@ def test_layers_that_are_skipped_at_some_runs():
 
 
 class Elsewhere(nn.Module):
-    """Uses a parameter by a reference that is not its module's attribute, or in one of the less usual ways."""
+    """Uses a parameter through a reference other than its module's attribute, or in another unusual way."""
 
     def __init__(self, method):
         super().__init__()

@@ -33,7 +33,7 @@ def test_one_clipped_example_obeys_the_bound(exponent, bound_exponent, offset, s
     total = clipping.exact_weighted_sum(values, factors).double().norm()
     assert total <= bound * (1 + 1e-6)
     assert total >= min(bound, norm) * (1 - 1e-5)
-    bound = max(bound, 1e-12)  # the least that a gradient takes
+    bound = max(bound, 1e-12)  # the minimum for a gradient
     squares = clipping.squared_norms(values)
     factors = factors_of(values, bound, squares)
     doubtful = clipping.doubtful(factors)
@@ -62,7 +62,7 @@ def test_no_norm_is_too_small_by_a_single_digit(dtype, size, norms):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_no_term_exceeds_the_bound_by_a_single_digit(dtype):
-    """With norms as good as exact, the factors alone must pay for the rounding of the product."""
+    """With nearly exact norms, the factors alone must cover the rounding of the product."""
     values, bound = torch.randn(200, 3, dtype=dtype), 0.1
     exact = [float(sum(Fraction(value) ** 2 for value in row)) for row in values.tolist()]
     squares = torch.tensor(exact, dtype=torch.float64)
@@ -133,7 +133,7 @@ def test_no_elements():
 
 
 def test_what_is_computed_again():
-    """What is not finite, and a factor too small for float32; not one who is left out for their weight."""
+    """Not finite, or a factor too small for float32; but not an example left out because of its weight."""
     squares = torch.tensor([1.0, float("inf"), float("nan"), 1.0, 1e62, 1.0]).double()
     losses = torch.tensor([1.0, 1.0, 1.0, float("inf"), 1.0, 1.0])
     weights = torch.tensor([1, 1, 1, 1, 1, 0]).double()

@@ -1,4 +1,4 @@
-"""Models that branch on their example: all at once, and each example takes the branches that it would take alone."""
+"""Models that branch on their example are vectorised, and each example takes the branches that it would take alone."""
 
 import pytest
 import torch
@@ -97,7 +97,7 @@ def test_each_branch_is_exact_and_checks_itself(compare, branch):
 
 
 class Masked(nn.Module):
-    """Attention as encoders of text have it: a mask that hides nothing is dropped."""
+    """Attention as in text encoders: a mask that hides nothing is dropped."""
 
     def __init__(self):
         super().__init__()
@@ -153,7 +153,7 @@ def test_masks_of_dropout_follow_the_keys_however_a_batch_is_parted():
 
 
 class Coin(nn.Module):
-    """A branch that hangs on a mask of dropout: kept with probability 0.8."""
+    """A branch that depends on a dropout mask: kept with probability 0.8."""
 
     def __init__(self):
         super().__init__()
@@ -187,14 +187,14 @@ def test_no_answer_hangs_on_random_numbers_of_the_model_s_own(after):
         gradient(x, y)
     else:
         with pytest.warns(
-            RuntimeWarning, match="slowly: RuntimeError: a condition after random numbers of the model's own"
+            RuntimeWarning, match="which is slow: RuntimeError: a condition after random numbers drawn inside the model"
         ):
             gradient(x, y)
     assert gradient._batches.latest.fast == after
 
 
 class Rare(nn.Module):
-    """A branch that no made-up example takes."""
+    """A branch that no synthetic example takes."""
 
     def __init__(self, method):
         super().__init__()
@@ -249,7 +249,7 @@ def test_a_branch_that_was_never_tried_is_exact_and_forgotten(compare, there, me
 
 
 class Telling(nn.Module):
-    """Writes an answer down for the next example to meet."""
+    """Stores an answer, which the next example would see."""
 
     def __init__(self, method):
         super().__init__()

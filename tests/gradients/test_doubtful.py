@@ -1,4 +1,4 @@
-"""Examples that the fast arithmetic can't vouch for: they are computed again, exactly, and nobody else notices."""
+"""Examples that the fast arithmetic cannot certify: they are computed again, exactly, without effect on others."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from sfumato._checks import SfumatoError
 from sfumato.gradients import ClippedGradient
 from sfumato.gradients.batches import Batches
 from sfumato.gradients.methods import sequential
-from sfumato.gradients.methods.contributions import OfRows
+from sfumato.gradients.methods.contributions import RowFunction
 from sfumato.gradients.methods.vectorised import Objective
 from sfumato.gradients.sums import QueuedSum
 
@@ -115,9 +115,9 @@ def test_odd_padding_adds_nothing(odd, exactly):
 
 @pytest.mark.parametrize("kind", ["standardised", "tokens"])
 def test_finite_padding_is_never_computed_again(kind, exactly, monkeypatch):
-    """Else the time would tell that there is some."""
-    right = OfRows.keep_hard
-    monkeypatch.setattr(OfRows, "keep_hard", lambda self, rows: exactly.extend(rows.tolist()) or right(self, rows))
+    """Otherwise the time would reveal its presence."""
+    right = RowFunction.keep_hard
+    monkeypatch.setattr(RowFunction, "keep_hard", lambda self, rows: exactly.extend(rows.tolist()) or right(self, rows))
     torch.manual_seed(0)
     model, (x, y) = MODELS[kind]().double(), batch()
     x = x.double()
@@ -166,16 +166,16 @@ def test_masks_of_dropout_are_the_same_when_an_example_is_computed_again():
     gradient = ClippedGradient(model, lambda o, t: F.cross_entropy(1e-18 * o, t), max_norm=0.05)
     gradient(x, y)
     found = gradient(x, y).gradients["2.weight"]
-    dropped = (found == 0).all(0)  # by nobody's mask let through
+    dropped = (found == 0).all(0)  # dropped by every mask
     assert 0 < dropped.sum() < 20
 
 
 class Waiting:
-    """As if the device of the CPU's tensors ran behind."""
+    """Treats the CPU as an asynchronous device."""
 
     @pytest.fixture(autouse=True)
     def _behind(self, monkeypatch):
-        monkeypatch.setattr(Batches, "_runs_behind", lambda self, batch: True)
+        monkeypatch.setattr(Batches, "_asynchronous", lambda self, batch: True)
 
 
 class TestQueued(Waiting):
@@ -216,7 +216,7 @@ class TestQueued(Waiting):
 
     @pytest.mark.parametrize("odd", ["huge", "not a number"])
     def test_what_a_sum_lacks_is_computed_in_the_precision_of_the_rest(self, odd):
-        """Though it is read outside of autocast."""
+        """Even if it is read outside of autocast."""
         torch.manual_seed(0)
         model, (x, y) = MODELS["standardised"](), batch()
         ODD[odd](x[2])
@@ -261,7 +261,7 @@ class TestQueued(Waiting):
                 if change == "uncounted":  # which torch does not count
                     model[0].weight.data.mul_(3)
             found = gradient(x, y)
-            void = bool(found.__dict__["_lacking"])
+            void = bool(found.__dict__["_incomplete"])
             assert void == (change == "uncounted")
             expected = sequential.clipped_sum(
                 Objective(model=model, loss=F.cross_entropy, views=1), x, y, max_norm=0.05
@@ -286,7 +286,7 @@ class TestQueued(Waiting):
             model[1].weight *= 1000
         for void in (True, False):  # then it is known to be none
             found = gradient(x, y)
-            assert bool(found.__dict__["_lacking"]) == void
+            assert bool(found.__dict__["_incomplete"]) == void
             expected = sequential.clipped_sum(
                 Objective(model=model, loss=F.cross_entropy, views=1), x, y, max_norm=0.05
             )

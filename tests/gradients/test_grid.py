@@ -77,9 +77,9 @@ def test_many_small_parts_lose_nothing(max_norm):
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 4), (4,), (4, 1)])
 def test_a_part_of_another_shape_is_refused(shape):
-    """Torch would repeat it along an axis, and an example of length C would be as long as there are copies."""
+    """Broadcasting would repeat it along an axis, and multiply the norm of an example."""
     total = GridSum({"w": torch.zeros(4, 4)}, max_norm=1.0)
-    with pytest.raises(SfumatoError, match=r"the sum of w has shape \(4, 4\), and a part of it \("):
+    with pytest.raises(SfumatoError, match=r"the sum of w has shape \(4, 4\), but a part has shape \("):
         total.add({"w": torch.ones(shape)})
 
 

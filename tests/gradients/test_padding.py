@@ -51,7 +51,7 @@ class Sentences(nn.Module):
 
 
 class Reading(nn.Module):
-    """Reads a number out of its example, which makes it run one at a time."""
+    """Reads a number from its example, which forces the slow path."""
 
     def __init__(self, width):
         super().__init__()
@@ -71,7 +71,7 @@ class Recurrent(nn.Module):
 
 
 class Hooked(nn.Module):
-    """Adds to the gradient on its way back, also to one that is zero."""
+    """Adds to the gradient in the backward pass, even if it is zero."""
 
     def __init__(self, width):
         super().__init__()
@@ -84,7 +84,7 @@ class Hooked(nn.Module):
 
 
 class HookedReading(Hooked):
-    """The same, one at a time."""
+    """The same on the slow path."""
 
     def forward(self, x):
         return super().forward(x * float(x.detach().abs().amax()))
@@ -140,7 +140,7 @@ def test_a_padded_batch_has_the_sum_of_its_examples(kind, taking_part, views, wi
 @pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize("kind", [Convolutions, Recurrent, Reading, Hooked, HookedReading])
 def test_what_padding_holds_does_not_matter(kind, views):
-    """Finite numbers change no bit; what is not finite is left out, and may change how the rest rounds."""
+    """Finite padding changes no bit; padding that is not finite is left out, which may change the rest by rounding."""
     x, y, weights = drawn(kind, (7, views) if views > 1 else (7,)), torch.arange(7) % 3, torch.arange(7) % 3 != 1
     gradient, keys = ClippedGradient(kind(4).double(), F.cross_entropy, max_norm=0.3, views=views), fresh_keys(7)
     sums = {}
@@ -173,7 +173,7 @@ def test_padding_among_several_inputs():
 @pytest.mark.parametrize("kind", [Convolutions, Recurrent, Reading])
 @pytest.mark.parametrize("held", [0.0, 3.0])
 def test_padding_leaves_no_trace_in_the_path_that_a_batch_takes(kind, held, monkeypatch):
-    """Whatever is left out of a sum costs time: with 0 to 6 of them padding, nothing is."""
+    """Leaving examples out of a sum costs time; with 0 to 6 padding examples, none is left out."""
     seen, right = [], clipping.doubtful
     monkeypatch.setattr(clipping, "doubtful", lambda *a: seen.append(right(*a)) or seen[-1])
     gradient, x, y = ClippedGradient(kind(4).double(), F.cross_entropy), drawn(kind, (6,)), torch.arange(6) % 3
@@ -206,9 +206,9 @@ def test_all_may_be_padding_and_none_may_be_there():
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (torch.tensor([1.0, 1.5, 0.0]), "weights must lie between 0 and 1, got other numbers"),
-        (torch.tensor([1.0, -1.0, 0.0]), "weights must lie between 0 and 1, got other numbers"),
-        (torch.tensor([1.0, float("nan"), 0.0]), "weights must lie between 0 and 1, got other numbers"),
+        (torch.tensor([1.0, 1.5, 0.0]), "weights must lie between 0 and 1, got numbers outside"),
+        (torch.tensor([1.0, -1.0, 0.0]), "weights must lie between 0 and 1, got numbers outside"),
+        (torch.tensor([1.0, float("nan"), 0.0]), "weights must lie between 0 and 1, got numbers outside"),
         (torch.tensor([1, 0, 1]), r"weights must be booleans or real numbers, got torch\.int64"),
         (torch.ones(2), r"weights must be a tensor of shape \(3,\), got shape \(2,\)"),
         (torch.ones(3, 1), r"weights must be a tensor of shape \(3,\), got shape \(3, 1\)"),
@@ -251,7 +251,7 @@ def test_a_weight_multiplies_what_is_clipped_already(kind, weights, views, max_n
 @pytest.mark.parametrize("way", ["keep product", "drop product", "gram"])
 @pytest.mark.parametrize("max_norm", [1e-3, 1.0, 1e3])
 def test_weights_in_every_way_of_clipping(way, max_norm):
-    """A linear layer over positions, whose norms each of the ways computes."""
+    """A linear layer over positions, whose norms are computed by each method."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Flatten(), nn.Linear(20, 3)).double()
     x, y, weights = torch.randn(8, 4, 6).double(), torch.arange(8) % 3, torch.linspace(0, 1, 8)

@@ -1,4 +1,4 @@
-"""Clipped sums for targets with several labels each: against the slow truth with the loss written out, in every way."""
+"""Clipped sums for targets with several labels each, by every method, against the oracle with an explicit loss."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_sums_are_those_of_the_loss_written_out(examples, labels, views, convolu
     for way in (None, *WAYS):
         methods = first.methods if way is None else dict.fromkeys(first.methods, way)
         gradient = ClippedGradient(model, LOSSES["multilabel"], max_norm=max_norm, views=views, methods=methods)
-        with suppress(SfumatoError):  # a site that has no such way
+        with suppress(SfumatoError):  # a site without this method
             found = gradient(inputs, targets)
             torch.testing.assert_close(found.norms, norms, rtol=1e-4, atol=1e-6)
             torch.testing.assert_close(found.losses.double(), losses, rtol=1e-4, atol=1e-6)
@@ -58,7 +58,7 @@ def test_sums_are_those_of_the_loss_written_out(examples, labels, views, convolu
 
 
 def test_labels_that_are_surely_right_pass_the_check():
-    """Made-up examples of a huge scale are, by some initial weights, and the rest of their gradient is rounding."""
+    """True of synthetic examples of a huge scale, for some initial weights; the rest of their gradient is rounding."""
     for seed in range(12):
         model = network(2, seed, convolution=False)
         gradient = ClippedGradient(model, LOSSES["multilabel"], max_norm=1.0)

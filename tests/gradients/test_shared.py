@@ -66,7 +66,7 @@ class Layers(nn.Module):
 
 
 class Words(nn.Module):
-    """The table of words is the readout's weight too."""
+    """The embedding table is also the weight of the output layer."""
 
     def __init__(self):
         super().__init__()
@@ -140,24 +140,26 @@ def _sum(monkeypatch):
 
 
 def _apart(monkeypatch):
-    """Each use has a norm of its own, and their products are left out."""
+    """Each use has its own norm, and the cross terms are left out."""
 
     def squares(self):
         halves = [t.chunk(2, dim=1) for t in (self.x, self.g)]
         return sum(self.kernel.squares_by_gram(x, g) for x, g in zip(*halves, strict=True))
 
-    monkeypatch.setattr(forms.Held, "_sums_of_squares", squares)
+    monkeypatch.setattr(forms.Factored, "_sums_of_squares", squares)
 
 
 def _one(monkeypatch):
-    """One use counts, and the other does not."""
-    monkeypatch.setattr(forms.Held, "joined", lambda uses: forms.Held(uses[0].kernel, uses[0].x, uses[0].g, "gram"))
+    """Only one of the two uses counts."""
+    monkeypatch.setattr(
+        forms.Factored, "joined", lambda uses: forms.Factored(uses[0].kernel, uses[0].x, uses[0].g, "gram")
+    )
 
 
 def _kept(monkeypatch):
-    """The examples that are kept, since the Gram form would be felt, have norms that are too small."""
-    right = forms.Held.keep_hard
-    monkeypatch.setattr(forms.Held, "keep_hard", lambda *given: (1 - 1e-4) * right(*given))
+    """Hard examples, whose gradients are kept because of the Gram form's rounding, have norms that are too small."""
+    right = forms.Factored.keep_hard
+    monkeypatch.setattr(forms.Factored, "keep_hard", lambda *given: (1 - 1e-4) * right(*given))
 
 
 @pytest.mark.parametrize("bug", [_gram_norm, _sum, _apart, _one, _kept])

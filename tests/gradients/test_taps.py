@@ -1,4 +1,4 @@
-"""Complex tensors between real parameters and a real loss: left to autograd, whatever function they meet."""
+"""Complex tensors between real parameters and a real loss are left to autograd in every function."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Ways are chosen by measurement, once for each shape, and kept; `explain` shows them."""
+"""Methods are chosen by timing, once for each shape, and kept; `explain` shows them."""
 
 import json
 from itertools import count
@@ -66,7 +66,7 @@ def test_the_faster_way_is_taken(monkeypatch):
 
 def test_a_way_that_keeps_large_gradients_must_be_much_faster(monkeypatch):
     def seconds(action, device, rival=1.0):
-        return 0.9 if "Kept" in action.__qualname__ or "keeping" in action.__qualname__ else 1.0
+        return 0.9 if "Tiled" in action.__qualname__ or "keeping" in action.__qualname__ else 1.0
 
     monkeypatch.setattr(tuner, "_seconds", seconds)
     small, large = nn.Conv2d(2, 2, 3, padding=1), nn.Conv2d(64, 64, 3, padding=1)
@@ -105,7 +105,7 @@ def test_given_ways_are_taken(monkeypatch):
 
 
 def test_discovery_measures_on_made_up_numbers(monkeypatch):
-    """What is measured doesn't hold an example's numbers: nothing private can decide a way."""
+    """The timed tensors do not hold an example's numbers, so nothing private can affect the choice."""
     seen = []
     right = tuner._fastest
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""A user's records are one vector, whatever their number: against plain autograd, and one user against the bound."""
+"""A user's records give one vector, however many they are: against plain autograd, and one user against the bound."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def network(seed: int = 0) -> nn.Module:
 
 
 def users(count: int, records: int, views: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Inputs, targets and shares, with random numbers of records and something else in the padding."""
+    """Inputs, targets and shares, with random numbers of records and arbitrary padding."""
     generator = torch.Generator().manual_seed(seed)
     lead = (count, records) if views == 1 else (count, records, views)
     inputs = torch.randn(*lead, *SHAPE, generator=generator)
@@ -126,7 +126,7 @@ def test_the_sum_is_that_of_plain_autograd_clipped_user_by_user(dtype, count, re
 
 @pytest.mark.parametrize("at_once", [64, 2])
 def test_one_user_moves_the_sum_by_no_more_than_the_bound_however_many_records_they_have(at_once):
-    """In pieces too: clipped piece by piece the seven records would count several times."""
+    """Also in pieces: clipped piece by piece, the seven records would count several times."""
     gradient = UserGradient(network(), F.cross_entropy, max_norm=0.1, at_once=at_once)
     inputs, targets, _ = users(3, 7, 1, seed=1)
     inputs[0], targets[0] = inputs[0, 0], targets[0, 0]  # alike, so that pieces add up
@@ -179,5 +179,5 @@ def test_no_users_are_a_sum_of_zeros():
 
 def test_other_shapes_are_refused():
     gradient = UserGradient(network(), F.cross_entropy)
-    with pytest.raises(SfumatoError, match=r"begin with \(2, 3\), \(2, 3\) and \(2, 2\); give \(users, records\)"):
+    with pytest.raises(SfumatoError, match=r"are \(2, 3\), \(2, 3\) and \(2, 2\); give \(users, records\)"):
         gradient(torch.zeros(2, 3, *SHAPE), torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 2))

@@ -1,9 +1,9 @@
-"""Sensitivity: exact clipped sums of per-example gradients, for any ``nn.Module``.
+"""Exact clipped sums of per-example gradients for any ``nn.Module``, with a known sensitivity.
 
-`ClippedGradient` is the one thing that the rest of the package uses. It runs the model on one example at a time in
-meaning, and on all of them at once in fact (`vectorised`), so that no example can reach another one's gradient. What
-cannot keep that promise is refused (`isolation`), and `ClippedGradient.self_check` compares the sums with a slow and
-plain computation (`oracle`) on made-up inputs before any private example is touched.
+`ClippedGradient` is the entry point for the rest of the package. Semantically it runs the model on one example at a
+time; the implementation vectorises over examples (`vectorised`), so no example can reach another one's gradient. Models
+that break this are refused (`isolation`). Before any private example is used, `ClippedGradient.self_check` compares the
+sums with a slow and simple reference (`oracle`) on synthetic inputs.
 """
 
 import lazy_loader

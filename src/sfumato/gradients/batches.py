@@ -1,4 +1,4 @@
-"""How a batch is run: by which path, found out once for each kind of batch, and in what pieces."""
+"""Runs a batch: chooses a path once for each kind of batch, and splits the batch into pieces."""
 
 from __future__ import annotations
 
@@ -34,21 +34,22 @@ class Batches:
     """The clipped sums of batches of examples.
 
     Args:
-        objective: whose gradients are clipped.
-        max_norm: the bound C.
-        template: examples on which paths are found out; None for random ones.
+        objective: the model and loss whose gradients are clipped.
+        max_norm: the clipping norm C.
+        template: the user's examples for finding out paths; None for random ones.
         capture: whether sums on a device are recorded as graphs (`Captures`).
 
     Attributes:
-        template: those, or the latest made-up ones.
-        paths: by kind of batch.
+        template: the user's template, or else the latest synthetic examples.
+        user_template: whether the template came from the user.
+        paths: one for each kind of batch.
         latest: the path of the latest batch.
-        captures: graphs of sums on a device; None where there are to be none.
+        captures: graphs of sums on a device; None to record none.
     """
 
     def __init__(self, objective: Objective, max_norm: float, template: Examples | None, *, capture: bool = False):
         self._objective, self._max_norm = objective, max_norm
-        self.template, self.given = template, template is not None
+        self.template, self.user_template = template, template is not None
         self.paths: dict[tuple, RunPath] = {}
         self.latest: RunPath | None = None
         self._pieces: dict[tuple, int] = {}
@@ -56,7 +57,7 @@ class Batches:
 
     @contextmanager
     def uncaptured(self) -> Iterator[None]:
-        """Within, no graph is recorded or used."""
+        """Disables the recording and use of graphs within the context."""
         captures, self.captures = self.captures, None
         try:
             yield
@@ -64,18 +65,18 @@ class Batches:
             self.captures = captures
 
     def path(self, batch: Examples) -> tuple[tuple, RunPath]:
-        """The kind of the batch, and the path for it."""
+        """The key of the batch's kind, and the path for it."""
         isolation.refuse_mixing_layers(self._objective.model)
         unseen.refuse_backward_hooks(self._objective.model, self._objective.loss)
         key = self._key(batch)
         if key not in self.paths:
-            template = self.template if self.given or fits(self.template, batch) else None
+            template = self.template if self.user_template or fits(self.template, batch) else None
             self.paths[key] = discover(self._objective, batch, template)
         self.latest = self.paths[key]
         return key, self.latest
 
     def know(self, batch: Examples, path: RunPath) -> None:
-        """Take the path that was found out for such a batch and such a model in another floating-point type."""
+        """Reuses a path that was found out for such a batch and the same model in another floating-point type."""
         self.paths[self._key(batch)] = replace(path, synthetic=each(itemgetter(slice(1)), batch))
 
     def _key(self, batch: Examples) -> tuple:
@@ -83,25 +84,25 @@ class Batches:
         trained = tuple(p.requires_grad for module in modules for p in module._parameters.values() if p is not None)
         return signature(batch), tuple(module.training for module in modules), trained
 
-    def in_pieces(self, batch: Examples, key: tuple, *own: Tensor | None) -> ClippedSum:
-        """The batch in pieces that stay near the processor, as large as makes no difference to the time.
+    def in_pieces(self, batch: Examples, key: tuple, *keys_weights: Tensor | None) -> ClippedSum:
+        """Sums the batch in pieces that stay in the processor's cache, and are large enough not to cost time.
 
         Args:
-            own: the examples' keys and weights.
+            keys_weights: the examples' keys and weights.
         """
         examples = len(tensors(batch)[0])
-        count = -(-examples // self._piece(batch, key))
+        count = -(-examples // self._piece_size(batch, key))
         bounds = [round(index * examples / count) for index in range(count + 1)]
         return reduce(
             ClippedSum.followed_by,
             (
-                self._piece_of(each(itemgetter(piece), batch), key, *_at(piece, own))
+                self._sum_of_piece(each(itemgetter(piece), batch), key, *_at(piece, keys_weights))
                 for piece in starmap(slice, pairwise(bounds))
             ),
         )
 
-    def _piece(self, batch: Examples, key: tuple) -> int:
-        """The most examples at once: on a CPU, by what one of them needs in memory."""
+    def _piece_size(self, batch: Examples, key: tuple) -> int:
+        """The largest number of examples to run at once; on a CPU it follows from the memory of one example."""
         first, least = tensors(batch)[0], -(-memory.LEAST_IMAGES // self._objective.views)
         if len(first) <= least or first.device.type != "cpu":
             return len(first)
@@ -109,125 +110,126 @@ class Batches:
             self._pieces[key] = max(least, memory.NEAR // memory.bytes_per_example(self._objective, self.paths[key]))
         return self._pieces[key]
 
-    def _piece_of(self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None) -> ClippedSum:
-        """A piece of the batch: at once, or in parts whose examples take the same branches of the model."""
+    def _sum_of_piece(self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None) -> ClippedSum:
+        """Sums a piece of the batch at once, or in parts whose examples take the same branches of the model."""
         examples = len(tensors(batch)[0])
         if keys is None and self.paths[key].draws:
-            keys = fresh_keys(examples)  # what is run again is to be run with the same masks
+            keys = fresh_keys(examples)  # examples that are run again must get the same masks
 
         def part(rows: Any) -> ClippedSum:
-            asking = self.paths[key].conditional or not self._runs_behind(batch)
-            return self._at_once(each(itemgetter(rows), batch), key, *_at(rows, (keys, weights)), asking=asking)
+            synchronize = self.paths[key].conditional or not self._asynchronous(batch)
+            rows_batch = each(itemgetter(rows), batch)
+            return self._at_once(rows_batch, key, *_at(rows, (keys, weights)), synchronize=synchronize)
 
         parts = agreeing(part, examples)
         places, total = next(parts)
         if len(places) == examples:
             return total
-        for rows, found in parts:
-            places, total = torch.cat([places, rows]), total.followed_by(found)
+        for rows, partial_sum in parts:
+            places, total = torch.cat([places, rows]), total.followed_by(partial_sum)
         return total.in_order(places)
 
-    def _runs_behind(self, batch: Examples) -> bool:
-        """Whether the host would have to wait for the answer to a question about numbers."""
+    def _asynchronous(self, batch: Examples) -> bool:
+        """Whether reading a value makes the host wait for a device."""
         return tensors(batch)[0].device.type != "cpu"
 
     def _at_once(
-        self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None, *, asking: bool = True
+        self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None, *, synchronize: bool = True
     ) -> ClippedSum:
-        """Examples that take the same branches; without asking, a sum that a device may still compute."""
-        known = self.paths[key]
+        """Sums examples that take the same branches. Unless `synchronize`, a device may still compute the sum."""
+        path = self.paths[key]
         try:
-            if asking or known.draws or self.captures is None:
-                total, others, some = self._first(batch, weights, key=key, keys=keys, asking=asking)
+            if synchronize or path.draws or self.captures is None:
+                total, doubtful, some = self._first(batch, weights, key=key, keys=keys, synchronize=synchronize)
             else:
-                first = partial(self._first, key=key, keys=None, asking=False)
-                total, others, some = self.captures.sums(key, batch, weights, known.synthetic, first)
+                first = partial(self._first, key=key, keys=None, synchronize=False)
+                total, doubtful, some = self.captures.sums(key, batch, weights, path.synthetic, first)
         except DependsOnExample:
-            self.paths[key] = replace(known, conditional=True)
+            self.paths[key] = replace(path, conditional=True)
             return self._at_once(batch, key, keys, weights)
         except (SfumatoError, Disagreement, torch.OutOfMemoryError):
             raise
         except Exception:
-            if not known.conditional:
+            if not path.conditional:
                 raise
-            return self.one_at_a_time(batch, weights)  # a branch that no made-up example took may not be for vmap
+            return self.one_at_a_time(batch, weights)  # vmap may fail in a branch that no synthetic example took
         if isinstance(some, Tensor):
-            return QueuedSum(total, some, self._later(total, others, batch, key, keys, weights))
-        return self._completed(total, others, batch, key, keys, weights) if some else total
+            return QueuedSum(total, some, self._completion(total, doubtful, batch, key, keys, weights))
+        return self._completed(total, doubtful, batch, key, keys, weights) if some else total
 
     def _first(
-        self, batch: Examples, weights: Tensor | None, *, key: tuple, keys: Tensor | None, asking: bool
+        self, batch: Examples, weights: Tensor | None, *, key: tuple, keys: Tensor | None, synchronize: bool
     ) -> tuple[ClippedSum, Tensor, bool | Tensor]:
-        """What `first_sum` gives for the batch."""
-        found = self._run(batch, key, keys, weights, asking=asking)
+        """The result of `first_sum` for the batch."""
+        run = self._run(batch, key, keys, weights, synchronize=synchronize)
         parameters = trainable_parameters(self._objective.model)
-        return first_sum(found, parameters, self._max_norm, weights, asking=asking)
+        return first_sum(run, parameters, self._max_norm, weights, synchronize=synchronize)
 
     def _completed(
-        self, total: ClippedSum, others: Tensor, batch: Examples, key: tuple, *own: Tensor | None
+        self, total: ClippedSum, doubtful: Tensor, batch: Examples, key: tuple, *keys_weights: Tensor | None
     ) -> ClippedSum:
-        """The sum with the examples that the fast arithmetic left out."""
-        rows = others.nonzero()[:, 0]
+        """The sum with the doubtful examples, which the fast arithmetic left out, computed exactly and added."""
+        rows = doubtful.nonzero()[:, 0]
         size = sum(parameter.numel() for parameter in trainable_parameters(self._objective.model).values())
         pieces = slices(len(rows), size, on=rows.device)
-        exact = (self._exactly(rows[piece], batch, key, *own) for piece in pieces)
+        exact = (self._exactly(rows[piece], batch, key, *keys_weights) for piece in pieces)
         return total.completed(rows, reduce(ClippedSum.followed_by, exact))
 
     def _exactly(
         self, rows: Tensor, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None
     ) -> ClippedSum:
-        """The examples at these places, with every gradient formed."""
+        """The exact sum of the examples `rows`, from instantiated per-example gradients."""
         keys, weights = _at(rows, (keys, weights))
-        found = self._run(each(itemgetter(rows), batch), key, keys, weights, exact=True)
-        return exact_sum(found, trainable_parameters(self._objective.model), self._max_norm, weights)
+        run = self._run(each(itemgetter(rows), batch), key, keys, weights, exact=True)
+        return exact_sum(run, trainable_parameters(self._objective.model), self._max_norm, weights)
 
     def _run(self, batch: Examples, key: tuple, keys: Tensor | None, weights: Tensor | None, **options: bool) -> Run:
         known, objective = self.paths[key], self._objective
-        if known.conditional:  # which branches private examples take, and thus which sites they meet, is not remembered
+        if known.conditional:  # the branches of private examples, and thus the sites they use, must not be remembered
             objective = replace(objective, tuner=Tuner(objective.tuner.methods))
-        found, path = run_expanding(objective, batch, known, keys=keys, weights=weights, **options)
+        run, path = run_expanding(objective, batch, known, keys=keys, weights=weights, **options)
         if not known.conditional:
-            self.paths[key] = self.latest = path.having(found)
-        return found
+            self.paths[key] = self.latest = path.having(run)
+        return run
 
-    def _later(
+    def _completion(
         self,
         total: ClippedSum,
-        others: Tensor,
+        doubtful: Tensor,
         batch: Examples,
         key: tuple,
-        *own: Tensor | None,
+        *keys_weights: Tensor | None,
     ) -> Callable[[], ClippedSum]:
-        """What to do about a sum of a device that turned out to lack some examples.
+        """Returns a function that completes a device's sum that turned out to lack some examples.
 
-        These are computed again by themselves; or all are, where most are missing (a function that is none of rows)
-        and where one that is not finite has spoilt the sum.
+        Only the missing examples are computed again, unless most are missing (a tensor that turned out not to be a
+        function of rows) or one that is not finite has spoilt the sum; then all are.
         """
         model = self._objective.model
-        given = [*model.parameters(), *model.buffers(), *tensors(batch)]
-        versions, kind = [tensor._version for tensor in given], tensors(batch)[0].device.type
+        read = [*model.parameters(), *model.buffers(), *tensors(batch)]
+        versions, kind = [tensor._version for tensor in read], tensors(batch)[0].device.type
         precision = torch.autocast(kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
 
-        def later() -> ClippedSum:
-            if versions != [tensor._version for tensor in given]:
+        def complete() -> ClippedSum:
+            if versions != [tensor._version for tensor in read]:
                 raise SfumatoError(
-                    "the model, the inputs or the targets were written to before the clipped sum was read, of which a "
-                    "part must be computed again",
-                    "read `gradients` before the optimizer's step, and before a batch's memory is used again",
+                    "the model, the inputs or the targets were written to before the clipped sum was read, and a part "
+                    "of the sum must be computed again",
+                    "read `gradients` before the optimizer's step and before the memory of the batch is reused",
                 )
-            few = 2 * int(others.sum()) <= len(others)
+            few = 2 * int(doubtful.sum()) <= len(doubtful)
             with torch.enable_grad(), precision:
                 if few and all(bool(value.isfinite().all()) for value in total.gradients.values()):
-                    return self._completed(total, others, batch, key, *own)
-                return self._at_once(batch, key, *own)
+                    return self._completed(total, doubtful, batch, key, *keys_weights)
+                return self._at_once(batch, key, *keys_weights)
 
-        return later
+        return complete
 
     def one_at_a_time(self, batch: Examples, weights: Tensor | None) -> ClippedSum:
-        """The same by the slow path."""
+        """Sums the batch by the slow path."""
         return sequential.clipped_sum(self._objective, *batch, max_norm=self._max_norm, weights=weights)
 
 
 def _at(rows: Any, tensors: tuple[Tensor | None, ...]) -> list[Tensor | None]:
-    """These rows of each tensor that is there."""
+    """The given rows of each tensor that is not None."""
     return [None if tensor is None else tensor[rows] for tensor in tensors]

@@ -1,8 +1,8 @@
-"""Clipped sums as CUDA graphs: what a micro-batch launches on a device is recorded once and then launched at once.
+"""Clipped sums as CUDA graphs: the kernels of a micro-batch are recorded once, and then launched together.
 
-Where the host cannot launch kernels as fast as a device runs them, this is most of the time of a step. A graph reads
-and writes the same memory each time: the batch is copied into tensors of its own, weights are those of the model,
-written in place by its optimizer. What Python decides on the way is decided once.
+If the host cannot launch kernels as fast as the device runs them, launching takes most of the time of a step. A graph
+reads and writes the same memory each time: the batch is copied into static tensors, and the weights are the model's
+own, which its optimizer updates in place. Whatever Python decides along the way is decided once, while recording.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ from sfumato.gradients.sums import ClippedSum
 from sfumato.gradients.walk import named_tensors
 
 FIRST_CALLS = 3
-"""Calls of a kind before it is recorded: what is found out about a model is so by then."""
+"""Calls of a kind before it is recorded; by then, everything about the model has been found out."""
 MOST_GRAPHS = 16
-"""Of one object: the micro-batches of a training have nine sizes at most."""
+"""The most graphs of one object; the micro-batches of a training have at most nine sizes."""
 
 _ROUNDING = 1e-2
-"""How far sums differ whose products round otherwise, relative to their norms: 1e-3 has been seen."""
+"""Largest relative difference of two sums whose products round differently; 1e-3 has been measured."""
 
 Sums = tuple[ClippedSum, Tensor, Any]
-"""A clipped sum, which examples it lacks, and () bool, whether there are any: as `first_sum` gives them."""
+"""The result of `first_sum`: a clipped sum, the examples that it lacks, and () bool, whether there are any."""
 
 
 @dataclass(eq=False)
 class Captures:
-    """The graphs of one `ClippedGradient`, by kind of batch, recorded at the fourth call of each.
+    """The graphs of one `ClippedGradient`, by kind of batch, each recorded at the fourth call of its kind.
 
-    They share the memory that they work in: one runs after the other, and what each leaves is copied at once.
+    The graphs share their working memory: they run one after the other, and each one's results are copied immediately.
 
     Args:
-        model: whose parameters and buffers the graph reads.
-        forget: forgets what was found out about the values of parameters, so that a call finds it out anew.
+        model: the model whose parameters and buffers the graph reads.
+        forget: discards what was found out about the values of parameters, so that a call finds it out again.
 
-    **Guarantee.** A graph does the same operations as the call it was recorded from, on the batch and the weights of
-    now: norms, factors and sum come from the same kernels, so its terms obey the bound C if those of the call do. It
-    is used only if, on made-up examples, it gives the same bits as a call without it (where torch is not told to be
-    deterministic: the same numbers but for rounding); and only while batches have the same shapes and types, the model
-    the same modes, and parameters and buffers the same addresses. Memory from elsewhere that it reads is kept as long
-    as it is. What it cannot notice is a model or a loss that comes to compute something else through a number or a
-    branch of Python: it goes on as it was recorded.
+    **Guarantee.** A graph performs the same operations as the call from which it was recorded, on the current batch and
+    weights: norms, factors and sum come from the same kernels, so its terms obey the bound C if those of the call do. A
+    graph is used only if, on synthetic examples, it gives the same bits as a call without it (or, unless torch is set
+    to be deterministic, the same numbers up to rounding); and only while batches have the same shapes and types, the
+    model the same modes, and parameters and buffers the same addresses. Any other memory that a graph reads is kept
+    alive as long as the graph. It cannot notice that a model or a loss computes something else because of a changed
+    number or branch in Python: it continues as recorded.
     """
 
     model: nn.Module
     forget: Callable[[], None]
     _graphs: dict[tuple, _Graph] = field(default_factory=dict)
     _calls: Counter[tuple] = field(default_factory=Counter)
-    _places: tuple[int, ...] = ()
+    _known_addresses: tuple[int, ...] = ()
     _failed: bool = False
 
     def sums(
@@ -68,81 +68,81 @@ class Captures:
         kind: tuple,
         batch: Examples,
         weights: Tensor | None,
-        made_up: Examples,
+        synthetic: Examples,
         compute: Callable[[Examples, Tensor | None], Sums],
     ) -> Sums:
-        """What `compute` gives for the batch, by a graph where there is one for its kind.
+        """Returns the result of `compute` for the batch, by a graph if there is one for its kind.
 
         Args:
-            kind: all that a computation depends on besides numbers.
-            made_up: an example, (1, ...).
-            compute: without a question to the device.
+            kind: everything except numbers on which the computation depends.
+            synthetic: a synthetic example, (1, ...).
+            compute: computes the sums without waiting for the device.
         """
         first = tensors(batch)[0]
         if not _devices.can_capture(first.device):
             return compute(batch, weights)
         kind = (kind, len(first), weights is None, _modes(first.device))
-        if (places := self._addresses()) != self._places:  # what graphs read is the model's no longer
-            self._places = places
+        if (addresses := self._addresses()) != self._known_addresses:  # existing graphs would read stale memory
+            self._known_addresses = addresses
             self._graphs.clear()
         if kind not in self._graphs and not self._failed:
             self._calls[kind] += 1
             if self._calls[kind] > FIRST_CALLS and len(self._graphs) < MOST_GRAPHS:
-                own = repeated(made_up, len(first)), None if weights is None else torch.ones_like(weights)
-                self._record(kind, own, compute, first.device)
+                weights_like = None if weights is None else torch.ones_like(weights)
+                self._record(kind, (repeated(synthetic, len(first)), weights_like), compute, first.device)
         graph = self._graphs.get(kind)
         return compute(batch, weights) if graph is None else graph(batch, weights)
 
     def _record(
         self,
         kind: tuple,
-        own: tuple[Examples, Tensor | None],
+        static: tuple[Examples, Tensor | None],
         compute: Callable[[Examples, Tensor | None], Sums],
         device: torch.device,
     ) -> None:
-        """The graph for such a batch; a warning where there can be none.
+        """Records the graph for batches of this kind; warns if that is not possible.
 
         Args:
-            own: a made-up batch and its weights, whose tensors the graph reads from then on.
+            static: a synthetic batch and its weights, whose tensors become the inputs of the graph.
         """
-        outside = _Outside()
+        reads = _ExternalReads()
 
         def recorded() -> Sums:
             self.forget()
-            with outside:
-                return compute(*own)
+            with reads:
+                return compute(*static)
 
-        def apart() -> Sums:
+        def eager() -> Sums:
             self.forget()
-            return _copied(compute(*own))
+            return _copied(compute(*static))
 
         try:
             with self._same_randomness(device):
-                expected = _devices.on_another_stream(apart, device)
+                expected = _devices.on_another_stream(eager, device)
             others = [graph.recording for graph in self._graphs.values()]
             recording, outputs = _devices.captured(recorded, device, beside=others)
-            graph = _Graph(*own, outputs, recording, tuple(outside.read.values()))
+            graph = _Graph(*static, outputs, recording, tuple(reads.read.values()))
             with self._same_randomness(device):
-                found = graph(*own)
-            reason = _difference(found, expected)
+                replayed = graph(*static)
+            reason = _difference(replayed, expected)
             if not reason:
                 self._graphs[kind] = graph
-        except RuntimeError as error:  # whatever a device refuses while it records, memory included
+        except RuntimeError as error:  # anything that a device refuses while recording, memory included
             reason = str(error).strip().partition("\n")[0]
         finally:
             self.forget()
         if reason:
             self._failed = True
             warnings.warn(
-                f"clipped sums are not recorded as a CUDA graph ({reason}): training goes on, and each kernel is "
-                "launched by itself",
+                f"clipped sums are not recorded as a CUDA graph ({reason}): training continues, and launches kernels "
+                "one by one",
                 RuntimeWarning,
                 stacklevel=2,
             )
 
     @contextmanager
     def _same_randomness(self, device: torch.device) -> Iterator[None]:
-        """Within, a model that draws from torch's generators draws the same numbers each time."""
+        """Within the context, a model that draws from torch's generators draws the same numbers each time."""
         with _devices.own_randomness(device):
             torch.manual_seed(0)
             yield
@@ -157,19 +157,19 @@ class _Graph:
 
     Attributes:
         batch, weights: the tensors that it reads.
-        outputs: those that it writes.
-        recording: which a device can replay.
-        outside: whatever else it reads, which must live as long.
+        outputs: the tensors that it writes.
+        recording: the recording, which a device can replay.
+        external: all other tensors that it reads, which must live as long as the graph.
     """
 
     batch: Examples
     weights: Tensor | None
     outputs: Sums
     recording: Any
-    outside: tuple[Tensor, ...]
+    external: tuple[Tensor, ...]
 
     def __call__(self, batch: Examples, weights: Tensor | None) -> Sums:
-        """The outputs for another batch, which the next call leaves alone."""
+        """Returns the outputs for another batch; the next call does not overwrite them."""
         each(torch.Tensor.copy_, self.batch, batch)
         if self.weights is not None and weights is not None:
             self.weights.copy_(weights)
@@ -177,39 +177,41 @@ class _Graph:
         return _copied(self.outputs)
 
 
-class _Outside(TorchDispatchMode):
-    """Notes the tensors that operations within read and did not make."""
+class _ExternalReads(TorchDispatchMode):
+    """Records the tensors that operations within the context read but did not create."""
 
     def __init__(self):
         super().__init__()
         self.read: dict[int, Tensor] = {}
-        self._made: set[int] = set()
+        self._created: set[int] = set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        for tensor in _of(args, kwargs):
+        for tensor in _tensors(args, kwargs):
             place = tensor.untyped_storage()._cdata
-            if place not in self._made:
+            if place not in self._created:
                 self.read.setdefault(place, tensor.detach())
-        found = func(*args, **(kwargs or {}))
-        self._made.update({one.untyped_storage()._cdata for one in _of(found)} - self.read.keys())
-        return found
+        outputs = func(*args, **(kwargs or {}))
+        self._created.update({one.untyped_storage()._cdata for one in _tensors(outputs)} - self.read.keys())
+        return outputs
 
 
-def _of(*trees: Any) -> list[Tensor]:
+def _tensors(*trees: Any) -> list[Tensor]:
     return [one for one in tree_leaves(trees) if isinstance(one, Tensor)]
 
 
 def _copied(sums: Sums) -> Sums:
-    total, others, some = sums
+    total, doubtful, some = sums
     gradients = {name: value.clone() for name, value in total.gradients.items()}
     total = replace(total, gradients=gradients, norms=total.norms.clone(), losses=total.losses.clone())
-    return total, others.clone(), some.clone()
+    return total, doubtful.clone(), some.clone()
 
 
-def _difference(found: Sums, expected: Sums) -> str:
-    """How the numbers of a recorded sum differ from those that it should have: not in one bit where torch was told to
-    compute the same bits each time, else by no more than rounding explains; empty where that is so."""
-    for one, other in zip(_numbers(found), _numbers(expected), strict=True):
+def _difference(sums: Sums, expected: Sums) -> str:
+    """Describes how a replayed sum differs from the expected one; empty if it does not.
+
+    If torch is set to be deterministic, no bit may differ; otherwise, differences explained by rounding are accepted.
+    """
+    for one, other in zip(_numbers(sums), _numbers(expected), strict=True):
         one, other = one.nan_to_num().double(), other.nan_to_num().double()
         if torch.are_deterministic_algorithms_enabled():
             if not torch.equal(one, other):
@@ -220,12 +222,12 @@ def _difference(found: Sums, expected: Sums) -> str:
 
 
 def _numbers(sums: Sums) -> list[Tensor]:
-    total, others, some = sums
-    return [*total.gradients.values(), total.norms, total.losses, others.to(torch.uint8), some.to(torch.uint8)]
+    total, doubtful, some = sums
+    return [*total.gradients.values(), total.norms, total.losses, doubtful.to(torch.uint8), some.to(torch.uint8)]
 
 
 def _modes(device: torch.device) -> tuple:
-    """What torch's own switches say of products there."""
+    """The settings of torch that affect products on the device."""
     return (
         torch.is_autocast_enabled(device.type),
         torch.get_autocast_dtype(device.type),

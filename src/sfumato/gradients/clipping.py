@@ -1,16 +1,17 @@
 """The arithmetic of clipping: squared norms, clip factors, weighted sums.
 
-For per-example gradients ``G_b`` and a bound ``C`` the clipped sum is ``sum_b min(1, C / |G_b|) G_b`` (Abadi et al.
-2016, arXiv 1607.00133, algorithm 1). Three things make the bound hold in floating point too:
+For per-example gradients ``G_b`` and a clipping norm ``C`` the clipped sum is ``sum_b min(1, C / |G_b|) G_b`` (Abadi et
+al. 2016, arXiv 1607.00133, algorithm 1). Three measures make the bound hold in floating point:
 
-- squares are summed in pieces, the pieces in float64, and their rounding is added, so a norm is never too small;
-- a factor is ``C (1 - 4 epsilon) / |G_b|``, with ``epsilon`` the rounding unit of the sums, which pays for the rounding
-  of the products that come after;
-- an example with anything that is not finite has the factor zero, and its rows are replaced by zeros before any product
+- Squares are summed in pieces, and the pieces in float64. A bound on the rounding error is added, so a computed norm is
+  never too small.
+- A factor is ``C (1 - 4 epsilon - a) / |G_b|``, with ``epsilon`` the machine epsilon of the sums' type and ``a`` the
+  allowance of the grid (`grid`). The margin covers the rounding of the products that follow.
+- An example with a value that is not finite has the factor zero, and its rows are replaced by zeros before any product
   (``0 * NaN`` would be ``NaN``).
 
-Nothing here looks at a value to decide what to do, so a device is never waited for. What the fast arithmetic can't
-vouch for has the norm infinity, and is `doubtful`: such examples are computed again by the functions named exact.
+No function here branches on a value, so the host never waits for a device. An example that the fast arithmetic cannot
+certify has the norm infinity and is `doubtful`: the exact functions of this module compute it again.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ from torch import Tensor
 from sfumato import _devices
 from sfumato.gradients import grid
 
-# Numbers of float32 that are squared and summed in their own type before float64 takes over: on a CPU, where they lie
-# together, and on a device, where more pieces cost little and an example that turns out hard costs much.
+# Numbers that are squared and summed in their own type before float64 takes over, on a CPU, where they are contiguous,
+# and on a device, where more pieces cost little and a hard example costs much.
 _PIECE, _DEVICE_PIECE = 64, 16
 # Elements converted to float64 at a time: the buffer stays in a core's cache instead of being fresh memory.
 _BLOCK = 1 << 17
-# Below this a float32 product of factor and gradient could lose digits to gradual underflow.
+# With smaller factors, a float32 product of factor and gradient could lose digits to gradual underflow.
 _SMALLEST_SAFE_FACTOR = 1e-30
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type in which gradients of parameters of this type are summed: at least float32."""
+    """The type in which gradients of parameters of the given type are summed: at least float32."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def zeros(parameter: Tensor) -> Tensor:
-    """A sum of no gradients of a parameter."""
+    """The sum of no gradients of a parameter."""
     return torch.zeros_like(parameter.detach(), dtype=accumulation_dtype(parameter.dtype))
 
 
@@ -49,7 +50,7 @@ def _longest(device: torch.device) -> int:
 
 
 def margin(dtype: torch.dtype, device: torch.device) -> float:
-    """By how much, relatively, `squared_lengths` adds to a sum of squares for its rounding."""
+    """The relative amount that `squared_lengths` adds to a sum of squares for its rounding."""
     return (_longest(device) + 4) * torch.finfo(dtype).eps / 2
 
 
@@ -68,9 +69,9 @@ def squared_norms(values: Tensor) -> Tensor:
 def squared_lengths(values: Tensor) -> Tensor:
     """Squared L2 norms along the last axis, never too small; not finite where squares overflow.
 
-    Pieces of 64 numbers, of 16 on a device, are summed in the values' own type, which is as fast as memory; the pieces
-    in float64. However a piece is summed, its relative error is below 65 roundings, or 17, since no term is negative;
-    that much is added, and what the squares of tiny numbers may have lost altogether, 1e-38 for each in float32.
+    Pieces of 64 numbers (16 on a device) are summed in the values' own type, which is as fast as memory; the pieces are
+    summed in float64. No term is negative, so in any order of summation the relative error of a piece is below 65 (17)
+    roundings. This much is added, and 2e-38 for each number in float32, more than the square of a tiny number can lose.
 
     Args:
         values: (..., n), any real floating type.
@@ -88,7 +89,7 @@ def squared_lengths(values: Tensor) -> Tensor:
     longest = _longest(values.device)
     piece = next((size for size in range(longest, longest // 2, -1) if width % size == 0), longest)
     whole = width // piece * piece
-    # A piece is what lies together; on a device it has one number of each stretch, for threads side by side.
+    # On a CPU a piece is contiguous; on a device it takes one number of each stretch, for neighbouring threads.
     last = -2 if _devices.has_own_forms(values.device) and width > longest else -1
     pieces = values[..., :whole].unflatten(-1, (-1, piece) if last == -1 else (piece, -1))
     parts = [(values, -1)] if width <= longest else [(pieces, last)]
@@ -119,7 +120,7 @@ def exact_squared_norms(values: Tensor) -> Tensor:
 
 
 def exact_norms(values: Tensor) -> Tensor:
-    """L2 norms of each example's values (B, ...), summed in float64 without a word about its rounding: (B,) float64."""
+    """L2 norms of each example's values (B, ...), summed in float64, with no allowance for rounding: (B,) float64."""
     rows = _rows(values)
     if values.device.type != "cpu":
         return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
@@ -129,18 +130,18 @@ def exact_norms(values: Tensor) -> Tensor:
 
 
 def _rows(values: Tensor) -> Tensor:
-    """(B, n): each example's values, in the order in which they lie in memory."""
-    return values.permute(0, *as_it_lies(values)).reshape(values.shape[0], math.prod(values.shape[1:]))
+    """(B, n): each example's values, in memory order."""
+    return values.permute(0, *memory_order(values)).reshape(values.shape[0], math.prod(values.shape[1:]))
 
 
-def as_it_lies(values: Tensor, first: int = 1) -> list[int]:
-    """The axes from the first one on, by default all but that of the examples, in the order of memory."""
+def memory_order(values: Tensor, first: int = 1) -> list[int]:
+    """The axes from `first` on, in memory order; by default all axes but that of the examples."""
     return sorted(range(first, values.dim()), key=values.stride, reverse=True)
 
 
 def _shaped(row: Tensor, like: Tensor) -> Tensor:
-    """One example's numbers (n,), from `_rows` of examples like this, in their shape."""
-    axes = as_it_lies(like)
+    """One example's numbers (n,), flattened as by `_rows`, in the shape of an example of `like`."""
+    axes = memory_order(like)
     return row.reshape([like.shape[axis] for axis in axes]).permute([axes.index(axis) for axis in range(1, like.dim())])
 
 
@@ -151,57 +152,57 @@ def clip_factors(
     max_norm: float,
     of: Iterable[Tensor],
 ) -> Tensor:
-    """``min(1, C / norm)`` for each example, rounded down; zero for one that is not finite.
+    """``min(1, C / norm)`` for each example, rounded down; zero for an example that is not finite.
 
     Args:
         squares: (B,) float64, squared norms of the whole per-example gradients.
-        losses: (B,), the per-example losses; one that is not finite excludes its example.
-        max_norm: the bound ``C``.
-        of: tensors of the shapes and types of the gradients of an example, all of them: how many numbers they have says
-            how sums round on the grid (`grid`), and the coarsest type how weighted sums do.
+        losses: (B,), the per-example losses; a loss that is not finite excludes its example.
+        max_norm: the clipping norm ``C``.
+        of: one tensor for each parameter, of the shape and type of an example's gradient. Their total number of
+            elements determines the rounding of sums on the grid (`grid`), and the coarsest type that of weighted sums.
 
     Returns:
-        (B,) float64. A factor of exactly zero means: leave this example out.
+        (B,) float64. A factor of exactly zero excludes the example.
 
-    **Guarantee.** One example's term of a weighted sum with these factors has an L2 norm of at most ``C``: its exact
-    value is at most ``C (1 - 4 epsilon - a)``, and two roundings of relative size ``epsilon / 2`` each follow; ``a C``
-    is left for the rounding of sums on the grid (`grid.allowance`). A weight of at most 1 makes no factor larger.
+    **Guarantee.** One example's term of a weighted sum with these factors has an L2 norm of at most ``C``. Its exact
+    value is at most ``C (1 - 4 epsilon - a)``; two roundings of relative size ``epsilon / 2`` each follow, and ``a C``
+    is reserved for the rounding of sums on the grid (`grid.allowance`). A weight of at most 1 makes no factor larger.
     """
     like = list(of)
     elements = sum(tensor.numel() for tensor in like)
     dtype = max((accumulation_dtype(tensor.dtype) for tensor in like), key=lambda kind: torch.finfo(kind).eps)
     bound = max_norm * (1 - 4 * torch.finfo(dtype).eps - grid.allowance(elements))
     factors = squares.sqrt().reciprocal_().mul_(bound).clamp_max_(1.0)
-    finite = (squares + losses).abs() < math.inf  # no sum of numbers is finite of which one is not
+    finite = (squares + losses).abs() < math.inf  # a sum is finite only if all of its terms are
     return factors.masked_fill_(~finite, 0.0)
 
 
 def doubtful(factors: Tensor, weights: Tensor | None = None) -> Tensor:
-    """(B,) bool: which examples the fast arithmetic can't vouch for, so that they are to be computed again exactly.
+    """(B,) bool: the examples that the fast arithmetic cannot certify and that must be computed again exactly.
 
-    Those of which something is not finite, a norm that it would not give included, and those whose factor is so small
-    that its product with a gradient must be formed in float64.
+    These are the examples with a value that is not finite, including a norm that was not certified, and the examples
+    whose factor is so small that its product with a gradient must be formed in float64.
 
     Args:
         factors: (B,) float64, from `clip_factors`.
-        weights: (B,) float64, by which they will be multiplied; 0 for padding.
+        weights: (B,) float64, by which the factors will be multiplied; 0 for padding.
     """
     unsure = factors < _SMALLEST_SAFE_FACTOR
     return unsure if weights is None else unsure | ((weights > 0) & (factors * weights < _SMALLEST_SAFE_FACTOR))
 
 
 def without_excluded(values: Tensor, factors: Tensor) -> Tensor:
-    """The values (B, ...) with zeros in place of examples whose factor is zero."""
+    """The values (B, ...), with zeros for examples whose factor is zero."""
     return torch.where((factors != 0).reshape(-1, *[1] * (values.dim() - 1)), values, values.new_zeros(()))
 
 
 def weighted_sum(values: Tensor, factors: Tensor, *, excluding: bool = True) -> Tensor:
-    """``sum_b factors_b values_b``, with the values of excluded examples never multiplied.
+    """``sum_b factors_b values_b``; values of excluded examples are never multiplied.
 
     Args:
         values: (B, ...).
         factors: (B,) float64, from `clip_factors`; zero, or not too small (`doubtful`).
-        excluding: whether there may be examples whose factor is zero and whose values are not finite.
+        excluding: whether an example may have a zero factor and values that are not finite.
 
     Returns:
         (...), in float32 or the values' own type if that is wider.
@@ -215,7 +216,7 @@ def weighted_sum(values: Tensor, factors: Tensor, *, excluding: bool = True) -> 
 
 
 def exact_weighted_sum(values: Tensor, factors: Tensor) -> Tensor:
-    """The same with products and sums in float64, for factors of any size."""
+    """`weighted_sum` with products and sums in float64, for factors of any size."""
     dtype = accumulation_dtype(values.dtype)
     values = without_excluded(values, factors)
     rows = _rows(values)

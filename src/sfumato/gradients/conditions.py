@@ -1,13 +1,13 @@
-"""Conditions: a model that asks about its example (``if mask.all():``), run on all examples at once.
+"""Conditions: models that branch on their example (``if mask.all():``), run on all examples at once.
 
-Where all examples give one answer, that is the answer. Where they don't, the run is given up; those that say yes are
-run from the beginning by themselves, and so are those that say no. So each example takes the branches that it would
-take alone. A question is only answered in a run that is prepared for it, on copies and with a record of whatever the
-model holds, since the model could write the answer down for the next example to meet (`isolation`).
+If all examples give the same answer to a condition, the model gets this answer. Otherwise the run is abandoned, and the
+examples that say yes and those that say no are run separately from the beginning. So each example takes the branches
+that it would take alone. Conditions are only answered in a run that is prepared for them: on copies, and with a record
+of everything that the model holds, since a model could store an answer and expose it to the next example (`isolation`).
 
-Random numbers of the model's own are other ones in each run, and to run again because of an answer that hangs on them
-would choose among them. So after the first of them no question is answered, and the examples go the slow path, one at a
-time. Dropout follows the examples' keys, and is the same in every run.
+Random numbers drawn inside the model differ between runs, and repeating a run because of an answer that depends on them
+would select among them. So after the model has drawn any, no condition is answered, and the examples take the slow
+path, one at a time. Dropout follows the examples' keys and is the same in every run.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ import torch
 from torch import Tensor
 
 from sfumato._devices import random_states
-from sfumato.gradients.methods.lowered import hides_examples, values_of
+from sfumato.gradients.methods.lowered import depends_on_example, values_of
 
 Result = TypeVar("Result")
 
 
 class DependsOnExample(Exception):  # noqa: N818
-    """The model asks about its example in a run that is not prepared for it."""
+    """The model branches on its example in a run that is not prepared for it."""
 
 
 class Disagreement(Exception):  # noqa: N818
-    """The examples give different answers.
+    """The examples give different answers to a condition.
 
     Attributes:
-        answers: (B,) of booleans, on the CPU.
+        answers: (B,) booleans, on the CPU.
     """
 
     def __init__(self, answers: Tensor):
@@ -42,22 +42,23 @@ class Disagreement(Exception):  # noqa: N818
 
 
 class Conditions:
-    """The questions of one run, and a context around it, which raises what a question raised even if the model caught
-    it.
+    """The conditions of one run.
+
+    As a context manager, it raises the exception of a condition again if the model caught it.
 
     Args:
-        answered: whether the run is prepared for questions.
-        device: of the run.
+        allowed: whether the run is prepared for conditions.
+        device: the run's device.
 
     Attributes:
-        met: whether there was one.
+        met: whether the model evaluated a condition.
     """
 
-    def __init__(self, *, answered: bool, device: torch.device):
+    def __init__(self, *, allowed: bool, device: torch.device):
         self.met = False
-        self._answered, self._device = answered, device
+        self._allowed, self._device = allowed, device
         self._failure: Callable[[], Exception] | None = None
-        self._random = self._random_state() if answered else []
+        self._random = self._random_state() if allowed else []
 
     def __enter__(self) -> Conditions:
         return self
@@ -67,16 +68,16 @@ class Conditions:
             raise self._failure()
 
     def answer(self, tensor: Tensor) -> Any:
-        """The truth of a tensor of one number, or NotImplemented where that is the library's to say."""
-        found = values_of(tensor)
-        if found is None or tensor.numel() != 1:
+        """The truth value of a one-element tensor, or NotImplemented to leave the question to torch."""
+        batched = values_of(tensor)
+        if batched is None or tensor.numel() != 1:
             return NotImplemented
         self.met = True
-        if not self._answered:
+        if not self._allowed:
             self._fail(DependsOnExample)
         if not all(map(torch.equal, self._random, self._random_state())):
-            self._fail(partial(RuntimeError, "a condition after random numbers of the model's own"))
-        values, axis = found
+            self._fail(partial(RuntimeError, "a condition after random numbers drawn inside the model"))
+        values, axis = batched
         answers = values.detach().movedim(axis, 0).reshape(-1).bool().cpu()
         true = int(answers.sum())
         if 0 < true < len(answers):
@@ -92,41 +93,41 @@ class Conditions:
 
 
 def agreeing(run: Callable[[Any], Result], examples: int) -> Iterator[tuple[Tensor, Result]]:
-    """Runs of parts of a batch, in each of which all examples take the same branches.
+    """Splits a batch into parts in which all examples take the same branches, and runs each of them.
 
     Args:
-        run: of the examples at some places, which are an index of their tensors: a slice for all, (b,) int64 for some.
+        run: runs the examples at some places, given as an index: a slice for all, (b,) int64 for some.
         examples: B.
 
     Yields:
-        places (b,) and what the run returned; every example is in one part.
+        places (b,) and the result of `run`; every example is in exactly one part.
     """
-    waiting: list[Tensor | slice] = [slice(None)]
-    while waiting:
-        rows = waiting.pop()
+    pending: list[Tensor | slice] = [slice(None)]
+    while pending:
+        rows = pending.pop()
         places = torch.arange(examples)[rows]
         try:
             result = run(rows)
-        except Disagreement as found:
-            waiting += [places[~found.answers], places[found.answers]]
+        except Disagreement as disagreement:
+            pending += [places[~disagreement.answers], places[disagreement.answers]]
         else:
             yield places, result
             del result
 
 
 def tap_truth(mode, self):
-    """The handler of ``if tensor:``, ``not tensor``, ``tensor and ...`` and their like."""
+    """The handler of ``if tensor:``, ``not tensor``, ``tensor and ...`` and similar expressions."""
     return mode.tape.conditions.answer(self)
 
 
 def tap_item(mode, self):
-    """The handler of ``Tensor.item`` of a boolean; any other number is no condition yet."""
+    """The handler of ``Tensor.item`` of a boolean; other numbers are not conditions."""
     return mode.tape.conditions.answer(self) if self.dtype == torch.bool else NotImplemented
 
 
 def tap_contains(mode, self, element):
     """The handler of ``element in tensor``."""
-    if not hides_examples(self) and not hides_examples(element):
+    if not depends_on_example(self) and not depends_on_example(element):
         return NotImplemented
     with mode:
         return bool((element == self).any())
@@ -134,7 +135,7 @@ def tap_contains(mode, self, element):
 
 def tap_equal(mode, input, other):
     """The handler of ``torch.equal``."""
-    if input.dtype != other.dtype or not (hides_examples(input) or hides_examples(other)):
+    if input.dtype != other.dtype or not (depends_on_example(input) or depends_on_example(other)):
         return NotImplemented
     with mode:
         return input.shape == other.shape and bool((input == other).all())

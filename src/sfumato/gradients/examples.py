@@ -1,6 +1,6 @@
-"""What one call of the model sees: one example, its K views, and its target once per view.
+"""The inputs of one run of the model: one example, its K views, and its target once per view.
 
-Inputs and targets are tensors, or tuples, lists or dicts of them, and every tensor's first axis is the example.
+Inputs and targets are tensors, or tuples, lists or dicts of tensors. The first axis of every tensor is the example.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch.func import functional_call
 from sfumato._checks import SfumatoError
 from sfumato.gradients.walk import named_tensors
 
-# A tensor, or a tuple, list or dict of such.
+# A tensor, or a tuple, list or dict of tensors.
 Tree = Any
 
 
 def each(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
-    """The same structure with the function applied to every tensor, with those of the others that stand there."""
+    """Applies the function to every tensor of a structure, with the corresponding tensors of the others."""
     if isinstance(tree, Tensor):
         return function(tree, *others)
     if isinstance(tree, dict):
@@ -34,7 +34,7 @@ def each(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
 
 
 def in_precision(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Real numbers in this type, complex ones in that of such pairs, any others as they are."""
+    """Converts real numbers to this type, complex ones to the corresponding complex type, and leaves others alone."""
     if tensor.is_complex():
         return tensor.to(dtype.to_complex())
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
@@ -48,7 +48,7 @@ def tensors(tree: Tree) -> list[Tensor]:
 
 
 def batch_size(inputs: Tree, targets: Tree, views: int) -> int:
-    """The number B of examples, after checking that every tensor agrees on it, and on K.
+    """Returns the number B of examples after checking that all tensors agree on it, and inputs on K.
 
     Args:
         inputs: tensors (B, ...) if views is 1, (B, K, ...) otherwise.
@@ -78,8 +78,8 @@ def batch_size(inputs: Tree, targets: Tree, views: int) -> int:
 
 
 def checked_weights(weights: Tensor, examples: int) -> Tensor:
-    """Weights (B,) from 0, for padding, to 1, after checking that they are, in float64."""
-    remedy = "give 1 for each example, or less of it, and 0 for padding"
+    """Returns weights (B,) in float64 after checking that they lie between 0 (padding) and 1."""
+    remedy = "give each example a weight from 0 to 1, and padding the weight 0"
     if not isinstance(weights, Tensor) or weights.shape != (examples,):
         got = f"shape {tuple(weights.shape)}" if isinstance(weights, Tensor) else type(weights).__name__
         raise SfumatoError(f"weights must be a tensor of shape ({examples},), got {got}", remedy)
@@ -88,12 +88,12 @@ def checked_weights(weights: Tensor, examples: int) -> Tensor:
     if not weights.is_floating_point():
         raise SfumatoError(f"weights must be booleans or real numbers, got {weights.dtype}", remedy)
     if not bool(((weights >= 0) & (weights <= 1)).all()):
-        raise SfumatoError("weights must lie between 0 and 1, got other numbers among them", remedy)
+        raise SfumatoError("weights must lie between 0 and 1, got numbers outside this range", remedy)
     return weights.double()
 
 
 def signature(tree: Tree) -> tuple:
-    """What a structure looks like apart from its values and its number of examples; hashable."""
+    """A hashable description of a structure: shapes, types and devices, without values and number of examples."""
     if isinstance(tree, dict):
         return tuple((key, signature(value)) for key, value in tree.items())
     if isinstance(tree, (tuple, list)):
@@ -102,17 +102,17 @@ def signature(tree: Tree) -> tuple:
 
 
 def call(model: nn.Module, by_name: dict[str, Tensor], inputs: Tree) -> Any:
-    """The model's outputs with other tensors in place of its parameters and buffers; it comes back as it was.
+    """Runs the model with other tensors in place of its parameters and buffers; the model is left unchanged.
 
     Args:
-        by_name: by the first name of each parameter or buffer; one that is missing is the model's own.
-        inputs: a tensor, or a tuple (positional arguments) or a dict (keyword arguments).
+        by_name: the tensors, by first name of each parameter or buffer; the model's own are used for missing names.
+        inputs: a tensor, a tuple (positional arguments) or a dict (keyword arguments).
     """
-    # Every module once, and every place that a tied parameter has: torch's own way of following ties leaves a module
-    # that is reachable by two names with the substitute.
+    # Substitutes every name of a tied parameter explicitly: torch's own handling of ties leaves the substitute in a
+    # module that is reachable under two names.
     places = named_tensors(model)
-    own = {id(tensor): by_name[name] for name, tensor in places if name in by_name}
-    substitutes = {name: own[id(tensor)] for name, tensor in places if id(tensor) in own}
+    by_tensor = {id(tensor): by_name[name] for name, tensor in places if name in by_name}
+    substitutes = {name: by_tensor[id(tensor)] for name, tensor in places if id(tensor) in by_tensor}
     if isinstance(inputs, dict):
         return functional_call(model, substitutes, (), inputs, tie_weights=False)
     return functional_call(model, substitutes, inputs if isinstance(inputs, tuple) else (inputs,), tie_weights=False)
@@ -126,11 +126,11 @@ def loss_of_one(
     targets: Tree,
     views: int,
 ) -> Tensor:
-    """The loss of one example: the model on its K views with these parameters and buffers, the mean over views.
+    """Returns the loss of one example: the mean over its K views, with the given parameters and buffers.
 
     Args:
-        inputs: one example's, without the axis of examples: (...) if views is 1, (K, ...) otherwise.
-        targets: one example's, (...).
+        inputs: one example's inputs, without the axis of examples: (...) if views is 1, (K, ...) otherwise.
+        targets: one example's targets, (...).
 
     Returns:
         () scalar.

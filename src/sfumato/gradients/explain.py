@@ -1,4 +1,4 @@
-"""What a clipped gradient is made of: where its time and its memory go, site by site."""
+"""Time and memory of a clipped gradient, site by site."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from sfumato._devices import wait_for
 from sfumato.gradients import clipping
-from sfumato.gradients.checks.discovery import undisturbed_random
+from sfumato.gradients.checks.discovery import preserved_random_state
 from sfumato.gradients.checks.synthetic import repeated
 from sfumato.gradients.methods.vectorised import Objective, RunPath, run
 from sfumato.gradients.sites.dropout import WORDS
@@ -18,17 +18,17 @@ from sfumato.gradients.sites.dropout import WORDS
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One site, or what is left.
+    """One site, or the remainder.
 
     Attributes:
-        parameters: names of those whose gradients it gives.
-        kind: of the site.
-        shape: of its operands, and what else its best method depends on.
-        method: how the norm is found: "keep W" (instantiate by W, and keep for the sum), "drop W" (instantiate, drop,
-            and sum by the ordinary kernel), "gram" (Gram matrices, and sum by the ordinary kernel), "outer product", or
-            "direct" for parameters so small that there is nothing to choose.
-        seconds: of the forward, the backward and the sum.
-        bytes: kept from the backward to the sum.
+        parameters: names of the parameters whose gradients it computes.
+        kind: the kind of site.
+        shape: the shapes of its operands, and anything else on which its best method depends.
+        method: how the norm is computed: "keep W" (instantiate by W, and keep for the sum), "drop W" (instantiate,
+            drop, and sum by the ordinary kernel), "gram" (Gram matrices, and sum by the ordinary kernel), "outer
+            product", or "direct" for parameters so small that there is nothing to choose.
+        seconds: time spent in forward, backward and sum.
+        bytes: memory held from the backward to the sum.
     """
 
     parameters: tuple[str, ...]
@@ -41,11 +41,11 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """A clipped gradient, taken apart; `str` of it is a table.
+    """The time and memory of a clipped gradient; ``str`` of it is a table.
 
     Attributes:
-        rows: the sites in the order of the forward pass, then the expanded parameters and all that is not a site.
-        seconds: of the whole.
+        rows: the sites in the order of the forward pass, then one row for expanded parameters and everything else.
+        seconds: total time.
         examples: B.
         views: K.
         expanded: names of the parameters that get a copy for each example.
@@ -58,7 +58,7 @@ class Explanation:
     expanded: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """The explanation as plain data."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ class Explanation:
 
 
 def _named(parameters: tuple[str, ...]) -> str:
-    """The names, with what they share said once."""
+    """The names, with a common module named once."""
     modules = {name.rpartition(".")[0] for name in parameters}
     text = ", ".join(parameters) or "-"
     if len(parameters) > 1 and len(modules) == 1 and modules != {""}:
@@ -93,26 +93,26 @@ def _named(parameters: tuple[str, ...]) -> str:
 
 
 def explain(objective: Objective, examples: int, path: RunPath) -> Explanation:
-    """Runs a batch of so many copies of the path's made-up example twice, and times the second run."""
+    """Runs a batch of copies of the path's synthetic example twice, and times the second run."""
     synthetic, keys = repeated(path.synthetic, examples), torch.zeros(examples, WORDS, dtype=torch.int64)
-    with undisturbed_random():
+    with preserved_random_state():
         for _ in range(2):
             began = time.perf_counter()
-            found = run(objective, *synthetic, path=path, keys=keys)
+            result = run(objective, *synthetic, path=path, keys=keys)
             sums: list[tuple[tuple[str, ...], float, int]] = []
-            with torch.no_grad(), torch.autocast(found.losses.device.type, enabled=False):
+            with torch.no_grad(), torch.autocast(result.losses.device.type, enabled=False):
                 one = [torch.ones(1)]
-                factors = clipping.clip_factors(found.squared_norms(), found.losses, max_norm=1.0, of=one)
-                while found.parts:
-                    part = found.parts.pop()
+                factors = clipping.clip_factors(result.squared_norms(), result.losses, max_norm=1.0, of=one)
+                while result.parts:
+                    part = result.parts.pop()
                     size, start = part.bytes(), time.perf_counter()
                     part.weighted_sums(factors, excluding=False)
                     sums.append((part.names, time.perf_counter() - start, size))
                     del part
-            wait_for(found.losses.device)
+            wait_for(result.losses.device)
             whole = time.perf_counter() - began
     rows = []
-    for site in found.sites:
+    for site in result.sites:
         names = tuple(sorted({name for operand in site.roles.values() for name in operand.names}))
         seconds = site.seconds
         for entry in [entry for entry in sums if set(entry[0]) & set(names)]:

@@ -1,8 +1,8 @@
-"""Frozen batch norm as what it is: a fixed affine map of each pixel.
+"""Batch and instance norm with stored statistics, computed as a fixed affine map of each pixel.
 
-``F.batch_norm`` with stored statistics does not mix examples, but on CPU its backward has been seen to be wrong for a
-batch of one with a strided output gradient (input gradient off by 142%), and for rows (N, C) with strided weights or
-statistics (numbers from beyond them). So every way of running a model here puts this mode around it.
+``F.batch_norm`` with stored statistics does not mix examples, but its backward on CPU was found to be wrong for a batch
+of one with a strided output gradient (input gradient off by 142%), and for inputs (N, C) with strided weights or
+statistics (it reads numbers beyond them). Therefore every way of running a model here activates this mode.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _FROZEN = {F.batch_norm: _frozen_batch_norm, F.instance_norm: _frozen_instance_n
 
 
 class FrozenNorms(TorchFunctionMode):
-    """While active, normalisation by stored statistics is computed by `affine`."""
+    """While active, normalisation with stored statistics is computed by `affine`."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}

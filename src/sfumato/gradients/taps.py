@@ -1,11 +1,11 @@
-"""Taps: how heavy uses of parameters are intercepted, without touching the model.
+"""Taps: how expensive uses of parameters are intercepted without changing the model.
 
-`Taps` is a mode around the forward pass of one example under ``torch.vmap``. It sees ``F.linear``, the convolutions,
-the norms and their like when the input depends on the example and the parameters do not, and sends them to a function
-whose batching rule folds examples and views into one ordinary batch, so that the ordinary kernel runs once. The
-backward of that function is the site's (`sites`): it computes the gradient of the input only and keeps what the clipped
-sum needs. No parameter's gradient is computed by autograd, and the parameter is detached there, so one without other
-uses has no gradient path left.
+`Taps` is a torch function mode around the forward pass of one example under ``torch.vmap``. It intercepts ``F.linear``,
+convolutions, norms and similar functions whose input depends on the example and whose parameters do not. It passes them
+to a function whose batching rule folds examples and views into one ordinary batch, so the ordinary kernel runs once.
+The backward of this function belongs to the site (`sites`): it computes only the gradient of the input, and keeps what
+the clipped sum needs. Autograd computes no parameter gradient: the parameter is detached there, so without other uses
+it has no gradient path left.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 from sfumato.gradients import conditions
 from sfumato.gradients.checks import unseen
 from sfumato.gradients.frozen import FrozenNorms
-from sfumato.gradients.methods.lowered import hides_examples, is_batched, lowered
+from sfumato.gradients.methods.lowered import depends_on_example, is_batched, lowered
 from sfumato.gradients.sites import (
     Site,
     attention,
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
 
 
 class Tape:
-    """The sites that a forward pass met.
+    """The sites of a forward pass.
 
     Attributes:
         sites: in the order of the forward pass.
-        anchor: () a tensor that needs a gradient, an argument of every tapped call.
-        operands: what each tensor that a site uses is to the model's parameters.
-        tuner: how each site's method is chosen.
-        draws: the random numbers of dropout, or None where there shall be none.
-        conditions: what the model asks about its example.
+        anchor: () tensor that requires a gradient, passed to every tapped call.
+        operands: maps each tensor used by a site to the model's parameters.
+        tuner: chooses each site's method.
+        draws: the random numbers of dropout, or None to draw none.
+        conditions: the conditions that the model evaluates on its example.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class Tape:
         self.anchor = torch.zeros((), device=device, requires_grad=True)
         self.operands, self.tuner, self.draws, self.conditions = operands, tuner, draws, conditions
 
-    def note(self, site: Site, examples: int, views: int) -> None:
-        """A site's call begins."""
+    def record(self, site: Site, examples: int, views: int) -> None:
+        """Records the start of a site's call."""
         site.examples, site.views, site.tuner = examples, views, self.tuner
         site.roles = {role: self.operands.of(t) for role, t in site.operands.items() if t.requires_grad}
         for operand in site.roles.values():
@@ -77,7 +77,7 @@ class Tape:
 
 
 class _Tapped(torch.autograd.Function):
-    """A site's call on folded examples; `anchor` makes autograd come by even when the input needs no gradient."""
+    """A site's call on folded examples. The anchor makes autograd run the backward even for inputs without gradient."""
 
     @staticmethod
     def forward(ctx, inputs, anchor, site):
@@ -86,7 +86,7 @@ class _Tapped(torch.autograd.Function):
         ctx.save_for_backward(*saved)
         ctx.site = site
         site.seconds += time.perf_counter() - began
-        # A view made here could not be written to: an activation in place after a norm would fail.
+        # In-place operations on a view returned from here would fail, such as an in-place activation after a norm.
         return torch.ops.aten._unsafe_view(outputs, outputs.shape) if outputs._is_view() else outputs
 
     @staticmethod
@@ -115,19 +115,18 @@ class Taps(FrozenNorms):
         return super().__torch_function__(func, types, args, kwargs)
 
     def can_draw(self, like: Any) -> bool:
-        """Whether random numbers in the form of this tensor can come from the examples' keys."""
+        """Whether random numbers of this tensor's shape can be drawn from the examples' keys."""
         return self.tape.draws is not None and is_batched(like)
 
     def call(self, site: Site, inputs: Any, axes: int = 0) -> Any:
-        """A site's outputs for one example's inputs (K, ...), or NotImplemented where it cannot be tapped.
+        """A site's outputs for one example's inputs (K, ...), or NotImplemented if the call cannot be tapped.
 
-        Inputs of no more than `axes` axes, those of a single image, have none for views, and get one for the call.
-
-        It can where the inputs depend on the example, the operands do not, and one of them is trained. Complex ones
-        are left to autograd, which knows where to conjugate.
+        Inputs with at most `axes` axes are a single image without an axis of views; one is added for the call. A call
+        can be tapped if the inputs depend on the example, the operands do not, and one of them is trained. Complex
+        tensors are left to autograd, which conjugates them correctly.
         """
         operands = site.operands.values()
-        if not is_batched(inputs) or any(hides_examples(operand) for operand in operands):
+        if not is_batched(inputs) or any(depends_on_example(operand) for operand in operands):
             return NotImplemented
         if any(tensor.is_complex() for tensor in (inputs, *operands)):
             return NotImplemented
@@ -143,7 +142,7 @@ class Taps(FrozenNorms):
             half = torch.get_autocast_dtype(inputs.device.type)
             inputs = inputs.to(half if site.half else torch.promote_types(inputs.dtype, torch.float32))
         examples, views = inputs.shape[:2]
-        self.tape.note(site, examples, views)
+        self.tape.record(site, examples, views)
         with torch.autocast(inputs.device.type, enabled=False):
             outputs = _Tapped.apply(inputs.flatten(0, 1), self.tape.anchor, site)
         return outputs.unflatten(0, (examples, -1))

@@ -1,8 +1,8 @@
-"""The tuner: which method to take at each site, measured once for each shape and remembered.
+"""The tuner: chooses the method of each site, by timing once for each shape.
 
-What is best depends on the sizes of caches and on the library's kernels, so it is not derived but tried, on made-up
-numbers. A choice is a fact about shapes and the machine, never about data. Since the methods round differently, a run
-that is to be repeated bit for bit keeps its choices (`ClippedGradient.methods`).
+The best method depends on cache sizes and on the library's kernels, so it is not derived but measured, on synthetic
+numbers. A choice depends on shapes and the machine, never on data. Since the methods round differently, a run that is
+to be repeated bit for bit keeps its choices (`ClippedGradient.methods`).
 """
 
 from __future__ import annotations
@@ -19,47 +19,47 @@ from sfumato._checks import SfumatoError
 from sfumato._devices import wait_for
 from sfumato.gradients import products
 from sfumato.gradients.sites import token_gram
-from sfumato.gradients.sites.forms import Held, Kept
+from sfumato.gradients.sites.forms import Factored, Tiled
 from sfumato.gradients.use import Kernel
 
-# Products of a weight gradient of one example below which nothing is measured: trials are too short to tell. With few
-# positions the Gram form is surely faster, as for a linear head with views (1.4 to 17 times); else take the usual.
+# With fewer products per example in a weight gradient, nothing is timed, because trials are too short to be reliable.
+# With few positions the Gram form is certainly faster, as for a linear head with views (1.4 to 17 times); otherwise the
+# default method is taken.
 _SMALL = 300_000
-# Numbers in the made-up inputs and output gradients of one trial, and the most examples in it.
+# Numbers in the synthetic inputs and output gradients of one trial, and its largest number of examples.
 _TRIAL, _MOST_EXAMPLES = 1 << 22, 4
 _REPEATS, _HOPELESS = 2, 2.5
-# Kept gradients of up to so many times the activations need not be any faster than a method that keeps none; more of
-# them in proportion. A trial finds their memory at hand, but a batch has to fetch it.
+# Kept gradients of up to this many times the activations need not be faster than a method that keeps none; larger ones
+# must be, in proportion. A trial finds their memory at hand, but a batch has to fetch it.
 _WORTH_MEMORY = 2
-# On a device one layer's kept gradients may take one part in so many of the memory that is free.
-_SHARE = 6
-# Of so many examples: the rule is first asked on the few on which a model is found out about.
-_AT_ONCE = 64
-# A method is only left for one that is clearly faster.
+# On a device, the gradients of one layer are kept if those of _AT_ONCE examples take at most 1 / _SHARE of the free
+# memory. (The rule cannot count examples itself: it is first applied on the few synthetic ones.)
+_SHARE, _AT_ONCE = 6, 64
+# The default method is replaced only by one that takes less than this fraction of its time.
 _CLEARLY = 0.95
 
 _MEASURED: dict[tuple, str] = {}
 
 
 class Tuner:
-    """Methods by site.
+    """The methods of all sites.
 
     Args:
-        methods: choices that were made before, by `key`; they are not measured again.
+        methods: earlier choices, by `key`; these sites are not timed again.
     """
 
     def __init__(self, methods: Mapping[str, str] | None = None):
         self.methods: dict[str, str] = dict(methods or {})
 
     def chosen(self, site: str, kernel: Kernel, g: Tensor) -> str | None:
-        """The method of a site, if it is known already."""
+        """The method of a site if it is already known."""
         return self.methods.get(_key(site, kernel, g))
 
     def method(self, site: str, kernel: Kernel, x: Tensor, g: Tensor, *, derived: bool = False) -> str:
-        """ "keep W", "drop W" with W a method of the kernel to instantiate, or "gram".
+        """Chooses "keep W" or "drop W", where W is a method of the kernel to instantiate gradients, or "gram".
 
         Args:
-            site: its kind and shape, in words.
+            site: its kind and shape, as text.
             kernel: the arithmetic of its map.
             x, g: inputs and output gradients (B*K, ...), for their shapes.
             derived: whether the weight is a function of parameters.
@@ -81,8 +81,8 @@ class Tuner:
         if not (kernel.has_gram() if method == "gram" else verb in ("keep", "drop") and rest in kernel.methods()):
             allowed = [f"{verb} {method}" for verb in ("keep", "drop") for method in kernel.methods()]
             raise SfumatoError(
-                f"methods has {method!r} for {key!r}, which cannot be computed so",
-                f"give one of {', '.join(allowed)}, or leave it out to have it measured",
+                f"methods has {method!r} for {key!r}, which this site does not support",
+                f"give one of {', '.join(allowed)}, or leave it out to have it timed",
             )
         return method
 
@@ -93,7 +93,7 @@ def _key(site: str, kernel: Kernel, g: Tensor) -> str:
 
 
 def _by_rule(kernel: Kernel, x: Tensor, g: Tensor, *, derived: bool) -> str:
-    """On a device: what moves fewer numbers, and keeps gradients only where there is room; no clock is asked."""
+    """The rule for devices: moves fewer numbers, and keeps gradients only if there is room. Nothing is timed."""
     of_tokens = kernel.joins and not derived and products.working(x, g) in token_gram.TOLERANCES
     if of_tokens and kernel.positions(g) ** 2 < kernel.gradient_elements():
         return "gram"
@@ -118,36 +118,36 @@ def _fastest(kernel: Kernel, x: Tensor, g: Tensor) -> str:
     factors = torch.ones(examples, dtype=torch.float64, device=x.device)
 
     def keeping(method: str) -> Callable[[], object]:
-        return lambda: Kept(kernel, x, g, method, None).weighted_sum(factors, excluding=False)
+        return lambda: Tiled(kernel, x, g, method, None).weighted_sum(factors, excluding=False)
 
-    def holding(method: str) -> Callable[[], object]:
-        return lambda: Held(kernel, x, g, method).weighted_sum(factors, excluding=False)
+    def dropping(method: str) -> Callable[[], object]:
+        return lambda: Factored(kernel, x, g, method).weighted_sum(factors, excluding=False)
 
     kept: dict[str, float] = {}
-    for method in (one for one in kernel.methods() if one != "shifted"):  # for devices
+    for method in (one for one in kernel.methods() if one != "shifted"):  # "shifted" is for devices
         kept[method] = _seconds(keeping(method), x.device, min(kept.values(), default=math.inf))
-    usual = kernel.methods()[0]
+    default = kernel.methods()[0]
     best = min(kept, key=lambda method: kept[method])
-    best = best if kept[best] < _CLEARLY * kept[usual] else usual
-    lean = {f"drop {best}": _seconds(holding(best), x.device, kept[best])}
+    best = best if kept[best] < _CLEARLY * kept[default] else default
+    lean = {f"drop {best}": _seconds(dropping(best), x.device, kept[best])}
     if kernel.gram_pays(x, g):
-        lean["gram"] = _seconds(holding("gram"), x.device)
+        lean["gram"] = _seconds(dropping("gram"), x.device)
     leanest = min(lean, key=lambda method: lean[method])
     worth = max(1.0, kernel.gradient_elements() / (_WORTH_MEMORY * activations))
     return f"keep {best}" if kept[best] * worth <= lean[leanest] else leanest
 
 
 def _seconds(action: Callable[[], object], device: torch.device, rival: float = math.inf) -> float:
-    """The fastest of a few tries; the first warms up, and is the last if it took far longer than the rival.
+    """The fastest of a few runs. The first one warms up; it is the only one if it takes far longer than the rival.
 
-    On one thread of a CPU it is processor time, so that a busy machine chooses as an idle one does.
+    On one thread of a CPU processor time is measured, so a busy machine chooses the same method as an idle one.
     """
     clock = time.thread_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
-    tries: list[float] = []
-    while len(tries) <= _REPEATS and not (tries and tries[0] > _HOPELESS * rival):
+    runs: list[float] = []
+    while len(runs) <= _REPEATS and not (runs and runs[0] > _HOPELESS * rival):
         wait_for(device)
         began = clock()
         action()
         wait_for(device)
-        tries.append(clock() - began)
-    return min(tries)
+        runs.append(clock() - began)
+    return min(runs)

@@ -1,7 +1,7 @@
-"""What a model is made of, under torch's names and in its order, by a walk that every call can afford.
+"""A fast walk over a model's modules and tensors, with torch's names and order.
 
-``model.named_modules()`` hands each module up through as many generators as it lies deep, and every call looks at all
-modules anew: nothing is remembered, so changed modes, hooks and layers are noticed.
+``model.named_modules()`` passes each module up through as many generators as it is deep. Every call of the engine walks
+the model again, so that changed modes, hooks and layers are noticed; nothing is cached.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """As ``model.named_modules()``: every module once, by the first of its names."""
+    """Like ``model.named_modules()``: every module once, under its first name."""
     found: list[tuple[str, nn.Module]] = []
     seen: set[nn.Module] = set()
 
@@ -26,7 +26,7 @@ def named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
-    """All places of parameters and buffers by their names; a tensor that is shared has several."""
+    """Every parameter and buffer with its name; a shared tensor appears under each of its names."""
     return [
         (f"{name}.{key}" if name else key, tensor)
         for name, module in named_modules(model)
@@ -37,7 +37,7 @@ def named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """As ``model.named_parameters()``: every parameter once, by the first of its names."""
+    """Like ``model.named_parameters()``: every parameter once, under its first name."""
     first: dict[int, tuple[str, nn.Parameter]] = {}
     for name, module in named_modules(model):
         for key, parameter in module._parameters.items():

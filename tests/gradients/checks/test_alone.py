@@ -1,4 +1,4 @@
-"""Outputs of each example by itself: of the whole batch where nothing mixes, of one at a time where something would."""
+"""Outputs of each example by itself: vectorised if nothing mixes examples, otherwise one at a time."""
 
 import pytest
 import torch
@@ -25,14 +25,14 @@ class Largest(nn.Module):
 
 
 class Branching(nn.Module):
-    """Its branch on a value is nothing that vmap can run."""
+    """Branches on a value, which vmap cannot run."""
 
     def forward(self, x):
         return x.flatten(1) * (100 if x.amax() > LOUD else 1)
 
 
 class Counting(nn.Module):
-    """Keeps something of every example for the next one."""
+    """Stores something of every example for the next one."""
 
     def __init__(self):
         super().__init__()
@@ -95,7 +95,7 @@ SEEN: list[torch.Tensor] = []
 
 
 class Global(nn.Module):
-    """Keeps something where nobody looks, and acts on it later."""
+    """Stores something where no check looks, and uses it later."""
 
     def forward(self, x):
         if len(SEEN) > 3:
@@ -112,14 +112,14 @@ def test_a_pass_after_which_a_made_up_example_looks_otherwise_is_refused():
             for image in IMAGES:
                 outputs_alone(Global(), image.unsqueeze(0))
 
-    with pytest.raises(SfumatoError, match="other outputs after the records"):
+    with pytest.raises(SfumatoError, match="have changed during the pass over the records"):
         passed()
     with same_throughout(nn.Flatten(), torch.zeros(1, 3, 16, 16)):
         outputs_alone(nn.Flatten(), IMAGES)
 
 
 class Glaring(nn.Module):
-    """Adds to every image what the brightest pixel of the batch has above 6: nothing among ordinary noise."""
+    """Adds the excess over 6 of the brightest pixel of the batch to every image: zero for ordinary noise."""
 
     def forward(self, x):
         return x.flatten(1) + (x.amax() - 6).clamp_min(0)

@@ -1,4 +1,4 @@
-"""What is refused: everything by which one example could meet another."""
+"""Isolation: everything through which one example could reach another is refused."""
 
 from collections import deque
 
@@ -75,7 +75,7 @@ def test_running_instance_norm_and_max_norm_are_refused():
 
 
 class Keeping(nn.Module):
-    """Keeps something of what it sees, in one of many ways."""
+    """Stores something of its input, in one of many ways."""
 
     def __init__(self, method):
         super().__init__()
@@ -154,7 +154,7 @@ def test_a_model_that_starts_to_keep_something_later_is_refused():
 
 
 class Remembers(nn.Module):
-    """Writes what it read of an example where versions don't tell."""
+    """Stores something of an example without a change of version."""
 
     def __init__(self, buffer):
         super().__init__()
@@ -206,7 +206,7 @@ class Slotted:
 
 
 class KeepsAside(nn.Module):
-    """Keeps something of an example in a place that torch does not know of."""
+    """Stores something of an example in a place that torch does not track."""
 
     def __init__(self, method):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Losses that one example cannot carry, and models as other libraries hand them over."""
+"""Losses that cannot be computed for one example alone, and models from other libraries."""
 
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ def test_a_module_inside_that_was_compiled_by_itself_is_named():
 
 @dataclass
 class Output:
-    """As transformers' models give it."""
+    """An output object like those of transformers."""
 
     logits: torch.Tensor
 
 
 class Classifier(nn.Linear):
-    """One whose outputs are objects."""
+    """A model that returns objects."""
 
     def forward(self, inputs):
         return Output(super().forward(inputs))

@@ -1,4 +1,4 @@
-"""Models that compute over the batch under a name of their own, named before any step."""
+"""Models that compute over the batch in a layer of any name are refused before any step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sfumato import ClippedGradient, SfumatoError
 
 
 class HandMade(nn.Module):
-    """A batch norm that torch knows nothing of."""
+    """A custom batch norm."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -25,7 +25,7 @@ class HandMade(nn.Module):
 
 
 class Inside(nn.Module):
-    """The same within a model's own forward pass."""
+    """A batch norm written into a model's forward pass."""
 
     def __init__(self):
         super().__init__()
@@ -37,7 +37,7 @@ class Inside(nn.Module):
 
 
 class Words(nn.Module):
-    """Numbers of words, whose made-up examples are all alike."""
+    """Token ids, whose synthetic examples are all equal."""
 
     def __init__(self, norm: nn.Module):
         super().__init__()
@@ -85,7 +85,7 @@ def test_it_is_refused_in_bfloat16_and_with_dropout():
 
 
 class Branching(nn.Module):
-    """Takes a branch by an example's own values: of a batch it would be one branch for all."""
+    """Branches on an example's values; for a batch it would be one branch for all."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The truth itself, against finite differences in float64."""
+"""The oracle against finite differences in float64."""
 
 import pytest
 import torch
@@ -57,7 +57,7 @@ def test_oracle_against_finite_differences(name, views):
 
 
 def test_frozen_norms_of_rows_with_strides():
-    """For these torch's own backward reads numbers that are not the weights'; finite differences know better."""
+    """For these, torch's own backward reads beyond the weights; finite differences do not."""
 
     class Rows(nn.Module):
         def __init__(self):

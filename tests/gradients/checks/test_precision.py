@@ -1,4 +1,4 @@
-"""Autocast within a model is named where the self-check fails for it."""
+"""Autocast inside a model is reported when it makes the self-check fail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sfumato import ClippedGradient, SfumatoError
 
 
 class Coarse(nn.Linear):
-    """Under autocast within its forward pass."""
+    """Enables autocast in its forward pass."""
 
     def forward(self, inputs):
         with torch.autocast("cpu", torch.bfloat16):
@@ -20,7 +20,7 @@ class Coarse(nn.Linear):
 
 @pytest.mark.parametrize("views", [1, 2])
 def test_it_is_named_with_the_option_that_is_there(views):
-    with pytest.raises(SfumatoError, match=r"computes in bfloat16 within its forward pass.*precision='bfloat16'"):
+    with pytest.raises(SfumatoError, match=r"computes in bfloat16 in its forward pass.*precision='bfloat16'"):
         ClippedGradient(Coarse(20, 3), functional.cross_entropy, views=views).self_check((20,))
 
 

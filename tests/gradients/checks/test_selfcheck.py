@@ -1,4 +1,4 @@
-"""The self-check passes what is right and refuses what is planted."""
+"""The self-check accepts correct gradients and refuses planted errors."""
 
 import contextlib
 
@@ -52,7 +52,7 @@ def test_a_norm_that_is_too_small_is_refused(monkeypatch):
 
 
 class Unsteady:
-    """Adds in another order each time: float32 differs by parts in a hundred, float64 by less than can be seen."""
+    """Adds in a different order each time: float32 differs by parts in a hundred, float64 negligibly."""
 
     def __init__(self, *, by: float, in_float64: float):
         self.by, self.in_float64, self.calls = by, in_float64, 0
@@ -87,7 +87,9 @@ def test_a_norm_beside_nothing_is_rounding_as_far_as_the_other_norms_say(own, ri
         return selfcheck._Answer({"weight": torch.ones(2).double()}, torch.tensor([30.0, small, 20.0, 1e8]).double())
 
     exact = answer(0.0)
-    with contextlib.nullcontext() if right else pytest.raises(SfumatoError, match="gradient norm of made-up example 1"):
+    with (
+        contextlib.nullcontext() if right else pytest.raises(SfumatoError, match="gradient norm of synthetic example 1")
+    ):
         selfcheck._compare_answers(answer(own), exact, exact, 1e-6)
 
 
@@ -105,7 +107,7 @@ def test_unusual_outputs_need_targets():
         deep.self_check((4,))
     with pytest.raises(SfumatoError, match="example_shape"):
         gradient.self_check("4")
-    with pytest.raises(SfumatoError, match="made-up example"):
+    with pytest.raises(SfumatoError, match="synthetic example"):
         gradient.self_check((5,))
 
 

@@ -1,4 +1,4 @@
-"""Made-up examples: whole numbers that a model takes, from a template, and nothing from private ones."""
+"""Synthetic examples: valid integers come from a template, and nothing comes from private examples."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from sfumato.gradients.examples import each, tensors
 
 
 class FromOne(nn.Module):
-    """Tokens are counted from 1; any other is an error of the model's own."""
+    """Tokens are numbered from 1; the model itself rejects others."""
 
     def __init__(self):
         super().__init__()
@@ -50,7 +50,7 @@ def test_lengths_of_packed_sequences(compare, a_whole_device):
 
 
 class Ending(nn.Module):
-    """Reads at the one special token of each sequence, as BART does, and will have nothing else."""
+    """Reads at the one special token of each sequence, like BART, and rejects everything else."""
 
     def __init__(self):
         super().__init__()
@@ -154,7 +154,7 @@ def test_copies_of_one_example_are_no_views_of_it():
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        (torch.zeros(3, 4), r"template must be a pair \(inputs, targets\) of made-up examples, got Tensor"),
+        (torch.zeros(3, 4), r"template must be a pair \(inputs, targets\) of synthetic examples, got Tensor"),
         ((torch.zeros(3, 4),), "template must be a pair"),
         ((torch.zeros(0, 4), torch.zeros(0)), "template holds no example"),
         ((torch.zeros(3, 4), torch.zeros(2)), "targets of shape"),
@@ -179,7 +179,10 @@ def test_bad_templates_are_refused(template, message):
 )
 def test_a_template_of_another_structure_is_refused(template):
     gradient = ClippedGradient(nn.Linear(4, 3), F.cross_entropy, template=template)
-    with pytest.raises(SfumatoError, match="template has another structure than the inputs and targets of the call"):
+    with pytest.raises(
+        SfumatoError,
+        match="template differs in structure, or in kind of number, from the inputs and targets of the call",
+    ):
         gradient(torch.randn(3, 4), torch.arange(3))
 
 

@@ -1,4 +1,4 @@
-"""Backward hooks and compiled code: refused by name where the clipped sum would leave them out, honoured elsewhere."""
+"""Backward hooks and compiled code: refused by name where the clipped sum would not call them, honoured elsewhere."""
 
 import pytest
 import torch
@@ -60,7 +60,7 @@ def test_hooks_that_wait_for_a_batch_are_refused_by_name(kind):
     before = gradient(X, Y).norms
     handle = register(model)
     try:
-        with pytest.raises(SfumatoError, match=rf"{message}, which the clipped sum would leave out;.*handle\.remove"):
+        with pytest.raises(SfumatoError, match=rf"{message}, which the clipped sum would not call;.*handle\.remove"):
             ClippedGradient(model, F.cross_entropy)
         for use in (lambda: gradient(X, Y), lambda: gradient.self_check((4,)), lambda: gradient.explain(X)):
             with pytest.raises(SfumatoError, match=message):
@@ -99,7 +99,7 @@ def test_forward_hooks_run_as_ever(compare, there):
 
 
 class Hooked(nn.Module):
-    """Hangs hooks on an activation; with several ones they run in turn."""
+    """Registers hooks on an activation; several hooks run in turn."""
 
     def __init__(self, *hooks):
         super().__init__()
@@ -155,7 +155,7 @@ def test_a_hook_on_a_weight_in_the_forward_pass_is_refused(made):
             weight.register_hook(lambda gradient: 3 * gradient)
             return F.linear(x, weight, self.bias)
 
-    with pytest.raises(SfumatoError, match=r"hangs a gradient hook \(register_hook\) on a weight, made of weight"):
+    with pytest.raises(SfumatoError, match=r"registers a gradient hook \(register_hook\) on a weight made of weight"):
         ClippedGradient(Model(4, 3), F.cross_entropy)(X, Y)
 
 
@@ -165,7 +165,7 @@ def test_a_later_hook_on_a_weight_in_the_forward_pass_is_refused():
             self.bias.register_post_accumulate_grad_hook(lambda parameter: None)
             return super().forward(x)
 
-    with pytest.raises(SfumatoError, match=r"post_accumulate_grad_hook\) on a weight, made of bias"):
+    with pytest.raises(SfumatoError, match=r"post_accumulate_grad_hook\) on a weight made of bias"):
         ClippedGradient(Model(4, 3), F.cross_entropy)(X, Y)
 
 

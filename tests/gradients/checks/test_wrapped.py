@@ -1,4 +1,4 @@
-"""Models in wrappers, and those that give objects: named, or taken by what is inside."""
+"""Wrapped models, and models that return objects: refused by name, or unwrapped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def wrapper(name: str, library: str) -> nn.Module:
             r"in DistributedDataParallel.*model\.mod",
         ),
         (wrapper("FSDPModule", "torch.distributed.fsdp"), "before it was sharded"),
-        (wrapper("GradSampleModule", "opacus.grad_sample"), r"Opacus's wrapper off: give model\.to_standard_module"),
+        (wrapper("GradSampleModule", "opacus.grad_sample"), r"Opacus's wrapper: give model\.to_standard_module"),
         (nn.Sequential(nn.DataParallel(nn.Linear(4, 3))), "module '0' of the model is wrapped in DataParallel"),
     ],
 )
@@ -44,14 +44,14 @@ def test_a_class_of_ones_own_may_have_such_a_name():
 
 @dataclass
 class Output:
-    """As transformers' models give it."""
+    """An output object like those of transformers."""
 
     logits: torch.Tensor
     loss: torch.Tensor | None = None
 
 
 class Classifier(nn.Linear):
-    """One that computes its own loss where it is given labels."""
+    """A model that computes its own loss if it is given labels."""
 
     over_the_batch = False
 
@@ -67,7 +67,7 @@ Classifier.__module__ = "transformers.models.none"
 
 
 class Around(nn.Module):
-    """As peft wraps a model."""
+    """A model wrapped like those of peft."""
 
     def __init__(self):
         super().__init__()

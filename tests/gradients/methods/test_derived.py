@@ -1,4 +1,4 @@
-"""Gradients of functions of parameters: the closed form of functions of rows, its proof, and what has none."""
+"""Gradients of functions of parameters: the closed form of functions of rows, its proof, and functions without one."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from sfumato.gradients import ClippedGradient
 from sfumato.gradients.checks import oracle
 from sfumato.gradients.checks.randomless import WithoutRandomness
 from sfumato.gradients.methods import contributions, derived
-from sfumato.gradients.methods.contributions import OfRows
+from sfumato.gradients.methods.contributions import RowFunction
 from sfumato.gradients.methods.derived import Forms, Operands
 from sfumato.gradients.use import Instantiated
 from sfumato.models import create
@@ -31,7 +31,7 @@ def rows_normed(weight, gain):
 
 
 def half_centred(weight, gain):
-    """Both directions are taken away in part, and they overlap: all terms of the closed form are there."""
+    """Both directions are partly removed, and they overlap, so all terms of the closed form occur."""
     centred = weight - 0.5 * weight.mean((1, 2, 3), keepdim=True)
     return gain * centred / (weight * centred).sum((1, 2, 3), keepdim=True).sqrt()
 
@@ -67,8 +67,8 @@ def test_what_is_a_function_of_rows_is_found_out(name, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_functions_of_different_shapes_are_found_together(dtype, monkeypatch):
-    calls, right = [], derived.measured
-    monkeypatch.setattr(derived, "measured", lambda found, forms: calls.append(len(found)) or right(found, forms))
+    calls, right = [], derived.fit_row_forms
+    monkeypatch.setattr(derived, "fit_row_forms", lambda found, forms: calls.append(len(found)) or right(found, forms))
     shapes = {"plain": (6, 4, 3, 3), "gain": (5, 20), "none": (3, 4, 3, 3)}
     shared = {name: torch.randn(shape, dtype=dtype).requires_grad_() for name, shape in shapes.items()}
     shared["m"] = (torch.rand(5, 1, dtype=dtype) + 0.5).requires_grad_()
@@ -92,7 +92,7 @@ def test_functions_of_different_shapes_are_found_together(dtype, monkeypatch):
 
 @pytest.mark.parametrize("name", [name for name, (_, expected) in FUNCTIONS.items() if expected])
 def test_the_sizes_of_a_form_are_those_of_its_map_and_more(name):
-    """By these norms rounding is allowed for: too small a one, and a norm would be too small."""
+    """These norms determine the allowance for rounding: if one were too small, so would be a norm."""
     shared = {"w": torch.randn(6, 4, 3, 3).double(), "g": torch.rand(6, 1, 1, 1).double() * 4 + 0.5}
     shared = {key: value.requires_grad_() for key, value in shared.items()}
     operands = Operands(shared, {}, Forms())
@@ -107,7 +107,7 @@ def test_the_sizes_of_a_form_are_those_of_its_map_and_more(name):
 
 
 def test_the_same_weight_of_other_parameters_has_another_form(compare):
-    """Twice as long rows, normalised, are what they were, and their gradients half as large."""
+    """Doubling rows does not change their normalised values, and halves their gradients."""
     model = net(rows_normed).double()
     x, y = torch.randn(3, 2, 8, 8).double(), torch.arange(3)
     gradient = ClippedGradient(model, F.cross_entropy, max_norm=0.1)
@@ -166,7 +166,7 @@ def test_outputs_that_were_written_to_are_not_taken_for_the_convolution_s(compar
 
 
 def test_an_offset_in_the_input_is_taken_away_exactly(compare, monkeypatch):
-    """Gradients along equal entries are what standardisation removes: what is left is small beside what cancels."""
+    """Standardisation removes gradients along equal entries, so the rest is small relative to the terms that cancel."""
     for method in ("keep grouped", "gram"):
         monkeypatch.setattr("sfumato.gradients.tuner.Tuner.method", lambda *a, method=method, **k: method)
         model = net(standardised).double()
@@ -181,7 +181,7 @@ def test_a_wrong_form_gives_a_wrong_norm(compare, monkeypatch, change):
         for part in parts:
             form = part.operand.form
             numbers = replace(form.numbers, **{change: 1.05 * getattr(form.numbers, change)})
-            part.operand.found(replace(form, numbers=numbers), None)
+            part.operand.settle(replace(form, numbers=numbers), None)
         return right(parts, **options)
 
     monkeypatch.setattr(contributions, "bounds", wrong)
@@ -198,7 +198,7 @@ def test_a_norm_has_room_for_numbers_that_are_slightly_wrong(name, dtype, wrong)
     operands, values = Operands(shared, {}, Forms()), torch.randn(5, 6, 4, 3, 3, dtype=dtype)
     operand = operands.of(FUNCTIONS[name][0](weight, gain))
     assert operand.form is not None
-    found = OfRows(operand, Instantiated(values), operands).squared_norms().sqrt()
+    found = RowFunction(operand, Instantiated(values), operands).squared_norms().sqrt()
     leaves = [t.detach().double().requires_grad_() for t in (weight, gain)]
     outputs = FUNCTIONS[name][0](*leaves)
     for norm, value in zip(found, values.double(), strict=True):
@@ -224,7 +224,7 @@ def copy_of(model):
 
 @pytest.mark.parametrize("name", ["StdConv2d", "StdConv2dSame", "ScaledStdConv2d", "ScaledStdConv2dSame"])
 def test_timm_s_standardised_convolutions_have_a_form(compare, monkeypatch, name):
-    monkeypatch.setattr(Operands, "pull_back", None)  # nothing but the closed form is left
+    monkeypatch.setattr(Operands, "pull_back", None)  # only the closed form remains
     layer = getattr(timm.layers, name)(3, 8, 3, padding=1)
     model = nn.Sequential(layer, nn.Tanh(), nn.Flatten(), nn.Linear(8 * 36, 3)).double()
     compare(model, torch.randn(3, 3, 6, 6).double(), torch.arange(3))
@@ -336,10 +336,10 @@ def test_a_product_with_a_transposed_weight_is_a_site():
 
 
 def test_hard_examples_are_pulled_back_by_themselves(monkeypatch):
-    """Where nearly all of a gradient is taken away, the closed form is a difference of large terms."""
+    """If nearly all of a gradient is removed, the closed form is a difference of large terms."""
     calls = []
-    right = OfRows.keep_hard
-    monkeypatch.setattr(OfRows, "keep_hard", lambda self, rows: calls.append(rows) or right(self, rows))
+    right = RowFunction.keep_hard
+    monkeypatch.setattr(RowFunction, "keep_hard", lambda self, rows: calls.append(rows) or right(self, rows))
     model = nn.Sequential(Conv(standardised, 2, 4), nn.Flatten(), nn.Linear(4 * 36, 3))
     x = torch.randn(4, 2, 8, 8)
     x[1] = 1000 + 1e-4 * x[1]
@@ -394,8 +394,8 @@ def test_rows_whose_squares_float32_cannot_hold(monkeypatch, scale, method):
 
 
 def test_gradients_of_coarse_products_are_hard_later(monkeypatch, forms_of_devices):
-    """Positive inputs leave a standardised weight little of its gradient: what its rows lose is most of it."""
-    monkeypatch.setattr("sfumato.gradients.batches.Batches._runs_behind", lambda self, batch: True)
+    """With positive inputs, standardisation removes most of the gradient of its rows."""
+    monkeypatch.setattr("sfumato.gradients.batches.Batches._asynchronous", lambda self, batch: True)
     model = nn.Sequential(timm.layers.ScaledStdConv2d(8, 16, 3, padding=0), nn.Flatten(), nn.Linear(576, 3))
     x, y = torch.randn(6, 8, 8, 8) + 10, torch.arange(6) % 3
     found = {}
@@ -403,7 +403,7 @@ def test_gradients_of_coarse_products_are_hard_later(monkeypatch, forms_of_devic
         monkeypatch.setattr(contributions, "_COARSE", tolerance)
         with torch.autocast("cpu", torch.bfloat16):
             total = ClippedGradient(model, F.cross_entropy)(x, y)
-        found[tolerance] = total.__dict__["_lacking"], total.norms
+        found[tolerance] = total.__dict__["_incomplete"], total.norms
     (lacking, coarse), (again, exact) = found.values()
     assert not lacking
     assert again
@@ -412,9 +412,9 @@ def test_gradients_of_coarse_products_are_hard_later(monkeypatch, forms_of_devic
 
 
 def test_coarse_products_make_no_kept_example_hard(monkeypatch, forms_of_devices):
-    """Where products may be TF32, kept gradients are still summed number by number, so nothing is computed twice."""
+    """Even if products may be TF32, kept gradients are summed number by number, so nothing is computed twice."""
     monkeypatch.setattr("sfumato.gradients.use.unit_roundoff", lambda like, **given: 2.0**-11)
-    monkeypatch.setattr("sfumato.gradients.batches.Batches._runs_behind", lambda self, batch: True)
+    monkeypatch.setattr("sfumato.gradients.batches.Batches._asynchronous", lambda self, batch: True)
     model = create("wrn-10-1", classes=3, channels=3, size=(8, 8))
     gradient = ClippedGradient(model, F.cross_entropy)
     x, y = torch.randn(4, 3, 8, 8), torch.arange(4) % 3
@@ -422,6 +422,6 @@ def test_coarse_products_make_no_kept_example_hard(monkeypatch, forms_of_devices
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.01)
-    monkeypatch.setattr("sfumato.gradients.batches.Batches._later", lambda *given: lambda: pytest.fail("again"))
+    monkeypatch.setattr("sfumato.gradients.batches.Batches._completion", lambda *given: lambda: pytest.fail("again"))
     assert gradient(x, y).norms.isfinite().all()
     assert {method for site, method in gradient.methods.items() if site.startswith("conv")} == {"keep shifted"}

@@ -1,4 +1,4 @@
-"""Models that torch cannot vectorise take the slow path, with a warning, and are as exact."""
+"""Models that torch cannot vectorise take the slow path, with a warning, and are just as exact."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from sfumato.gradients import ClippedGradient
 
 
 class Branching(nn.Module):
-    """Reads a value out of the example to decide where to go."""
+    """Branches on a value read from the example."""
 
     def __init__(self, width=4):
         super().__init__()
@@ -37,7 +37,7 @@ def test_a_recurrent_model_keeps_its_own_parameters():
 
 
 class Wandering(nn.Module):
-    """Reads a number out of the example, which cannot be done for all of them at once."""
+    """Reads a number from the example, which cannot be vectorised."""
 
     def __init__(self):
         super().__init__()
@@ -58,7 +58,7 @@ def test_the_slow_path_is_exact(compare, model, views):
 
 @pytest.mark.parametrize("bad", [float("inf"), -float("inf"), float("nan")])
 def test_an_example_whose_loss_alone_is_not_finite_adds_zero_on_the_slow_path(compare, bad):
-    """Its gradient is as good as any other, and as small: only the loss tells."""
+    """Its gradient is finite and small; only the loss is not finite."""
 
     def loss(outputs, targets):
         return (outputs.square().sum(1) + targets).mean()

@@ -1,4 +1,4 @@
-"""Models and losses that write to what they are given: exact, and the caller's tensors come back as they were."""
+"""Models and losses that write to their inputs: exact, and the caller's tensors are unchanged."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ WRITES = {
 
 
 def unchanged(model, x, y, **options):
-    """Calls with inputs that are a part of something larger, of which nothing may change."""
+    """Calls with inputs that are a view of a larger tensor, which must not change."""
     larger = torch.randn(len(x) + 2, *x.shape[1:-1], x.shape[-1] + 3, dtype=x.dtype).to(x.device)
     part = larger[1:-1, ..., 2:-1]
     part.copy_(x)
@@ -135,7 +135,7 @@ def test_a_model_that_starts_to_write_later_is_refused():
     gradient, x = ClippedGradient(Later(WRITES["add"]), F.cross_entropy), torch.randn(3, 4)
     gradient(x, torch.arange(3))
     Later.calls = 1
-    with pytest.raises(SfumatoError, match="has written to the inputs or targets of the call"):
+    with pytest.raises(SfumatoError, match="wrote to the inputs or targets of the call"):
         gradient(x, torch.arange(3))
 
 

@@ -1,4 +1,4 @@
-"""Convolution sites against the oracle, over random geometries; and every way against every other."""
+"""Convolution sites against the oracle, over random geometries; and every method against every other."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from torch import nn
 
 from sfumato.gradients import use
 from sfumato.gradients.sites.conv import ConvKernel, Geometry
-from sfumato.gradients.sites.forms import Held, Kept
+from sfumato.gradients.sites.forms import Factored, Tiled
 from sfumato.gradients.use import RowMap
 
 quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -62,7 +62,7 @@ def _each(options, dimensions):
 
 
 def kernels(dimensions=2, channels=4, groups=1, stride=1, padding=0, dilation=1, views=1, dtype=torch.float64):
-    """A kernel, and made-up inputs and output gradients of four examples."""
+    """A kernel, and random inputs and output gradients of four examples."""
     many = dimensions * (1,)
     geometry = Geometry(
         stride=tuple(stride * n for n in many),
@@ -133,10 +133,10 @@ def test_every_form_has_the_same_norm_and_sum(options):
     kernel, weight, x, g, y = kernels(**options)
     exact = by_definition(weight, kernel, x, g)
     factors, scales = torch.tensor([0.5, 0.0, 1.0, 0.25]).double(), torch.rand(len(weight)).double() + 0.5
-    forms = [Kept(kernel, x, g, method, None) for method in kernel.methods()]
-    forms += [Held(kernel, x, g, method) for method in kernel.methods()]
+    forms = [Tiled(kernel, x, g, method, None) for method in kernel.methods()]
+    forms += [Factored(kernel, x, g, method) for method in kernel.methods()]
     if x.dim() == 4 and kernel.geometry.groups == 1:
-        forms += [Held(kernel, x, g, "gram"), Held(kernel, x, g, "gram", y=y)]
+        forms += [Factored(kernel, x, g, "gram"), Factored(kernel, x, g, "gram", y=y)]
     for form in forms:
         torch.testing.assert_close(form.squared_norms(), exact.flatten(1).square().sum(1))
         torch.testing.assert_close(form.weighted_sum(factors), torch.einsum("b...,b->...", exact, factors))
@@ -144,8 +144,8 @@ def test_every_form_has_the_same_norm_and_sum(options):
         found = form.row_statistics(RowMap(weight, scales, scales))
         rows = exact.flatten(2)
         torch.testing.assert_close(found.squares, ((rows * scales[:, None]) ** 2).sum((1, 2)))
-        torch.testing.assert_close(found.own, (rows * weight.flatten(1)).sum(2))
-        torch.testing.assert_close(found.ones, rows.sum(2))
+        torch.testing.assert_close(found.dots, (rows * weight.flatten(1)).sum(2))
+        torch.testing.assert_close(found.sums, rows.sum(2))
         assert form.bytes() > 0
 
 
@@ -153,7 +153,11 @@ def test_tiles_change_nothing(monkeypatch):
     kernel, weight, x, g, _ = kernels(views=2)
     exact = by_definition(weight, kernel, x, g)
     monkeypatch.setattr(use, "TILE", 30)
-    for form in (Kept(kernel, x, g, "unfold", None), Held(kernel, x, g, "grouped"), Held(kernel, x, g, "gram")):
+    for form in (
+        Tiled(kernel, x, g, "unfold", None),
+        Factored(kernel, x, g, "grouped"),
+        Factored(kernel, x, g, "gram"),
+    ):
         torch.testing.assert_close(form.squared_norms(), exact.flatten(1).square().sum(1))
         torch.testing.assert_close(form.weighted_sum(torch.ones(4).double()), exact.sum(0))
         torch.testing.assert_close(form.instantiate(), exact)
@@ -161,7 +165,7 @@ def test_tiles_change_nothing(monkeypatch):
 
 @pytest.mark.parametrize("method", ["keep", "grouped", "gram"])
 def test_rounding_counts_by_the_row_it_is_in(method):
-    """A row without a gradient adds nothing, however far the map would stretch it; other rows by their own measure."""
+    """A row without a gradient adds nothing, however large its scale; other rows add according to their own scale."""
     kernel, weight, x, g, _ = kernels()
     g = g.clone()
     g[:, 1:] = 0
@@ -169,7 +173,7 @@ def test_rounding_counts_by_the_row_it_is_in(method):
 
     def counted(first):
         sizes[0] = first
-        form = Kept(kernel, x, g, "loop", None) if method == "keep" else Held(kernel, x, g, method)
+        form = Tiled(kernel, x, g, "loop", None) if method == "keep" else Factored(kernel, x, g, method)
         return form.row_statistics(RowMap(weight, ones, sizes)).rounding
 
     assert (counted(1.0) > 0).all()

@@ -1,4 +1,4 @@
-"""Embeddings and bags of them against the oracle, and their form of a gradient against a dense one."""
+"""Embeddings and embedding bags against the oracle, and their sparse gradients against dense ones."""
 
 import pytest
 import torch
@@ -65,7 +65,7 @@ def test_padding_counted_from_the_end(compare, function):
 
 
 class Bags(nn.Module):
-    """Bags of embeddings, of a fixed length or given by where each begins."""
+    """Bags of embeddings, of a fixed length or given by offsets."""
 
     def __init__(self, bags, offsets=None, scales=None):
         super().__init__()
@@ -119,7 +119,7 @@ def test_a_bag_with_maxima_and_offsets(compare):
 
 
 class Positions(nn.Module):
-    """A table read at the same places for every example, next to one that is read at its own; and one read twice."""
+    """A table read at the same places for every example, another at each example's own, and one read twice."""
 
     def __init__(self):
         super().__init__()

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from sfumato.gradients.sites.forms import Held, Kept, together
+from sfumato.gradients.sites.forms import Factored, Tiled, combined
 from sfumato.gradients.sites.linear import LinearKernel, OuterProduct
 from sfumato.gradients.use import Exact, Instantiated, RowMap
 
@@ -57,10 +57,10 @@ def test_every_form_has_the_same_norm_and_sum(positions):
     exact = torch.einsum("btp,btd->bdp", x, g)
     factors, scales = torch.tensor([0.5, 0.0, 1.0, 0.25]).double(), torch.rand(3).double() + 0.5
     kernel = LinearKernel(3, 5)
-    forms = [Kept(kernel, x, g, "product", None), Held(kernel, x, g, "product"), Held(kernel, x, g, "gram")]
+    forms = [Tiled(kernel, x, g, "product", None), Factored(kernel, x, g, "product"), Factored(kernel, x, g, "gram")]
     bias = torch.randn(3, dtype=torch.float64)
-    forms += [Held(kernel, x, g, "gram", y=x @ weight.t()), Instantiated(exact)]
-    forms += [Held(kernel, x, g, "gram", y=x @ weight.t() + bias, bias=bias)]
+    forms += [Factored(kernel, x, g, "gram", y=x @ weight.t()), Instantiated(exact)]
+    forms += [Factored(kernel, x, g, "gram", y=x @ weight.t() + bias, bias=bias)]
     forms += [OuterProduct(x[:, 0], g[:, 0])] if positions == 1 else []
     for form in forms:
         torch.testing.assert_close(form.squared_norms(), exact.square().sum((1, 2)))
@@ -68,8 +68,8 @@ def test_every_form_has_the_same_norm_and_sum(positions):
         torch.testing.assert_close(form.instantiate(), exact)
         found = form.row_statistics(RowMap(weight, scales, scales))
         torch.testing.assert_close(found.squares, ((exact * scales[:, None]) ** 2).sum((1, 2)))
-        torch.testing.assert_close(found.own, (exact * weight).sum(2))
-        torch.testing.assert_close(found.ones, exact.sum(2))
+        torch.testing.assert_close(found.dots, (exact * weight).sum(2))
+        torch.testing.assert_close(found.sums, exact.sum(2))
         assert (found.rounding > 1e-16 * exact.norm(dim=(1, 2))).all()
 
 
@@ -84,9 +84,12 @@ def test_the_absolute_terms_are_within_the_spread(positions):
 def test_several_uses_of_one_weight_are_joined():
     kernel = LinearKernel(3, 5)
     x, g = torch.randn(4, 6, 5, dtype=torch.float64), torch.randn(4, 6, 3, dtype=torch.float64)
-    parts = [Held(kernel, x[:, :2], g[:, :2], "gram", later=True), Held(kernel, x[:, 2:], g[:, 2:], "gram", later=True)]
+    parts = [
+        Factored(kernel, x[:, :2], g[:, :2], "gram", later=True),
+        Factored(kernel, x[:, 2:], g[:, 2:], "gram", later=True),
+    ]
     exact = torch.einsum("btp,btd->bdp", x, g)
-    torch.testing.assert_close(together(parts).squared_norms(), exact.square().sum((1, 2)))
+    torch.testing.assert_close(combined(parts).squared_norms(), exact.square().sum((1, 2)))
     apart = parts[0].squared_norms() + parts[1].squared_norms()
     assert not torch.allclose(apart, exact.square().sum((1, 2)))
 
@@ -96,7 +99,7 @@ def test_several_uses_of_one_weight_are_joined():
 def test_outer_product_never_exceeds_its_norm(scale, bound):
     use = OuterProduct(torch.randn(1, 7) * scale, torch.randn(1, 5))
     norm = use.squared_norms().sqrt()
-    assert torch.isinf(norm) == (scale > 1e15)  # the product with a factor could lose digits, so it is not vouched for
+    assert torch.isinf(norm) == (scale > 1e15)  # the product with a factor could lose digits, so it is not certified
     exact = Exact(use.instantiate())
     for form in [exact] if torch.isinf(norm) else [use, exact]:
         norm, size = form.squared_norms().sqrt(), use.instantiate().double().norm()

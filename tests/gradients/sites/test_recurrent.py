@@ -163,7 +163,7 @@ def test_unbatched_sequences(compare, kind):
 
 
 class Cells(nn.Module):
-    """A cell in a loop, from zeros that torch makes up or from states that are given."""
+    """A cell in a loop, from default zero states or from given states."""
 
     def __init__(self, cell, given, single):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Convolutions' gradients by products of shifted views are those of a kernel call for each example."""
+"""Gradients of convolutions by shifted views equal those of a kernel call for each example."""
 
 import pytest
 import torch
@@ -50,7 +50,7 @@ def test_bfloat16_is_multiplied_as_it_is_and_added_up_in_float32(groups):
 
 
 def test_no_gradient_is_copied_on_its_way_to_norm_and_sum(monkeypatch):
-    """They lie with the input channels last, and are summed as they lie."""
+    """The input channels are last in memory, and sums keep this order."""
     geometry = Geometry(stride=(1, 1), padding=(1, 1), dilation=(1, 1), groups=1)
     found = shifted.instantiate(torch.randn(2, 8, 5, 5), torch.randn(2, 3, 5, 5), geometry, (3, 8, 3, 3), 1)
     assert found.permute(0, 1, 3, 4, 2).is_contiguous()

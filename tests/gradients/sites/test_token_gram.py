@@ -1,4 +1,4 @@
-"""Linear maps over tokens on a device: bounds that hold as computed, in the types that are used."""
+"""Linear maps over tokens on a device: bounds that hold as computed, in the types in use."""
 
 import pytest
 import torch

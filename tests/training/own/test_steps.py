@@ -340,7 +340,7 @@ def test_targets_beyond_the_outputs_are_refused_before_there_is_a_run(data, tmp_
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     beyond = targets.clone()
     beyond[-1] = beyond_outputs = model(inputs[:1]).shape[1]
-    with pytest.raises(SfumatoError, match=f"between 0 and {beyond_outputs}, and the model has {beyond_outputs} "):
+    with pytest.raises(SfumatoError, match=f"between 0 and {beyond_outputs}, but the model has {beyond_outputs} "):
         sfumato.private_steps(
             *(model, optimizer, (inputs, beyond), loss),
             noise_multiplier=1.0,

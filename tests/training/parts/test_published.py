@@ -488,5 +488,5 @@ def test_a_model_that_keeps_something_of_test_records_is_refused():
         def forward(self, images):
             return super().forward(images) + next(calls)
 
-    with pytest.raises(SfumatoError, match="it keeps something"):
+    with pytest.raises(SfumatoError, match="so it stores something"):
         accuracy.logits_alone(Counting(), torch.zeros(2, 3, 64))

@@ -1,1 +1,1 @@
-"""Checks: what is refused or found out on synthetic examples before any private one is touched."""
+"""Checks on synthetic examples that refuse unsuitable models before any private example is used."""

@@ -1,4 +1,4 @@
-"""Discovery: how a model is to be run, found out on made-up examples before any private one is touched."""
+"""Discovery: finds out on synthetic examples how to run a model, before any private example is used."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from sfumato.gradients.walk import named_parameters
 
 
 @contextmanager
-def undisturbed_random():
-    """Puts back torch's and Python's global random states, so that a question costs a run no draws."""
+def preserved_random_state():
+    """Restores torch's and Python's global random states, so that a check does not change the draws of a run."""
     state = random.getstate()
     try:
         with own_randomness(*all_begun()):
@@ -34,30 +34,31 @@ def undisturbed_random():
 
 
 def run_expanding(objective: Objective, batch: Examples, path: RunPath, **options: Any) -> tuple[Run, RunPath]:
-    """A run in which no gradient path was missed, and the path with what had to be known for it; options of `run`."""
-    found, times = run(objective, *batch, path=path, **options), 0
-    while found.missed:
+    """Runs a batch so that no gradient path is missed; returns the run and the extended path. Options as in `run`."""
+    result, times = run(objective, *batch, path=path, **options), 0
+    while result.missed:
         if (times := times + 1) > len(named_parameters(objective.model)):
             raise SfumatoError(
-                "the model uses its parameters in another way at every run, so no way to clip it was found",
+                "the model uses its parameters differently in every run, so no method of clipping fits it",
                 "make its forward pass use the same parameters each time",
             )
-        path = replace(path, expanded=path.expanded | found.missed)
-        found = run(objective, *batch, path=path, **options)
-    return found, path
+        path = replace(path, expanded=path.expanded | result.missed)
+        result = run(objective, *batch, path=path, **options)
+    return result, path
 
 
 def discover(objective: Objective, batch: Examples, template: Examples | None) -> RunPath:
-    """The path for a batch of this shape: only structure, shapes and types of its tensors are looked at.
+    """Finds the path for a batch of this shape. Only structure, shapes and types of the batch's tensors are read.
 
-    The fast path is tried first, on a few made-up examples; if torch cannot vectorise the model, the slow one, with a
-    warning; if that fails too, other made-up examples, and at last the model's own error is reported.
+    The fast path is tried first, on a few synthetic examples. If torch cannot vectorise the model, the slow path is
+    tried, with a warning. If that fails too, other synthetic examples follow, and finally the model's own error is
+    reported.
     """
     failure: Exception | None = None
-    with undisturbed_random():
+    with preserved_random_state():
         for synthetic in candidates(batch, template):
             try:
-                path = _found(objective, synthetic)
+                path = _path(objective, synthetic)
                 break
             except SfumatoError:
                 raise
@@ -66,22 +67,22 @@ def discover(objective: Objective, batch: Examples, template: Examples | None) -
         else:
             raise SfumatoError(
                 f"the model or loss fails on one example: {first_line(failure)}",  # type: ignore[arg-type]
-                "make it run on a batch of one made-up example of the same shape; where it takes only certain values "
-                "(not random ones, not whole numbers that are all 0 or all 1), give template=(inputs, targets) of "
-                "made-up examples",
+                "make it run on a batch of one synthetic example of the same shape; if it accepts only certain values "
+                "(not random ones, and not integers that are all 0 or all 1), give template=(inputs, targets) of "
+                "synthetic examples",
             ) from failure
     if not path.used:
         raise SfumatoError(
-            "loss does not depend on any trainable parameter of the model",
+            "the loss does not depend on any trainable parameter of the model",
             "check the loss function, and that the forward pass is not detached or under torch.no_grad()",
         )
     return replace(path, synthetic=each(lambda tensor: tensor[:1], synthetic))
 
 
-def _found(objective: Objective, synthetic: Examples) -> RunPath:
-    """The path that these examples can go; the model's own error if there is none."""
+def _path(objective: Objective, synthetic: Examples) -> RunPath:
+    """Finds a path on these examples; raises the model's own error if there is none."""
     try:
-        return _fast(objective, synthetic)
+        return _fast_path(objective, synthetic)
     except SfumatoError:
         raise
     except Exception as error:
@@ -89,14 +90,14 @@ def _found(objective: Objective, synthetic: Examples) -> RunPath:
     used: set[str] = set()
     sequential.clipped_sum(objective, *synthetic, max_norm=1.0, used=used)
     warnings.warn(
-        f"this model cannot be vectorised over examples, so they run one at a time, slowly: {reason}",
+        f"this model cannot be vectorised over examples, so it runs on one at a time, which is slow: {reason}",
         RuntimeWarning,
         stacklevel=5,
     )
     return RunPath(fast=False, used=frozenset(used))
 
 
-def _fast(objective: Objective, synthetic: Examples) -> RunPath:
+def _fast_path(objective: Objective, synthetic: Examples) -> RunPath:
     path, examples = RunPath(fast=True), len(tensors(synthetic)[0])
     keys = torch.zeros(examples, WORDS, dtype=torch.int64)
 
@@ -104,11 +105,11 @@ def _fast(objective: Objective, synthetic: Examples) -> RunPath:
         nonlocal path
         part = each(itemgetter(rows), synthetic)
         try:
-            found, path = run_expanding(objective, part, path, keys=keys[rows], own_copies=True)
+            result, path = run_expanding(objective, part, path, keys=keys[rows], own_copies=True)
         except DependsOnExample:
             path = replace(path, conditional=True)
             return explore(rows)
-        path = replace(path.having(found), writes=path.writes or found.writes)
+        path = replace(path.having(result), writes=path.writes or result.writes)
         return None
 
     for _ in agreeing(explore, examples):

@@ -1,8 +1,8 @@
-"""What is refused, because one example could reach another one's gradient.
+"""Isolation: refuses models in which one example could reach another one's gradient.
 
-Within a call nothing can: every example has its own run of the model. Two paths stay open and are closed here: layers
-whose purpose is to mix a batch or to rewrite weights by what they read, and modules that keep something of an example
-(an attribute, a buffer) and meet the next example with it.
+Within a call this is impossible, since every example has its own run of the model. Two paths remain and are closed
+here: layers whose purpose is to mix a batch or to rewrite weights by what they read, and modules that store something
+of an example (in an attribute or a buffer) and expose it to the next example.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from sfumato._checks import SfumatoError
 from sfumato.gradients.walk import named_modules
 
-# Torch's own book-keeping in a module: parameters and sub-modules are followed by name, hooks hold functions.
+# Torch's own bookkeeping in a module: parameters and sub-modules are visited by name, and hooks hold functions.
 _BOOKKEEPING = frozenset(vars(nn.Module()).keys() - {"_buffers", "training"})
 _DEEPEST = 4
 _NOTHING_INSIDE = (
@@ -30,18 +30,8 @@ _NOTHING_INSIDE = (
     *(types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType),
 )
 
-# What says by itself what it is.
-_VALUES = (
-    *(type, type(None), bytes, frozenset, range, slice, np.generic),
-    *(torch.dtype, torch.device, torch.memory_format),
-)
-
-# What says nothing where only tensors are compared, and most of what modules hold.
+# Most of what modules hold; irrelevant if only tensors are compared.
 _SKIPPED = frozenset({bool, int, float, str, type(None), types.FunctionType, types.BuiltinFunctionType})
-
-
-class Opaque:
-    """Stands for what `held` can't look into."""
 
 
 def refuse_mixing_layers(model: nn.Module) -> None:
@@ -53,9 +43,9 @@ def refuse_mixing_layers(model: nn.Module) -> None:
         if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
             kind = "synchronised batch norm" if isinstance(module, nn.SyncBatchNorm) else "batch norm"
             raise SfumatoError(
-                f"{place} is {kind} that normalises by the private batch, so every example would move every other "
-                "one's gradient",
-                "put another normalisation in its place (`normalisation=group`, or public-batch with public examples; "
+                f"{place} is {kind} that normalises by the private batch, so every example would affect the gradients "
+                "of all others",
+                "use another normalisation (`normalisation=group`, or public-batch with public examples; "
                 "`sfumato.models.normalised`), or freeze it at its stored statistics with .eval() on that module",
             )
         if isinstance(module, _InstanceNorm) and module.track_running_stats and module.training:
@@ -65,93 +55,72 @@ def refuse_mixing_layers(model: nn.Module) -> None:
             )
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
             raise SfumatoError(
-                f"{place} has max_norm={module.max_norm}, which rewrites its weights at the private indices it reads",
+                f"{place} has max_norm={module.max_norm}, which rewrites its weights at the private indices that it "
+                "reads",
                 "build it without max_norm",
             )
 
 
 def refuse_trainable_loss(loss: Any) -> None:
-    """A loss that is a module with trainable parameters would never train them."""
+    """Refuses a loss that is a module with trainable parameters, since they would never be trained."""
     if isinstance(loss, nn.Module) and any(p.requires_grad for p in loss.parameters()):
         name = next(name for name, p in loss.named_parameters() if p.requires_grad)
         raise SfumatoError(
-            f"loss has the trainable parameter {name!r}, which would get no gradient",
+            f"the loss has the trainable parameter {name!r}, which would get no gradient",
             "move it into the model, or freeze it with requires_grad_(False)",
         )
 
 
-class _Kept:
-    """A record of what modules hold, by reference and version, to be compared and restored later."""
+class _ModuleState:
+    """A record of the contents of modules, by reference and version, that can be compared and restored later."""
 
-    def __init__(
-        self,
-        modules: Iterable[tuple[str, nn.Module]],
-        own: Iterable[tuple[str, Tensor]] = (),
-        *,
-        strict: bool = False,
-        plain: bool = False,
-    ):
-        self._modules, self._plain = list(modules), plain
-        self._registered = {id(module) for _, module in self._modules}
-        self._own = list(own)
-        self._strict = strict
+    def __init__(self, modules: list[tuple[str, nn.Module]], tensors: Iterable[tuple[str, Tensor]], *, strict: bool):
+        self._modules, self._tensors, self._strict = modules, list(tensors), strict
+        self._registered = {id(module) for _, module in modules}
         self._saved: list[tuple[Any, Any]] = []
-        # Recurrent modules hold their parameters a second time, in a list that a run with substitutes leaves stale.
+        # Recurrent modules hold their parameters a second time, in a list that is stale after a run with substitutes.
         self._aliases = [(m, list(m._flat_weights)) for _, m in self._modules if isinstance(m, nn.RNNBase)]
-        self._before = dict(self._contents(save=not plain))
+        self._before = dict(self._contents(save=True))
 
     def _contents(self, *, save: bool) -> Iterator[tuple[tuple[str, ...], tuple[Any, Any]]]:
-        everything = self._strict or self._plain
         for name, module in self._modules:
             attributes = vars(module)
             if save:
                 self._saved.append((attributes, dict(attributes)))
             for key, value in _own_attributes(module):
-                if everything or type(value) not in _SKIPPED:
-                    yield from self._inside((name, key), value, save, 0)
+                if self._strict or type(value) not in _SKIPPED:
+                    yield from self._entries((name, key), value, save, 0)
             for key, parameter in module._parameters.items():
                 if parameter is not None:
                     yield (name, key), _identity(parameter)
-        for key, tensor in self._own:
+        for key, tensor in self._tensors:
             yield ("", key), _identity(tensor)
 
-    def _inside(self, path: tuple[str, ...], value: Any, save: bool, depth: int):
+    def _entries(self, path: tuple[str, ...], value: Any, save: bool, depth: int):
         if isinstance(value, Tensor):
             yield path, (value, (_identity(value)[1], _contents_of(value))) if self._strict else _identity(value)
         elif isinstance(value, (bool, int, float, complex, str)):
-            if self._strict or self._plain:
+            if self._strict:
                 yield path, (type(value), value)
-        elif self._plain and callable(value) and not isinstance(value, (type, nn.Module)):
-            yield path, (value, None)
         elif isinstance(value, np.ndarray):
             yield path, (value, (value.dtype.str, value.shape, value.tobytes()))
-        elif self._plain and isinstance(value, _VALUES):
-            yield path, (type(value), value)
         elif depth == _DEEPEST:
-            if self._plain:
-                yield path, (Opaque, type(value))
+            return
         elif isinstance(value, (dict, list, set, deque, tuple)):
             if save and not isinstance(value, tuple):
                 self._saved.append((value, value.copy()))
-            items = list(value.items() if isinstance(value, dict) else enumerate(value))
-            if self._plain:
-                yield (*path, "keys"), (type(value), tuple(str(key) for key, _ in items))
-            for key, item in items:
-                yield from self._inside((*path, str(key)), item, save, depth + 1)
+            for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
+                yield from self._entries((*path, str(key)), item, save, depth + 1)
         elif isinstance(value, nn.Module):
-            if id(value) not in self._registered:  # one in a plain list, which torch does not know of
+            if id(value) not in self._registered:  # a module in a plain list, which torch does not register
                 for key, item in (*_own_attributes(value), *value._parameters.items(), *value._modules.items()):
-                    yield from self._inside((*path, key), item, save, depth + 1)
+                    yield from self._entries((*path, key), item, save, depth + 1)
         elif _is_plain_object(value):
             attributes = vars(value) if hasattr(value, "__dict__") else {}
-            if self._plain:
-                yield path, (type(value), tuple(attributes))
             if save and attributes:
                 self._saved.append((attributes, dict(attributes)))
             for key, item in (*attributes.items(), *_slots_of(value)):
-                yield from self._inside((*path, key), item, save, depth + 1)
-        elif self._plain:
-            yield path, (Opaque, type(value))
+                yield from self._entries((*path, key), item, save, depth + 1)
 
     def change(self) -> tuple[str, ...] | None:
         """The first place that holds a new or changed value, or None."""
@@ -165,12 +134,12 @@ class _Kept:
         return None
 
     def restore_aliases(self) -> None:
-        """Lets recurrent modules hold their own parameters again."""
+        """Makes recurrent modules refer to their own parameters again."""
         for module, parameters in self._aliases:
             vars(module)["_flat_weights"] = parameters
 
     def restore(self) -> None:
-        """Puts back what containers and attributes held."""
+        """Restores the contents of containers and attributes."""
         for container, contents in self._saved:
             container.clear()
             container.extend(contents) if isinstance(container, (list, deque)) else container.update(contents)
@@ -181,7 +150,7 @@ def _identity(tensor: Tensor) -> tuple[Tensor, int]:
 
 
 def _contents_of(tensor: Tensor) -> bytes | None:
-    """What a tensor holds, since a write through ``.data`` changes no version; None where it can't be read."""
+    """A tensor's contents, since a write through ``.data`` changes no version; None if they cannot be read."""
     try:
         return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
     except (RuntimeError, TypeError):
@@ -189,13 +158,13 @@ def _contents_of(tensor: Tensor) -> bytes | None:
 
 
 def _own_attributes(module: nn.Module) -> list[tuple[str, Any]]:
-    """What a module holds besides parameters, sub-modules and torch's own book-keeping; its buffers too."""
+    """A module's attributes and buffers, without parameters, sub-modules and torch's own bookkeeping."""
     hidden = _BOOKKEEPING | {"_flat_weights", "_flat_weight_refs"} if isinstance(module, nn.RNNBase) else _BOOKKEEPING
     return [(key, value) for key, value in vars(module).items() if key not in hidden]
 
 
 def _is_plain_object(value: Any) -> bool:
-    """Whether a value may hold something in attributes of its own; callable helpers may, functions don't."""
+    """Whether a value may have attributes of its own; callable helper objects may, functions do not."""
     if isinstance(value, _NOTHING_INSIDE) or type(value).__module__.startswith("torch"):
         return False
     return hasattr(value, "__dict__") or hasattr(type(value), "__slots__")
@@ -212,50 +181,38 @@ def _listed(slots: str | Iterable[str]) -> Iterable[str]:
     return (slots,) if isinstance(slots, str) else slots
 
 
-def held(model: nn.Module, loss: Any) -> dict[tuple[str, ...], Any]:
-    """What modules hold, by place: tensors and functions themselves, and numbers, texts and arrays by their values."""
-    found = _Kept(_modules(model, loss), plain=True)._before.items()
-    return {path: _by_value(what, version) for path, (what, version) in found}
-
-
-def _by_value(what: Any, version: Any) -> Any:
-    if isinstance(what, Tensor) or version is None:  # a function has no version
-        return what
-    return (what, version) if isinstance(what, type) else version
-
-
 def _modules(model: nn.Module, loss: Any) -> list[tuple[str, nn.Module]]:
-    own = named_modules(loss) if isinstance(loss, nn.Module) else ()
-    return [*named_modules(model), *((f"loss.{name}".rstrip("."), module) for name, module in own)]
+    of_loss = named_modules(loss) if isinstance(loss, nn.Module) else ()
+    return [*named_modules(model), *((f"loss.{name}".rstrip("."), module) for name, module in of_loss)]
 
 
 @contextmanager
-def nothing_kept(model: nn.Module, loss: Any, own: Iterable[tuple[str, Tensor]] = (), *, strict: bool = False):
-    """Around a run: refuses, by module and attribute, a model or loss that comes out holding something else.
+def unchanged_state(model: nn.Module, loss: Any, tensors: Iterable[tuple[str, Tensor]] = (), *, strict: bool = False):
+    """A context around a run that refuses, by module and attribute, a model or loss whose contents have changed.
 
     Args:
-        own: further named tensors that must not be written to, such as copies that stand in for buffers.
-        strict: also compare numbers, strings and what tensors hold; needed where the model sees plain values (under
-            vmap it cannot turn an example's value into a number unless it is given an answer, see `conditions`).
+        tensors: further named tensors that must not be written to, such as copies that stand in for buffers.
+        strict: also compare numbers, strings and the contents of tensors. Needed if the model sees plain values; under
+            vmap it cannot turn an example's value into a number unless a condition is answered (`conditions`).
     """
-    kept = _Kept(_modules(model, loss), own, strict=strict)
+    state = _ModuleState(_modules(model, loss), tensors, strict=strict)
     try:
         yield
     except Exception as error:
-        _refuse_change(kept, error)
+        _refuse_change(state, error)
         raise
-    _refuse_change(kept, None)
+    _refuse_change(state, None)
 
 
-def _refuse_change(kept: _Kept, failure: Exception | None) -> None:
-    kept.restore_aliases()
-    path = kept.change()
+def _refuse_change(state: _ModuleState, failure: Exception | None) -> None:
+    state.restore_aliases()
+    path = state.change()
     if path is None:
         return
-    kept.restore()
+    state.restore()
     place = ".".join(part for part in path if part != "_buffers").lstrip(".")
     raise SfumatoError(
-        f"the forward pass leaves a new or changed value in {place!r}, which the next example would meet",
-        "compute it anew in every forward pass, or freeze the module that keeps it with .eval(); in place of the "
-        "hooks of torch.nn.utils.weight_norm and spectral_norm take those of torch.nn.utils.parametrizations",
+        f"the forward pass leaves a new or changed value in {place!r}, which the next example would see",
+        "compute it in every forward pass, or freeze the module that stores it with .eval(); replace the hooks of "
+        "torch.nn.utils.weight_norm and spectral_norm by those of torch.nn.utils.parametrizations",
     ) from failure

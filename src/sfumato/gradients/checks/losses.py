@@ -1,7 +1,7 @@
-"""Losses that one example cannot carry, named before any private example is touched.
+"""Losses that cannot be computed for one example alone, refused before any private example is used.
 
-A clipped sum is made of each example's own loss. Whatever a loss does among the examples of a batch is gone: class
-weights that a mean divides out again, and comparisons of one example with others.
+A clipped sum uses only each example's own loss. Whatever a loss computes across the examples of a batch has no effect:
+class weights that a mean divides out again, and comparisons of one example with others.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from sfumato.gradients.examples import Tree, call, each, tensors
 _WEIGHTED = (nn.CrossEntropyLoss, nn.NLLLoss)
 _WEIGHTED_FUNCTIONS = (functional.cross_entropy, functional.nll_loss)
 _SCALES = (0.0, 1.0, 10.0)
-"""Of what is added to a model's outputs, which may be all alike before training; a tenth of it to its parameters."""
+"""Scales of the noise added to a model's outputs, which may be equal before training; parameters get a tenth of it."""
 
 _NEARLY = 1e-3
-"""By how much the ratio of a sum of two to one of them may differ from 2."""
+"""Tolerance around 2 for the ratio of the loss of two copies to the loss of one."""
 
 
 def refuse_divided_weights(loss: Any) -> None:
-    """Refuse weights of classes by which a mean divides again: of one example it is what it is without them."""
+    """Refuses class weights by which a mean divides: for one example they cancel."""
     weighted = isinstance(loss, _WEIGHTED) and loss.weight is not None and loss.reduction == "mean"
     if isinstance(loss, partial) and loss.func in _WEIGHTED_FUNCTIONS:
         weighted = _is_weighted_mean(loss.keywords)
@@ -38,36 +38,39 @@ def refuse_divided_weights(loss: Any) -> None:
         _refuse_divided()
 
 
-def _is_weighted_mean(given: Mapping[str, Any]) -> bool:
-    return given.get("weight") is not None and given.get("reduction", "mean") == "mean"
+def _is_weighted_mean(arguments: Mapping[str, Any]) -> bool:
+    return arguments.get("weight") is not None and arguments.get("reduction", "mean") == "mean"
 
 
 def _refuse_divided() -> NoReturn:
     raise SfumatoError(
-        "loss has class weights that its mean divides out again: of one example it is the same without them",
+        "the loss has class weights that its mean divides out again: for one example they have no effect",
         "give lambda outputs, targets: torch.nn.functional.cross_entropy(outputs, targets, weight=weight, "
         "reduction='none').mean(), or train with `class_prevalence`",
     )
 
 
 class _Weights(TorchFunctionMode):
-    """Refuses such weights wherever a loss calls for them, where there is one class, by which they are divided out."""
+    """Refuses such weights wherever a loss uses them with targets of a single class, which divides them out."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func in _WEIGHTED_FUNCTIONS:
-            given: dict[str, Any] = {**dict(zip(("input", "target", "weight"), args, strict=False)), **(kwargs or {})}
-            classes = given["target"]
-            if _is_weighted_mean(given) and not classes.is_floating_point() and len(classes.unique()) == 1:
+            arguments: dict[str, Any] = {
+                **dict(zip(("input", "target", "weight"), args, strict=False)),
+                **(kwargs or {}),
+            }
+            classes = arguments["target"]
+            if _is_weighted_mean(arguments) and not classes.is_floating_point() and len(classes.unique()) == 1:
                 _refuse_divided()
         return func(*args, **(kwargs or {}))
 
 
 def refuse_beyond(model: nn.Module, loss: Any, inputs: Tree, smallest: int | None, largest: int | None) -> None:
-    """Refuse targets that are no class of the outputs (1, C), where the loss is a cross-entropy of torch's.
+    """Refuses targets outside the classes of the outputs (1, C), if the loss is a cross-entropy of torch.
 
     Args:
-        inputs: made-up ones (E, ...), on the model's device.
-        smallest, largest: the smallest and largest target; None where targets are no whole numbers.
+        inputs: synthetic inputs (E, ...), on the model's device.
+        smallest, largest: the smallest and largest target; None if targets are not integers.
     """
     kind = loss.func if isinstance(loss, partial) else loss
     if smallest is None or largest is None or not (isinstance(kind, _WEIGHTED) or kind in _WEIGHTED_FUNCTIONS):
@@ -78,19 +81,19 @@ def refuse_beyond(model: nn.Module, loss: Any, inputs: Tree, smallest: int | Non
     outputs = getattr(outputs, "logits", outputs)
     if isinstance(outputs, Tensor) and outputs.dim() == 2 and not 0 <= smallest <= largest < outputs.shape[1]:
         raise SfumatoError(
-            f"the targets lie between {smallest} and {largest}, and the model has {outputs.shape[1]} outputs, for "
+            f"the targets lie between {smallest} and {largest}, but the model has {outputs.shape[1]} outputs, for "
             f"targets from 0 to {outputs.shape[1] - 1}",
-            "let its last layer give one number per class, or count the classes from 0",
+            "make its last layer return one number per class, or number the classes from 0",
         )
 
 
 def refuse_constant(
     model: nn.Module, loss: Callable[[Any, Tree], Tensor], inputs: Tree, targets: Tree, views: int
 ) -> None:
-    """Refuse a loss that is constant on one example, such as one that compares the examples of a batch.
+    """Refuses a loss that is constant on one example, such as one that compares the examples of a batch.
 
     Args:
-        inputs: made-up ones, (E, ...) if views is 1, (E, K, ...) otherwise.
+        inputs: synthetic inputs, (E, ...) if views is 1, (E, K, ...) otherwise.
         targets: (E, ...).
     """
     state = {name: value.detach() for name, value in (*model.named_parameters(), *model.named_buffers())}
@@ -99,19 +102,19 @@ def refuse_constant(
     for row in range(len(tensors(inputs)[0])):
         rows = slice(row, row + 1)
         example = each(lambda one, rows=rows: one[rows] if views == 1 else one[rows].squeeze(0), inputs)
-        own = each(lambda one, rows=rows: one[rows].expand(views, *one.shape[1:]), targets)
+        target = each(lambda one, rows=rows: one[rows].expand(views, *one.shape[1:]), targets)
         with torch.no_grad():
             outputs = call(model, state, example)
         of_outputs = isinstance(outputs, Tensor) and outputs.is_floating_point()
         for scale in _SCALES:
             if of_outputs:
                 leaves = {"outputs": _moved(outputs, scale, generator)}
-                found = leaves["outputs"]
+                moved_outputs = leaves["outputs"]
             else:  # an object, which may hold the loss itself
                 leaves = {name: _moved(state[name], scale / 10, generator) for name in trained}
-                found = call(model, state | leaves, example)
+                moved_outputs = call(model, state | leaves, example)
             with _Weights():
-                value = loss(found, own)
+                value = loss(moved_outputs, target)
             if not value.requires_grad:
                 continue
             tried = True
@@ -120,43 +123,43 @@ def refuse_constant(
                     return
     if tried:
         raise SfumatoError(
-            "the loss is constant on one example, so that training would follow noise alone",
-            "give a loss of each example's own outputs and target: one that compares the examples of a batch, or is "
-            "taken relative to their mean, has no gradient of one example",
+            "the loss is constant on one example, so training would follow noise only",
+            "give a loss of each example's own outputs and target; a loss that compares the examples of a batch, or is "
+            "relative to their mean, has no gradient for a single example",
         )
 
 
 def refuse_sum(model: nn.Module, loss: Callable[[Any, Tree], Tensor], inputs: Tree, targets: Tree, views: int) -> None:
-    """Refuse a loss that is a sum over its first axis, such as one with `reduction="sum"`: it is to be the mean.
+    """Refuses a loss that is a sum over its first axis, such as one with `reduction="sum"`; it must be the mean.
 
-    Of outputs and target that stand there twice a sum is twice what it is of one of them; a mean is the same.
+    Repeating outputs and target along this axis doubles a sum, but leaves a mean unchanged.
 
     Args:
-        inputs, targets: as for `refuse_constant`.
+        inputs, targets: as in `refuse_constant`.
     """
     state = {name: value.detach() for name, value in (*model.named_parameters(), *model.named_buffers())}
     ratios = []
     for row in range(len(tensors(inputs)[0])):
         example = each(lambda one, row=row: one[row : row + 1] if views == 1 else one[row], inputs)
-        own = each(lambda one, row=row: one[row : row + 1].expand(views, *one.shape[1:]), targets)
+        target = each(lambda one, row=row: one[row : row + 1].expand(views, *one.shape[1:]), targets)
         with torch.no_grad():
             outputs = call(model, state, example)
             outputs = outputs.logits if isinstance(loss, OfLogits) and not isinstance(outputs, Tensor) else outputs
             if not isinstance(outputs, Tensor) or not outputs.dim():
                 return
             try:
-                once = float(loss(outputs, own))
-                twice = float(loss(torch.cat([outputs, outputs]), each(lambda one: torch.cat([one, one]), own)))
+                once = float(loss(outputs, target))
+                twice = float(loss(torch.cat([outputs, outputs]), each(lambda one: torch.cat([one, one]), target)))
             except SfumatoError:
                 raise
-            except Exception:  # one that takes as many rows as there are views alone is its author's to judge
+            except Exception:  # a loss that requires exactly as many rows as views cannot be checked
                 return
         if math.isfinite(once) and once != 0:
             ratios.append(twice / once)
     if ratios and all(abs(ratio - 2) < _NEARLY for ratio in ratios):
         raise SfumatoError(
-            f"{_named(loss)} is a sum over its first axis (reduction='sum'), and has to be the mean: of one example "
-            "with its target twice it is twice what it is of one",
+            f"{_named(loss)} is a sum over its first axis (reduction='sum') and must be the mean: for an example "
+            "repeated twice it is twice the loss of one",
             "give it with reduction='mean', such as torch.nn.CrossEntropyLoss(), or divide it by len(outputs)",
         )
 
@@ -168,5 +171,5 @@ def _named(loss: Any) -> str:
 
 
 def _moved(value: Tensor, scale: float, generator: torch.Generator) -> Tensor:
-    """A leaf of autograd near these values."""
+    """An autograd leaf with values near the given ones."""
     return (value.detach() + scale * torch.randn(value.shape, generator=generator).to(value)).requires_grad_()

@@ -1,32 +1,32 @@
-"""What one more example costs in memory, estimated on made-up examples."""
+"""Memory of one more example, estimated on synthetic examples."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from sfumato.gradients.checks.discovery import undisturbed_random
+from sfumato.gradients.checks.discovery import preserved_random_state
 from sfumato.gradients.checks.synthetic import repeated
 from sfumato.gradients.examples import tensors
 from sfumato.gradients.methods.vectorised import Objective, RunPath, run
 from sfumato.gradients.sites.dropout import WORDS
 
-# Tensors of a layer's size that live for a moment: its output gradient, its input gradient, a kernel's workspace.
+# Short-lived tensors of a layer's size: its output gradient, its input gradient, a kernel's workspace.
 _TEMPORARIES = 3
-# Allocators round up and keep freed pieces: processes on CPU were seen to grow by 1.3 to 1.9 times what is counted.
+# Allocators round up and keep freed blocks: processes on CPU were found to grow by 1.3 to 1.9 times the counted bytes.
 _SLACK = 2
-# On a CPU a batch is cut into pieces of about this size, but not of fewer images. Larger ones were not much faster.
+# On a CPU, batches are split into pieces of about this size, but not of fewer images. Larger ones were hardly faster.
 NEAR, LEAST_IMAGES = 384 << 20, 8
 
 
 def bytes_per_example(objective: Objective, path: RunPath) -> int:
-    """Bytes per example: activations that autograd saves, per-example gradients, and a few tensors of passing use.
+    """Bytes per example: activations that autograd saves, per-example gradients, and a few short-lived tensors.
 
-    The difference between four copies of the path's made-up example and two is what two examples cost.
+    Half of the difference between four copies of the path's synthetic example and two.
     """
-    own = sum(tensor.numel() * tensor.element_size() for tensor in tensors(path.synthetic[0]))
+    input_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors(path.synthetic[0]))
     if not path.fast:
-        return own
+        return input_bytes
 
     def cost(examples: int) -> int:
         saved: dict[int, Tensor] = {}
@@ -36,10 +36,10 @@ def bytes_per_example(objective: Objective, path: RunPath) -> int:
             return tensor
 
         synthetic, keys = repeated(path.synthetic, examples), torch.zeros(examples, WORDS, dtype=torch.int64)
-        with undisturbed_random(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            found = run(objective, *synthetic, path=path, keys=keys, own_copies=True)
+        with preserved_random_state(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            result = run(objective, *synthetic, path=path, keys=keys, own_copies=True)
         sizes = [tensor.untyped_storage().nbytes() for tensor in saved.values()]
-        saved.clear()  # a graph holds the hook, and thus all that is saved, as long as it lives: for ever
-        return sum(sizes) + _TEMPORARIES * max(sizes, default=0) + sum(part.bytes() for part in found.parts)
+        saved.clear()  # the graph keeps the hook alive, and the hook all saved tensors: a reference cycle
+        return sum(sizes) + _TEMPORARIES * max(sizes, default=0) + sum(part.bytes() for part in result.parts)
 
-    return own + max(1, round(_SLACK * (cost(4) - cost(2)) / 2))
+    return input_bytes + max(1, round(_SLACK * (cost(4) - cost(2)) / 2))

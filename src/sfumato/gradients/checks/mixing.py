@@ -1,7 +1,7 @@
-"""Models that compute over the batch, found by what they give: a batch norm of one's own has a name of its own.
+"""Models that compute over the batch, recognised by their outputs: a user's own batch norm can have any name.
 
 Each example has its own run of the model, as a batch of one. A layer that takes means over the batch then takes them
-over that example alone, so that an activation less its mean is zero: training follows noise, and nothing fails.
+over this one example, so an activation minus its mean is zero. Training would follow noise, without any error.
 """
 
 from __future__ import annotations
@@ -19,42 +19,43 @@ from sfumato.gradients.checks.randomless import WithoutRandomness
 from sfumato.gradients.examples import Tree, call, each, in_precision, tensors
 
 _SHARP, _LOOSE = 1e-6, 5e-2
-"""By how much a row may differ for rounding, relative to its largest number: in float64, and in the own type."""
+"""Largest difference of a row due to rounding, relative to its largest number: in float64, and in the model's type."""
 
 
 def refuse_mixing(model: nn.Module, inputs: Tree, views: int) -> None:
-    """Refuse a model that gives an example other outputs in a batch than alone, by the name of the first such module.
+    """Refuses a model whose outputs for an example differ between a batch and the example alone.
 
-    Examples are compared with a batch of all of them, and whole numbers, which may be all alike, are moved along their
-    last axis. A model that does not run on a batch, or gives no tensor, is not judged.
+    The error names the first such module. The examples are compared with a batch of all of them; integers, which may be
+    equal in all examples, are shifted along their last axis first. A model that does not run on a batch, or does not
+    return a tensor, is not checked.
 
     Args:
-        model: no branch of which hangs on an example's values.
-        inputs: made-up ones, (E, ...) if views is 1, (E, K, ...) otherwise.
+        model: a model without branches that depend on an example's values.
+        inputs: synthetic inputs, (E, ...) if views is 1, (E, K, ...) otherwise.
     """
-    inputs = each(_told_apart, inputs)
-    with torch.no_grad(), WithoutRandomness(), contextlib.suppress(_UnjudgedError):
-        tried, relative = model, _LOOSE
-        with contextlib.suppress(Exception):  # a model with a type written into it has no float64 form
+    inputs = each(_distinct, inputs)
+    with torch.no_grad(), WithoutRandomness(), contextlib.suppress(_UncheckableError):
+        checked, relative = model, _LOOSE
+        with contextlib.suppress(Exception):  # a model with hard-coded types has no float64 form
             doubled = copy.deepcopy(model)._apply(_double)
             _run(doubled, each(lambda one: one[:1] if views == 1 else one[0], each(_double, inputs)))
-            tried, inputs, relative = doubled, each(_double, inputs), _SHARP
-        alone = [_run(tried, each(lambda one, row=row: _of_row(one, row, views), inputs)) for row in _rows(inputs)]
-        together = _run(tried, each(lambda one: one if views == 1 else one.flatten(0, 1), inputs))
+            checked, inputs, relative = doubled, each(_double, inputs), _SHARP
+        alone = [_run(checked, each(lambda one, row=row: _of_row(one, row, views), inputs)) for row in _rows(inputs)]
+        together = _run(checked, each(lambda one: one if views == 1 else one.flatten(0, 1), inputs))
         if _differ(alone, together, relative):
-            _refuse(_place(tried, inputs, views, relative))
+            _refuse(_place(checked, inputs, views, relative))
 
 
-class _UnjudgedError(Exception):
-    """The model cannot be judged by its outputs."""
+class _UncheckableError(Exception):
+    """The model cannot be checked by its outputs."""
 
 
 def _refuse(place: str) -> None:
     raise SfumatoError(
-        f"{place} gives an example other outputs in a batch than alone: it computes over the batch, as a batch norm "
-        "does, and each example is trained by itself",
-        "let it compute over each example's own numbers (axes after the first), as torch.nn.GroupNorm and LayerNorm "
-        "do, or with stored statistics",
+        f"{place} gives an example other outputs in a batch than alone: it computes over the batch, like a batch norm, "
+        "but each example is trained by itself",
+        "make it compute over each example's own numbers (axes after the first), like torch.nn.GroupNorm and "
+        "LayerNorm, or use stored statistics",
     )
 
 
@@ -70,8 +71,8 @@ def _double(tensor: Tensor) -> Tensor:
     return in_precision(tensor, torch.float64)
 
 
-def _told_apart(tensor: Tensor) -> Tensor:
-    """Whole numbers moved along their last axis, by one place more in each row."""
+def _distinct(tensor: Tensor) -> Tensor:
+    """Shifts integers along their last axis, by one place more in each row."""
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dim() < 2:
         return tensor
     return torch.stack([row.roll(place, -1) for place, row in enumerate(tensor)])
@@ -83,15 +84,15 @@ def _run(model: nn.Module, inputs: Tree) -> Tensor:
     try:
         outputs = call(model, state, each(torch.clone, inputs))
     except Exception:
-        raise _UnjudgedError from None
+        raise _UncheckableError from None
     outputs = getattr(outputs, "logits", outputs)
     if not isinstance(outputs, Tensor) or outputs.dim() < 1:
-        raise _UnjudgedError
+        raise _UncheckableError
     return outputs
 
 
 def _differ(alone: list[Tensor], together: Tensor, relative: float) -> bool:
-    """Whether any example's rows differ; not where the rows of a batch are not those of its examples."""
+    """Whether any example's rows differ; False if the rows of a batch are not those of its examples."""
     if sum(map(len, alone)) != len(together) or any(one.shape[1:] != together.shape[1:] for one in alone):
         return False
     for one, other in zip(alone, together.split([len(one) for one in alone]), strict=True):
@@ -104,11 +105,11 @@ def _differ(alone: list[Tensor], together: Tensor, relative: float) -> bool:
 
 
 _Call = tuple[str, list[Tensor], Tensor]
-"""A module's name, the tensors that it was called with, and its outputs."""
+"""A module's name, its input tensors, and its outputs."""
 
 
 def _place(model: nn.Module, inputs: Tree, views: int, relative: float) -> str:
-    """The first module to be done that gives other outputs for the same inputs."""
+    """The first module to finish whose outputs differ for the same inputs."""
     with _recorded(model) as begin:
         alone = []
         for row in _rows(inputs):
@@ -116,34 +117,34 @@ def _place(model: nn.Module, inputs: Tree, views: int, relative: float) -> str:
             _run(model, each(lambda one, row=row: _of_row(one, row, views), inputs))
         together = begin()
         _run(model, each(lambda one: one if views == 1 else one.flatten(0, 1), inputs))
-    for number, (name, taken, given) in enumerate(together):
+    for number, (name, arguments, outputs) in enumerate(together):
         same = [run[number] for run in alone if number < len(run) and run[number][0] == name]
-        if not name or len(same) < len(alone) or any(len(run[1]) != len(taken) for run in same):
+        if not name or len(same) < len(alone) or any(len(run[1]) != len(arguments) for run in same):
             continue
-        if any(_differ([run[1][place] for run in same], one, relative) for place, one in enumerate(taken)):
+        if any(_differ([run[1][place] for run in same], one, relative) for place, one in enumerate(arguments)):
             continue
-        if _differ([run[2] for run in same], given, relative):
+        if _differ([run[2] for run in same], outputs, relative):
             return f"module {name!r} ({type(model.get_submodule(name)).__name__})"
     return f"the model ({type(model).__name__})"
 
 
 @contextlib.contextmanager
 def _recorded(model: nn.Module) -> Iterator[Callable[[], list[_Call]]]:
-    """Gives what begins a list of the modules' calls, in the order in which they are done."""
-    found: list[_Call] = []
+    """Yields a function that starts a new list of the modules' calls, in the order in which they finish."""
+    calls: list[_Call] = []
 
     def begin() -> list[_Call]:
-        nonlocal found
-        found = []
-        return found
+        nonlocal calls
+        calls = []
+        return calls
 
     def hook(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def keep(_module: nn.Module, inputs: tuple[Any, ...], outputs: Any) -> None:
+        def record(_module: nn.Module, inputs: tuple[Any, ...], outputs: Any) -> None:
             if isinstance(outputs, Tensor) and outputs.dim():
-                taken = [one.detach().clone() for one in inputs if isinstance(one, Tensor) and one.dim()]
-                found.append((name, taken, outputs.detach().clone()))
+                arguments = [one.detach().clone() for one in inputs if isinstance(one, Tensor) and one.dim()]
+                calls.append((name, arguments, outputs.detach().clone()))
 
-        return keep
+        return record
 
     handles = [module.register_forward_hook(hook(name)) for name, module in model.named_modules()]
     try:

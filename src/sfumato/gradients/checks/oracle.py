@@ -1,8 +1,8 @@
-"""The slow truth: the definition of the clipped sum, written down one example at a time.
+"""The oracle: the definition of the clipped sum, computed one example at a time.
 
-It shares no path with the fast computation: no vmap, no taps, no sites. (Frozen batch norm is the affine map that it
-is: torch's own backward of it can't be trusted.) The self-check and the tests compare with it, and the tests compare
-it with finite differences.
+It shares no path with the fast computation: no vmap, no taps, no sites. (Frozen batch norm is computed as an affine
+map, because torch's own backward is unreliable.) The self-check and the tests compare the engine with it, and the tests
+compare it with finite differences.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def clipped_sum(
     views: int = 1,
     dtype: torch.dtype | None = None,
 ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    """``sum_b min(1, C / |G_b|) G_b`` with ``G_b`` the gradient of example b's mean loss over its K views.
+    """Computes ``sum_b min(1, C / |G_b|) G_b``, where ``G_b`` is the gradient of example b's mean loss over K views.
 
     Args:
-        inputs: tensors (B, ...) or (B, K, ...) if views is K > 1.
+        inputs: tensors (B, ...), or (B, K, ...) if views is K > 1.
         targets: tensors (B, ...).
         dtype: if given, parameters, buffers and inputs are converted to it first.
 
@@ -63,8 +63,8 @@ def clipped_sum(
 
 
 def _mean_loss(model, loss, state, example: Tree, target: Tree, views: int) -> Tensor:
-    # A batch of one is run as two copies of it: for a single row, or weights with strides, torch's frozen batch norm on
-    # CPU has been seen to return wrong gradients, hence the mode too. The mean loss of two copies is the loss of one.
+    # Run one example as two copies: torch's frozen batch norm on CPU was found to return wrong gradients for a single
+    # row, and for weights with strides, hence also the mode. The mean loss of two copies is the loss of one.
     rows = views if views > 1 else 2
     if views == 1:
         example = each(lambda tensor: torch.stack([tensor, tensor]), example)
@@ -76,9 +76,9 @@ def _mean_loss(model, loss, state, example: Tree, target: Tree, views: int) -> T
 def _gradients(value: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
     if not value.requires_grad:
         return {}
-    found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+    gradients = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
     return {
         name: (gradient.to_dense() if gradient.is_sparse else gradient).double()
-        for name, gradient in zip(leaves, found, strict=True)
+        for name, gradient in zip(leaves, gradients, strict=True)
         if gradient is not None
     }

@@ -1,4 +1,4 @@
-"""A model without its randomness, so that two computations of one gradient can be compared."""
+"""Runs a model without randomness, so that two computations of a gradient can be compared."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class WithoutRandomness(TorchFunctionMode):
             return torch.full_like(args[0], 0.5)
         if name in ("rand", "randn"):
             return torch.full_like(func(*args, **kwargs), 0.5)
-        if name in _RECURRENT:  # the share to drop is the only argument that is no whole number
+        if name in _RECURRENT:  # the dropout probability is the only floating-point argument
             args = tuple(0.0 if isinstance(value, float) else value for value in args)
-        if func is F.multi_head_attention_forward:  # which calls functions that this mode does not see
+        if func is F.multi_head_attention_forward:  # it calls functions that this mode does not see
             kwargs["training"] = False
         if "dropout_p" in kwargs:
             kwargs["dropout_p"] = 0.0

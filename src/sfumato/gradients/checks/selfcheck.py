@@ -1,4 +1,4 @@
-"""The self-check: a `ClippedGradient` against the oracle, on made-up examples, adversarial ones among them."""
+"""The self-check: compares a `ClippedGradient` with the oracle on synthetic examples, including adversarial ones."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.gradients.checks import oracle, precision
-from sfumato.gradients.checks.discovery import first_line, undisturbed_random
-from sfumato.gradients.checks.isolation import nothing_kept
+from sfumato.gradients.checks.discovery import first_line, preserved_random_state
+from sfumato.gradients.checks.isolation import unchanged_state
 from sfumato.gradients.checks.randomless import WithoutRandomness
 from sfumato.gradients.checks.synthetic import Examples
 from sfumato.gradients.examples import Tree, call, each, in_precision, tensors
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 
 Gradient = Callable[[Tree, Tree], "ClippedSum"]
 
-# (scale, offset) of the made-up examples: ordinary ones, a large offset, tiny and huge scales, and a constant.
+# (scale, offset) of the synthetic examples: ordinary ones, a large offset, tiny and huge scales, and a constant.
 _KINDS = ((1.0, 0.0), (1.0, 0.0), (1.0, 1000.0), (1e-6, 0.0), (1e4, 0.0), (0.0, 1.0))
 # Relative differences allowed in float64, and in the model's own type.
 _SHARP, _LOOSE = 1e-6, 5e-2
-# By how much, relative to its length, a gradient may differ when it is computed again.
+# Difference of a gradient that is computed twice, relative to its length.
 _REPEATED = 1e-3
-# How many times the oracle's own rounding error is allowed on top.
+# The oracle's own rounding error is allowed this many times on top.
 _ROUNDING = 30.0
-# Share of the whole gradient that counts as a parameter's size when it has hardly any of its own.
+# Fraction of the whole gradient's size added to each parameter's, because some have hardly any gradient of their own.
 _NEGLIGIBLE = 1e-2
-# Norms so small are given as larger ones, for what their squares lose in float32; no bound is as small.
+# The engine enlarges norms this small to cover what their squares lose in float32; no clipping norm is as small.
 _VANISHING = 1e-12
-# Share of the middle norm of the made-up examples that is float32's rounding, beside which an example has hardly any.
+# Fraction of the median norm of the synthetic examples that is float32 rounding; matters for nearly vanishing norms.
 _OF_OTHERS = 1e-7
 _REMEDY = (
-    "do not train with this model as it is: a layer computes something else when examples are run one at a time, or "
-    "the loss is not a mean over views; report it if neither holds"
+    "do not train with this model as it is: a layer computes something else when examples run one at a time, or the "
+    "loss is not a mean over views; report it if neither is true"
 )
 
 
@@ -58,11 +58,11 @@ def synthetic(
     examples: int,
     template: Examples | None,
 ) -> Examples:
-    """Made-up inputs (E, ...) or (E, K, ...) and targets (E, ...), on the model's device, in its type.
+    """Creates synthetic inputs (E, ...) or (E, K, ...) and targets (E, ...), on the model's device, in its type.
 
     Args:
         example_shape: as in `ClippedGradient.self_check`; None for that of the template.
-        targets: (M, ...) to be used in turn, or None for the template's, or for the classes of the model's output.
+        targets: (M, ...) to use in turn, or None for the template's, or for the classes of the model's output.
     """
     like = next(parameter for parameter in model.parameters() if parameter.is_floating_point())
     generator = torch.Generator().manual_seed(1)
@@ -96,14 +96,14 @@ def synthetic(
     def in_turn(tensor: Tensor) -> Tensor:
         return tensor[torch.arange(examples, device=tensor.device) % len(tensor)]
 
-    def drawn_anew(tensor: Tensor) -> Tensor:
+    def redrawn(tensor: Tensor) -> Tensor:
         real = tensor.is_floating_point()
         return (draw(tuple(tensor.shape[1 if views == 1 else 2 :])) if real else in_turn(tensor)).to(tensor)
 
     if example_shape is not None:
         inputs = build(example_shape)
     elif template is not None:
-        inputs, targets = each(drawn_anew, template[0]), template[1] if targets is None else targets
+        inputs, targets = each(redrawn, template[0]), template[1] if targets is None else targets
     else:
         raise SfumatoError("example_shape is missing", "give one example's shape, or build the object with template=")
     if targets is None:
@@ -114,13 +114,14 @@ def synthetic(
 def _classes(model: nn.Module, inputs: Tree, views: int) -> int:
     batch = each(lambda tensor: (tensor[:2] if views == 1 else tensor[0]).clone(), inputs)
     state = {name: t.detach().clone() for name, t in (*model.named_parameters(), *model.named_buffers())}
-    with torch.no_grad(), undisturbed_random(), nothing_kept(model, None):
+    with torch.no_grad(), preserved_random_state(), unchanged_state(model, None):
         try:
             outputs = call(model, state, batch)
             outputs = getattr(outputs, "logits", outputs)
         except Exception as error:
             raise SfumatoError(
-                f"the model fails on a made-up example of the given shape: {first_line(error)}", "check example_shape"
+                f"the model fails on a synthetic example of the given shape: {first_line(error)}",
+                "check example_shape",
             ) from error
     if not isinstance(outputs, Tensor) or outputs.dim() != 2:
         raise SfumatoError("the model's output is not (N, classes), so its targets are unknown", "give targets=")
@@ -137,16 +138,16 @@ def check(
     max_norm: float,
     views: int,
 ) -> None:
-    """Refuses if the clipped sums or norms differ from the oracle's.
+    """Raises an error if the clipped sums or norms differ from the oracle's.
 
-    Sharply in float64, on a copy of the model, where two right computations agree to many digits. Then loosely in the
-    model's own type, where an example with a large offset may have hardly a correct digit and one activation that
-    rounds to the other side of zero moves a gradient by parts in a thousand; so much more is allowed as the oracle
-    itself is wrong.
+    The first comparison is sharp, in float64 on a copy of the model, where two correct computations agree to many
+    digits. The second is loose, in the model's own type: an example with a large offset may have hardly a correct
+    digit, and one activation that rounds to the other side of zero moves a gradient by parts in a thousand. There, a
+    multiple of the oracle's own error is allowed too.
 
     Args:
-        gradient: what is checked.
-        build: makes the like of it for a copy of the model and examples of its type.
+        gradient: the gradient to check.
+        build: builds an equivalent gradient for a copy of the model and examples of its type.
     """
     everything = list(range(len(tensors(synthetic)[0])))
 
@@ -156,15 +157,15 @@ def check(
         return _Answer(gradients, norms)
 
     device = tensors(synthetic)[0].device
-    with undisturbed_random(), WithoutRandomness(), _devices.repeatable(device):
+    with preserved_random_state(), WithoutRandomness(), _devices.repeatable(device):
         plain = [truth(index, None) for index in everything]
         if not _repeats(partial(truth, 0), device):
             raise SfumatoError(
                 "the model gives different gradients for the same example, so it cannot be checked",
-                "take its randomness from torch's dropout functions, or switch it off with .eval()",
+                "draw random numbers with torch's dropout functions, or switch them off with .eval()",
             )
         exact = plain
-        with contextlib.suppress(Exception):  # a model with a type written into it has no float64 form
+        with contextlib.suppress(Exception):  # a model with hard-coded types has no float64 form
             doubled = copy.deepcopy(model)._apply(_double)
             exact = [truth(index, torch.float64) for index in everything]
         if exact is not plain:
@@ -196,15 +197,18 @@ def _added(answers: list[_Answer]) -> _Answer:
 
 
 def _repeats(truth: Callable[[torch.dtype | None], _Answer], device: torch.device) -> bool:
-    """Whether the same example has the same gradient each time; on a device that adds in any order, up to rounding,
-    which float64 tells apart from random numbers of the model's own."""
+    """Whether the same example has the same gradient each time.
+
+    On a device that adds in any order, this holds up to rounding; in float64, rounding can be told apart from random
+    numbers drawn inside the model.
+    """
     first, second = truth(None), truth(None)
     if _same(first, second, 0.0):
         return True
     if device.type == "cpu":
         return _same(first, second, _REPEATED)
     _devices.warn_of_rounding("the gradient of this model")
-    with contextlib.suppress(Exception):  # a model with a type written into it has no float64 form
+    with contextlib.suppress(Exception):  # a model with hard-coded types has no float64 form
         return _same(truth(torch.float64), truth(torch.float64), _SHARP)
     return _same(first, second, _LOOSE)
 
@@ -238,7 +242,7 @@ def _compare(
     ]
     if not finite:
         raise SfumatoError(
-            "the gradients of all made-up examples are not finite", "check the model, the loss and example_shape"
+            "the gradients of all synthetic examples are not finite", "check the model, the loss and example_shape"
         )
     if finite != chosen:
         ours = answer(finite)
@@ -250,27 +254,27 @@ def _compare_answers(ours: _Answer, plain: _Answer, exact: _Answer, relative: fl
         return float(value.square().sum().sqrt())
 
     whole = size(torch.stack([value.square().sum().sqrt() for value in exact.gradients.values()]))
-    found, allowed = {}, {}
+    differences, allowed = {}, {}
     for name, value in exact.gradients.items():
         rounding = _ROUNDING * size(plain.gradients[name] - value)
         allowed[name] = relative * (size(value) + _NEGLIGIBLE * whole) + rounding
         difference = size(ours.gradients[name] - value) if name in ours.gradients else math.inf
-        found[name] = math.inf if math.isnan(difference) else difference
-    # A wrong norm moves every parameter a little: the one that is wrong itself stands out.
-    worst = max(found, key=lambda name: found[name] / max(allowed[name], sys.float_info.min))
-    if not found[worst] <= allowed[worst]:
+        differences[name] = math.inf if math.isnan(difference) else difference
+    # A wrong norm changes every parameter's sum a little; report the parameter with the largest excess.
+    worst = max(differences, key=lambda name: differences[name] / max(allowed[name], sys.float_info.min))
+    if not differences[worst] <= allowed[worst]:
         raise SfumatoError(
-            f"the clipped sum for parameter {worst!r} differs from the plain computation by {found[worst]:.3g} "
-            f"where {allowed[worst]:.3g} is allowed",
+            f"the clipped sum for parameter {worst!r} differs from the plain computation by {differences[worst]:.3g}; "
+            f"{allowed[worst]:.3g} is allowed",
             _REMEDY,
         )
-    hardly_any = _VANISHING + _OF_OTHERS * exact.norms.median()
-    allowed_norms = relative * exact.norms + _ROUNDING * (plain.norms - exact.norms).abs() + hardly_any
+    negligible = _VANISHING + _OF_OTHERS * exact.norms.median()
+    allowed_norms = relative * exact.norms + _ROUNDING * (plain.norms - exact.norms).abs() + negligible
     wrong = (ours.norms - exact.norms).abs() > allowed_norms
     if bool(wrong.any()):
         row = int(wrong.nonzero()[0])
         raise SfumatoError(
-            f"the gradient norm of made-up example {row} is {float(ours.norms[row]):.6g}, "
+            f"the gradient norm of synthetic example {row} is {float(ours.norms[row]):.6g}, "
             f"the plain computation gives {float(exact.norms[row]):.6g}",
             _REMEDY,
         )

@@ -1,8 +1,8 @@
-"""Made-up examples: what must be found out about a model is found out on these, never on private ones.
+"""Synthetic examples, on which everything about a model is found out, never on private ones.
 
-Of a call's inputs and targets only structure, shapes and types are looked at. The values are those of a template, which
-are made-up or public examples that the user gives. Without one, real numbers are random, and whole numbers, which may
-be classes, tokens or lengths, are all zero, or all one if the model fails on zeros.
+Only structure, shapes and types of a call's inputs and targets are read. The values come from a template of synthetic
+or public examples that the user gives. Without a template, real numbers are random; integers, which may be classes,
+tokens or lengths, are all zero, or all one if the model fails on zeros.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from sfumato.gradients.examples import Tree, batch_size, each, tensors
 
 # Inputs and targets.
 Examples = tuple[Tree, Tree]
-# How many are made up without a template, and the most that are taken from one.
+# The number of examples without a template, and the largest number taken from one.
 _FEW, _MOST = 2, 8
 
 
 def checked(template: Examples, views: int) -> Examples:
-    """The template, refused if it is no pair of inputs and targets as a call is given them."""
+    """Returns the template; refuses one that is not a pair of inputs and targets as in a call."""
     if not isinstance(template, (tuple, list)) or len(template) != 2:
         raise SfumatoError(
-            f"template must be a pair (inputs, targets) of made-up examples, got {type(template).__name__}",
-            "give two arguments of a call, with made-up or public values",
+            f"template must be a pair (inputs, targets) of synthetic examples, got {type(template).__name__}",
+            "give two arguments of a call, with synthetic or public values",
         )
     inputs, targets = (each(lambda tensor: tensor.detach().clone(), tree) for tree in template)
     if batch_size(inputs, targets, views) == 0:
-        raise SfumatoError("template holds no example", "give at least one made-up example")
+        raise SfumatoError("template holds no example", "give at least one synthetic example")
     return inputs, targets
 
 
 def fits(template: Tree, like: Tree) -> bool:
-    """Whether a template has this structure, and real numbers where it has; lengths may differ."""
+    """Whether a template has this structure, and real numbers in the same places; lengths may differ."""
     if isinstance(template, Tensor) and isinstance(like, Tensor):
         lengths = zip(template.shape[1:], like.shape[1:], strict=False)
         return (
@@ -52,28 +52,28 @@ def fits(template: Tree, like: Tree) -> bool:
 
 
 def candidates(like: Examples, template: Examples | None) -> Iterator[Examples]:
-    """Made-up inputs and targets (n, ...), the likeliest to be valid first.
+    """Yields synthetic inputs and targets (n, ...), starting with those that are most likely to be valid.
 
     Args:
-        like: (B, ...), of which only structure, shapes and types count.
-        template: (M, ...), of the same structure; of longer axes the beginning is taken, shorter ones are repeated.
+        like: (B, ...), of which only structure, shapes and types are read.
+        template: (M, ...), of the same structure; longer axes are truncated, and shorter ones repeated.
     """
     if template is not None:
         if not fits(template, like):
             raise SfumatoError(
-                "template has another structure than the inputs and targets of the call, or numbers of another kind",
-                "give made-up examples in the form of the call's own",
+                "template differs in structure, or in kind of number, from the inputs and targets of the call",
+                "give synthetic examples in the form of the call's arguments",
             )
-        yield each(_taken, like, template)
+        yield each(_resized, like, template)
         return
     for whole in (0, 1):
-        yield each(partial(_made, whole=whole, generator=torch.Generator().manual_seed(0)), like)
+        yield each(partial(_synthetic, whole=whole, generator=torch.Generator().manual_seed(0)), like)
         if all(map(_is_random, tensors(like))):
             return
 
 
 def repeated(example: Examples, examples: int) -> Examples:
-    """So many copies of the first of some made-up examples."""
+    """Repeats the first of some synthetic examples."""
     return each(lambda tensor: tensor[:1].expand(examples, *tensor.shape[1:]).clone(), example)
 
 
@@ -81,7 +81,7 @@ def _is_random(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _made(tensor: Tensor, whole: int, generator: torch.Generator) -> Tensor:
+def _synthetic(tensor: Tensor, whole: int, generator: torch.Generator) -> Tensor:
     shape = (_FEW, *tensor.shape[1:])
     if not _is_random(tensor):
         return tensor.new_full(shape, whole)
@@ -89,7 +89,7 @@ def _made(tensor: Tensor, whole: int, generator: torch.Generator) -> Tensor:
     return torch.randn(shape, generator=generator, dtype=dtype).to(tensor)
 
 
-def _taken(like: Tensor, template: Tensor) -> Tensor:
+def _resized(like: Tensor, template: Tensor) -> Tensor:
     sizes = (min(max(_FEW, len(template)), _MOST), *like.shape[1:])
     for axis, size in enumerate(sizes):
         if template.shape[axis] != size:

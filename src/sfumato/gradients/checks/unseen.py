@@ -1,9 +1,9 @@
-"""What autograd would do and the clipped sum would not: backward hooks and compiled code, refused by name.
+"""Features of autograd that the clipped sum cannot honour: backward hooks and compiled code are refused by name.
 
-A hook on a module or a parameter waits for the gradient of a whole batch, which is never formed. One that the forward
-pass hangs on an activation is honoured: it is called as if each example were alone. Hooks of the forward pass run as
-ever. TorchScript compiles by what it has seen in earlier calls, and was seen to drop gradients under vmap, and those of
-plain calls after it.
+A hook on a module or a parameter waits for the gradient of a whole batch, which is never computed. A hook that the
+forward pass registers on an activation works: it is called as if each example were alone. Forward hooks run as usual.
+TorchScript optimises by what it has seen in earlier calls, and was found to drop gradients under vmap, and afterwards
+those of ordinary calls.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ _OF_PARAMETERS = {
     "_post_accumulate_grad_hooks": "a gradient hook (register_post_accumulate_grad_hook)",
 }
 _REMEDY = (
-    "take it off with the handle that registering it gave (handle.remove()), and do its work on ClippedSum.gradients, "
-    "in the loss, or in the forward pass by Tensor.register_hook on an activation"
+    "remove it with the handle that registering it returned (handle.remove()), and do its work on "
+    "ClippedSum.gradients, in the loss, or in the forward pass with Tensor.register_hook on an activation"
 )
 _SCRIPTED = (torch.jit.ScriptModule, torch.jit.ScriptFunction)
 
 
 def _modules(model: nn.Module, loss: Any) -> list[tuple[str, str, nn.Module]]:
-    """All modules: of what, by what name, and the module."""
-    own = named_modules(loss) if isinstance(loss, nn.Module) else ()
-    of_loss = [("loss module", f"loss.{name}".rstrip("."), module) for name, module in own]
-    return [*(("module", name, module) for name, module in named_modules(model)), *of_loss]
+    """All modules as (owner, name, module), where the owner is the model or the loss."""
+    of_loss = named_modules(loss) if isinstance(loss, nn.Module) else ()
+    in_loss = [("loss module", f"loss.{name}".rstrip("."), module) for name, module in of_loss]
+    return [*(("module", name, module) for name, module in named_modules(model)), *in_loss]
 
 
 def _place(of: str, name: str, module: nn.Module) -> str:
-    """What a refusal calls a module."""
+    """A module's name in an error message."""
     return f"{of} {name!r} ({type(module).__name__})" if name else f"the model ({type(module).__name__})"
 
 
 def refuse_backward_hooks(model: nn.Module, loss: Any) -> None:
-    """Refuses hooks that wait for the gradient of a batch, by the name of their module or parameter."""
+    """Refuses hooks that wait for the gradient of a batch, naming their module or parameter."""
     if library._global_backward_hooks or library._global_backward_pre_hooks:
         _refuse_hook("torch.nn.modules.module", "a backward hook of all modules (register_module_full_backward_hook)")
     for of, name, module in _modules(model, loss):
@@ -61,13 +61,13 @@ def refuse_backward_hooks(model: nn.Module, loss: Any) -> None:
 
 
 def _refuse_hook(place: str, kind: str) -> None:
-    raise SfumatoError(f"{place} has {kind}, which the clipped sum would leave out", _REMEDY)
+    raise SfumatoError(f"{place} has {kind}, which the clipped sum would not call", _REMEDY)
 
 
 def refuse_scripted(model: nn.Module, loss: Any) -> None:
-    """Refuses, by name, what TorchScript compiled: modules, and functions that they hold or whose forward names them.
+    """Refuses code compiled by TorchScript: modules, and functions that they hold or that their forward names.
 
-    A function that is called from farther inside is not seen; `ClippedGradient.self_check` sees what it does.
+    A function that is called from deeper inside is not found here; `ClippedGradient.self_check` notices its effects.
     """
     if isinstance(loss, _SCRIPTED):
         _refuse_scripted("loss")
@@ -86,18 +86,18 @@ def refuse_scripted(model: nn.Module, loss: Any) -> None:
 def _refuse_scripted(what: str) -> None:
     raise SfumatoError(
         f"{what} is compiled by TorchScript (torch.jit.script or torch.jit.trace), which drops gradients when examples "
-        "are run at once",
-        "give the Python module or function that it was made of",
+        "are vectorised",
+        "give the Python module or function from which it was compiled",
     )
 
 
 def tap_hook(mode, self, hook):
     """The handler of ``Tensor.register_hook`` in the forward pass."""
-    found = values_of(self)
-    if found is None:
+    batched = values_of(self)
+    if batched is None:
         _refuse_on_weight(mode, self, "register_hook")
         return NotImplemented
-    values, axis = found
+    values, axis = batched
 
     def of_one(gradient: Tensor) -> Tensor:
         changed = hook(gradient)
@@ -106,7 +106,7 @@ def tap_hook(mode, self, hook):
     return values.register_hook(torch.vmap(of_one, axis, axis, randomness="different"))
 
 
-def tap_later_hook(mode, self, hook):
+def tap_post_accumulate_hook(mode, self, hook):
     """The handler of ``Tensor.register_post_accumulate_grad_hook`` in the forward pass."""
     _refuse_on_weight(mode, self, "register_post_accumulate_grad_hook")
     return NotImplemented
@@ -116,13 +116,13 @@ def _refuse_on_weight(mode, tensor: Tensor, kind: str) -> None:
     names = mode.tape.operands.of(tensor).names
     if names:
         raise SfumatoError(
-            f"the forward pass hangs a gradient hook ({kind}) on a weight, made of {', '.join(names)}, which the "
-            "clipped sum would leave out",
-            "do its work on ClippedSum.gradients, or hang it on an activation",
+            f"the forward pass registers a gradient hook ({kind}) on a weight made of {', '.join(names)}, which the "
+            "clipped sum would not call",
+            "do its work on ClippedSum.gradients, or register it on an activation",
         )
 
 
 HANDLERS: dict[Callable, Callable] = {
     Tensor.register_hook: tap_hook,
-    Tensor.register_post_accumulate_grad_hook: tap_later_hook,
+    Tensor.register_post_accumulate_grad_hook: tap_post_accumulate_hook,
 }

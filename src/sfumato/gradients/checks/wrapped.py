@@ -1,4 +1,4 @@
-"""Models as other libraries hand them over: compiled, wrapped, or with their logits or their loss inside an object."""
+"""Models from other libraries: compiled, wrapped, or with logits or loss inside an output object."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from torch import Tensor, nn
 from sfumato._checks import SfumatoError
 
 _WRAPPERS = {
-    "DataParallel": "take the wrapper off: give model.module",
-    "DistributedDataParallel": "take the wrapper off: give model.module",
+    "DataParallel": "remove the wrapper: give model.module",
+    "DistributedDataParallel": "remove the wrapper: give model.module",
     "FullyShardedDataParallel": "give the model before it was sharded",
     "FSDPModule": "give the model before it was sharded",
-    "GradSampleModule": "take Opacus's wrapper off: give model.to_standard_module()",
+    "GradSampleModule": "remove Opacus's wrapper: give model.to_standard_module()",
 }
-"""By the names of their classes, what each wrapper's remedy is."""
+"""Remedies, by the class name of the wrapper."""
 _LIBRARIES = ("transformers", "peft")
-"""Whose models give objects."""
+"""Libraries whose models return objects."""
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """What `torch.compile` has wrapped: the engine runs the model's own code, with its own names of parameters.
+    """Unwraps a model compiled with `torch.compile`: the engine runs the model's own code, with its parameter names.
 
-    Errors: `SfumatoError` for a module inside that was compiled by itself, for one that was compiled in place, and for
-    the wrappers that take the gradients of a batch for themselves: `DataParallel` and its like, and Opacus's.
+    Errors: `SfumatoError` for an inner module that was compiled separately, for a model compiled in place, and for
+    wrappers that process the gradients of a batch themselves: `DataParallel` and similar ones, and Opacus's.
     """
     model = getattr(model, "_orig_mod", model)
     for name, module in model.named_modules():
         place = f"module {name!r} of the model" if name else "the model"
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
             raise SfumatoError(
-                f"module {name!r} of the model was compiled, and the engine runs the model's own code",
-                "give the model before torch.compile, or compile the whole of it: model = torch.compile(model)",
+                f"module {name!r} of the model was compiled, but the engine runs the model's own code",
+                "give the model before torch.compile, or compile the whole model: model = torch.compile(model)",
             )
         for kind in type(module).__mro__:
             if kind.__name__ in _WRAPPERS and kind.__module__.partition(".")[0] in ("torch", "opacus"):
@@ -46,40 +46,40 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 class OfLogits(nn.Module):
-    """A loss of the `logits` of what a model gives."""
+    """A loss applied to the `logits` of a model's output object."""
 
     def __init__(self, loss: Callable[[Any, Any], Tensor]):
         super().__init__()
         self.loss = loss
 
     def forward(self, outputs: Any, targets: Any) -> Tensor:
-        """The loss of the outputs' logits; of plain outputs their own."""
+        """The loss of the outputs' logits, or of the outputs themselves if they are a tensor."""
         return self.loss(outputs if isinstance(outputs, Tensor) else outputs.logits, targets)
 
 
 def of_logits(model: nn.Module, loss: Any) -> Any:
-    """For a model of transformers, torch's own losses take the logits out of what it gives; others get all of it."""
-    return OfLogits(loss) if _gives_objects(model) and _is_torchs(loss) else loss
+    """Makes torch's own losses read the logits of a model that returns objects; other losses get the whole object."""
+    return OfLogits(loss) if _returns_objects(model) and _from_torch(loss) else loss
 
 
 def loss_of_model(outputs: Any, targets: Any) -> Tensor:
-    """The loss that a model computes itself, from labels among its inputs, as those of transformers do."""
+    """The loss that a model computes itself from labels among its inputs, as models of transformers do."""
     value = getattr(outputs, "loss", None)
     if not isinstance(value, Tensor):
         raise SfumatoError(
-            f"the model's inputs have labels, and its output, of type {type(outputs).__name__}, has no loss",
-            "give a `loss` of outputs and targets, or a model that computes its own from `labels`",
+            f"the model's inputs have labels, but its output, of type {type(outputs).__name__}, has no loss",
+            "give a `loss` of outputs and targets, or a model that computes its loss from `labels`",
         )
     return value
 
 
-def _gives_objects(model: nn.Module) -> bool:
-    """Whether a model of these libraries is in it: one of peft wraps one of transformers, and so may an owner's."""
+def _returns_objects(model: nn.Module) -> bool:
+    """Whether a model of these libraries is inside: peft wraps models of transformers, and users may wrap both."""
     kinds = {kind for module in model.modules() for kind in type(module).__mro__}
     return any(kind.__module__.partition(".")[0] in _LIBRARIES for kind in kinds)
 
 
-def _is_torchs(loss: Any) -> bool:
+def _from_torch(loss: Any) -> bool:
     inner = loss.func if isinstance(loss, partial) else loss
     module = type(inner).__module__ if isinstance(inner, nn.Module) else getattr(inner, "__module__", "") or ""
     return module.startswith("torch")

@@ -1,1 +1,1 @@
-"""Methods: how per-example gradients are computed, by vmap and taps or one example after the other."""
+"""Methods of computing per-example gradients: by vmap and taps, or one example after the other."""

@@ -1,9 +1,9 @@
-"""Leaves: how parameters enter one run of the model, shared by all examples or expanded to one copy each.
+"""Leaves: the parameters of one run of the model, shared by all examples or expanded to one copy each.
 
-A parameter whose uses are all tapped is *shared*. Any other one (class token, position embedding, LayerScale, a norm's
-scale, anything a tap does not know) is *expanded*: every example gets its own copy under vmap, without memory for it,
-and autograd itself yields the per-example gradients. Which is which is found by running: a shared parameter that still
-has a gradient path past the taps must be expanded.
+A parameter whose uses are all tapped is *shared*. All others (class token, position embedding, LayerScale, the scale of
+a norm, any use that no tap knows) are *expanded*: every example gets its own copy under vmap, which takes no memory,
+and autograd itself yields the per-example gradients. The engine finds out by running the model: a shared parameter that
+still has a gradient path outside the taps must be expanded.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from sfumato.gradients.walk import named_parameters
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters that require gradients, each once, by the first of its names."""
-    found: dict[str, Tensor] = {
+    """Returns the parameters that require gradients, each once, under its first name."""
+    trainable: dict[str, Tensor] = {
         name: parameter for name, parameter in named_parameters(model).items() if parameter.requires_grad
     }
-    for name, parameter in found.items():
+    for name, parameter in trainable.items():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise SfumatoError(
-                f"parameter {name!r} has no shape yet", "run the model once on a made-up input before giving it here"
+                f"parameter {name!r} has no shape yet", "run the model once on a synthetic input before passing it here"
             )
         if not parameter.is_floating_point():
             raise SfumatoError(
-                f"parameter {name!r} has the type {parameter.dtype}, which has no clipped gradient",
-                "hold real and imaginary parts in a real parameter (..., 2) and use torch.view_as_complex of it in the "
-                "forward pass, or freeze it with requires_grad_(False)"
+                f"parameter {name!r} has the type {parameter.dtype}, for which no clipped gradient is defined",
+                "store real and imaginary parts in a real parameter (..., 2) and apply torch.view_as_complex to it in "
+                "the forward pass, or freeze it with requires_grad_(False)"
                 if parameter.is_complex()
                 else "use real floating-point parameters, or freeze it with requires_grad_(False)",
             )
-    if not found:
+    if not trainable:
         raise SfumatoError(
             "the model has no trainable parameter", "set requires_grad_(True) on those that should be trained"
         )
-    return found
+    return trainable
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leaves:
-    """The tensors that stand for the model's own in one run.
+    """The tensors that replace the model's own in one run.
 
     Attributes:
         shared: by name, of the parameter's shape.
         expanded: by name, (B, *shape).
-        fixed: frozen parameters and buffers that must not be the model's own; usually empty.
-        originals: the model's own trainable parameters. A gradient that reaches one of them went past its substitute.
+        fixed: copies of frozen parameters and buffers that the run must not touch; usually empty.
+        originals: the model's own trainable parameters. A gradient that reaches one of them bypassed its substitute.
     """
 
     shared: dict[str, Tensor]
@@ -62,8 +62,8 @@ class Leaves:
     fixed: dict[str, Tensor]
     originals: dict[str, Tensor]
 
-    def gradient_of_mains(self, total: Tensor, anchors: list[Tensor]) -> tuple[dict[str, Use], set[str]]:
-        """Backward through everything that is not tapped, and by the anchors through the taps.
+    def backward(self, total: Tensor, anchors: list[Tensor]) -> tuple[dict[str, Use], set[str]]:
+        """Runs the backward pass, outside the taps and, through the anchors, inside them.
 
         Returns:
             the expanded parameters' uses, and the names of shared parameters that turn out to need expansion.
@@ -71,28 +71,30 @@ class Leaves:
         if not total.requires_grad:
             return {}, set()
         wanted = [*anchors, *self.expanded.values(), *self.shared.values(), *self.originals.values()]
-        found = torch.autograd.grad(total, wanted, allow_unused=True)[len(anchors) :]
+        gradients = torch.autograd.grad(total, wanted, allow_unused=True)[len(anchors) :]
         uses: dict[str, Use] = {
-            name: Instantiated(values) for name, values in zip(self.expanded, found, strict=False) if values is not None
+            name: Instantiated(values)
+            for name, values in zip(self.expanded, gradients, strict=False)
+            if values is not None
         }
-        direct = found[len(self.expanded) :]
+        direct = gradients[len(self.expanded) :]
         self.refuse_bypassed(direct[len(self.shared) :])
         return uses, {name for name, values in zip(self.shared, direct, strict=False) if values is not None}
 
     def refuse_bypassed(self, gradients: Sequence[Tensor | None]) -> None:
-        """Refuses if a gradient reached one of the originals, in their order."""
+        """Raises an error if a gradient reached one of the originals; gradients are in their order."""
         for name, gradient in zip(self.originals, gradients, strict=True):
             if gradient is not None:
                 refuse_bypassed(name)
 
 
 def make_leaves(model: nn.Module, examples: int, expanded: Collection[str], *, own_copies: bool = False) -> Leaves:
-    """Leaves for one run.
+    """Creates the leaves of one run.
 
     Args:
         examples: B.
         expanded: names of the parameters to expand.
-        own_copies: copy every parameter and buffer, so that a model that writes to them harms nothing.
+        own_copies: copy every parameter and buffer, so that a model that writes to them does no harm.
     """
 
     def plain(tensor: Tensor) -> Tensor:
@@ -116,5 +118,5 @@ def make_leaves(model: nn.Module, examples: int, expanded: Collection[str], *, o
 
 
 def zero_gradients(model: nn.Module) -> dict[str, Tensor]:
-    """A zero for every trainable parameter, in the type in which its gradients are summed."""
+    """Zeros for every trainable parameter, in the type in which its gradients are summed."""
     return {name: clipping.zeros(parameter) for name, parameter in trainable_parameters(model).items()}

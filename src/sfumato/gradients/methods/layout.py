@@ -1,4 +1,4 @@
-"""Rows of several matrices in one, so that a few kernels do for all of them."""
+"""Rows of several matrices in one matrix, so that a few kernels process all of them."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-# Numbers of one such matrix; and how many there may be for each number that is no zero behind a shorter row.
+# Largest number of elements of a joint matrix, and its largest size relative to the elements that are not padding.
 _MOST, _PADDED = 1 << 23, 2
-# On a CPU, where what is joined should stay in a core's cache, and nothing is won by fewer kernels.
+# Limit on a CPU, where a joint matrix should stay in a core's cache, and fewer kernels save nothing.
 _NEAR = 1 << 17
 
 
 @lru_cache(maxsize=64)
 def members(counts: tuple[int, ...], device: torch.device) -> Tensor:
-    """(n, matrices) float64, of matrices of so many rows each: 1 where one of all n rows belongs to a matrix, or 0."""
+    """(n, matrices) float64 indicators: 1 if a row of the joint matrix belongs to a matrix; counts are their rows."""
     return torch.block_diag(*(torch.ones(count, 1, dtype=torch.float64) for count in counts)).to(device)
 
 
 class Layout:
-    """How matrices (n_i, w_i) stand in one (n, w), with zeros behind shorter rows.
+    """The arrangement of matrices (n_i, w_i) in one (n, w), with zeros after shorter rows.
 
     Attributes:
         shape: n and w.
-        rows: for each matrix, where its rows are.
-        widths: (n,) float64, of each row.
-        members: (n, matrices) float64: see `members`.
-        beyond: (n, w) bool, where the zeros are; None where there are none.
+        rows: the rows of each matrix.
+        widths: (n,) float64, the width of each row.
+        members: (n, matrices) float64, see `members`.
+        beyond: (n, w) bool, the places of padding; None if there is none.
     """
 
     def __init__(self, shapes: Sequence[tuple[int, int]], device: torch.device):
@@ -48,7 +48,7 @@ class Layout:
             self._there, self._back = there.to(device), back.int().to(device)
 
     def joined(self, matrices: Sequence[Tensor]) -> Tensor:
-        """(..., n, w) of (..., n_i, w_i)."""
+        """Joins matrices (..., n_i, w_i) to (..., n, w)."""
         if self.beyond is None:
             return matrices[0] if len(matrices) == 1 else torch.cat(tuple(matrices), dim=-2)
         lead = matrices[0].shape[:-2]
@@ -57,23 +57,23 @@ class Layout:
         return flat.index_select(-1, self._there).unflatten(-1, self.shape)
 
     def views(self, values: Tensor) -> list[Tensor]:
-        """(..., n_i, w_i) of (..., n, w)."""
+        """Views of (..., n, w) as matrices (..., n_i, w_i)."""
         return [values[..., rows, :width] for rows, (_, width) in zip(self.rows, self._shapes, strict=True)]
 
-    def apart(self, values: Tensor) -> list[Tensor]:
-        """(n_i, w_i) of (n, w), each contiguous."""
+    def split(self, values: Tensor) -> list[Tensor]:
+        """Splits (n, w) into contiguous matrices (n_i, w_i)."""
         if self.beyond is None:
             return self.views(values)
         flat = values.flatten().index_select(0, self._back).split([rows * width for rows, width in self._shapes])
-        return [own.reshape(shape) for own, shape in zip(flat, self._shapes, strict=True)]
+        return [part.reshape(shape) for part, shape in zip(flat, self._shapes, strict=True)]
 
     def all_of_each(self, rows: Tensor) -> Tensor:
-        """(matrices,) bool: whether all of (n,) bool are true of a matrix."""
+        """(matrices,) bool: whether `rows`, (n,) bool, is true for all rows of a matrix."""
         return (~rows).double() @ self.members == 0
 
 
 def arranged(shapes: Sequence[tuple[int, int]], *, padded: bool) -> list[list[int]]:
-    """Which matrices (n_i, w_i) go into one: of one width each; if padded, of such widths as not to waste much."""
+    """Groups matrices (n_i, w_i) to join: of equal widths, or, if padded, of widths that waste little."""
     groups: list[list[int]] = []
     for place in sorted(range(len(shapes)), key=lambda place: -shapes[place][1]):
         group = [*groups[-1], place] if groups else [place]

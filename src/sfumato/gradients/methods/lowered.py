@@ -1,7 +1,7 @@
-"""One level below vmap, where the examples' axis can be seen.
+"""Computation one level below vmap, where the axis of examples is visible.
 
-Inside ``torch.vmap`` a tensor that depends on the example hides its first axis. A handler that must see it, to fold
-examples and views into one ordinary batch, runs its computation here: on the plain tensors, as a batching rule does.
+Inside ``torch.vmap`` a tensor that depends on the example hides its first axis. A handler that folds examples and views
+into one ordinary batch needs this axis. It runs its computation here, on the plain tensors, like a batching rule.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 
 
 def is_batched(value: object) -> bool:
-    """Whether a value depends on the example, and that alone: no other vmap, of the model's own, is around it."""
+    """Whether a value depends on the example and is under no other vmap, such as one inside the model."""
     if not isinstance(value, Tensor) or not _functorch.is_batchedtensor(value):
         return False
     return not _functorch.is_batchedtensor(_functorch.get_unwrapped(value))
 
 
-def hides_examples(value: object) -> bool:
-    """Whether a value depends on the example, in whatever way."""
+def depends_on_example(value: object) -> bool:
+    """Whether a value depends on the example, at any level of vmap."""
     return isinstance(value, Tensor) and _functorch.is_batchedtensor(value)
 
 
 def values_of(tensor: Tensor) -> tuple[Tensor, int] | None:
-    """What a tensor that `is_batched` holds for all examples, and the axis of the examples; None if it is not."""
+    """The values of all examples and the axis of examples of a tensor that `is_batched`; None for other tensors."""
     if not is_batched(tensor):
         return None
     value, axis = _functorch._unwrap_batched(tensor, retrieve_current_functorch_interpreter().level())
@@ -34,10 +34,10 @@ def values_of(tensor: Tensor) -> tuple[Tensor, int] | None:
 
 
 def lowered(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """``function`` of the tensors as (B, ...), its result (B, ...) as one example's again.
+    """Applies ``function`` to the tensors as (B, ...), and returns its result (B, ...) as a tensor of one example.
 
     Args:
-        tensors: at least one of them batched; one that is the same for all examples is expanded.
+        tensors: at least one of them batched; tensors that are the same for all examples are expanded.
     """
     interpreter = retrieve_current_functorch_interpreter()
     level, examples = interpreter.level(), interpreter.batch_size()  # type: ignore[attr-defined]

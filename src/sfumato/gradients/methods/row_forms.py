@@ -1,4 +1,4 @@
-"""The numbers of a function of rows (`derived`): how they are found, and what is remembered of them between runs."""
+"""Functions of rows (`derived`): how their numbers are found, and what is remembered between runs."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from torch import Tensor
 
 from sfumato.gradients.methods.layout import Layout
 
-# Not a seed that people give: weights drawn from the same numbers would be no test.
+# Internal seed, not one that users are likely to choose: weights drawn from the same numbers would defeat the test.
 _PROBE_SEED = 0x5F3759DF
-# Lengths of rows outside of this range have squares that float32 cannot hold.
+# Outside this range of row lengths, float32 cannot hold the squares.
 _LENGTHS = (1e-15, 1e15)
 PROOF = {torch.float64: 1e-10, torch.float32: 1e-4}
-"""Relative differences, entry by entry, between a function of rows and its closed form."""
+"""Largest relative difference, entry by entry, between a function of rows and its closed form."""
 
 
 @dataclass(frozen=True, eq=False)
 class RowNumbers:
-    """Those of functions one after the other, each (rows of all of them,) float64, so that few kernels make them.
+    """The numbers of several functions of rows, one after the other, so that few kernels compute them.
 
     Attributes:
-        layout: how the rows of all operands stand in one matrix.
-        scales, ones, own: s, a, c of the docstring of `derived`.
+        layout: the arrangement of the rows of all operands in one matrix. All other attributes are float64, with one
+            number for each of its rows.
+        scales, ones, own: s, a, c in the docstring of `derived`.
         lengths: |V_i|.
         overlap: u_i . e.
-        gains: (G, rows), for each parameter with one entry for each row its m_i in ``dV_i / dgain_i = m_i V_i``; zeros
-            for a function that has fewer of these.
+        gains: (G, rows), for each parameter with one entry per row the m_i of ``dV_i / dgain_i = m_i V_i``; zeros for a
+            function with fewer such parameters.
     """
 
     layout: Layout
@@ -44,7 +45,7 @@ class RowNumbers:
 
     @cached_property
     def quadratic(self) -> Tensor:
-        """(3, rows): what ``(d.1)^2``, ``(d.V)^2`` and ``(d.1) (d.V)`` add to ``s^2 |d|^2``, gains included."""
+        """(3, rows): factors of ``(d.1)^2``, ``(d.V)^2``, ``(d.1) (d.V)`` added to ``s^2 |d|^2``; gains included."""
         a, c, square = self.ones, self.own, self.scales.square()
         of_own = (c * c - 2 * c) * square / self.lengths.square() + self.gains.square().sum(0)
         of_both = 2 * a * c * self.overlap * square / (self.layout.widths.sqrt() * self.lengths)
@@ -52,14 +53,14 @@ class RowNumbers:
 
     @cached_property
     def sizes(self) -> Tensor:
-        """(rows,): at least the norm of `RowForm.pulled` for each row, and half as much again for its own rounding."""
+        """(rows,): upper bounds on the norm of `RowForm.pulled` for each row, times 1.5 to cover its own rounding."""
         a, c = self.ones, self.own
         most = torch.stack([torch.ones_like(a), (1 - a).abs(), (1 - c).abs(), (1 - a - c).abs()]).amax(dim=0)
         return 1.5 * ((self.scales * most).square() + (self.gains * self.lengths).square().sum(0)).sqrt()
 
     @cached_property
     def coefficients(self) -> Tensor:
-        """(3 + G, rows): of a row itself, of its sum, of its dot with V, and of that dot in each gain."""
+        """(3 + G, rows): coefficients of a row, of its sum, of its dot product with V, and of that in each gain."""
         ones, along = self.scales * self.ones / self.layout.widths, self.scales * self.own / self.lengths**2
         return torch.cat([torch.stack([self.scales, ones, along]), self.gains])
 
@@ -74,18 +75,18 @@ class RowNumbers:
         """(rows, 2): the squares of scales and sizes."""
         return torch.stack([self.scales, self.sizes], dim=1).square_()
 
-    def pulled(self, own: Tensor, values: Tensor, rows: slice = slice(None)) -> tuple[Tensor, list[Tensor]]:
+    def pulled(self, v: Tensor, values: Tensor, rows: slice = slice(None)) -> tuple[Tensor, list[Tensor]]:
         """``J^T values``: (..., rows, width) of the weights, and (..., rows) of each gain.
 
         Args:
-            own: V, (rows, width).
-            values: (..., rows, width), as `own` with zeros behind shorter rows, where anything may come out.
-            rows: which ones these are.
+            v: V, (rows, width).
+            values: (..., rows, width), padded with zeros like `v`; the results are undefined at the padding.
+            rows: the places of these rows in the layout.
         """
-        dots, sums = (values * own).sum(-1), values.sum(-1)
+        dots, sums = (values * v).sum(-1), values.sum(-1)
         scales, ones, along, *gains = self.coefficients[:, rows].to(values.dtype)
         weight = (values * scales[:, None]).sub_((ones * sums).unsqueeze(-1))
-        weight.addcmul_(own, (along * dots).unsqueeze(-1), value=-1)
+        weight.addcmul_(v, (along * dots).unsqueeze(-1), value=-1)
         return weight, [gain * dots for gain in gains]
 
 
@@ -95,8 +96,8 @@ class RowForm:
 
     Attributes:
         weight: name of the parameter with the rows.
-        gains: names of those with one entry for each row.
-        numbers, rows: where its numbers are.
+        gains: names of the parameters with one entry per row.
+        numbers, rows: the numbers of several forms, and the rows of this one.
     """
 
     weight: str
@@ -111,23 +112,23 @@ class RowForm:
             operand: V, (rows, ...).
             values: (rows, ...), or (B, rows, ...) of examples.
         """
-        own = operand.flatten(1).to(values.dtype)
-        rows = values.reshape(*values.shape[: values.dim() - operand.dim()], *own.shape)
-        return self.by_name(*self.numbers.pulled(own, rows, self.rows))
+        v = operand.flatten(1).to(values.dtype)
+        rows = values.reshape(*values.shape[: values.dim() - operand.dim()], *v.shape)
+        return self.by_name(*self.numbers.pulled(v, rows, self.rows))
 
     def by_name(self, weight: Tensor, gains: Sequence[Tensor]) -> dict[str, Tensor]:
-        """What belongs to the parameters, of which there may be fewer gains."""
+        """The gradients by parameter name; surplus gains are dropped."""
         return {self.weight: weight, **dict(zip(self.gains, gains, strict=False))}
 
 
 class KnownForms(NamedTuple):
-    """What was found out about functions at some values of their parameters.
+    """The forms of functions at some values of their parameters.
 
     Attributes:
-        marks: random dots of these, by which they are known again.
-        versions: how often each had been written to.
-        forms: of each of them.
-        proven: () bool, whether they are right; None if that is known.
+        marks: random dot products of the values, by which they are recognised.
+        versions: the version counters of the parameters.
+        forms: the form of each function.
+        proven: () bool, whether the forms are right; None if they are known to be.
     """
 
     marks: Tensor
@@ -138,7 +139,7 @@ class KnownForms(NamedTuple):
 
 @dataclass(eq=False)
 class Forms:
-    """What has been found out about a model's functions of parameters; lives as long as its `ClippedGradient`."""
+    """The forms of a model's functions of parameters, kept as long as its `ClippedGradient`; `without` have none."""
 
     without: set[tuple] = field(default_factory=set)
     known: dict[tuple, KnownForms] = field(default_factory=dict)
@@ -146,7 +147,7 @@ class Forms:
     probes: dict[tuple, Tensor] = field(default_factory=dict)
 
     def probe(self, like: Tensor, number: int) -> Tensor:
-        """The same made-up numbers each time, in the shape of `like`: the first of a row that all shapes share."""
+        """Random numbers in the shape of `like`, the same in every call: a prefix of one sequence for all shapes."""
         key = (like.dtype, like.device, number)
         if key not in self.probes or self.probes[key].numel() < like.numel():
             # From NumPy: modes around the model may replace what torch's random functions return.
@@ -155,7 +156,7 @@ class Forms:
         return self.probes[key][: like.numel()].reshape(like.shape)
 
     def layout(self, tensors: Sequence[Tensor]) -> Layout:
-        """Of tensors (rows, ...), each as a matrix."""
+        """The layout of tensors (rows, ...), each taken as a matrix."""
         shapes, device = tuple((len(tensor), tensor[0].numel()) for tensor in tensors), tensors[0].device
         if (shapes, device) not in self.layouts:
             self.layouts[shapes, device] = Layout(shapes, device)
@@ -166,9 +167,9 @@ class Candidate(NamedTuple):
     """A tensor that may be a function of rows.
 
     Attributes:
-        tensor: with its graph.
-        weight, gains: by the shapes of its parameters.
-        pull: ``J^T`` of each of several tensors of its shape (m, *shape), by parameter name.
+        tensor: the tensor, with its graph.
+        weight, gains: names of its parameters, told apart by shape.
+        pull: computes ``J^T`` of tensors (m, *shape), by parameter name.
     """
 
     tensor: Tensor
@@ -177,40 +178,40 @@ class Candidate(NamedTuple):
     pull: Callable[[Tensor], dict[str, Tensor]]
 
     def pulled(self, probes: Tensor) -> tuple[Tensor, list[Tensor]] | None:
-        """``J^T`` of (m, rows, width): (m, rows, width) of the weight, and (m, rows) of each gain; None where a
-        parameter gets nothing."""
-        found = self.pull(probes.reshape(len(probes), *self.tensor.shape))
-        if found.keys() != {self.weight, *self.gains}:
+        """``J^T``: (m, rows, width) for the weight, (m, rows) for each gain; None if a parameter has no gradient."""
+        pulled = self.pull(probes.reshape(len(probes), *self.tensor.shape))
+        if pulled.keys() != {self.weight, *self.gains}:
             return None
-        return found[self.weight].reshape(probes.shape), [found[name].reshape(probes.shape[:2]) for name in self.gains]
+        gains = [pulled[name].reshape(probes.shape[:2]) for name in self.gains]
+        return pulled[self.weight].reshape(probes.shape), gains
 
 
-def measured(candidates: Sequence[Candidate], forms: Forms) -> tuple[list[RowForm | None], Tensor]:
-    """For each candidate its form, None where it is no function of rows at all; and (candidates,) bool, whether these
-    are right.
+def fit_row_forms(candidates: Sequence[Candidate], forms: Forms) -> tuple[list[RowForm | None], Tensor]:
+    """Returns each candidate's form, None if it cannot be a function of rows, and (candidates,) bool: which are right.
 
-    One probe ``v = z + 3 e + 3 u``, z across e and u, gives ``J^T v = s v + alpha e + beta u``, from which the numbers
-    of all candidates follow together; another probe shows whether they are right.
+    One probe ``v = z + 3 e + 3 u``, with z orthogonal to e and u, gives ``J^T v = s v + alpha e + beta u``, from which
+    the numbers of all candidates follow. A second probe shows whether they are right.
     """
     layout = forms.layout([candidate.tensor for candidate in candidates])
-    own = layout.joined([candidate.tensor.detach().flatten(1) for candidate in candidates])
-    z, other = (_inside(forms.probe(own, number), layout) for number in range(2))
-    lengths = torch.linalg.vector_norm(own, dim=1, dtype=torch.float64)
-    v1, vz, z1, zz, even = _sums(own), _dots(own, z), _sums(z), _dots(z, z), layout.widths**-0.5
-    overlap, ze, zu = v1 * even / lengths, z1 * even, vz / lengths
+    tensors = layout.joined([candidate.tensor.detach().flatten(1) for candidate in candidates])
+    z, other = (_zero_padding(forms.probe(tensors, number), layout) for number in range(2))
+    # Names of two letters are inner products of rows: t the tensor V, 1 ones, e, u, z, v the probe, p its gradient.
+    lengths = torch.linalg.vector_norm(tensors, dim=1, dtype=torch.float64)
+    t1, tz, z1, zz, even = _sums(tensors), _dots(tensors, z), _sums(z), _dots(z, z), layout.widths**-0.5
+    overlap, ze, zu = t1 * even / lengths, z1 * even, tz / lengths
     usable = (lengths > _LENGTHS[0]) & (lengths < _LENGTHS[1]) & (overlap.abs() < 0.9)
-    # The probe z - (z.e) e - k (u - (u.e) e) + 3 e + 3 u, as so much of V and of 1 beside z itself.
+    # The probe z - (z.e) e - k (u - (u.e) e) + 3 e + 3 u, written as z + of_t V + of_1 1.
     k = (zu - ze * overlap) / (1 - overlap.square())
-    of_v, of_1 = (3 - k) / lengths, (3 - ze + k * overlap) * even
-    beside_v, beside_1 = torch.stack([of_v, of_1]).to(own.dtype).unsqueeze(2)
-    probes = torch.stack([torch.addcmul(z, own, beside_v).add_(beside_1), other])
+    of_t, of_1 = (3 - k) / lengths, (3 - ze + k * overlap) * even
+    factor_t, factor_1 = torch.stack([of_t, of_1]).to(tensors.dtype).unsqueeze(2)
+    probes = torch.stack([torch.addcmul(z, tensors, factor_t).add_(factor_1), other])
     pulled = [candidate.pulled(probe) for candidate, probe in zip(candidates, layout.views(probes), strict=True)]
     first, second = layout.joined(_weights(pulled, layout.views(probes)))
     gains = _gains(pulled, layout)
-    ve, vu = ze + (of_v * v1 + of_1 * layout.widths) * even, zu + of_v * lengths + of_1 * v1 / lengths
-    vv = of_v * vu * lengths + of_1 * ve / even + (of_v * vz + of_1 * z1 + zz)
-    p1, pown = _sums(first), _dots(first, own)
-    pv, pe, pu = _dots(first, z) + of_v * pown + of_1 * p1, p1 * even, pown / lengths
+    ve, vu = ze + (of_t * t1 + of_1 * layout.widths) * even, zu + of_t * lengths + of_1 * t1 / lengths
+    vv = of_t * vu * lengths + of_1 * ve / even + (of_t * tz + of_1 * z1 + zz)
+    p1, pt = _sums(first), _dots(first, tensors)
+    pv, pe, pu = _dots(first, z) + of_t * pt + of_1 * p1, p1 * even, pt / lengths
     one = torch.ones_like(vv)
     basis = torch.stack([vv, ve, vu, ve, one, overlap, vu, overlap, one], -1).reshape(-1, 3, 3)
     solution, failed = torch.linalg.solve_ex(basis, torch.stack([pv, pe, pu], -1).unsqueeze(-1))
@@ -224,31 +225,31 @@ def measured(candidates: Sequence[Candidate], forms: Forms) -> tuple[list[RowFor
         overlap=overlap,
         gains=gains[:, 0].double() / (vu * lengths),
     )
-    right = usable & (failed == 0) & numbers.finite & _predicted(numbers, own, other, second, gains[:, 1])
+    right = usable & (failed == 0) & numbers.finite & _predicted(numbers, tensors, other, second, gains[:, 1])
     return [
-        None if found is None else RowForm(candidate.weight, candidate.gains, numbers, rows)
-        for candidate, found, rows in zip(candidates, pulled, layout.rows, strict=True)
+        None if result is None else RowForm(candidate.weight, candidate.gains, numbers, rows)
+        for candidate, result, rows in zip(candidates, pulled, layout.rows, strict=True)
     ], layout.all_of_each(right)
 
 
-def _predicted(numbers: RowNumbers, own: Tensor, other: Tensor, weight: Tensor, gains: Tensor) -> Tensor:
-    """(rows,) bool: whether the form gives what was found for the other rows, entry by entry."""
-    expected, of_gains = numbers.pulled(own, other)
-    apart, proof = _inside(expected.sub_(weight).abs_(), numbers.layout).amax(1), PROOF[own.dtype]
-    right = apart <= proof * numbers.scales.abs()
+def _predicted(numbers: RowNumbers, tensors: Tensor, other: Tensor, weight: Tensor, gains: Tensor) -> Tensor:
+    """(rows,) bool: whether the form predicts the second probe's gradients, entry by entry."""
+    expected, of_gains = numbers.pulled(tensors, other)
+    difference, proof = _zero_padding(expected.sub_(weight).abs_(), numbers.layout).amax(1), PROOF[tensors.dtype]
+    right = difference <= proof * numbers.scales.abs()
     if of_gains:
         most = proof * numbers.gains.abs() * numbers.lengths * numbers.layout.widths.sqrt()
         right &= ((torch.stack(of_gains) - gains).abs() <= most).all(0)
     return right
 
 
-def _inside(values: Tensor, layout: Layout) -> Tensor:
-    """The values (n, w) with zeros behind shorter rows."""
+def _zero_padding(values: Tensor, layout: Layout) -> Tensor:
+    """The values (n, w) with zeros at the padding."""
     return values if layout.beyond is None else values.masked_fill(layout.beyond, 0)
 
 
 def _dots(first: Tensor, second: Tensor) -> Tensor:
-    """(rows,) float64: inner products of the rows; no matrix product, whose precision may be lower."""
+    """(rows,) float64: inner products of the rows. No matrix product, whose precision may be lower."""
     return (first * second).sum(dim=1, dtype=torch.float64)
 
 
@@ -260,19 +261,18 @@ _Pulled = tuple[Tensor, list[Tensor]] | None
 
 
 def _weights(pulled: Sequence[_Pulled], like: Sequence[Tensor]) -> list[Tensor]:
-    """(2, n_i, w_i) each: what the weights got, zero where a parameter got nothing."""
-    return [torch.zeros_like(own) if one is None else one[0] for one, own in zip(pulled, like, strict=True)]
+    """(2, n_i, w_i) each: the weights' gradients; zeros if a parameter has none."""
+    return [torch.zeros_like(probe) if one is None else one[0] for one, probe in zip(pulled, like, strict=True)]
 
 
 def _gains(pulled: Sequence[_Pulled], layout: Layout) -> Tensor:
-    """(G, 2, n): what each candidate's gains got, zero where there is none."""
-    own = [[] if one is None else one[1] for one in pulled]
+    """(G, 2, n): the gradients of each candidate's gains; zeros if there are none."""
+    gains = [[] if one is None else one[1] for one in pulled]
     none = layout.widths.new_zeros(2, layout.shape[0])
-    rows = range(max(map(len, own)))
     found = [
         torch.cat(
-            [one[place] if place < len(one) else none[:, at] for one, at in zip(own, layout.rows, strict=True)], 1
+            [one[place] if place < len(one) else none[:, at] for one, at in zip(gains, layout.rows, strict=True)], 1
         )
-        for place in rows
+        for place in range(max(map(len, gains)))
     ]
     return torch.stack(found) if found else none.new_zeros(0, *none.shape)

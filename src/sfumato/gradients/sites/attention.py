@@ -1,4 +1,4 @@
-"""Scaled dot product attention: no parameters of its own, but no batching rule on the CPU either."""
+"""Scaled dot-product attention: it has no parameters, but no batching rule on the CPU either."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from sfumato.gradients.methods.lowered import is_batched, lowered
 from sfumato.gradients.sites import dropout
 
 
-def _written_out(query, key, value, mask, drop, scale):
-    """For masks that are learned or depend on the data, and for dropout. A query without keys gets zeros."""
+def _explicit(query, key, value, mask, drop, scale):
+    """Attention for masks that are learned or depend on the data, and for dropout. A query without keys gets zeros."""
     scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.transpose(-2, -1)
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-        alone = (scores == -torch.inf).all(-1, keepdim=True)
-        return drop(scores.masked_fill(alone, 0).softmax(dim=-1).masked_fill(alone, 0)) @ value
+        empty = (scores == -torch.inf).all(-1, keepdim=True)
+        return drop(scores.masked_fill(empty, 0).softmax(dim=-1).masked_fill(empty, 0)) @ value
     return drop(scores.softmax(dim=-1)) @ value
 
 
@@ -29,7 +29,7 @@ def tap(mode, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False,
     heads = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     query, key, value = (tensor.expand(*heads, *tensor.shape[-2:]) for tensor in (query, key, value))
     if attn_mask is None and dropout_p == 0:
-        # Without a mask, examples, views and heads simply fold.
+        # Without a mask, examples, views and heads fold into one axis.
         def folded(*tensors: Tensor) -> Tensor:
             q, k, v = (tensor.flatten(0, 1) for tensor in tensors)
             outputs = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale)
@@ -43,4 +43,4 @@ def tap(mode, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False,
         dropped = dropout.tap(mode, weights, dropout_p)
         return F.dropout(weights, dropout_p) if dropped is NotImplemented else dropped
 
-    return _written_out(query, key, value, attn_mask, drop, scale)
+    return _explicit(query, key, value, attn_mask, drop, scale)

@@ -1,4 +1,4 @@
-"""Convolutions in one, two or three dimensions, transposed ones too, with any stride, padding, dilation and groups."""
+"""Convolutions, ordinary and transposed, in one to three dimensions, with any stride, padding, dilation and groups."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from sfumato.gradients.use import Instantiated, slices
 
 @dataclass(frozen=True, kw_only=True)
 class ConvKernel:
-    """Per-example weight gradients of a convolution that is not transposed (`uses.Kernel`).
+    """Per-example weight gradients of a convolution that is not transposed (`use.Kernel`).
 
     Attributes:
-        geometry: of the convolution.
-        shape: of the weight, (out, in / groups, ...).
+        geometry: the convolution's geometry.
+        shape: the weight's shape, (out, in / groups, ...).
         views: K.
-        device: whether it takes the form of devices.
+        device: whether to prefer the methods for devices.
     """
 
     geometry: Geometry
@@ -42,21 +42,21 @@ class ConvKernel:
         return math.prod(self.shape[1:])
 
     def methods(self) -> tuple[str, ...]:
-        first = ("grouped", "loop") if self.gradient_elements() <= 150_000 else ("loop", "grouped")
+        order = ("grouped", "loop") if self.gradient_elements() <= 150_000 else ("loop", "grouped")
         if len(self.shape) == 4:
             few = self.geometry.groups == 1 and self.shape[1] <= 3
-            first = ("unfold", *first) if few or self.gradient_elements() > 150_000 else (*first, "unfold")
-        return ("shifted", *first) if self.device else (*first, "shifted")
+            order = ("unfold", *order) if few or self.gradient_elements() > 150_000 else (*order, "unfold")
+        return ("shifted", *order) if self.device else (*order, "shifted")
 
     def instantiate(self, x: Tensor, g: Tensor, method: str) -> Tensor:
-        """(b, out, in / groups, ...): summed over views and positions.
+        """Computes gradients (b, out, in / groups, ...), summed over views and positions.
 
         Args:
             x: (b*K, in, ...).
             g: (b*K, out, ...).
-            method: "grouped", one convolution with a group for each example; "loop", a kernel call for each example;
-                "unfold", patches (two dimensions only); "shifted", a product for each place of the kernel; or "any".
-                All give the same up to rounding.
+            method: "grouped", one convolution with a group for each example; "loop", one kernel call per example;
+                "unfold", patches (two dimensions only); "shifted", a product for each offset of the kernel; or "any".
+                All give the same result up to rounding.
         """
         examples = x.shape[0] // self.views
         method = self.methods()[0] if method == "any" else method
@@ -69,8 +69,8 @@ class ConvKernel:
             return self._grouped(x, g, examples)
         like = x.new_empty(1).expand(self.shape)
         pairs = zip(x.split(self.views), g.split(self.views), strict=True)
-        found = [self.geometry.backward(gradient, inputs, like, of_weight=True) for inputs, gradient in pairs]
-        return torch.stack(found) if examples > 1 else found[0].unsqueeze(0)
+        gradients = [self.geometry.backward(gradient, inputs, like, of_weight=True) for inputs, gradient in pairs]
+        return torch.stack(gradients) if examples > 1 else gradients[0].unsqueeze(0)
 
     def _grouped(self, x: Tensor, g: Tensor, examples: int) -> Tensor:
         def side_by_side(tensor: Tensor) -> Tensor:
@@ -79,28 +79,28 @@ class ConvKernel:
 
         many = replace(self.geometry, groups=self.geometry.groups * examples)
         like = x.new_empty(1).expand(examples * self.shape[0], *self.shape[1:])
-        found = many.backward(side_by_side(g), side_by_side(x), like, of_weight=True)
-        return found.reshape(examples, *self.shape)
+        gradients = many.backward(side_by_side(g), side_by_side(x), like, of_weight=True)
+        return gradients.reshape(examples, *self.shape)
 
     def _unfolded(self, x: Tensor, g: Tensor, examples: int) -> Tensor:
         groups, width, positions = self.geometry.groups, math.prod(self.shape[1:]), math.prod(g.shape[2:])
-        found = x.new_empty(examples, groups, self.shape[0] // groups, width)
+        result = x.new_empty(examples, groups, self.shape[0] // groups, width)
         for images in slices(examples, self.views * groups * width * positions, self.views, on=x.device):
             rows = self._patches(x[images]).reshape(-1, self.views, groups, width, positions)
             gradients = g[images].reshape(-1, self.views, groups, self.shape[0] // groups, positions)
-            part = found[images.start // self.views : images.stop // self.views]
+            part = result[images.start // self.views : images.stop // self.views]
             if self.views == 1:
                 torch.matmul(gradients[:, 0], rows[:, 0].transpose(-1, -2), out=part)
             else:
                 part.copy_(torch.einsum("bkgit,bkgot->bgoi", rows, gradients))
-        return found.reshape(examples, *self.shape)
+        return result.reshape(examples, *self.shape)
 
     def _patches(self, x: Tensor) -> Tensor:
-        """(N, in * kernel, T)."""
+        """Patches (N, in * kernel, T)."""
         geometry = self.geometry
         if self.shape[2:] == (1, 1) and not any(geometry.padding):
             return x[:, :, :: geometry.stride[0], :: geometry.stride[1]].flatten(2)
-        # A copy of a view with strides: the same numbers in a third to two thirds of the time of F.unfold.
+        # Copying a strided view gives the same numbers in a third to two thirds of the time of F.unfold.
         windows = shifted.windows(x, geometry, self.shape)
         return windows.permute(0, 1, 4, 5, 2, 3).flatten(4).flatten(1, 3)
 
@@ -111,7 +111,7 @@ class ConvKernel:
         return self.geometry.backward(g, x, x.new_empty(1).expand(self.shape), of_weight=True)
 
     def spread(self) -> float:
-        # Each input pixel is in at most one patch per place of the kernel; then Cauchy and Schwarz.
+        # Each input pixel is in at most one patch per offset of the kernel; the rest is Cauchy-Schwarz.
         return math.prod(self.shape[2:]) ** 0.5
 
     def positions(self, g: Tensor) -> int:
@@ -121,7 +121,7 @@ class ConvKernel:
         return len(self.shape) == 4 and self.geometry.groups == 1
 
     def gram_surely_pays(self, x: Tensor, g: Tensor) -> bool:
-        return False  # a convolution's Gram matrices take products of many kinds
+        return False  # the Gram matrices of a convolution take several kinds of products
 
     def gram_pays(self, x: Tensor, g: Tensor) -> bool:
         if not self.has_gram():
@@ -131,10 +131,10 @@ class ConvKernel:
         return products <= MOST_GRAM_PRODUCTS * positions * self.gradient_elements()
 
     def _gram_products(self, x: Tensor, g: Tensor) -> tuple[int, int]:
-        """Products for the Gram matrix of the patches: from that of the pixels, and from the patches themselves."""
+        """The number of products for the Gram matrix of the patches: via that of the pixels, and directly."""
         positions, pixels = self.positions(g), self.positions(x)
-        places = math.prod(self.shape[2:])
-        return pixels**2 * self.shape[1] + positions**2 * places, positions**2 * self.shape[1] * places
+        offsets = math.prod(self.shape[2:])
+        return pixels**2 * self.shape[1] + positions**2 * offsets, positions**2 * self.shape[1] * offsets
 
     def gram_elements(self, x: Tensor, g: Tensor) -> int:
         positions, of_pixels, of_patches = self.positions(g), *self._gram_products(x, g)
@@ -155,13 +155,13 @@ class ConvKernel:
         return (patches.reshape(len(gradients), -1) * gradients.reshape(len(gradients), -1)).sum(dim=1)
 
     def _gram_of_pixels(self, x: Tensor, g: Tensor) -> Tensor:
-        """The patches' Gram matrix is a sum, over the places of the kernel, of pieces of the pixels' Gram matrix."""
+        """The Gram matrix of the patches: the sum, over offsets of the kernel, of pieces of the pixels' Gram matrix."""
         (rows, columns), (down, right) = self.geometry.padding, self.geometry.stride
         height, width = g.shape[2:]
         border = (columns, columns, rows, rows)
         gram = _gram(x.double(), self.views).unflatten(2, (self.views, *x.shape[2:]))
         gram = gram.unflatten(1, (self.views, *x.shape[2:]))
-        # Pixels of the border are zeros, and so are their inner products.
+        # Padding pixels are zeros, and so are their inner products.
         gram = F.pad(gram, (*border, 0, 0, *border))
         patches: Tensor | None = None
         for i in range(self.shape[2]):
@@ -197,7 +197,7 @@ class ConvKernel:
 
 
 def _gram(values: Tensor, views: int) -> Tensor:
-    """(b*K, C, ...) to (b, K*T, K*T): inner products over channels of all pairs of an example's positions."""
+    """Inner products over channels of all pairs of an example's positions: (b*K, C, ...) to (b, K*T, K*T)."""
     rows = values.flatten(2).unflatten(0, (-1, views)).transpose(1, 2).flatten(2)
     return torch.bmm(rows.transpose(1, 2), rows)
 
@@ -206,9 +206,9 @@ class ConvSite(Site):
     """One call of a convolution on a batch of examples.
 
     Args:
-        weight: (out, in / groups, ...), or (in, out / groups, ...) of a transposed one.
+        weight: (out, in / groups, ...), or (in, out / groups, ...) if transposed.
         bias: (out,) or None.
-        geometry: stride, padding, dilation, groups.
+        geometry: stride, padding, dilation and groups.
     """
 
     kind = "conv"
@@ -226,7 +226,7 @@ class ConvSite(Site):
             self.trained("weight")
             and self.roles["weight"].may_have_form
             and not self._geometry.transposed
-            and outputs.dtype == self.operands["weight"].dtype  # not half as precise as the dots must be
+            and outputs.dtype == self.operands["weight"].dtype  # half precision is too coarse for the dot products
             and self.tuner.chosen(f"{self.kind} {self.describe()}", self._kernel(self._geometry), outputs) == "gram"
         ):
             self._outputs = outputs.detach()
@@ -237,7 +237,7 @@ class ConvSite(Site):
         inputs = saved[0]
         if self.trained("weight"):
             x, g, geometry = inputs, output_gradients, self._geometry
-            if geometry.transposed:  # the same sums with inputs and output gradients in each other's place
+            if geometry.transposed:  # the same sums with inputs and output gradients exchanged
                 x, g = g, self._extended(x, g)
                 geometry = replace(geometry, transposed=False, output_padding=())
             kernel = self._kernel(geometry)
@@ -259,7 +259,7 @@ class ConvSite(Site):
         return ConvKernel(geometry=geometry, shape=tuple(weight.shape), views=self.views, device=device)
 
     def _extended(self, inputs: Tensor, outputs: Tensor) -> Tensor:
-        """A transposed convolution's inputs, with zeros where output padding makes room for more of them."""
+        """The inputs of a transposed convolution, with zeros appended where output padding makes room for more."""
         geometry, kernel = self._geometry, self.operands["weight"].shape[2:]
         far: list[int] = []
         for axis, (step, pad, gap, width) in enumerate(
@@ -297,7 +297,7 @@ def _call(mode, inputs: Tensor, weight: Tensor, bias: Tensor | None, groups: int
         return NotImplemented
     if isinstance(moves["padding"], str):
         dilation = _per_dimension(moves["dilation"], dimensions)
-        inputs, moves["padding"] = _spelt_out(moves["padding"], inputs, weight, dilation)
+        inputs, moves["padding"] = _numeric_padding(moves["padding"], inputs, weight, dilation)
     numbers = {name: _per_dimension(value, dimensions) for name, value in moves.items()}
     geometry = Geometry(groups=groups, transposed="output_padding" in moves, **numbers)
     return mode.call(ConvSite(weight, bias, geometry), inputs, dimensions + 1)
@@ -308,8 +308,8 @@ def _per_dimension(value, dimensions: int) -> tuple[int, ...]:
     return numbers * dimensions if len(numbers) == 1 else numbers
 
 
-def _spelt_out(padding: str, inputs: Tensor, weight: Tensor, dilation: tuple[int, ...]):
-    """Padding by name as numbers; an odd total is padded on the far side first, as torch does."""
+def _numeric_padding(padding: str, inputs: Tensor, weight: Tensor, dilation: tuple[int, ...]):
+    """Converts "valid" or "same" to numbers. An odd total is padded on the far side first, as torch does."""
     if padding == "valid":
         return inputs, 0
     totals = [step * (size - 1) for step, size in zip(dilation, weight.shape[2:], strict=True)]

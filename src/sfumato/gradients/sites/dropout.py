@@ -1,7 +1,7 @@
-"""Dropout: masks that are a function of the example's own key, whoever else is in the batch.
+"""Dropout: masks that depend on the example's own key only, not on the other examples of the batch.
 
-Every mask comes from a counter-based generator (Philox), keyed by the example and placed by the number of the draw in
-the forward pass. Whoever gives the same keys gets the same masks, however the examples are cut into batches.
+Every mask comes from a counter-based generator (Philox), keyed by the example and positioned by the number of the draw
+in the forward pass. The same keys give the same masks, however the examples are split into batches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sfumato.gradients.methods.lowered import is_batched, lowered
 
-# 64-bit words of an example's key.
+# Number of 64-bit words in an example's key.
 WORDS = 4
 
 
@@ -25,31 +25,31 @@ class ExampleDraws:
 
     Args:
         examples: B.
-        keys: (B, 4) int64, 256 bits for each example; by default from torch's global generator, at the first draw.
+        keys: (B, 4) int64, 256 bits for each example; by default drawn from torch's global generator when first needed.
     """
 
     def __init__(self, examples: int, keys: Tensor | None):
-        self._examples, self._given = examples, keys
+        self._examples, self._user_keys = examples, keys
         self.count = 0
 
     @cached_property
     def _keys(self) -> np.ndarray:
-        keys = fresh_keys(self._examples) if self._given is None else self._given
+        keys = fresh_keys(self._examples) if self._user_keys is None else self._user_keys
         return keys.cpu().contiguous().numpy().view(np.uint64)
 
     def below(self, probability: float, shape: tuple[int, ...], device: torch.device) -> Tensor:
-        """(B, *shape) of booleans, each true with this probability: the next draw of every example."""
-        found = np.empty((self._examples, *shape), dtype=bool)
-        for row, words in zip(found, self._keys, strict=True):
+        """(B, *shape) booleans, each True with this probability: the next draw of every example."""
+        result = np.empty((self._examples, *shape), dtype=bool)
+        for row, words in zip(result, self._keys, strict=True):
             place = np.array([0, self.count, words[2], words[3]], dtype=np.uint64)
             generator = np.random.Generator(np.random.Philox(key=words[:2], counter=place))
             np.less(generator.random(shape, dtype=np.float32), probability, out=row)
         self.count += 1
-        return torch.from_numpy(found).to(device)
+        return torch.from_numpy(result).to(device)
 
 
 def fresh_keys(examples: int) -> Tensor:
-    """Keys from torch's global generator: other ones at each call, the same ones after the same seed."""
+    """Draws keys from torch's global generator: different in each call, reproducible from its seed."""
     halves = torch.randint(-(2**31), 2**31, (examples, WORDS, 2), dtype=torch.int64)
     return (halves[..., 0] << 32) ^ (halves[..., 1] & 0xFFFFFFFF)
 
@@ -87,15 +87,15 @@ def _dropped(mode, inputs: Tensor, p: float, training: bool, mask_shape: tuple[i
 
 
 def tap_bernoulli(mode, input, p=0.5, *, generator=None):
-    """The handler of ``Tensor.bernoulli_`` with one probability, by which stochastic depth is written."""
+    """The handler of ``Tensor.bernoulli_`` with a single probability, which implementations of stochastic depth use."""
     if generator is not None or not isinstance(p, (int, float)) or not mode.can_draw(input):
         return NotImplemented
     draws = mode.tape.draws
     return input.copy_(lowered(lambda values: draws.below(p, values.shape[1:], values.device).to(values.dtype), input))
 
 
-def tap_made(make: Callable) -> Callable:
-    """The handler of ``Tensor.new_zeros`` and its like: fresh tensors that a model may write an example's values to."""
+def tap_new(make: Callable) -> Callable:
+    """The handler of ``Tensor.new_zeros`` and similar methods: new tensors to which a model may write an example."""
 
     def handler(mode, self, *size, **options):
         shape = size[0] if len(size) == 1 and isinstance(size[0], (tuple, list, torch.Size)) else size
@@ -113,5 +113,5 @@ HANDLERS: dict[Callable, Callable] = {
     F.dropout2d: tap_channels(2),
     F.dropout3d: tap_channels(3),
     Tensor.bernoulli_: tap_bernoulli,
-    **{make: tap_made(make) for make in (Tensor.new_empty, Tensor.new_zeros, Tensor.new_ones)},
+    **{make: tap_new(make) for make in (Tensor.new_empty, Tensor.new_zeros, Tensor.new_ones)},
 }

@@ -1,5 +1,7 @@
-"""Embeddings: rows of a table by index. An example's gradient has as many rows as it has distinct indices, and only
-these are held: memory and time know nothing of the table's size until the sum.
+"""Embeddings: rows of a table by index.
+
+An example's gradient has as many nonzero rows as the example has distinct indices. Only these are held, so memory and
+time do not depend on the table's size until the sum is formed.
 """
 
 from __future__ import annotations
@@ -17,17 +19,17 @@ from sfumato.gradients.use import RowMap, RowStatistics, rounding
 
 
 def _add_up(values: Tensor, places: Tensor, count: int) -> Tensor:
-    """(count, D): sums of the rows of values (M, D) that have the same place (M,); the same sums at every call."""
+    """(count, D): sums of the rows of values (M, D) that have the same place (M,); deterministic."""
     if values.device.type == "cpu":
         return values.new_zeros(count, values.shape[1]).index_add_(0, places, values)
     return torch.ops.aten.embedding_dense_backward(values, places, count, -1, False)
 
 
 class RowsUse:
-    """Per-example gradients of a table (V, D) that are zero but for some rows.
+    """Per-example gradients of a table (V, D) that are zero except in some rows.
 
     Args:
-        indices: (B, T) the rows, each at most once in an example; a place with a row of zeros may repeat another.
+        indices: (B, T) the rows, each at most once per example; only rows of zeros may repeat an index.
         values: (B, T, D).
         shape: (V, D).
     """
@@ -37,7 +39,7 @@ class RowsUse:
 
     @classmethod
     def of(cls, indices: Tensor, values: Tensor, shape: tuple[int, ...]) -> RowsUse:
-        """The same from indices that may repeat: the rows of one index are added up, before any norm is taken."""
+        """Creates the use from indices that may repeat: rows with the same index are added before any norm is taken."""
         examples, positions = indices.shape
         ordered, order = indices.sort(dim=1)
         ranks = torch.zeros_like(indices)
@@ -50,7 +52,7 @@ class RowsUse:
 
     @classmethod
     def joined(cls, uses: list[RowsUse]) -> RowsUse:
-        """Several uses of one table as one."""
+        """Joins several uses of one table."""
         indices = torch.cat([use._indices for use in uses], dim=1)
         return cls.of(indices, torch.cat([use._values for use in uses], dim=1), uses[0]._shape)
 
@@ -79,10 +81,10 @@ class RowsUse:
 
         return RowStatistics(
             squares=scaled,
-            own=by_row((values * rows.values.reshape(self._shape)[self._indices]).sum(dim=2)),
-            ones=by_row(values.sum(dim=2)),
+            dots=by_row((values * rows.values.reshape(self._shape)[self._indices]).sum(dim=2)),
+            sums=by_row(values.sum(dim=2)),
             rounding=rounding(pulled.sqrt(), self._values, self._indices.shape[1]),
-            own_rounding=squares.new_zeros(len(squares), self._shape[0]),
+            dots_rounding=squares.new_zeros(len(squares), self._shape[0]),
         )
 
     def bytes(self) -> int:
@@ -118,7 +120,7 @@ class EmbeddingSite(Site):
 
 
 def tap(mode, input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False):
-    """The handler of ``F.embedding``; a sparse gradient is the same gradient."""
+    """The handler of ``F.embedding``; `sparse` does not change the gradient."""
     refuse_coupling(weight, max_norm, scale_grad_by_freq)
     if input.numel() == 0 or weight.dim() != 2:
         return NotImplemented
@@ -129,15 +131,15 @@ def tap(mode, input, weight, padding_idx=None, max_norm=None, norm_type=2.0, sca
 
 
 def refuse_coupling(weight: Tensor, max_norm: float | None, scale_grad_by_freq: bool) -> None:
-    """Refuses options by which an example's indices reach other examples' gradients."""
+    """Refuses options through which an example's indices affect other examples' gradients."""
     if max_norm is not None:
         raise SfumatoError(
-            f"an embedding has max_norm={max_norm}, which rewrites its weights at the private indices it reads",
+            f"an embedding has max_norm={max_norm}, which rewrites its weights at the private indices that it reads",
             "call it without max_norm",
         )
     if scale_grad_by_freq and weight.requires_grad:
         raise SfumatoError(
-            "an embedding has scale_grad_by_freq=True, which divides gradients by how often an index occurs in the "
-            "whole batch, so every example would move every other one's gradient",
+            "an embedding has scale_grad_by_freq=True, which divides gradients by the number of times that an index "
+            "occurs in the whole batch, so every example would affect the gradients of all others",
             "build it with scale_grad_by_freq=False",
         )

@@ -1,4 +1,4 @@
-"""Bags of embeddings: sums, means or maxima of rows of a table, written out so that the table's use is an embedding."""
+"""Bags of embeddings: sums, means or maxima of rows of a table, rewritten so that the table is used by an embedding."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sfumato.gradients.methods.lowered import hides_examples
+from sfumato.gradients.methods.lowered import depends_on_example
 from sfumato.gradients.sites.embedding import refuse_coupling
 
 
@@ -26,7 +26,7 @@ def tap(
 ):
     """The handler of ``F.embedding_bag``."""
     refuse_coupling(weight, max_norm, scale_grad_by_freq)
-    if not any(hides_examples(t) for t in (input, weight, per_sample_weights)):
+    if not any(depends_on_example(t) for t in (input, weight, per_sample_weights)):
         return NotImplemented
     if input.numel() == 0 or mode not in ("sum", "mean", "max") or input.dim() != (2 if offsets is None else 1):
         return NotImplemented
@@ -52,15 +52,15 @@ def tap(
 
 
 def _maxima(rows: Tensor, present: Tensor) -> Tensor:
-    """(N, D) of rows (N, T, D); zero for a bag with no row."""
+    """Maxima (N, D) of rows (N, T, D); zero for an empty bag."""
     largest = rows.masked_fill(~present.unsqueeze(-1), -torch.inf).max(dim=1).values
     return largest.masked_fill(~present.any(dim=1, keepdim=True), 0)
 
 
 def _members(offsets: Tensor, length: int, include_last_offset: bool) -> Tensor:
-    """(bags, T): which positions are in which bag, given where each bag begins."""
+    """(bags, T): which positions are in which bag, given the start of each bag."""
     positions = torch.arange(length, device=offsets.device)
-    begun = positions >= offsets.unsqueeze(1)
+    started = positions >= offsets.unsqueeze(1)
     if include_last_offset:
-        return begun[:-1] & ~begun[1:]
-    return begun & ~torch.cat([begun[1:], torch.zeros_like(begun[:1])])
+        return started[:-1] & ~started[1:]
+    return started & ~torch.cat([started[1:], torch.zeros_like(started[:1])])

@@ -1,17 +1,18 @@
-"""Forms in which the per-example gradients of one use can be held.
+"""Forms of the per-example gradients of one use.
 
 =============  ==========================================================  =======================================
 form           norm                                                        weighted sum
 =============  ==========================================================  =======================================
-Instantiated   of the gradients as they are                                of the gradients as they are
-Kept           the same, taken tile by tile while a tile is near           of the tiles
-Held           certified: of Gram matrices, or of tiles that are dropped   the ordinary weight gradient, once, with
+Instantiated   of the instantiated gradients                               of the instantiated gradients
+Tiled          the same, computed while a tile is in the cache             of the tiles
+Factored       certified: from Gram matrices, or from temporary tiles      the ordinary weight gradient, once, with
                                                                            each example's output gradients scaled
 =============  ==========================================================  =======================================
 
-`Held` computes the sum anew, so the norm must pay for the rounding of another computation: it adds an allowance
-relative to the *reach* of an example, a bound on the sum of the absolute terms of its gradient. An example whose
-terms cancel so much that the allowance would be felt is *hard*: it has the norm infinity, or is instantiated by itself.
+`Factored` computes the sum separately from the norm, so the norm must cover the rounding of that computation. It adds
+an allowance relative to the *reach* of an example, a bound on the sum of the absolute terms of its gradient. An example
+whose terms cancel so much that the allowance would matter is *hard*: its norm is infinity, or it is instantiated by
+itself.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from sfumato.gradients.use import (
     Use,
     constants,
     joined,
-    of_all,
+    joined_statistics,
     rounding,
     row_statistics_of,
     slices,
@@ -41,46 +42,46 @@ from sfumato.gradients.use import (
     unit_roundoff,
 )
 
-# The Gram form in float64: relative to the square of the reach, what dot products of 9,000 numbers may lose.
+# Rounding of the Gram form in float64, relative to the square of the reach: covers dot products of 9,000 numbers.
 _GRAM_ROUNDING = 1e-12
-# The most that this may add to a norm, relative to it; in float32 `tolerance` is reached long before. The self-check
-# in float64 (`selfcheck`) allows ten times as much.
+# The most that this rounding may add to a norm, relatively. In float32 `tolerance` is exceeded long before. The
+# self-check in float64 (`selfcheck`) allows ten times as much.
 GRAM_TOLERANCE = 1e-7
-# Products of the Gram form, in float64, for each product of the plain weight gradient: more are not worth measuring.
+# The Gram form is timed only if it needs at most this many products, in float64, for each of the plain weight gradient.
 MOST_GRAM_PRODUCTS = 2
-# Norms of inputs or output gradients outside of this range could overflow or vanish in a product with a clip factor.
+# With norms outside this range, products of inputs or output gradients with a clip factor could overflow or vanish.
 _PLAIN_RANGE = (1e-12, 1e12)
 
 
 class KeepsHard(Protocol):
-    """What can keep the gradients of some examples."""
+    """A contribution that can keep the gradients of hard examples."""
 
     def keep_hard(self, rows: Tensor) -> Tensor: ...
 
 
-class SparesHard:
-    """A use that forms its sum anew, but for the examples that were hard (`keep_hard`): theirs are summed as they are.
+class SeparatesHard:
+    """A use that computes its sum separately from its norms, except for hard examples, whose gradients it keeps.
 
-    Whoever inherits forms the sum of the others, `easy_sum`, and instantiates.
+    Subclasses implement `instantiate`, and `easy_sum` for the sum of all other examples.
     """
 
     _hard: tuple[Tensor, Tensor] | None = None
 
     def easy_sum(self, factors: Tensor, *, excluding: bool) -> Tensor:
-        """As `use.Use.weighted_sum`, of examples that are not hard."""
+        """The `use.Use.weighted_sum` of examples that are not hard."""
         raise NotImplementedError
 
     def instantiate(self, rows: Tensor | None = None) -> Tensor:
-        """As `use.Use.instantiate`."""
+        """See `use.Use.instantiate`."""
         raise NotImplementedError
 
     def keep_hard(self, rows: Tensor) -> Tensor:
-        """The squared norms of these examples (b,) int64, whose gradients are kept and summed as they are."""
+        """Keeps the gradients of examples `rows`, (b,) int64, for the sum, and returns their squared norms."""
         self._hard = rows, self.instantiate(rows)
         return clipping.squared_norms(self._hard[1])
 
     def weighted_sum(self, factors: Tensor, *, excluding: bool = True) -> Tensor:
-        """As `use.Use.weighted_sum`."""
+        """See `use.Use.weighted_sum`."""
         if self._hard is None:
             return self.easy_sum(factors, excluding=excluding)
         rows, gradients = self._hard
@@ -89,14 +90,14 @@ class SparesHard:
         return total
 
 
-class Kept(Instantiated):
-    """Per-example gradients in tiles; norms are taken at once, while a tile is near the processor.
+class Tiled(Instantiated):
+    """Per-example gradients in tiles. Norms are computed immediately, while a tile is in the processor's cache.
 
     Args:
-        kernel: of the map.
-        x, g: inputs and output gradients (B*K, ...); not held.
+        kernel: the arithmetic of the map.
+        x, g: inputs and output gradients (B*K, ...); not stored.
         method: the kernel's method of instantiating.
-        derived: as in `row_statistics`, where the weight is a function of parameters.
+        derived: as in `row_statistics`, if the weight is a function of parameters.
 
     Attributes:
         coarse: whether inputs and output gradients were multiplied in bfloat16 or TF32.
@@ -112,7 +113,7 @@ class Kept(Instantiated):
                 statistics.append(row_statistics_of(tiles[-1], derived))
         super().__init__(*tiles)
         self.coarse = x.dtype == torch.bfloat16 or unit_roundoff(x, convolution=not kernel.joins) > 2.0**-24
-        self._statistics = of_all(statistics) if statistics else None
+        self._statistics = joined_statistics(statistics) if statistics else None
         if squares:
             self._squares = joined(squares)
 
@@ -120,23 +121,23 @@ class Kept(Instantiated):
         return super().row_statistics(rows) if self._statistics is None else self._statistics
 
 
-class Held(SparesHard):
-    """Inputs and output gradients; no per-example gradient outlives its norm.
+class Factored(SeparatesHard):
+    """Inputs and output gradients. No per-example gradient is kept after its norm is computed.
 
     Args:
-        kernel: of the map.
+        kernel: the arithmetic of the map.
         x, g: inputs and output gradients (B*K, ...).
-        method: "gram", or the kernel's method of instantiating tiles that are dropped.
-        derived: as in `row_statistics`, where the weight is a function of parameters.
-        y: the map's outputs (B*K, ...) with the bias added, if they are at hand, and
-        bias: (out,).
-        later: whether norms are left until they are asked for, since other uses of the tensor are to be added.
+        method: "gram", or the kernel's method of instantiating temporary tiles.
+        derived: as in `row_statistics`, if the weight is a function of parameters.
+        y: the map's outputs (B*K, ...) with the bias added, if available.
+        bias: (out,), or None.
+        later: whether to compute norms only on request, because other uses of the tensor will be added.
 
-    **Guarantee.** `squared_norms` bounds the square of the norm of the example's term in `weighted_sum`, if a weight
-    gradient of float32 (or float64) is wrong by at most `rounding`, which is relative to the sum of its absolute terms.
-    Where that is more than `tolerance` of the norm, or the rounding of the Gram form more than `GRAM_TOLERANCE`, it is
-    infinity, so that no factor but zero goes with the example; or the example's gradient is kept (`keep_hard`), and
-    then its bound holds without a condition. So a finite norm is too large by at most these two, relatively.
+    **Guarantee.** `squared_norms` bounds the square of the norm of the example's term in `weighted_sum`, provided that
+    the error of a float32 (or float64) weight gradient is at most `rounding`, which is relative to the sum of its
+    absolute terms. If this allowance exceeds `tolerance` of the norm, or the rounding of the Gram form exceeds
+    `GRAM_TOLERANCE`, the norm is infinity, so the example's factor can only be zero; or the example's gradient is kept
+    (`keep_hard`), and its bound holds unconditionally. So a finite norm is too large by at most these two, relatively.
     """
 
     def __init__(
@@ -156,28 +157,28 @@ class Held(SparesHard):
         self._dtype = clipping.accumulation_dtype(x.dtype)
         self._statistics: RowStatistics | None = None
         if not later:
-            _ = (self._squares, self._sizes) if derived is None else self.row_statistics(derived)
+            _ = (self._squares, self._factor_norms) if derived is None else self.row_statistics(derived)
 
     @staticmethod
-    def joined(uses: list[Held]) -> Held | None:
-        """Several uses of one weight as one with more positions, where the kernel can."""
+    def joined(uses: list[Factored]) -> Factored | None:
+        """Joins several uses of one weight into one with more positions; None if the kernel cannot."""
         kernel = uses[0].kernel
         if not kernel.joins:
             return None
         x, g = torch.cat([use.x for use in uses], dim=1), torch.cat([use.g for use in uses], dim=1)
-        return Held(kernel, x, g, "gram" if kernel.gram_pays(x, g) else kernel.methods()[0])
+        return Factored(kernel, x, g, "gram" if kernel.gram_pays(x, g) else kernel.methods()[0])
 
     @property
     def _examples(self) -> int:
         return self.x.shape[0] // self.kernel.views
 
     def _parts(self, each: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """(x, g) of a few examples at a time, in float32 at least, so that `each` numbers per example make a tile."""
+        """Yields (x, g) in tiles of examples, in float32 at least, with `each` numbers per example."""
         for images in slices(self._examples, each, self.kernel.views, on=self.x.device):
             yield self.x[images].to(self._dtype), self.g[images].to(self._dtype)
 
     @cached_property
-    def _sizes(self) -> tuple[Tensor, Tensor]:
+    def _factor_norms(self) -> tuple[Tensor, Tensor]:
         """(B,) and (B,): norms of each example's inputs and output gradients."""
         x, g = (clipping.exact_norms(t.reshape(self._examples, -1)) for t in (self.x, self.g))
         return x, g
@@ -187,7 +188,7 @@ class Held(SparesHard):
         return rounding(reach, like, positions, convolution=not self.kernel.joins)
 
     def _sums_of_squares(self, scales: Tensor | None = None) -> Tensor:
-        """(B,) float64, of the exact gradients or of gradients with scaled rows, up to float64's rounding."""
+        """(B,) float64: squared norms of the gradients, or of gradients with scaled rows, up to float64's rounding."""
         kernel = self.kernel
         if self._method == "gram":
             return joined(
@@ -203,7 +204,7 @@ class Held(SparesHard):
 
     @cached_property
     def _squares(self) -> Tensor:
-        """(B,), not certified."""
+        """(B,): squared norms without certification."""
         return self._sums_of_squares()
 
     def squared_norms(self) -> Tensor:
@@ -224,39 +225,39 @@ class Held(SparesHard):
 
     def row_statistics(self, rows: RowMap) -> RowStatistics:
         if self._statistics is None:
-            self._statistics = self._measured(rows)
+            self._statistics = self._compute_row_statistics(rows)
         return self._statistics
 
-    def _measured(self, rows: RowMap) -> RowStatistics:
+    def _compute_row_statistics(self, rows: RowMap) -> RowStatistics:
         kernel, y, bias = self.kernel, self._y, self._bias
         x, g = self.x.to(self._dtype), self.g.to(self._dtype)
         by_row = kernel.row_squares(g)
         pulled = (by_row @ rows.sizes.square()).sqrt()
-        sure = in_range(*self._sizes)
-        reach = (kernel.spread() * self._sizes[0] * pulled).masked_fill_(~sure, torch.inf)
+        valid = in_range(*self._factor_norms)
+        reach = (kernel.spread() * self._factor_norms[0] * pulled).masked_fill_(~valid, torch.inf)
         if self._method != "gram":
             tiles = (kernel.instantiate(x, g, self._method) for x, g in self._parts(kernel.gradient_elements()))
-            found = of_all([row_statistics_of(tile, rows) for tile in tiles])
-            return found._replace(rounding=self._rounding(reach))
+            statistics = joined_statistics([row_statistics_of(tile, rows) for tile in tiles])
+            return statistics._replace(rounding=self._rounding(reach))
         if y is not None and bias is not None:
             shares = bias.double().abs() / rows.values.flatten(1).double().norm(dim=1)
-            # What the outputs lost when the bias was added, and the dots since; a device is not asked.
+            # Allow for digits lost by adding the bias, and for the dot products; this check never waits for a device.
             if y.device.type == "cpu" and bool((shares <= 1).all()):
                 reach = reach + shares.max() * kernel.positions(self.g) ** 0.5 * pulled
             else:
                 y = None
         if y is None:
             y, bias = kernel.applied(x, rows.values.to(self._dtype)), None
-        own, ones = kernel.output_dots(y.to(self._dtype), g, bias), kernel.input_sums(x, g)
+        dots, sums = kernel.output_dots(y.to(self._dtype), g, bias), kernel.input_sums(x, g)
         squares = self._sums_of_squares(rows.scales).clamp_min(0)
         lengths = torch.linalg.vector_norm(rows.values.flatten(1).double(), dim=1)
-        outputs = kernel.spread() * self._sizes[0].unsqueeze(1) * by_row.sqrt() * lengths
+        outputs = kernel.spread() * self._factor_norms[0].unsqueeze(1) * by_row.sqrt() * lengths
         return RowStatistics(
             squares=squares,
-            own=own,
-            ones=ones,
+            dots=dots,
+            sums=sums,
             rounding=self._rounding(reach),
-            own_rounding=rounding(outputs, g[:0], kernel.fan_in(), convolution=not kernel.joins),
+            dots_rounding=rounding(outputs, g[:0], kernel.fan_in(), convolution=not kernel.joins),
         )
 
     def bytes(self) -> int:
@@ -264,44 +265,45 @@ class Held(SparesHard):
 
 
 def in_range(x: Tensor, g: Tensor) -> Tensor:
-    """Whether products with clip factors neither overflow nor vanish, by the norms of inputs and output gradients."""
+    """Whether products with clip factors neither overflow nor vanish, given norms of inputs and output gradients."""
     inside = (torch.minimum(x, g) > _PLAIN_RANGE[0]) & (torch.maximum(x, g) < _PLAIN_RANGE[1])
     return inside | (x * g == 0)
 
 
-def certified(uses: list[Held], *, asking: bool = False) -> Tensor:
-    """(S, B) float64: the squared norms of S uses, each as `Held` promises it, by the same few kernels for all.
+def certified(uses: list[Factored], *, synchronize: bool = False) -> Tensor:
+    """(S, B) float64: the squared norms of S uses, each as guaranteed by `Factored`, computed by shared kernels.
 
     Args:
-        asking: look which examples are hard, and keep their gradients.
+        synchronize: find out which examples are hard, and keep their gradients.
     """
-    squares, x, g = (torch.stack(found) for found in zip(*((use._squares, *use._sizes) for use in uses), strict=True))
+    stacked = zip(*((use._squares, *use._factor_norms) for use in uses), strict=True)
+    squares, x, g = (torch.stack(values) for values in stacked)
     on = squares.device
     spread = constants(tuple(use.kernel.spread() * (1 + 1e-9) for use in uses), on)[:, None]
-    felt = constants(tuple(use._rounding(1.0) for use in uses), on)[:, None]
+    allowance = constants(tuple(use._rounding(1.0) for use in uses), on)[:, None]
     most = constants(tuple(1 + tolerance(use._dtype) for use in uses), on)[:, None]
     of_gram = constants(tuple(_GRAM_ROUNDING if use._method == "gram" else 0.0 for use in uses), on)[:, None]
     reach = spread * x * g
     squares = squares.clamp_min_(0)
     norms = (squares + of_gram * reach.square()).sqrt_()
-    bound = norms + felt * reach
-    sure = (bound <= most * norms) & (norms <= (1 + GRAM_TOLERANCE) * squares.sqrt())
-    hard = ~(sure & in_range(x, g))
-    found = bound.square_().masked_fill_(hard, torch.inf)
-    return with_hard_kept(found, hard, uses) if asking else found
+    bound = norms + allowance * reach
+    certain = (bound <= most * norms) & (norms <= (1 + GRAM_TOLERANCE) * squares.sqrt())
+    hard = ~(certain & in_range(x, g))
+    bounds = bound.square_().masked_fill_(hard, torch.inf)
+    return with_hard_kept(bounds, hard, uses) if synchronize else bounds
 
 
-def with_hard_kept(found: Tensor, hard: Tensor, uses: Sequence[KeepsHard]) -> Tensor:
-    """The squared norms (S, B) with those of hard examples in their places, as many as there are."""
+def with_hard_kept(squares: Tensor, hard: Tensor, uses: Sequence[KeepsHard]) -> Tensor:
+    """The squared norms (S, B), with those of hard examples replaced by the norms of their kept gradients."""
     for place, row in enumerate(hard.any(dim=1).tolist() if bool(hard.any()) else []):
         if row:
             rows = hard[place].nonzero()[:, 0]
-            found[place, rows] = uses[place].keep_hard(rows)
-    return found
+            squares[place, rows] = uses[place].keep_hard(rows)
+    return squares
 
 
-def together(uses: list[Use]) -> Use:
-    """All uses of one tensor as one: they add before the norm is taken."""
+def combined(uses: list[Use]) -> Use:
+    """Combines all uses of one tensor: their gradients add up before the norm is taken."""
     if len(uses) == 1:
         return uses[0]
     kind = type(uses[0])

@@ -1,4 +1,4 @@
-"""How a convolution moves over its inputs, and what torch computes of it."""
+"""The geometry of a convolution, and the torch functions that compute with it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """How a convolution's kernel moves: one number per spatial dimension, and the groups."""
+    """Stride, padding and dilation of a convolution, one number per spatial dimension, and its groups."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
@@ -19,17 +19,18 @@ class Geometry:
     transposed: bool = False
     output_padding: tuple[int, ...] = ()
 
-    def _rest(self) -> tuple:
+    def _arguments(self) -> tuple:
         extra = self.output_padding or (0,) * len(self.stride)
         return self.stride, self.padding, self.dilation, self.transposed, extra, self.groups
 
     def apply(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The convolution of (N, in, ...) with (out, in / groups, ...), or transposed with (in, out / groups, ...)."""
-        return torch.convolution(inputs, weight, bias, *self._rest())
+        """Convolves (N, in, ...) with (out, in / groups, ...), or with (in, out / groups, ...) if transposed."""
+        return torch.convolution(inputs, weight, bias, *self._arguments())
 
     def backward(self, output_gradients: Tensor, inputs: Tensor, weight: Tensor, *, of_weight: bool) -> Tensor:
-        """The gradient of the weight, or else of the inputs."""
+        """Returns the gradient of the weight if `of_weight`, otherwise that of the inputs."""
         mask = [not of_weight, of_weight, False]
-        return torch.ops.aten.convolution_backward(output_gradients, inputs, weight, None, *self._rest(), mask)[
-            int(of_weight)
-        ]
+        gradients = torch.ops.aten.convolution_backward(
+            output_gradients, inputs, weight, None, *self._arguments(), mask
+        )
+        return gradients[int(of_weight)]

@@ -1,4 +1,4 @@
-"""Layer norm and root-mean-square norm: a weight and a bias for each place of a normalised row."""
+"""Layer norm and root-mean-square norm: one weight and one bias per element of a normalised row."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sfumato.gradients import clipping
 from sfumato.gradients.sites import Site
 from sfumato.gradients.use import Instantiated
 
-# Numbers per example from which a kernel call for each example is faster than tiles of several examples.
+# From this many numbers per example on, a kernel call for each example is faster than tiles of several examples.
 _OWN_CALL = 1 << 15
-# Numbers of such a tile: near the processor, and few enough calls.
+# Numbers in such a tile, which fits in the processor's cache without too many calls.
 _TILE = 1 << 18
 
 
@@ -22,9 +22,9 @@ class RowNormSite(Site):
 
     Args:
         weight, bias: of n numbers, or None.
-        shape: the last axes of the inputs, which make up a row.
+        shape: the last axes of the inputs, which form a row.
         epsilon: added to the variance, or to the mean square.
-        centred: whether the row's mean is taken away, as in a layer norm.
+        centred: whether the row's mean is subtracted, as in a layer norm.
     """
 
     kind = "norm"
@@ -58,40 +58,40 @@ class RowNormSite(Site):
     def backward(self, saved: tuple[Tensor, ...], output_gradients: Tensor, wanted: bool) -> Tensor | None:
         inputs, mean, scale = saved
         x, g = self._rows(inputs), self._rows(output_gradients)
-        for role, values in zip(("weight", "bias"), self._of_operands(x, g, mean, scale), strict=True):
+        for role, values in zip(("weight", "bias"), self._operand_gradients(x, g, mean, scale), strict=True):
             if self.trained(role):
                 self.add(role, Instantiated(values.reshape(self.examples, *self.operands[role].shape)))
         if not wanted:
             return None
         weight = self._row("weight", x)
-        found = torch.ops.aten.native_layer_norm_backward(
+        of_inputs = torch.ops.aten.native_layer_norm_backward(
             g, x, [self._width], mean, scale, weight, None, [True, False, False]
         )[0]
-        if not self._centred:  # the kernel has taken away the mean of g * weight, times the scale
+        if not self._centred:  # the kernel subtracts the mean of g * weight, times the scale; add it back
             sums = g.sum(dim=1, keepdim=True) if weight is None else (g @ weight).unsqueeze(1)
-            found.addcmul_(sums, scale, value=1 / self._width)
-        return found.reshape(output_gradients.shape).to(output_gradients.dtype)
+            of_inputs.addcmul_(sums, scale, value=1 / self._width)
+        return of_inputs.reshape(output_gradients.shape).to(output_gradients.dtype)
 
-    def _of_operands(self, x: Tensor, g: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    def _operand_gradients(self, x: Tensor, g: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """(B, n) each: the sums over rows of ``g (x - mean) scale``, and of g."""
         x, g, mean, scale = (t.reshape(self.examples, -1, t.shape[-1]) for t in (x, g, mean, scale))
         if not self.trained("weight"):
             return g[:, 0, :0], g.sum(dim=1)
         if x[0].numel() >= _OWN_CALL and x.device.type == "cpu":
             like, mask = x.new_empty(self._width), [False, True, self.trained("bias")]
-            found = [
+            gradients = [
                 torch.ops.aten.native_layer_norm_backward(*one, like, like, mask)[1:]
                 for one in zip(g, x, [[self._width]] * len(x), mean, scale, strict=True)
             ]
-            weights, biases = zip(*found, strict=True)
+            weights, biases = zip(*gradients, strict=True)
             return torch.stack(weights), torch.stack(biases) if mask[2] else weights[0]
         of_weight = x.new_empty(self.examples, self._width)
         step = max(1, _TILE // x[0].numel()) if x.device.type == "cpu" else self.examples
         workspace = torch.empty_like(x[:step])
         pieces = zip(*(t.split(step) for t in (x, g, mean, scale, of_weight)), strict=True)
-        for one_x, one_g, one_mean, one_scale, found in pieces:
-            tile = torch.sub(one_x, one_mean, out=workspace[: len(found)])
-            torch.sum(tile.mul_(one_scale).mul_(one_g), dim=1, out=found)
+        for one_x, one_g, one_mean, one_scale, sums in pieces:
+            tile = torch.sub(one_x, one_mean, out=workspace[: len(sums)])
+            torch.sum(tile.mul_(one_scale).mul_(one_g), dim=1, out=sums)
         return of_weight, g.sum(dim=1) if self.trained("bias") else of_weight
 
     def describe(self) -> str:
@@ -114,6 +114,6 @@ def tap_rms_norm(mode, input, normalized_shape, weight=None, eps=None):
     """The handler of ``F.rms_norm``."""
     if eps is None:
         if input.dtype not in (torch.float32, torch.float64):
-            return NotImplemented  # the library's own choice has differed between its versions
+            return NotImplemented  # the library's default has differed between versions
         eps = torch.finfo(input.dtype).eps
     return _call(mode, input, normalized_shape, weight, None, eps, centred=False)

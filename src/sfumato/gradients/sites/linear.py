@@ -16,14 +16,14 @@ from sfumato.gradients.sites import Site
 from sfumato.gradients.sites.forms import MOST_GRAM_PRODUCTS
 from sfumato.gradients.use import Instantiated, RowMap, RowStatistics, rounding, unit_roundoff
 
-# Activations above this would want so small a factor that it could become a denormal number.
+# Larger activations would need a factor so small that it could be subnormal.
 _LARGEST_PLAIN_NORM = 1e15
 
 
 class OuterProduct:
-    """Gradients ``G_b = g_b a_b^T`` of a weight (d, p) used at one position: never formed.
+    """Gradients ``G_b = g_b a_b^T`` of a weight (d, p) used at one position, which are never formed.
 
-    ``|G_b|^2 = |g_b|^2 |a_b|^2`` exactly, and ``sum_b f_b G_b = g^T diag(f) a``, one ordinary matrix product.
+    ``|G_b|^2 = |g_b|^2 |a_b|^2`` exactly, and ``sum_b f_b G_b = g^T diag(f) a`` is one ordinary matrix product.
 
     Args:
         activations: (B, p).
@@ -59,10 +59,10 @@ class OuterProduct:
         squares = clipping.squared_norms(a)
         return RowStatistics(
             squares=squares * (g * rows.scales).square().sum(dim=1),
-            own=g * (a @ rows.values.double().t()),
-            ones=g * a.sum(dim=1, keepdim=True),
+            dots=g * (a @ rows.values.double().t()),
+            sums=g * a.sum(dim=1, keepdim=True),
             rounding=rounding((squares * clipping.squared_norms(g * rows.sizes)).sqrt(), self._output_gradients, 0),
-            own_rounding=torch.zeros_like(g),
+            dots_rounding=torch.zeros_like(g),
         )
 
     def bytes(self) -> int:
@@ -71,9 +71,9 @@ class OuterProduct:
 
 @dataclass(frozen=True)
 class LinearKernel:
-    """Per-example gradients of a weight (d, p) used at T positions, ``G_b = sum_t g_bt a_bt^T`` (`uses.Kernel`).
+    """Per-example gradients of a weight (d, p) used at T positions, ``G_b = sum_t g_bt a_bt^T`` (`use.Kernel`).
 
-    Inputs are (b, T, p) and output gradients (b, T, d): views are positions like others.
+    Inputs are (b, T, p) and output gradients (b, T, d); views are treated as further positions.
     """
 
     outputs: int
@@ -139,7 +139,7 @@ class LinearSite(Site):
     """One call of ``F.linear`` on a batch of examples.
 
     Args:
-        weight: (d, p), as the forward used it: a parameter or a function of parameters.
+        weight: (d, p), as used in the forward: a parameter or a function of parameters.
         bias: (d,) or None.
     """
 
@@ -165,8 +165,8 @@ class LinearSite(Site):
             else:
                 self.add_weight(LinearKernel(outputs, width), activations, gradients)
         if self.trained("bias"):
-            alone = gradients.shape[1] == 1  # nothing to add up, and nothing to copy
-            self.add("bias", Instantiated(gradients[:, 0].to(dtype) if alone else gradients.sum(dim=1, dtype=dtype)))
+            single = gradients.shape[1] == 1  # nothing to add up, so nothing to copy
+            self.add("bias", Instantiated(gradients[:, 0].to(dtype) if single else gradients.sum(dim=1, dtype=dtype)))
         return output_gradients @ self.constant("weight", output_gradients) if wanted else None  # type: ignore[operator]
 
 
@@ -178,7 +178,7 @@ def tap(mode, input, weight, bias=None):
 
 
 def tap_product(mode, input, other):
-    """The handler of ``torch.matmul`` and its like: inputs (..., p) times a matrix (p, d)."""
+    """The handler of ``torch.matmul`` and equivalent functions: inputs (..., p) times a matrix (p, d)."""
     if not isinstance(other, Tensor) or other.dim() != 2 or input.dim() < 2:
         return NotImplemented
     return mode.call(LinearSite(other.t(), None), input)

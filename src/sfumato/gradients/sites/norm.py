@@ -1,8 +1,8 @@
-"""Norms over groups of channels, and batch norm at stored statistics: a weight and a bias for each channel.
+"""Norms over groups of channels, and batch norm with stored statistics: one weight and one bias per channel.
 
-The kernel that the library runs backward sums, for weight and bias, over images. Handed all images as the channels of a
-single one, ``(1, N*C, ...)`` with N*G groups, it has the same groups, so its input gradients are the same, and what it
-returns for each channel is one image's: per-example gradients for nothing.
+The library's backward kernel sums the gradients of weight and bias over images. If all images are passed as the
+channels of a single one, ``(1, N*C, ...)`` with N*G groups, the groups stay the same, and so do the input gradients,
+while the result for each channel belongs to one image: per-example gradients at no extra cost.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.gradients import clipping
-from sfumato.gradients.methods.lowered import hides_examples
+from sfumato.gradients.methods.lowered import depends_on_example
 from sfumato.gradients.sites import Site
 from sfumato.gradients.use import Instantiated
 
-# The most groups of one image that CUDA's kernels can launch.
+# The largest number of groups per image that CUDA's kernels can launch.
 _MOST_GROUPS = 65535
 
 
 class ChannelNormSite(Site):
-    """One call of a norm that ends in a scale and a shift of each channel.
+    """One call of a norm that ends in a scale and shift of each channel.
 
     Args:
         weight, bias: (C,) or None.
         epsilon: added to the variance.
-        groups: G, of a group norm; C of an instance norm.
-        stored: mean and variance (C,), of a batch norm at stored statistics, whose groups are its channels.
+        groups: G of a group norm; C of an instance norm.
+        stored: mean and variance (C,) of a batch norm with stored statistics, whose groups are its channels.
     """
 
     kind = "norm"
@@ -48,7 +48,7 @@ class ChannelNormSite(Site):
     def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         x = inputs.to(clipping.accumulation_dtype(inputs.dtype))
         weight, bias = self.constant("weight", x), self.constant("bias", x)
-        weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))  # the kernel reads no strides
+        weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))  # the kernel ignores strides
         if self._stored is None:
             sizes = (x.shape[0], x.shape[1], math.prod(x.shape[2:]), self._groups)
             x = x if _channels_last(x) else x.contiguous()
@@ -63,8 +63,8 @@ class ChannelNormSite(Site):
         inputs, mean, scale = saved
         x, g = (t.to(clipping.accumulation_dtype(t.dtype)) for t in (inputs, output_gradients))
         last = _channels_last(x)
-        # The images of the second layout can't be read as one, so the kernel gets them one at a time; and always with
-        # the gradient of the inputs, since in some versions it writes to it unasked.
+        # In the channels-last layout several images cannot be read as one, so the kernel gets them one at a time. It
+        # always gets the mask for the gradient of the inputs, because some versions write to it regardless.
         if last:
             g = g.contiguous(memory_format=torch.channels_last)
         else:
@@ -73,8 +73,8 @@ class ChannelNormSite(Site):
         mask = [last or (wanted and self._stored is None), self.trained("weight"), self.trained("bias")]
         pieces = zip(x.split(step), g.split(step), mean.split(step), scale.split(step), strict=True)
         parts = [_of_images(*piece, weight, mask) for piece in pieces]
-        of_inputs, *found = (part[0] if len(part) == 1 else torch.cat(part) for part in zip(*parts, strict=True))
-        for role, values in zip(("weight", "bias"), found, strict=True):
+        of_inputs, *gradients = (part[0] if len(part) == 1 else torch.cat(part) for part in zip(*parts, strict=True))
+        for role, values in zip(("weight", "bias"), gradients, strict=True):
             if self.trained(role):
                 self.add(role, Instantiated(self.over_views(values.reshape(-1, x.shape[1]))))
         if self._stored is not None:
@@ -89,28 +89,28 @@ class ChannelNormSite(Site):
 
 
 def _channels_last(x: Tensor) -> bool:
-    """Whether the kernel is best given this as it lies: on a CPU, with the channels of a pixel side by side."""
+    """Whether to pass the tensor to the kernel in channels-last layout, which it supports on a CPU."""
     if x.device.type != "cpu" or x.dim() != 4 or x.is_contiguous():
         return False
     return x.is_contiguous(memory_format=torch.channels_last)
 
 
 def _of_images(x: Tensor, g: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, mask: list[bool]):
-    """The gradients of inputs (n, C, ...), and each image's of weight and bias (n, C); empty where not in the mask."""
+    """The gradients of inputs (n, C, ...), and each image's of weight and bias (n, C); empty if not in the mask."""
     (images, channels), positions = x.shape[:2], math.prod(x.shape[2:])
     if x.dim() == 3:
         x, g = x.reshape(1, -1, positions), g.reshape(1, -1, positions)
-    if weight is None and mask[2]:  # some versions cannot tell the bias's type without it
+    if weight is None and mask[2]:  # some versions need the weight to determine the bias's type
         weight = x.new_ones(channels)
     weight = None if weight is None else weight.repeat(images)
     sizes = (1, images * channels, positions, mean.numel())
     statistics = (mean.reshape(1, -1).contiguous(), scale.reshape(1, -1).contiguous())
-    found = torch.ops.aten.native_group_norm_backward(g, x, *statistics, weight, *sizes, mask)
-    return [value if wanted else x.new_empty(0) for value, wanted in zip(found, mask, strict=True)]
+    gradients = torch.ops.aten.native_group_norm_backward(g, x, *statistics, weight, *sizes, mask)
+    return [value if wanted else x.new_empty(0) for value, wanted in zip(gradients, mask, strict=True)]
 
 
 def _call(mode, inputs: Tensor, weight, bias, epsilon: float, groups: int, stored=None):
-    """A site's outputs; a norm of a single number, and of none, is left to the library, which refuses it."""
+    """A site's outputs. Empty inputs, and groups of a single number, are left to the library, which rejects them."""
     per_group = math.prod(inputs.shape[2:]) * (inputs.shape[1] // groups)
     if inputs.numel() == 0 or (stored is None and per_group == 1):
         return NotImplemented
@@ -146,9 +146,9 @@ def tap_instance_norm(
 def tap_batch_norm(
     mode, input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
 ):
-    """The handler of ``F.batch_norm``: of stored statistics alone."""
+    """The handler of ``F.batch_norm`` with stored statistics."""
     if training or running_mean is None or running_var is None or input.dim() < 2:
         return NotImplemented
-    if any(hides_examples(tensor) for tensor in (running_mean, running_var)):
+    if any(depends_on_example(tensor) for tensor in (running_mean, running_var)):
         return NotImplemented
     return _call(mode, input, weight, bias, eps, input.shape[1], (running_mean, running_var))

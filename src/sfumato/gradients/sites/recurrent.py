@@ -1,9 +1,9 @@
-"""Recurrent layers: their maps of inputs are ordinary linear uses; the recurrence of each direction is a site.
+"""Recurrent layers: the map of the inputs is an ordinary linear use; the recurrence of each direction is a site.
 
-The library's own recurrent functions have no batching rule, and hide the states that a gradient of the weights needs.
-So the steps are written out, on all examples and views at once, and autograd runs them backward, or for the LSTM the
-formulas themselves, which take half the time; the map of the hidden state is a linear map at as many positions as there
-are steps.
+The library's recurrent functions have no batching rule, and they hide the states that a gradient of the weights needs.
+Therefore the steps are written out here, on all examples and views at once. Autograd runs them backward, except for the
+LSTM, whose derivatives are written out too, which takes half the time. The map of the hidden state is a linear map with
+one position per step.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.gradients import clipping
-from sfumato.gradients.methods.lowered import hides_examples
+from sfumato.gradients.methods.lowered import depends_on_example
 from sfumato.gradients.sites import Site
 from sfumato.gradients.sites.linear import LinearKernel
 from sfumato.gradients.use import Instantiated
 
-# A step takes the mapped input and the mapped hidden state (N, gates) and the states (N, H), and gives the next states;
-# the first of them is the hidden state, which is the output.
+# A step takes the mapped input and the mapped hidden state (N, gates) and the states (N, H), and returns the next
+# states. The first state is the hidden state, which is the output.
 States = tuple[Tensor, ...]
 Step = Callable[[Tensor, Tensor, States], States]
 
@@ -48,15 +48,16 @@ def _plain(activation: Callable[[Tensor], Tensor]) -> Step:
 class RecurrenceSite(Site):
     """The steps of one direction of one layer.
 
-    Inputs are the mapped inputs (N, T, gates) of each row of the batch; before them may be one more step that holds the
-    initial states, side by side. Outputs are the hidden states (N, T, H), followed by the last S states.
+    Inputs are the mapped inputs (N, T, gates) of each row of the batch, possibly preceded by one more step that holds
+    the concatenated initial states. Outputs are the hidden states (N, T, H), followed by the last S states.
 
     Args:
         weight: (gates, H), of the map of the hidden state.
         bias: (gates,) or None.
-        step: of the layer.
+        step: the layer's step function.
         count: S, the number of states.
-        initial: these, of the rows of one example (n, H), the same for all examples; None if the inputs have them.
+        initial: initial states of the rows of one example (n, H), if they are the same for all examples; None if the
+            inputs contain them.
         backwards: whether the steps run from the last to the first.
     """
 
@@ -103,8 +104,8 @@ class RecurrenceSite(Site):
         return of_inputs if wanted else None
 
     def unrolled(self, saved: tuple[Tensor, ...], output_gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of the inputs, the hidden states (N, T, H) that were mapped, and the gradients (N, T, gates) of
-        what they were mapped to."""
+        """Returns the gradients of the inputs, the hidden states (N, T, H) that were mapped, and the gradients (N, T,
+        gates) of their images under the map."""
         leaf, before, recurred, outputs = self._graph
         del self._graph
         of_inputs, *of_recurred = torch.autograd.grad(outputs, [leaf, *recurred], output_gradients)
@@ -115,13 +116,13 @@ class RecurrenceSite(Site):
 
 
 class LSTMSite(RecurrenceSite):
-    """The steps of one direction of an LSTM, and their derivatives, written out.
+    """The steps of one direction of an LSTM, with explicit derivatives.
 
-    With gates i, f, g, o and a_t their inputs, c_t = f c_{t-1} + i g and h_t = o tanh(c_t). Backward, what multiplies
-    dh_t and dc_t in da_t is computed for all steps at once, and the recurrence itself is
+    With gates i, f, g, o, whose inputs are a_t, the states are c_t = f c_{t-1} + i g and h_t = o tanh(c_t). In the
+    backward, the factors of dh_t and dc_t in da_t are computed for all steps at once. The recurrence itself is
     dh_t = (gradient of the output) + W^T da_{t+1}, dc_t = o (1 - tanh^2 c_t) dh_t + f_{t+1} dc_{t+1}.
-    States stand in the places of their steps, with the initial ones at the end that the steps begin from, so that
-    nothing is turned round.
+    States are stored at the places of their steps, with the initial ones at the end from which the steps start, so
+    nothing has to be reversed.
     """
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -129,7 +130,7 @@ class LSTMSite(RecurrenceSite):
         (hidden, cell), mapped = self._parts(inputs)
         (rows, steps, _), width = mapped.shape, hidden.shape[1]
         activated = mapped.clone(memory_format=torch.contiguous_format) if bias is None else mapped + bias
-        hiddens, cells = (inputs.new_empty(rows, steps + 3, width) for _ in range(2))  # two more for the last states
+        hiddens, cells = (inputs.new_empty(rows, steps + 3, width) for _ in range(2))  # including the last states
         bounded, recurrence = inputs.new_empty(rows, steps, width), weight.t()  # type: ignore[union-attr]
         first, after = (steps, 0) if self._backwards else (0, 1)
         hiddens[:, first], cells[:, first] = hidden, cell
@@ -158,9 +159,9 @@ class LSTMSite(RecurrenceSite):
         before, cells = (states[:, first : first + steps] for states in (hiddens, cells))
         enter, keep, candidate, leave = activated.split(width, dim=2)
         of_bounded = torch.addcmul(leave, leave * bounded, bounded, value=-1)
-        # What multiplies dc_t in the first three, and dh_t in the last; of a sigmoid s the derivative is s - s^2.
-        found = torch.addcmul(activated, activated, activated, value=-1)
-        of_enter, of_keep, of_candidate, of_leave = found.split(width, dim=2)
+        # Factors of dc_t in the first three gates and of dh_t in the last; the derivative of a sigmoid s is s - s^2.
+        derivatives = torch.addcmul(activated, activated, activated, value=-1)
+        of_enter, of_keep, of_candidate, of_leave = derivatives.split(width, dim=2)
         of_enter *= candidate
         of_keep *= cells
         torch.addcmul(enter, enter * candidate, candidate, value=-1, out=of_candidate)
@@ -168,43 +169,43 @@ class LSTMSite(RecurrenceSite):
         for place in reversed(self._order(steps)):
             of_hidden += output_gradients[:, place]
             of_cell.addcmul_(of_hidden, of_bounded[:, place])
-            a = found[:, place]
+            a = derivatives[:, place]
             a[:, : 3 * width].unflatten(1, (3, width)).mul_(of_cell.unsqueeze(1))
             a[:, 3 * width :].mul_(of_hidden)
             of_cell *= keep[:, place]
             torch.mm(a, weight, out=of_hidden)  # type: ignore[arg-type]
         if self._initial is not None:
-            return found, before, found
-        begins = torch.cat([of_hidden, of_cell, of_hidden.new_zeros(rows, gates - 2 * width)], dim=1)
-        return torch.cat([begins.unsqueeze(1), found], dim=1), before, found
+            return derivatives, before, derivatives
+        of_initial = torch.cat([of_hidden, of_cell, of_hidden.new_zeros(rows, gates - 2 * width)], dim=1)
+        return torch.cat([of_initial.unsqueeze(1), derivatives], dim=1), before, derivatives
 
     def _order(self, steps: int) -> Sequence[int]:
-        """The place of each step."""
+        """The place of each step, in the order of the steps."""
         return range(steps - 1, -1, -1) if self._backwards else range(steps)
 
 
 def _direction(mode, step: Step, inputs: Tensor, states: States, weights: Sequence[Tensor | None], *, backwards: bool):
-    """Outputs (N, T, H) and the last states, of inputs (N, T, in).
+    """Runs one direction of a layer on inputs (N, T, in); returns outputs (N, T, H) and the last states.
 
     Args:
-        weights: of input and hidden state, their biases, and the projection of the hidden state.
+        weights: the weights of input and hidden state, their biases, and the projection of the hidden state.
     """
     of_input, of_hidden, input_bias, hidden_bias, projection = weights
     with mode:
         mapped = F.linear(inputs, of_input, input_bias)  # type: ignore[arg-type]
-    initial = None if any(hides_examples(state) or state.requires_grad for state in states) else states
-    # States that depend on the example from the start, so that their map is tapped at the first step too.
+    initial = None if any(depends_on_example(state) or state.requires_grad for state in states) else states
+    # Make the states depend on the example, so that their map is tapped at the first step too.
     states = tuple(state + torch.zeros_like(mapped[:, 0, :1]) for state in states)
     if projection is None:
         kind = LSTMSite if step is _lstm else RecurrenceSite
         site = kind(of_hidden, hidden_bias, step, len(states), initial, backwards=backwards)  # type: ignore[arg-type]
-        given = mapped
+        site_inputs = mapped
         if initial is None:
-            begins = F.pad(torch.cat(states, dim=1), (0, mapped.shape[2] - len(states) * states[0].shape[1]))
-            given = torch.cat([begins.unsqueeze(1), mapped], dim=1)
-        found = mode.call(site, given)
-        if found is not NotImplemented:
-            return found[:, : mapped.shape[1]], found[:, mapped.shape[1] :].unbind(1)
+            first = F.pad(torch.cat(states, dim=1), (0, mapped.shape[2] - len(states) * states[0].shape[1]))
+            site_inputs = torch.cat([first.unsqueeze(1), mapped], dim=1)
+        outputs = mode.call(site, site_inputs)
+        if outputs is not NotImplemented:
+            return outputs[:, : mapped.shape[1]], outputs[:, mapped.shape[1] :].unbind(1)
     outputs = []
     for one in reversed(mapped.unbind(1)) if backwards else mapped.unbind(1):
         with mode:
@@ -220,15 +221,15 @@ def _direction(mode, step: Step, inputs: Tensor, states: States, weights: Sequen
 def _is_batched(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return any(_is_batched(item) for item in value)
-    return hides_examples(value)
+    return depends_on_example(value)
 
 
 def layers(step: Step, count: int):
-    """The handler of ``torch.lstm`` and its like, as their modules call them; packed sequences run as they are.
+    """The handler of ``torch.lstm`` and similar functions, as their modules call them. Packed sequences are not tapped.
 
     Args:
-        step: of one direction.
-        count: of states.
+        step: the step function of one direction.
+        count: the number of states.
     """
 
     def tap(mode, input, hx, params, has_biases, *rest):
@@ -249,8 +250,8 @@ def layers(step: Step, count: int):
                 weights[2:2] = [] if has_biases else [None, None]
                 weights += [None] * (5 - len(weights))
                 states = tuple(state[place] for state in initial)
-                found, states = _direction(mode, step, outputs, states, weights, backwards=place % directions == 1)
-                both.append(found)
+                hiddens, states = _direction(mode, step, outputs, states, weights, backwards=place % directions == 1)
+                both.append(hiddens)
                 last.append(states)
             outputs = torch.cat(both, dim=-1) if bidirectional else both[0]
         ends = tuple(torch.stack(states) for states in zip(*last, strict=True))
@@ -260,11 +261,11 @@ def layers(step: Step, count: int):
 
 
 def cell(step: Step, count: int):
-    """The handler of ``torch.lstm_cell`` and its like: one step.
+    """The handler of ``torch.lstm_cell`` and similar functions, which run one step.
 
     Args:
-        step: of one direction.
-        count: of states.
+        step: the step function.
+        count: the number of states.
     """
 
     def tap(mode, input, hx, w_ih, w_hh, b_ih=None, b_hh=None):

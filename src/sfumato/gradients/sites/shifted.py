@@ -1,9 +1,9 @@
-"""Per-example weight gradients of convolutions on a device: batched products of shifted views, nothing unfolded.
+"""Per-example weight gradients of convolutions on a device: batched products of shifted views, without unfolding.
 
-With stride 1, ``G[o, i, k] = sum_t g[o, t] x[i, t + k]``: for each place k of the kernel one product of g with the
-inputs, moved by k. Laid out with the channels last and zeros around, all images of an example are one long sequence of
-pixels, and "moved by k" is a view that begins k pixels later: where a row of g ends, zeros meet whatever comes next. A
-stride s splits the inputs into s phases, each of which is moved by whole pixels.
+With stride 1, ``G[o, i, k] = sum_t g[o, t] x[i, t + k]``: for each offset k of the kernel, one product of g with the
+inputs shifted by k. Laid out with channels last and surrounded by zeros, all images of an example form one long
+sequence of pixels, and a shift by k is a view that starts k pixels later. Where a row of g ends, zeros multiply
+whatever follows. A stride s splits the inputs into s phases, each of which is shifted by whole pixels.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from sfumato.gradients import clipping
 from sfumato.gradients.products import as_convolutions, batched
 from sfumato.gradients.sites.geometry import Geometry
 
+# With at most this many input channels, patches are written out: a product for each offset would be too thin.
 _FEW = 4
-# Input channels of which patches are written out: a product for each place would be too thin.
 
 
 def instantiate(x: Tensor, g: Tensor, geometry: Geometry, shape: tuple[int, ...], views: int) -> Tensor:
-    """(b, out, in / groups, ...) in float32 at least, summed over views and positions; the input channels lie last.
+    """Computes gradients (b, out, in / groups, ...) in float32 at least, summed over views and positions.
+
+    The input channels are last in memory.
 
     Args:
         x, g: inputs (b*K, in, ...) and output gradients (b*K, out, ...), of one type.
         geometry: of a convolution that is not transposed.
-        shape: of the weight.
+        shape: the weight's shape.
         views: K.
     """
     groups = geometry.groups
@@ -42,26 +44,26 @@ def instantiate(x: Tensor, g: Tensor, geometry: Geometry, shape: tuple[int, ...]
 
 
 def _of_shifts(x: Tensor, g: Tensor, geometry: Geometry, shape: tuple[int, ...], views: int) -> Tensor:
-    """By a product for each place of the kernel."""
+    """Computes a product for each offset of the kernel."""
     grid = Grid(g, geometry, shape)
     outputs = grid.of_gradients(g, views)
-    found = outputs.new_empty(
+    gradients = outputs.new_empty(
         len(outputs), outputs.shape[2], math.prod(shape[2:]), shape[1], dtype=clipping.accumulation_dtype(g.dtype)
     )
     for phase, places in grid.phases.items():
         inputs = grid.of_inputs(x, phase, views)
         for place, offset in places:
-            batched(outputs.transpose(1, 2), inputs[:, offset : offset + outputs.shape[1]], out=found[:, :, place])
-    return found.reshape(-1, shape[0], *shape[2:], shape[1]).movedim(-1, 2)
+            shifted_inputs = inputs[:, offset : offset + outputs.shape[1]]
+            batched(outputs.transpose(1, 2), shifted_inputs, out=gradients[:, :, place])
+    return gradients.reshape(-1, shape[0], *shape[2:], shape[1]).movedim(-1, 2)
 
 
 class Grid:
-    """The sequence of pixels that an image's output gradients and inputs are both laid out in.
+    """The sequence of pixels in which both the output gradients and the inputs of an image are laid out.
 
     Attributes:
-        sides: its pixels in each direction: those of the outputs, and as many more as the kernel reaches beyond.
-        phases: for each phase of the inputs that is used, the places of the kernel, and by how many pixels they are
-            moved.
+        sides: its pixels in each direction: those of the outputs, and as many more as the kernel reaches beyond them.
+        phases: for each phase of the inputs that is used, the places in the kernel with their offsets in pixels.
     """
 
     def __init__(self, g: Tensor, geometry: Geometry, shape: tuple[int, ...]):
@@ -81,7 +83,7 @@ class Grid:
             self.phases.setdefault(tuple(phase for _, phase in moves), []).append((place, offset))
 
     def of_gradients(self, g: Tensor, views: int) -> Tensor:
-        """(b*groups, pixels of all views, out / groups), zeros beyond the outputs."""
+        """(b*groups, pixels of all views, out / groups), with zeros beyond the outputs."""
         return self._laid_out(g, [(slice(0, side), slice(None)) for side in self._outputs], views, 0)
 
     def of_inputs(self, x: Tensor, phase: tuple[int, ...], views: int) -> Tensor:
@@ -89,7 +91,7 @@ class Grid:
         where = []
         for axis, first in enumerate(phase):
             step, pad = self._geometry.stride[axis], self._geometry.padding[axis]
-            start = max(0, -((first - pad) // step))  # the first pixel of the phase that is none of the padding
+            start = max(0, -((first - pad) // step))  # the phase's first pixel outside the padding
             end = min(self.sides[axis], (x.shape[2 + axis] - 1 + pad - first) // step + 1)
             there = start * step + first - pad
             count = max(0, end - start)
@@ -98,11 +100,11 @@ class Grid:
         return self._laid_out(x, where, views, self._beyond)
 
     def _laid_out(self, values: Tensor, where: list[tuple[slice, slice]], views: int, beyond: int) -> Tensor:
-        """The values (b*K, channels, ...) as sequences, zeros where `where` names no pixel of the grid.
+        """The values (b*K, channels, ...) as sequences, with zeros where `where` names no pixel of the grid.
 
         Args:
             where: for each direction, the pixels of the grid, and those of the values that go there.
-            beyond: zeros behind the sequence.
+            beyond: the number of zeros after the sequence.
         """
         groups, (images, channels) = self._geometry.groups, values.shape[:2]
         examples, width = images // views, channels // groups
@@ -119,16 +121,16 @@ class Grid:
 
 
 def _by_channel(x: Tensor, g: Tensor, geometry: Geometry, shape: tuple[int, ...], views: int) -> Tensor:
-    """Of a depthwise convolution: sums of products, pixel by pixel."""
+    """Computes the gradients of a depthwise convolution: sums of products, pixel by pixel."""
     dtype = clipping.accumulation_dtype(g.dtype)
     seen = windows(x, geometry, shape)
     places = [(g.to(dtype) * seen[(..., *place)]).flatten(2).sum(2) for place in all_of(*map(range, shape[2:]))]
-    found = torch.stack(places, dim=-1).unflatten(0, (-1, views)).sum(dim=1)
-    return found.reshape(-1, *shape)
+    gradients = torch.stack(places, dim=-1).unflatten(0, (-1, views)).sum(dim=1)
+    return gradients.reshape(-1, *shape)
 
 
 def _of_patches(x: Tensor, g: Tensor, geometry: Geometry, shape: tuple[int, ...], views: int) -> Tensor:
-    """By patches that are written out."""
+    """Computes the gradients from patches that are written out."""
     seen = windows(x, geometry, shape)  # (b*K, in, positions..., kernel...)
     axes = len(shape) - 2
     rows = seen.movedim(1, 1 + axes).flatten(1 + axes).flatten(1, axes)
@@ -139,7 +141,7 @@ def _of_patches(x: Tensor, g: Tensor, geometry: Geometry, shape: tuple[int, ...]
 
 def windows(x: Tensor, geometry: Geometry, shape: tuple[int, ...]) -> Tensor:
     """(N, in, positions..., kernel...), a view of the padded inputs."""
-    found = F.pad(x, [edge for edge in reversed(geometry.padding) for _ in range(2)])
+    view = F.pad(x, [edge for edge in reversed(geometry.padding) for _ in range(2)])
     for axis, (size, gap, step) in enumerate(zip(shape[2:], geometry.dilation, geometry.stride, strict=True), start=2):
-        found = found.unfold(axis, gap * (size - 1) + 1, step)[..., ::gap]
-    return found
+        view = view.unfold(axis, gap * (size - 1) + 1, step)[..., ::gap]
+    return view
