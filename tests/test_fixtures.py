@@ -189,9 +189,11 @@ def test_the_owner_s_list_has_a_line_of_each_kind(version):
     lines = [
         json.loads(line) for line in (HERE / version / "home" / "uses.jsonl").read_text("utf-8").split("\n") if line
     ]
-    assert {line["plan"]["sampling"] for line in lines if "plan" in line} == {"Poisson", "FullBatch"}
-    assert {line["selection"]["draws"]["shape"] for line in lines if "selection" in line} == {1.0, "Poisson"}
-    assert {line.get("seeded", False) for line in lines} == {True, False}
+    uses = {kind: [line for line in lines if line["kind"] == kind] for kind in ("run", "search", "codes", "opening")}
+    assert {line["use"]["sampling"] for line in uses["run"]} == {"Poisson", "FullBatch"}
+    assert {line["use"]["draws"]["shape"] for line in uses["search"]} == {1.0, "Poisson"}
+    assert {line["seeded"] for line in uses["run"]} == {True, False}
+    assert (len(uses["codes"]), len(uses["opening"])) == (2, 1)
     assert len(list((HERE / version / "home" / "trained-on").iterdir())) == 1
 
 

@@ -141,7 +141,7 @@ def home() -> Path:
 
 
 OWNER_KEY = "owner.key"
-LISTS = ("lists.json", "uses.jsonl", "budgets/*.jsonl", "used-records/*.npy", "trained-on/*.npy")
+LISTS = ("lists.json", "uses.jsonl", "used-records/*.npy", "trained-on/*.npy")
 """What is kept beside the owner's key, and is of no use with another one."""
 
 

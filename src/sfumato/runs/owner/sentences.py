@@ -3,26 +3,136 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from sfumato.data import Source
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.statements.presented import rounded_up
+from sfumato.randomness import keys
+from sfumato.runs.owner import budgets, codes
+from sfumato.runs.owner.budgets import Account, percent, runs
 from sfumato.runs.owner.composition import Together, Use, adjacency_of, side_by_side, together, unit_of
-from sfumato.runs.owner.uses import other_assignments, plans, seeded
+from sfumato.runs.owner.known import Data
+from sfumato.runs.owner.uses import Earlier, Overlap, earlier, overlap
+
+_NAMED = 3
+"""How many runs a note names at most."""
+
+
+def before(
+    data: Data, coming: Use, *, seeded: bool, budget: str | None = None, figures: float | None = None, run: str = ""
+) -> Iterator[str]:
+    """What the owner should know before a run on private data begins, a note each.
+
+    Args:
+        coming: what the run is about to release.
+        seeded: whether it is by a seed.
+        budget: the budget that it is to be reserved in.
+        figures: epsilon of the figures that it is to publish.
+        run: its identity, of one that goes on.
+    """
+    found = earlier(data, but=run)
+    if budget is not None:
+        yield from _of_budget(budget, found, coming, figures, run)
+    if found.plans:
+        yield summary(found.plans, coming, found.seeded + seeded)
+    if found.apart:
+        yield f"note: {of_other_assignments(found.apart)}"
+    yield from of_others(found, budget)
+    if figures is not None:
+        for line in of_figures([*found.figures, figures]):
+            yield f"note: with this one, {line}"
+    if budget is None:
+        for name in dict.fromkeys(
+            one.budget for one in found.lines if one.budget and set(one.data) & set(data.materials)
+        ):
+            yield f"note: runs on these data count in the budget {name}, and this one does not, as it names none"
+
+
+def of_others(found: Earlier, budget: str | None = None) -> Iterator[str]:
+    """What the owner should know of runs on other data sets that hold some of the same records, and of lost lines.
+
+    Args:
+        budget: that in which the coming run is reserved.
+    """
+    yield from disagreements()
+    if (others := overlap(found, budget=budget)) is not None:
+        yield of_overlap(others)
+
+
+def disagreements() -> Iterator[str]:
+    """What the owner should know where the lists have lost something: in one line, before any total."""
+    if found := [*codes.disagreements()]:
+        yield (
+            f"note: your lists disagree: {'; '.join(found)}; what was lost is in no total, so that each is too "
+            f"small, until {keys.home()} is restored from a copy"
+        )
+
+
+def _of_budget(name: str, found: Earlier, coming: Use, figures: float | None, run: str) -> Iterator[str]:
+    """How a budget stands before a run is reserved in it, and what of the same data does not count in it."""
+    account, same = budgets.read_budget(name), set(found.data.materials)
+    account = replace(account, reservations=tuple(one for one in account.reservations if one.run != run))
+    yield _standing(account, budgets.cost_of(account, coming, figures))
+    if account.reservations and not set(account.reservations[0].data) & same:
+        yield f"note: these are other records than those that the budget {name} was first used for"
+    others = dict[str, set[str]]()
+    for one in found.lines:
+        if one.budget not in (None, name) and set(one.data) & same:
+            others.setdefault(one.budget, set()).add(one.run)
+    for other, its in others.items():
+        yield (
+            f"note: the budget {other} has {runs(len(its))} on these data too: each budget counts its own, and "
+            "neither total covers both"
+        )
+    counted = {one.run for one in account.reservations}.union(*others.values())
+    apart = [use for one, use in found.runs.items() if one not in counted and unit_of(use) == account.filter.unit]
+    if apart:
+        epsilon, delta = together(apart)
+        is_or_are, comes = ("is", "comes") if len(apart) == 1 else ("are", "come")
+        yield (
+            f"note: {runs(len(apart))} of yours on these data {is_or_are} under no budget, and {comes} to epsilon "
+            f"{rounded_up(epsilon)} at delta {delta!r} on top of it"
+        )
+
+
+def _standing(account: Account, cost: float) -> str:
+    share, after = cost / account.filter.limit, account.used + cost / account.filter.limit
+    fits = account.filter.fits([*account.costs, cost])
+    would = f"after which {percent(after)} is used" if fits else "too much for it"
+    return f"{account.words}; this plan takes {percent(share)}, {would}"
+
+
+def of_overlap(found: Overlap) -> str:
+    """The note of runs on other data sets that hold some of the same records.
+
+    >>> of_overlap(Overlap(1, 1000, {"a": "runs/a"}))[:90]
+    'note: 1 of these 1,000 records (0.1%) was used by 1 run of yours on another data set (runs'
+    """
+    named = [*dict.fromkeys(filter(None, found.runs.values()))]
+    shown = f" ({', '.join([*named[:_NAMED], *(['...'] if len(named) > _NAMED else [])])})" if named else ""
+    share = f"{max(0.1, 100 * found.common / found.count):.3g}%"
+    more = len(found.runs) > 1
+    return (
+        f"note: {found.common:,} of these {found.count:,} records ({share}) {'were' if found.common > 1 else 'was'} "
+        f"used by {runs(len(found.runs))} of yours on {'other data sets' if more else 'another data set'}{shown}, "
+        "which no total counts with this one: the cost of all adds up for a record that is in all; leave these records "
+        "out, or give all such runs one budget (sfumato budget)"
+    )
 
 
 def called_public(source: Source) -> str | None:
     """What to say where data are declared public that runs of the owner's have used as private; else None."""
     if not source.public or source.published:
         return None
-    known = {"places": source.places, "users": source.assignment}
-    earlier = len(plans(source.materials, **known)) + other_assignments(source.materials, **known)
-    if not earlier:
+    found = earlier(Data.of(source))
+    count = len(found.plans) + found.apart
+    if not count:
         return None
     return (
-        f"note: these data are declared public, and {earlier} run{'s' if earlier > 1 else ''} of yours used them as "
-        "private: what is trained here promises them nothing"
+        f"note: these data are declared public, and {runs(count)} of yours used them as private: what is trained here "
+        "promises them nothing"
     )
 
 
@@ -39,23 +149,6 @@ def of_seeded(count: int) -> str:
     if count < 2:
         return "; 1 run was seeded and promises nothing" if count else ""
     return f"; {count} runs were seeded and promise nothing"
-
-
-def seeded_uses(source: Source) -> int:
-    """How many of the owner's runs on these data are by a seed; none of public data, which need no list."""
-    return 0 if source.public else seeded(source.materials, places=source.places, users=source.assignment)
-
-
-def before(source: Source, coming: Use, *, seeded: bool) -> str | None:
-    """The same as `summary` of all runs on this source so far; None where there are none, or it is public.
-
-    Args:
-        seeded: whether the coming one is by a seed.
-    """
-    known = {"places": source.places, "users": source.assignment}
-    if source.public or not (earlier := plans(source.materials, **known)):
-        return None
-    return summary(earlier, coming, seeded_uses(source) + seeded)
 
 
 def summary(earlier: Sequence[Use], coming: Use, seeded: int = 0) -> str:

@@ -7,7 +7,6 @@ loop, the ledger, the step and the noise are no parts: the guarantee lies in tho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -195,11 +194,6 @@ class Part:
     def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
         """What to tell the owner before the first step."""
         yield from ()
-
-    def paid(self, decided: Decided, run: str, place: str) -> AbstractContextManager[None]:
-        """Around the beginning of the run with this identity, in this directory; and again each time that it
-        goes on, before any step. Refuses a run that may not begin."""
-        return nullcontext()
 
     def end(self, ending: Ending) -> None:
         """Its work once all steps are taken. Killed at any point and called again, it does the same again."""
