@@ -254,7 +254,7 @@ def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSe
                 f"the key of the search in {place} is not the one that the search began with",
                 "restore search.key from a copy; by another key another number of candidates would be drawn",
             )
-        _record_use(place, record, held, selection, key, seeded=seed is not None)  # if its line was lost
+        _record_use(place, record, held, selection, key, seeded=seed is not None)
         return key
     shutil.rmtree(place, ignore_errors=True)  # a process that was killed before its search had come into being
     with writing(place):
@@ -269,12 +269,10 @@ def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSe
 def _record_use(
     place: Path, record: Mapping[str, Any], held: Held, selection: PrivateSelection, key: RunKey, *, seeded: bool
 ) -> None:
-    """Put the search on the owner's list, and with that into its budget, where it is not there yet."""
-    budget = record.get("budget")
-    if held.source.public or uses.listed(_identity(key), budget):
-        return
-    known = {"run": _identity(key), "name": data.called(place), "budget": budget, "seeded": seeded}
-    uses.record(Data.of(held.source), selection, **known)
+    """Put the search on the owner's list, and with that into its budget, before it begins and before it goes on."""
+    if not held.source.public:
+        known = {"run": _identity(key), "name": data.called(place), "budget": record.get("budget"), "seeded": seeded}
+        uses.record(Data.of(held.source), selection, **known)
 
 
 def _identity(key: RunKey) -> str:

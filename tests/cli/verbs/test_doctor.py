@@ -109,4 +109,4 @@ def test_lists_that_disagree_are_wrong(capsys):
     (home() / "uses.jsonl").unlink()
     (home() / "trained-on").mkdir()
     (home() / "trained-on" / "a.npy").write_bytes(b"something")
-    assert "their count (lists.json) is missing" in looked_at(capsys, 1)["owner's lists"]["found"]
+    assert "uses.jsonl does not know 1 of the lists" in looked_at(capsys, 1)["owner's lists"]["found"]

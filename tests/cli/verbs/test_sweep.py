@@ -744,7 +744,9 @@ def test_a_search_that_goes_on_is_no_earlier_one_and_names_what_differs(call, sp
 
 def test_a_search_tells_of_earlier_ones_and_of_too_much_noise(call, spots, capsys):
     call(f"sweep {spots} {QUICK} {SELECTED}")
-    assert len(uses.earlier(Data(("others",), (place_of(spots),))).plans) == 1, "known by its place where images are changed"
+    assert len(uses.earlier(Data(("others",), (place_of(spots),))).plans) == 1, (
+        "known by its place where images are changed"
+    )
     assert main(shlex.split(f"sweep {spots} {QUICK} {SELECTED.replace('won', 'again')} --dry-run")) == 0
     told = capsys.readouterr().err
     assert "note: 1 earlier run of yours used these data" in told

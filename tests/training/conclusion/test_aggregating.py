@@ -117,7 +117,9 @@ def test_private_records_are_chosen_by_for_an_epsilon_of_their_own(run, digits, 
     monkeypatch.setattr(aggregating, "choose", choosing)
     made = aggregate(run, score_on=private, epsilon=0.5)
     assert uses.earlier(Data(private.materials)).figures == (0.5,), "it is on the owner's list of uses"
-    assert uses.earlier(Data(("others",), private.places)).figures == (0.5,), "and known by its place where images are changed"
+    assert uses.earlier(Data(("others",), private.places)).figures == (0.5,), (
+        "and known by its place where images are changed"
+    )
     assert given["choice"] == PrivateChoice(epsilon=0.5, candidates=8)
     assert made.recipe == made.candidates[5]
     assert (made.epsilon, made.accuracies) == (0.5, None), "exact scores are not told"

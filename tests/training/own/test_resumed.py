@@ -71,8 +71,8 @@ def test_a_run_whose_line_was_lost_asks_its_budget_when_it_goes_on(data, home, t
     assert len(sfumato.read_budget("own").reservations) == 1
     for name, content in before.items():
         (home / name).write_bytes(content)
-    sfumato.set_budget("own", epsilon=1.0)
-    with pytest.raises(SfumatoError, match=r"the budget own has epsilon 1 .* this one needs"):
+    sfumato.set_budget("own", epsilon=2.0)
+    with pytest.raises(SfumatoError, match=r"the budget own has epsilon 2 .* this one needs"):
         taken(data, tmp_path / "run", **choices)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from sfumato._checks import SfumatoError, positive
 from sfumato.privacy import PrivacyFilter, PrivacyPlan, PrivateChoice
@@ -20,28 +20,24 @@ from sfumato.runs.owner.lines import BudgetSet, Used
 from sfumato.runs.owner.store import Store
 
 
-class Total(NamedTuple):
-    """A total that a budget had from some day on."""
-
-    date: str
-    epsilon: float
-
-
 @dataclass(frozen=True, kw_only=True)
 class Account:
     """A budget as it stands.
 
     Args:
         name: of the data set that it is for.
-        filter: its total as it is now, and how plans count against it.
         totals: all totals that it had, the first one first.
         reservations: the runs whose whole plans count against it, in their order.
     """
 
     name: str
-    filter: PrivacyFilter
-    totals: tuple[Total, ...]
+    totals: tuple[BudgetSet, ...]
     reservations: tuple[Used, ...] = ()
+
+    @property
+    def filter(self) -> PrivacyFilter:
+        """Its total as it is now, and how plans count against it."""
+        return self.totals[-1].filter
 
     @property
     def uses(self) -> list[Use]:
@@ -108,7 +104,7 @@ class Account:
             "used": self.used,
             "epsilon_used": self.epsilon,
             "epsilon_if_planned_in_advance": self.in_advance(),
-            "totals": [one._asdict() for one in self.totals],
+            "totals": [{"date": one.date, "epsilon": one.epsilon} for one in self.totals],
             "history": self.history(),
         }
 
@@ -224,8 +220,7 @@ def _account(name: str, found: Store) -> Account:
     for one in found.lines:
         if isinstance(one, Used) and one.budget == name:
             reserved.setdefault(one.run, one)
-    totals = tuple(Total(one.date, one.filter.epsilon) for one in lines)
-    return Account(name=name, filter=lines[-1].filter, totals=totals, reservations=tuple(reserved.values()))
+    return Account(name=name, totals=tuple(lines), reservations=tuple(reserved.values()))
 
 
 def admitted(held: Store, coming: Used) -> Used:

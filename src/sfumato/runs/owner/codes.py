@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Collection, Iterator
-from pathlib import Path
 
 import numpy as np
 
@@ -122,19 +121,15 @@ def disagreements() -> Iterator[str]:
         yield f"{store.FILE} lacks {found.lost:,} of {found.entries:,} entries"
     counts = {one.path: one.count for one in found.lines if isinstance(one, CodesListed)}
     for path, count in counts.items():
-        codes = listed(*_called(Path(path)), whole=False)
+        codes = listed(*path.removesuffix(".npy").split("/"), whole=False)
         if codes is None:
             yield f"{path} is gone"
         elif len(codes) < count:
             yield f"{path} lacks {count - len(codes):,} of {count:,} entries"
-    if lacking := len(lists - counts.keys()):
+    if (lacking := len(lists - counts.keys())) and not found.lost:
         yield f"{store.FILE} does not know {lacking} of the lists in {USED} and {TRAINED_ON}"
     for folder in sorted(home.glob(f"{store.LOST_KEY}*")):
         yield f"those of a lost key lie in {folder.name}"
-
-
-def _called(path: Path) -> tuple[str, str]:
-    return path.parent.name, path.stem
 
 
 def _whole(codes: np.ndarray) -> np.ndarray:

@@ -108,6 +108,11 @@ class BudgetSet:
     date: str = field(default_factory=now)
     kind = BUDGET
 
+    @property
+    def epsilon(self) -> float:
+        """The total."""
+        return self.filter.epsilon
+
 
 @dataclass(frozen=True, kw_only=True)
 class CodesListed:

@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from sfumato.data import Source
+import numpy as np
+
+from sfumato.data import Source, known_again
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.statements.presented import rounded_up
 from sfumato.randomness import keys
@@ -14,7 +16,7 @@ from sfumato.runs.owner import budgets, codes
 from sfumato.runs.owner.budgets import Account, percent, runs
 from sfumato.runs.owner.composition import Together, Use, adjacency_of, side_by_side, together, unit_of
 from sfumato.runs.owner.known import Data
-from sfumato.runs.owner.uses import Earlier, Overlap, earlier, overlap
+from sfumato.runs.owner.uses import Earlier, earlier
 
 _NAMED = 3
 """How many runs a note names at most."""
@@ -57,8 +59,7 @@ def of_others(found: Earlier, budget: str | None = None) -> Iterator[str]:
         budget: that in which the coming run is reserved.
     """
     yield from disagreements()
-    if (others := overlap(found, budget=budget)) is not None:
-        yield of_overlap(others)
+    yield from overlap(found, budget)
 
 
 def disagreements() -> Iterator[str]:
@@ -104,19 +105,34 @@ def _standing(account: Account, cost: float) -> str:
     return f"{account.words}; this plan takes {percent(share)}, {would}"
 
 
-def of_overlap(found: Overlap) -> str:
-    """The note of runs on other data sets that hold some of the same records.
+def overlap(found: Earlier, budget: str | None = None) -> Iterator[str]:
+    """What the owner should know of runs on other data sets that hold some of the same records.
 
-    >>> of_overlap(Overlap(1, 1000, {"a": "runs/a"}))[:90]
-    'note: 1 of these 1,000 records (0.1%) was used by 1 run of yours on another data set (runs'
+    Args:
+        budget: that in which the coming run is reserved: what else is reserved there counts with it.
+
+    **Guarantee.** A run on a data set with one of these records, by either of its codes, is among `found.lines`, or
+    among these, or in the budget, as long as its codes have been remembered.
     """
-    named = [*dict.fromkeys(filter(None, found.runs.values()))]
-    shown = f" ({', '.join([*named[:_NAMED], *(['...'] if len(named) > _NAMED else [])])})" if named else ""
-    share = f"{max(0.1, 100 * found.common / found.count):.3g}%"
-    more = len(found.runs) > 1
-    return (
-        f"note: {found.common:,} of these {found.count:,} records ({share}) {'were' if found.common > 1 else 'was'} "
-        f"used by {runs(len(found.runs))} of yours on {'other data sets' if more else 'another data set'}{shown}, "
+    counted = {one.run for one in found.others if budget is not None and one.budget == budget}
+    own, common, named = None, np.zeros(0, bool), dict[str, str]()
+    for material in dict.fromkeys(one.data[0] for one in found.others if one.run not in counted):
+        among = codes.listed(codes.USED, material)
+        if among is None or found.data.codes is None:
+            continue
+        own = found.data.codes() if own is None else own
+        if (again := known_again(own, among)).any():
+            common = again | common if len(common) else again
+            others = [one for one in found.others if one.data[0] == material and one.run not in counted]
+            named |= {one.run: one.name for one in others}
+    if not named:
+        return
+    called = [*dict.fromkeys(filter(None, named.values()))]
+    shown = f" ({', '.join([*called[:_NAMED], *(['...'] if len(called) > _NAMED else [])])})" if called else ""
+    share = f"{max(0.1, 100 * common.mean()):.3g}%"
+    yield (
+        f"note: {common.sum():,} of these {len(common):,} records ({share}) {'were' if common.sum() > 1 else 'was'} "
+        f"used by {runs(len(named))} of yours on {'other data sets' if len(named) > 1 else 'another data set'}{shown}, "
         "which no total counts with this one: the cost of all adds up for a record that is in all; leave these records "
         "out, or give all such runs one budget (sfumato budget)"
     )

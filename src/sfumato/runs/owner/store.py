@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import held_alone, make_directory, ordinary, sync_directory, whole_lines, write
+from sfumato._files import held_alone, make_directory, ordinary, sync_directory, write
 from sfumato._systems import durable, open_bytes
 from sfumato.randomness import keys
 from sfumato.runs.owner.lines import Line, Release, Used, from_dict, now, to_dict
@@ -56,7 +56,9 @@ class Store:
         lost: how many lines there have been that the file has no more; at least 1 where the count was lost.
         anew: see `Count`.
 
-    Errors: `SfumatoError` for a line that cannot be read, was changed, or does not follow the one before it.
+    **Guarantee.** A line that was changed, does not follow the one before it, or was sealed by another key is refused.
+    What is no line of JSON is passed over: if it was a whole line once, the next one does not follow, or the count
+    misses it.
     """
 
     def __init__(self, home: Path, count: Count | None, content: bytes):
@@ -66,10 +68,12 @@ class Store:
         if content:
             self._key  # noqa: B018 - a key that is lost is no fault of the first line's
         for number, text in enumerate(content.split(b"\n"), start=1):
-            if not text or torn(text):  # cut short, so that what it was written for had not begun
+            try:
+                entry = parse_json(text)
+            except ValueError:  # cut short, so that its run had not begun; one that was whole is missed by the next one
                 continue
             try:
-                self._read(text)
+                self._read(entry)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise SfumatoError(
                     f"line {number} of the list of runs {home / FILE} cannot be read ({error}), so what your runs cost "
@@ -107,8 +111,7 @@ class Store:
         said = Count(self.entries, self._seals[-1] if self._seals else "", self.anew)._asdict()
         write(self.home / COUNT, json.dumps({**said, SEAL: _code(self._key, said)}).encode(), private=True)
 
-    def _read(self, text: bytes) -> None:
-        entry = parse_json(text)
+    def _read(self, entry: dict[str, Any]) -> None:
         seal = entry.pop(SEAL)
         if not hmac.compare_digest(seal, self._sealed(entry)):
             raise ValueError("it was changed, does not follow the line before it, or is of another owner's key")
@@ -179,20 +182,6 @@ def new_key() -> Path:
     sync_directory(home)
     keys.owner_key(home)
     return aside
-
-
-def torn(line: bytes) -> bool:
-    """Whether a kill, a full disk or a power cut came before it was whole, so that its run had not begun: it breaks off
-    at its end, or holds zeros in place of what was not yet on the disk."""
-    if whole_lines(line + b"\n") != line + b"\n":
-        return True
-    try:
-        json.loads(line)
-    except json.JSONDecodeError as error:
-        return error.msg.startswith("Unterminated string") or error.pos >= len(line) - len("null")
-    except (ValueError, RecursionError):
-        return False
-    return False
 
 
 def _lost(seals: list[str], count: Count | None) -> int:

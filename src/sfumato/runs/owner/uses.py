@@ -7,15 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from sfumato._checks import SfumatoError
-from sfumato.data import known_again
 from sfumato.privacy import PrivateChoice
 from sfumato.privacy.statements.presented import ceiling
 from sfumato.privacy.unit import Example
 from sfumato.runs.owner import budgets, codes, store
-from sfumato.runs.owner.composition import Together, Use, side_by_side
+from sfumato.runs.owner.composition import Together, Use, side_by_side, unit_of
 from sfumato.runs.owner.known import Data
 from sfumato.runs.owner.lines import CHOICE, Opened, Used
 
@@ -54,25 +51,23 @@ def record(
         data=data.materials,
         places=data.places,
         name=name,
-        users="",
+        users="" if unit_of(use) == Example.name else data.users,
         figures=figures,
         seeded=seeded,
         budget=budget,
     )
-    if line.unit != Example.name:
-        line = replace(line, users=data.users)
-    known = any(one.data == data.materials for one in _of_run(store.read(), run))
+    own = _of_run(store.read(), run)
+    if any(replace(line, name=one.name, cost=one.cost, date=one.date) == one for one in own):
+        return
+    known = data.codes is None or any(one.data == data.materials for one in own)
     now = None if known or data.codes is None else data.codes()
     with store.held() as held:
-        own = _of_run(held, run)
-        if any(one.use != use for one in own):
+        if any(one.use != use for one in _of_run(held, run)):
             raise SfumatoError(
                 f"run {run} is on the list of uses with another plan", "another plan is another run: give it a new one"
             )
         if budget is not None:
             line = budgets.admitted(held, line)
-        if any(replace(line, name=one.name, date=one.date) == one for one in own):
-            return
         if now is not None:
             codes.extend(held, codes.USED, data.materials[0], now)
         held.append(line)
@@ -83,11 +78,6 @@ def record_choice(data: Data, choice: PrivateChoice) -> None:
     _require_material(data)
     with store.held() as held:
         held.append(Used(run=secrets.token_hex(32), use=choice, data=data.materials, places=data.places))
-
-
-def listed(run: str, budget: str | None = None) -> bool:
-    """Whether a run is on the list, and reserved in this budget if there is one."""
-    return any(budget in (None, one.budget) for one in _of_run(store.read(), run))
 
 
 def _of_run(found: store.Store, run: str) -> list[Used]:
@@ -182,48 +172,6 @@ def earlier(data: Data, *, but: str | None = None) -> Earlier:
 def _for(whose: set[str] | None, users: str) -> bool:
     """Whether a run counts in the sum of those that took the same records for one user's."""
     return whose is None or users in whose
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """Runs on other data sets that hold some of the same records.
-
-    Args:
-        common: how many of the records.
-        count: how many records there are.
-        runs: what each run is called, by its identity.
-    """
-
-    common: int
-    count: int
-    runs: dict[str, str]
-
-
-def overlap(found: Earlier, *, budget: str | None = None) -> Overlap | None:
-    """The runs on other data sets that hold some of these records, by either of their codes; None of none.
-
-    Args:
-        budget: that in which the coming run is reserved: what else is reserved there counts with it.
-
-    **Guarantee.** A run on a data set with one of these records is among `found.lines`, or among these, or in the
-    budget, as long as its codes have been remembered.
-    """
-    reserved = {one.run for one in found.others if budget is not None and one.budget == budget}
-    others = dict[str, dict[str, str]]()
-    for one in found.others:
-        if one.run not in reserved:
-            others.setdefault(one.data[0], {})[one.run] = one.name
-    own, common, runs = None, np.zeros(0, bool), dict[str, str]()
-    for material, named in others.items():
-        among = None if found.data.codes is None else codes.listed(codes.USED, material)
-        if among is None:
-            continue
-        own = found.data.codes() if own is None and found.data.codes is not None else own
-        assert own is not None
-        again = known_again(own, among)
-        if again.any():
-            common, runs = (common | again if len(common) else again), runs | named
-    return Overlap(int(common.sum()), len(common), runs) if runs else None
 
 
 @dataclass(frozen=True)

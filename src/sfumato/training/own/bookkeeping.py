@@ -62,13 +62,11 @@ def begin(
 
 
 def record_use(run: RunDirectory, record: Mapping[str, Any], plan: PrivacyPlan, records: OwnRecords) -> None:
-    """Put a run on the owner's list, and with that into its budget, where it is not there yet: before its first step,
-    and before it goes on."""
+    """Put a run on the owner's list, and with that into its budget, before its first step and before it goes on."""
     facts, budget = record["circumstances"], record.get("budget", {}).get("name")
-    if facts["data_public"] or uses.listed(record["run"], budget):
-        return
-    known = {"run": record["run"], "name": run.called, "budget": budget, "seeded": facts["seeded"]}
-    uses.record(_data(records), plan, **known)
+    if not facts["data_public"]:
+        known = {"run": record["run"], "name": run.called, "budget": budget, "seeded": facts["seeded"]}
+        uses.record(_data(records), plan, **known)
 
 
 def _data(records: OwnRecords) -> Data:

@@ -57,10 +57,9 @@ def begin(job: PrivateJob | PublicJob, run: RunDirectory) -> None:
 
 
 def record_use(job: PrivateJob, run: RunDirectory, identity: str) -> None:
-    """Put a run on the owner's list, and with that into its budget, where it is not there yet: before its first step,
-    and before it goes on. A candidate has no line: its search has."""
-    budget = job.further.get("budget", {}).get("name")
-    if job.source.public or job.candidate or uses.listed(identity, budget):
+    """Put a run on the owner's list, and with that into its budget, before its first step and before it goes on. A
+    candidate has no line: its search has."""
+    if job.source.public or job.candidate:
         return
     figures = job.circumstances.figures
     uses.record(
@@ -69,7 +68,7 @@ def record_use(job: PrivateJob, run: RunDirectory, identity: str) -> None:
         run=identity,
         name=run.called,
         figures=None if figures is None else figures.epsilon,
-        budget=budget,
+        budget=job.further.get("budget", {}).get("name"),
         seeded=job.circumstances.seeded,
     )
 
