@@ -13,7 +13,7 @@ from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.statements.presented import rounded_up
 from sfumato.randomness import keys
 from sfumato.runs.owner import budgets, codes
-from sfumato.runs.owner.budgets import Account, percent, runs
+from sfumato.runs.owner.budgets import percent, runs
 from sfumato.runs.owner.composition import Together, Use, adjacency_of, side_by_side, together, unit_of
 from sfumato.runs.owner.known import Data
 from sfumato.runs.owner.uses import Earlier, earlier
@@ -52,16 +52,6 @@ def before(
             yield f"note: runs on these data count in the budget {name}, and this one does not, as it names none"
 
 
-def of_others(found: Earlier, budget: str | None = None) -> Iterator[str]:
-    """What the owner should know of runs on other data sets that hold some of the same records, and of lost lines.
-
-    Args:
-        budget: that in which the coming run is reserved.
-    """
-    yield from disagreements()
-    yield from overlap(found, budget)
-
-
 def disagreements() -> Iterator[str]:
     """What the owner should know where the lists have lost something: in one line, before any total."""
     if found := [*codes.disagreements()]:
@@ -75,7 +65,11 @@ def _of_budget(name: str, found: Earlier, coming: Use, figures: float | None, ru
     """How a budget stands before a run is reserved in it, and what of the same data does not count in it."""
     account, same = budgets.read_budget(name), set(found.data.materials)
     account = replace(account, reservations=tuple(one for one in account.reservations if one.run != run))
-    yield _standing(account, budgets.cost_of(account, coming, figures))
+    cost = budgets.cost_of(account, coming, figures)
+    share = cost / account.filter.limit
+    fits = account.filter.fits([*account.costs, cost])
+    would = f"after which {percent(account.used + share)} is used" if fits else "too much for it"
+    yield f"{account.words}; this plan takes {percent(share)}, {would}"
     if account.reservations and not set(account.reservations[0].data) & same:
         yield f"note: these are other records than those that the budget {name} was first used for"
     others = dict[str, set[str]]()
@@ -98,15 +92,8 @@ def _of_budget(name: str, found: Earlier, coming: Use, figures: float | None, ru
         )
 
 
-def _standing(account: Account, cost: float) -> str:
-    share, after = cost / account.filter.limit, account.used + cost / account.filter.limit
-    fits = account.filter.fits([*account.costs, cost])
-    would = f"after which {percent(after)} is used" if fits else "too much for it"
-    return f"{account.words}; this plan takes {percent(share)}, {would}"
-
-
-def overlap(found: Earlier, budget: str | None = None) -> Iterator[str]:
-    """What the owner should know of runs on other data sets that hold some of the same records.
+def of_others(found: Earlier, budget: str | None = None) -> Iterator[str]:
+    """What the owner should know of lost lines, and of runs on other data sets that hold some of the same records.
 
     Args:
         budget: that in which the coming run is reserved: what else is reserved there counts with it.
@@ -114,6 +101,7 @@ def overlap(found: Earlier, budget: str | None = None) -> Iterator[str]:
     **Guarantee.** A run on a data set with one of these records, by either of its codes, is among `found.lines`, or
     among these, or in the budget, as long as its codes have been remembered.
     """
+    yield from disagreements()
     counted = {one.run for one in found.others if budget is not None and one.budget == budget}
     own, common, named = None, np.zeros(0, bool), dict[str, str]()
     for material in dict.fromkeys(one.data[0] for one in found.others if one.run not in counted):

@@ -74,7 +74,7 @@ class Store:
                 continue
             try:
                 self._read(entry)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise SfumatoError(
                     f"line {number} of the list of runs {home / FILE} cannot be read ({error}), so what your runs cost "
                     "together is not known",
@@ -209,7 +209,7 @@ def _counted(home: Path) -> Count | None:
         return Count(**said)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, SfumatoError):
             raise
         raise SfumatoError(
