@@ -26,10 +26,9 @@ from sfumato.runs import directory as names
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.runs.figures import published
-from sfumato.runs.heading import Heading
+from sfumato.runs.heading import Heading, presentable
 from sfumato.runs.owner import sentences, uses
 from sfumato.runs.owner.known import Data
-from sfumato.runs.presentable import presentable
 from sfumato.training.conclusion import audits_shown
 from sfumato.training.job import UNTRAINED, lengths
 from sfumato.training.parts import budgeted
