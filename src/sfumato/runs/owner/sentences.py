@@ -190,8 +190,14 @@ def of_all_uses(used: Sequence[Use], plan: PrivacyPlan, seeded: int = 0) -> list
     if len(own) < 2:
         return of_others
     epsilon, delta = together(own)
-    users = plan.users is not None
-    return [of_all(len(own), epsilon, delta, adjacency_of(own), users=users, seeded=seeded), *of_others]
+    one = "an example that" if plan.users is None else "a person who"
+    total = (
+        f"At least {len(own)} runs of yours have used these data; planned in advance, they are together "
+        f"({rounded_up(epsilon)}, {delta!r})-differentially private under {adjacency_of(own)} adjacency, which each of "
+        f"them holds for, for {one} is in all of them{of_seeded(seeded)}. A copy of the data in another place that was "
+        "also changed is not counted."
+    )
+    return [total, *of_others]
 
 
 def of_figures(epsilons: Sequence[float]) -> list[str]:
@@ -204,17 +210,6 @@ def of_figures(epsilons: Sequence[float]) -> list[str]:
         "under add-or-remove adjacency for an image that was in the test part each time; what is trained on it "
         "elsewhere comes on top."
     ]
-
-
-def of_all(runs: int, epsilon: float, delta: float, adjacency: str | None, *, users: bool, seeded: int = 0) -> str:
-    """What so many runs with one unit come to, in a sentence."""
-    one = "a person who" if users else "an example that"
-    return (
-        f"At least {runs} runs of yours have used these data; planned in advance, they are together "
-        f"({rounded_up(epsilon)}, {delta!r})-differentially private under {adjacency} adjacency, which each of them "
-        f"holds for, for {one} is in all of them{of_seeded(seeded)}. A copy of the data in another place that was also "
-        "changed is not counted."
-    )
 
 
 def of_other_unit(other: Together) -> str:
