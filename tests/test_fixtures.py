@@ -184,14 +184,22 @@ def test_the_owner_s_runs_still_come_to_the_same(copies, at, version):
     assert found == pytest.approx(told, rel=1e-6)
 
 
+def runs_listed(copy: Path) -> set[str]:
+    """The runs on the owner's list."""
+    lines = (copy / "home" / "uses.jsonl").read_text("utf-8").split("\n")
+    return {json.loads(line)["run"] for line in lines if '"use"' in line}
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_owner_s_list_has_a_line_of_each_kind(version):
     lines = [
         json.loads(line) for line in (HERE / version / "home" / "uses.jsonl").read_text("utf-8").split("\n") if line
     ]
-    assert {line["plan"]["sampling"] for line in lines if "plan" in line} == {"Poisson", "FullBatch"}
-    assert {line["selection"]["draws"]["shape"] for line in lines if "selection" in line} == {1.0, "Poisson"}
-    assert {line.get("seeded", False) for line in lines} == {True, False}
+    uses = {kind: [line for line in lines if line["kind"] == kind] for kind in ("run", "search", "codes", "opening")}
+    assert {line["use"]["sampling"] for line in uses["run"]} == {"Poisson", "FullBatch"}
+    assert {line["use"]["draws"]["shape"] for line in uses["search"]} == {1.0, "Poisson"}
+    assert {line["seeded"] for line in uses["run"]} == {True, False}
+    assert (len(uses["codes"]), len(uses["opening"])) == (2, 1)
     assert len(list((HERE / version / "home" / "trained-on").iterdir())) == 1
 
 
@@ -288,10 +296,10 @@ def test_an_unfinished_run_goes_on_or_is_refused_but_never_begins_anew(copy, nam
     for place in places:
         settings = read(place / "settings.json")
         (place / "settings.json").write_text(json.dumps(settings | {"environment": pins.environment()}))
-    before, uses = contents(copy), (copy / "home" / "uses.jsonl").read_bytes()
+    before, uses = contents(copy), runs_listed(copy)
     opened = {read(place / "settings.json")["run"]: ledger_of(place) for place in places}
     status = main(arguments)
-    assert (copy / "home" / "uses.jsonl").read_bytes() == uses
+    assert runs_listed(copy) == uses
     if status != 0:
         strays = {name for name in before if name.rpartition("/")[2].startswith(".checkpoint.safetensors.")}
         left = contents(copy)

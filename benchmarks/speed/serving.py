@@ -36,6 +36,7 @@ from sfumato import models
 from sfumato.data import Transform
 from sfumato.privacy import NoPromise
 from sfumato.runs import Loaded
+from sfumato.runs.reading import Reading
 
 MODELS = {"lenet5": 28, "timm:vit_tiny_patch16_224": 224}
 BATCH = 64
@@ -58,8 +59,9 @@ def loaded(name: str) -> Loaded:
     size, classes = MODELS[name], tuple(map(str, range(10)))
     torch.manual_seed(0)
     module = models.create(name, classes=10, channels=3, size=size).eval()
+    reading = Reading(classes=classes, loss="softmax")
     return Loaded(
-        module=module, transform=Transform(size=size, channels=3), classes=classes, statement=NoPromise(published=False)
+        module=module, transform=Transform(size=size, channels=3), reading=reading, statement=NoPromise(published=False)
     )
 
 

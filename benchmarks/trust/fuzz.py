@@ -44,7 +44,8 @@ from sfumato.data import open_source
 from sfumato.privacy import Gaussian, Poisson, PrivacyPlan, ledger
 from sfumato.runs import load, verify
 from sfumato.runs.checkpoint import Checkpoint
-from sfumato.runs.owner import uses
+from sfumato.runs.owner import store, uses
+from sfumato.runs.owner.known import Data
 
 RESULT = RESULTS / "fuzz.json"
 SIDE, COUNT = 8, 12
@@ -216,7 +217,8 @@ def unfinished(place: Path) -> list[str]:
 
 
 def owners_list(place: Path) -> list[str]:
-    """The list of an owner's runs."""
+    """The list of an owner's runs, and its count."""
+    os.environ["SFUMATO_HOME"] = str(place)
     plan = PrivacyPlan(
         population=1000,
         participation=Poisson(batch_size=100),
@@ -225,8 +227,8 @@ def owners_list(place: Path) -> list[str]:
         delta=1e-5,
     )
     for number in range(3):
-        uses.record(["data"], f"{number}", plan, place)
-    return [uses.FILE]
+        uses.record(Data(("data",)), plan, run=f"{number}")
+    return [store.FILE, store.COUNT]
 
 
 def recipes(place: Path) -> list[str]:
@@ -290,7 +292,7 @@ PARSERS: Mapping[str, Parser] = {
     "run": Parser(make=finished, read=verified),
     "unfinished run": Parser(make=unfinished, read=resumed),
     "figures": Parser(make=figures, read=verified),
-    "uses": Parser(make=owners_list, read=lambda place: uses.plans(["data"], place)),
+    "uses": Parser(make=owners_list, read=lambda _: uses.earlier(Data(("data",)))),
     "recipe": Parser(make=recipes, read=read_recipe),
 }
 

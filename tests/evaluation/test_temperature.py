@@ -81,16 +81,17 @@ def test_predict_divides_by_it_and_the_statement_names_it(spots, others, plan, t
     run = trained(spots, plan, tmp_path / "run", calibrate_on=others)
     loaded, before = load(run.directory), load(plain.directory)
     images = spots.test.take(slice(0, 5))
-    assert before.temperature == 1.0 != loaded.temperature
+    assert before.reading.temperature is None
+    assert loaded.reading.temperature is not None
     assert torch.equal(loaded.logits(images), before.logits(images))
-    assert torch.equal(loaded.predict(images), (before.logits(images) / loaded.temperature).softmax(-1))
+    assert torch.equal(loaded.predict(images), (before.logits(images) / loaded.reading.temperature).softmax(-1))
     told = "The data that the temperature of the model was fitted on: their owner declared them public."
     assert told in run.statement.not_covered
     assert told not in plain.statement.not_covered
     assert verify(run.directory).holds
     errors = [json.loads((one.directory / "evaluation.json").read_text())["loss"] for one in (plain, run)]
     assert errors[0] != errors[1]
-    assert load(aggregate(run.directory, last=2).path).temperature == 1.0, "it is another model's"
+    assert load(aggregate(run.directory, last=2).path).reading.temperature is None, "it is another model's"
 
 
 def test_a_resumed_run_is_calibrated_on_the_same(spots, others, plan, tmp_path, killed_at):
@@ -103,7 +104,7 @@ def test_a_resumed_run_is_calibrated_on_the_same(spots, others, plan, tmp_path, 
         trained(spots, plan, tmp_path / "run", calibrate_on=changed)
     run = trained(spots, plan, tmp_path / "run", calibrate_on=others)
     whole = trained(spots, plan, tmp_path / "whole", calibrate_on=others)
-    assert load(run.directory).temperature == load(whole.directory).temperature
+    assert load(run.directory).reading.temperature == load(whole.directory).reading.temperature
 
 
 def test_both_ways_at_once_spend_all_on_the_counts(spots, others, plan, tmp_path):
@@ -111,7 +112,7 @@ def test_both_ways_at_once_spend_all_on_the_counts(spots, others, plan, tmp_path
     figures = run.published
     assert not figures.table.temperature
     assert figures.table.noise_epsilon == 20
-    assert figures.temperature == load(run.directory).temperature != 1.0
+    assert figures.temperature == load(run.directory).reading.temperature != 1.0
 
 
 def test_other_records_are_refused(spots, arrays, tmp_path):

@@ -1,4 +1,4 @@
-"""Runs at a glance, two beside each other, and the history of one data set, through the command line."""
+"""Runs at a glance, two beside each other, and the uses of one data set, through the command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from sfumato import SfumatoError, open_source, owner_key, record_use, set_budget
 from sfumato.cli import main
 from sfumato.privacy import PrivateChoice
 from sfumato.runs import glance
-from sfumato.runs.owner import history, uses
+from sfumato.runs.owner import uses
+from sfumato.runs.owner.known import Data
 
 
 @pytest.fixture(scope="module")
@@ -125,11 +126,11 @@ def test_what_is_no_run(at, monkeypatch, tmp_path, capsys):
     source = open_source(f"npz:{at / 'people.npz'}", owner_key=owner_key())
     plan = glance.PrivacyPlan.calibrate(examples=100, batch_size=100, steps=5, epsilon=1.0, delta=1e-5)
     record_use(source, plan)
-    uses.record_choice(source.materials, PrivateChoice(epsilon=0.5, candidates=3))
-    (one, _) = history.spent(source.materials).uses
-    assert (one.name, one.kind) == ("a loop of one's own", "run")
+    uses.record_choice(data := Data.of(source), PrivateChoice(epsilon=0.5, candidates=3))
+    (one, _) = uses.spent(data).uses
+    assert (one["name"], one["kind"]) == ("a loop of one's own", "run")
     main(["spent", f"npz:{at / 'people.npz'}"])
-    assert f"{one.date}  a loop of one's own" in capsys.readouterr().out
-    both = history.spent(source.materials)
-    assert [(one.kind, one.delta) for one in both.uses] == [("run", 1e-5), ("choice", 0.0)]
+    assert f"{one['date']}  a loop of one's own" in capsys.readouterr().out
+    both = uses.spent(data)
+    assert [(one["kind"], one["delta"]) for one in both.uses] == [("run", 1e-5), ("choice", 0.0)]
     assert [one.runs for one in both.together] == [1], "a choice says nothing of what was trained on"

@@ -9,6 +9,7 @@ from sfumato.data import Records
 from sfumato.experiment import Settings
 from sfumato.privacy import CandidateCount, PrivacyPlan, PrivateSelection
 from sfumato.runs.owner import composition, sentences, uses
+from sfumato.runs.owner.known import Data
 from sfumato.search.workers import right_answers
 from sfumato.training.loop import Outcome
 from sfumato.training.preparation.prepare import prepare
@@ -77,11 +78,10 @@ def test_selections_are_added_to_runs_at_shares_of_delta():
     assert two > 2 * selection.epsilon()
 
 
-def test_the_list_of_uses_keeps_selections(tmp_path):
+def test_the_list_of_uses_keeps_selections():
     plan = PrivacyPlan.calibrate(examples=1000, batch_size=1000, steps=10, noise_multiplier=20.0, delta=1e-4)
     selection = PrivateSelection(plan=plan, draws=CandidateCount(mean=5), score_noise=None)
-    home = tmp_path / "not" / "there"
-    uses.record(["f" * 64], "a", plan, home)
-    uses.record(["f" * 64], "b", selection, home)
-    assert uses.plans(["f" * 64], home) == [plan, selection]
+    uses.record(data := Data(("f" * 64,)), plan, run="a")
+    uses.record(data, selection, run="b")
+    assert uses.earlier(data).plans == [plan, selection]
     assert "2 earlier runs" in sentences.summary([plan, selection], selection)

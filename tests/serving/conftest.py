@@ -14,6 +14,7 @@ from torch import nn
 
 from sfumato.data import Transform
 from sfumato.runs import Loaded
+from sfumato.runs.reading import Reading
 
 SAID = {
     "sentence": "This model is (3, 1e-05)-differentially private.",
@@ -50,7 +51,9 @@ class Dark(nn.Module):
 @pytest.fixture
 def loaded() -> Loaded:
     transform = Transform(size=8, channels=1)
-    return Loaded(module=Dark(), transform=transform, classes=("dark", "light"), statement=Said())
+    return Loaded(
+        module=Dark(), transform=transform, reading=Reading(classes=("dark", "light"), loss="softmax"), statement=Said()
+    )
 
 
 @pytest.fixture(scope="session")

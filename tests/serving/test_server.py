@@ -107,7 +107,7 @@ def test_an_array_has_the_answers_of_predict_as_json_and_as_an_array(serving, lo
         answer = client.post("/predict", content=npy(images), headers=ARRAY | {"accept": ARRAY["content-type"]})
         assert answer.headers["content-type"] == ARRAY["content-type"]
         np.testing.assert_array_equal(np.load(io.BytesIO(answer.content)), rows.numpy())
-    with serving(replace(loaded, embedding=2, classes=())) as (place, _):
+    with serving(replace(loaded, embedding=2, reading=replace(loaded.reading, classes=()))) as (place, _):
         answer = CLIENT.post(
             f"{url(place)}/embed", content=npy(images), headers=ARRAY | {"accept": "application/x-npy"}
         )
@@ -141,11 +141,11 @@ def test_a_bad_array_is_refused_and_none_is_made_by_its_header(shared, content, 
 
 
 def test_embeddings_labels_and_texts(serving, loaded, png):
-    with serving(replace(loaded, embedding=2, classes=())) as (place, _):
+    with serving(replace(loaded, embedding=2, reading=replace(loaded.reading, classes=()))) as (place, _):
         (found,) = CLIENT.post(f"{url(place)}/embed", content=png(40), headers=PNG).json()["embeddings"]
         assert torch.tensor(found).norm().item() == pytest.approx(1)
         refused(CLIENT.post(f"{url(place)}/predict", content=png(40), headers=PNG), 400, "gives embeddings")
-    with serving(replace(loaded, loss="multilabel")) as (place, _):
+    with serving(replace(loaded, reading=replace(loaded.reading, loss="multilabel"))) as (place, _):
         (found,) = CLIENT.post(f"{url(place)}/predict", content=png(255), headers=PNG).json()["predictions"]
         assert found["labels"] == ["light"]
     for tokenizer, texts in (("hashing", ["a cat"]), ("numbers", [[3, 1]])):
@@ -194,13 +194,14 @@ def shared():
     from sfumato.data import Transform
     from sfumato.privacy import NoPromise
     from sfumato.runs import Loaded
+    from sfumato.runs.reading import Reading
     from sfumato.serving import Service
     from sfumato.serving.server import listening, serve, server
 
     model = Loaded(
         module=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2)),
         transform=Transform(size=8, channels=1),
-        classes=("a", "b"),
+        reading=Reading(classes=("a", "b"), loss="softmax"),
         statement=NoPromise(published=False),
     )
     ready, listener = server(Service(model)), listening("127.0.0.1", 0)

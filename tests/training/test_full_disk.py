@@ -12,7 +12,8 @@ import pytest
 from sfumato.cli import main
 from sfumato.privacy import Gaussian, Poisson, PrivacyPlan
 from sfumato.runs import verify
-from sfumato.runs.owner import uses
+from sfumato.runs.owner import store, uses
+from sfumato.runs.owner.known import Data
 from sfumato.training import loop
 
 COMMAND = [
@@ -159,14 +160,15 @@ def test_the_disk_is_full_within_the_list_of_runs(share, tmp_path, monkeypatch):
         steps=50,
         delta=1e-5,
     )
-    uses.record(["a"], "first", plan, tmp_path)
+    monkeypatch.setenv("SFUMATO_HOME", str(tmp_path))
+    uses.record(data := Data(("a",)), plan, run="first")
     with monkeypatch.context() as patch:
         genuine = builtins.open
-        patch.setattr(uses, "open", lambda *how: Full(genuine(*how), share), raising=False)
+        patch.setattr(store, "open", lambda *how: Full(genuine(*how), share), raising=False)
         with pytest.raises(
-            ValueError, match=r"the list of runs .* cannot be extended \(No space left on device\); free some"
+            ValueError, match=r"the list of runs .* cannot be held and extended \(No space left on device\); free some"
         ):
-            uses.record(["a"], "second", plan, tmp_path)
-    assert len(uses.plans(["a"], tmp_path)) in ((1, 2) if share == 1.0 else (1,))
-    uses.record(["a"], "second", plan, tmp_path)
-    assert len(uses.plans(["a"], tmp_path)) == 2
+            uses.record(data, plan, run="second")
+    assert len(uses.earlier(data).plans) in ((1, 2) if share == 1.0 else (1,))
+    uses.record(data, plan, run="second")
+    assert len(uses.earlier(data).plans) == 2

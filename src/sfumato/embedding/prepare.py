@@ -39,7 +39,7 @@ from sfumato.experiment.experiment import Experiment
 from sfumato.optim.descent import Descent
 from sfumato.privacy import FixedOrder, PrivacyPlan, User
 from sfumato.randomness import RunKey, owner_key
-from sfumato.runs.owner.public_records import refuse_trained_on
+from sfumato.runs.owner.codes import refuse_trained_on
 from sfumato.training.job import PrivateJob
 from sfumato.training.parts.part import Asked
 from sfumato.training.parts.registry import parts_of, split

@@ -21,7 +21,7 @@ from sfumato._checks import SfumatoError, one_of
 from sfumato.observers.observer import Observer
 from sfumato.privacy import PrivacyPlan
 from sfumato.runs.directory import METRICS, PLAN, SETTINGS, STATEMENT, TRACKED, RunDirectory
-from sfumato.runs.presentable import presentable
+from sfumato.runs.heading import presentable
 
 OPEN = ("step", "epsilon", "learning_rate")
 """Values that follow from the plan and the settings alone, and are not secret."""

@@ -2,7 +2,7 @@ from .figures.uncertain import Intervals as Intervals
 from .figures.uncertain import intervals as intervals
 from .loaded import Loaded as Loaded
 from .loaded import load as load
-from .owner.account import Account as Account
+from .owner.budgets import Account as Account
 from .owner.budgets import read_budget as read_budget
 from .owner.budgets import set_budget as set_budget
 from .owner.own_loop import RecordedUse as RecordedUse

@@ -1,7 +1,9 @@
-"""What the owner of a run writes over its page: a title, and for its own page who answers, when, for what."""
+"""What the owner of a run writes over its page: a title, and for its own page who answers, when, for what; and its
+settings as others may see them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self
 
@@ -10,6 +12,8 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 
 LONGEST = 300
+_OF = {"ema_form": "ema", "aggregate_from": "aggregate", "public_examples": "public_data"}
+"""Settings that say nothing without another one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,3 +83,16 @@ class Heading:
             published = sorted({*self.published, *before.published} - ({*self.given} - {*self.published}))
             kept = replace(before, **self.given).given | ({"published": published} if published else {})
             run.write_json(names.PAGE, kept, private=True)
+
+
+def presentable(choices: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings for a page that may be published, or a tracker elsewhere: no path, no seed."""
+    unread = {name for name, of in _OF.items() if not choices.get(of)}
+    shown = {name: value for name, value in choices.items() if value not in (None, [], ()) and name not in unread}
+    if shown.get("pretrained") not in (None, "timm"):
+        shown["pretrained"] = "weights from a file"
+    if "public_data" in shown:
+        shown["public_data"] = "a public source"
+    if "seed" in shown:
+        shown["seed"] = "chosen by the user"
+    return shown

@@ -37,7 +37,6 @@ from sfumato.runs import directory as names
 from sfumato.runs.aggregated import ENSEMBLES, ENTRY, PAID
 from sfumato.runs.checkpoint import read_safetensors
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.figures.operating import OperatingPoint
 from sfumato.runs.reading import Given, Reading, refuse_unreadable
 
 
@@ -48,42 +47,33 @@ class Loaded:
     Args:
         module: in evaluation mode, on the CPU.
         transform: from images to its inputs (N, ...), in all forms that `predict` takes; of texts likewise.
-        classes: the names of its outputs. With the loss "multilabel" none, one or many of them may be true of an image.
+        reading: how its logits are read: the names of its outputs, the loss that it was trained by, and how its scores
+            are moved. With the loss "multilabel" none, one or many of the names may be true of an image.
         statement: what its training promised, as a finished run's.
-        loss: the name of the loss that it was trained by, which says what its logits mean.
         features: of a head that was trained on a cache: the width and the digest of its backbone's features.
         embedding: D, where the module gives embeddings (N, D) in place of logits; else None.
         test_fraction: the share of the test part, where the keyed hash split the records that it was trained on.
-        temperature: by which `predict` divides logits before it reads them as probabilities; 1 where none was found.
         user_from: by which rule the folder that it was trained on said whose image each one is; None for none.
-        shares, prevalence, operating_point: how `predict` moves scores: see `Reading`.
     """
 
     module: nn.Module
     transform: Preparation
-    classes: tuple[str, ...]
+    reading: Reading
     statement: Statement | NoPromise
-    loss: str = "softmax"
     features: Mapping[str, Any] | None = None
     embedding: int | None = None
     test_fraction: float = TEST_FRACTION
     user_from: str | None = None
-    temperature: float = 1.0
-    shares: Mapping[str, float] | None = None
-    prevalence: Mapping[str, float] | None = None
-    operating_point: OperatingPoint | None = None
 
     @property
-    def reading(self) -> Reading:
-        """How its logits are read."""
-        return Reading(
-            classes=self.classes,
-            loss=self.loss,
-            temperature=self.temperature,
-            shares=self.shares,
-            prevalence=self.prevalence,
-            operating_point=self.operating_point,
-        )
+    def classes(self) -> tuple[str, ...]:
+        """The names of its outputs."""
+        return self.reading.classes
+
+    @property
+    def loss(self) -> str:
+        """The name of the loss that it was trained by, which says what its logits mean."""
+        return self.reading.loss
 
     def __repr__(self) -> str:
         gives = f"{len(self.classes)} classes" if self.embedding is None else f"embeddings of {self.embedding} numbers"
@@ -165,9 +155,7 @@ class Loaded:
 
         Errors: see `Reading.used_at`.
         """
-        reading = self.reading.used_at(prevalence, training_prevalence)
-        moved = ("shares", "prevalence", "operating_point")
-        return replace(self, **{name: getattr(reading, name) for name in moved})
+        return replace(self, reading=self.reading.used_at(prevalence, training_prevalence))
 
     def predict(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> torch.Tensor:
         """Probabilities (N, classes), on the CPU, of one image or of several.
@@ -282,14 +270,11 @@ def _filled(model: nn.Module, weights: dict[str, torch.Tensor], about: Mapping[s
             f"the weights of {path} do not fit the model ({first})", "pass the model of the run"
         ) from None
     model.eval()
-    names = ("loss", "features", "embedding", "test_fraction", "user_from", "temperature")
-    given = {name: about[name] for name in (*names, "shares", "prevalence") if name in about}
-    if "operating_point" in about:
-        given["operating_point"] = OperatingPoint.from_dict(about["operating_point"])
-    given |= {"transform": preparation(about["transform"]), "classes": tuple(about["classes"])}
-    loaded = Loaded(module=model, statement=_statement(about, path), **given)
-    refuse_unreadable(loaded.reading, path)
-    return loaded
+    reading = Reading.from_dict(about)
+    refuse_unreadable(reading, path)
+    given = {name: about[name] for name in ("features", "embedding", "test_fraction", "user_from") if name in about}
+    transform, statement = preparation(about["transform"]), _statement(about, path)
+    return Loaded(module=model, transform=transform, reading=reading, statement=statement, **given)
 
 
 def _statement(about: Mapping[str, Any], path: Path) -> Statement | NoPromise:

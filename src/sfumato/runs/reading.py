@@ -121,6 +121,14 @@ class Reading:
         point = {} if self.operating_point is None else {"operating_point": self.operating_point.to_dict()}
         return moved | point
 
+    @classmethod
+    def from_dict(cls, about: Mapping[str, Any]) -> Reading:
+        """What a model file says of it."""
+        known = {name: about[name] for name in ("temperature", "shares", "prevalence") if name in about}
+        if "operating_point" in about:
+            known["operating_point"] = OperatingPoint.from_dict(about["operating_point"])
+        return cls(classes=tuple(about["classes"]), loss=about.get("loss", "softmax"), **known)
+
     def to_dict(self) -> dict[str, Any]:
         """What a model file says of it, besides classes and loss."""
         known = {

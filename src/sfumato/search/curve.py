@@ -24,7 +24,7 @@ from sfumato.search.trial import Trial, of_trials
 from sfumato.training.job import PrivateJob
 from sfumato.training.preparation.trial import Observers
 from sfumato.training.public import pretraining
-from sfumato.training.run import earlier_plans, execute
+from sfumato.training.run import earlier, execute
 
 PLOT, FILE = "budgets.svg", "budgets.json"
 PUBLIC = "without-privacy"
@@ -168,7 +168,7 @@ def foresee(
         rows.append(row_of(job, run))
         public_data = job.source.public
         if number == 0:
-            others = [use for use in earlier_plans(job) if composition.unit_of(use) == job.plan.unit.name]
+            others = [use for use in earlier(job).plans if composition.unit_of(use) == job.plan.unit.name]
         if not run.exists:  # one that has begun is among the owner's other runs
             others.append(job.plan)
         plans.append(job.plan)

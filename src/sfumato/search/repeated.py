@@ -22,6 +22,7 @@ from sfumato.report import Evaluation, figure_of
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import composition, uses
+from sfumato.runs.owner.known import Data
 from sfumato.runs.run import Run
 from sfumato.search.trial import of_trials
 from sfumato.training.conclusion.run_page import evaluation_of
@@ -193,9 +194,11 @@ def known_uses(run: Run) -> list[composition.Use]:
     if run.statement.circumstances.data_public:
         return []
     record = RunDirectory(run.directory).read_json(names.SETTINGS)
-    materials = [record["data"][name] for name in ("material", "pixels") if record["data"].get(name)]
-    known = uses.plans(materials, places=uses.places_of(record), users=record.get("assignment", ""))
-    return [use for use in known if composition.unit_of(use) == run.statement.plan.unit.name]
+    return [
+        use
+        for use in uses.earlier(Data.recorded(record)).plans
+        if composition.unit_of(use) == run.statement.plan.unit.name
+    ]
 
 
 def _plans(base: Path, fingerprint: str) -> Sequence[PrivacyPlan]:

@@ -24,8 +24,8 @@ from sfumato.randomness import RunKey, Space
 from sfumato.runs import directory as names
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.owner import overlap, reserving, sentences, uses
-from sfumato.runs.owner.budgets import read_budget
+from sfumato.runs.owner import budgets, sentences, uses
+from sfumato.runs.owner.known import Data
 from sfumato.runs.run import Run, read
 from sfumato.search import shared as data
 from sfumato.search import space as spaces
@@ -196,18 +196,9 @@ def _report_beforehand(
     scoring: Scoring, held: Held, selection: PrivateSelection, progress: Progress, trial: Trial
 ) -> None:
     """What the owner should know before the search is paid for; refuses a budget that counts no such search."""
-    reserving.refuse_seeded(budget := trial.options.get("budget"), seed := trial.experiment.seed)
-    if budget is not None:
-        account = read_budget(budget)
-        for note in reserving.notes(account, held.source, reserving.cost_of(account, selection, None)):
-            progress.report(note)
+    budgets.refuse_seeded(budget := trial.options.get("budget"), seed := trial.experiment.seed)
     if not held.source.public:
-        known = {"places": held.source.places, "users": held.source.assignment}
-        if (note := sentences.before(held.source, selection, seeded=seed is not None)) is not None:
-            progress.report(note)
-        if others := uses.other_assignments(held.source.materials, **known):
-            progress.report(f"note: {sentences.of_other_assignments(others)}")
-        for note in overlap.notes(held.source, budget=budget):
+        for note in sentences.before(Data.of(held.source), selection, seeded=seed is not None, budget=budget):
             progress.report(note)
     expected = scoring.validation / (1 - scoring.validation) * held.source.examples
     if selection.score_noise is not None and selection.score_noise > MUCH_NOISE * expected:
@@ -263,25 +254,25 @@ def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSe
                 f"the key of the search in {place} is not the one that the search began with",
                 "restore search.key from a copy; by another key another number of candidates would be drawn",
             )
-        with data.paid(record.get("budget"), place, _identity(key), held, selection):  # if it was cut before that
-            return key
+        _record_use(place, record, held, selection, key, seeded=seed is not None)
+        return key
     shutil.rmtree(place, ignore_errors=True)  # a process that was killed before its search had come into being
     with writing(place):
         place.mkdir(parents=True, mode=0o700)
     key = RunKey.fresh() if seed is None else RunKey.from_seed(seed, f"{record}")
     key.save(place / KEY)
-    with data.paid(record.get("budget"), place, _identity(key), held, selection):
-        if not held.source.public:
-            known: dict[str, Any] = {
-                "places": held.source.places,
-                "name": data.called(place),
-                "budget": record.get("budget"),
-                "seeded": seed is not None,
-            }
-            overlap.remember(held.source)
-            uses.record(held.source.materials, _identity(key), selection, **known)
-        run.write_json(FILE, {**record, "key_check": key.check_value(_CHECK)}, private=True)
+    _record_use(place, record, held, selection, key, seeded=seed is not None)
+    run.write_json(FILE, {**record, "key_check": key.check_value(_CHECK)}, private=True)
     return key
+
+
+def _record_use(
+    place: Path, record: Mapping[str, Any], held: Held, selection: PrivateSelection, key: RunKey, *, seeded: bool
+) -> None:
+    """Put the search on the owner's list, and with that into its budget, before it begins and before it goes on."""
+    if not held.source.public:
+        known = {"run": _identity(key), "name": data.called(place), "budget": record.get("budget"), "seeded": seeded}
+        uses.record(Data.of(held.source), selection, **known)
 
 
 def _identity(key: RunKey) -> str:

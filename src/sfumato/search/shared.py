@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from sfumato.privacy import PrivacyPlan, PrivateSelection, Search
 from sfumato.privacy.plan import default_delta
 from sfumato.randomness import Choice, Space, owner_key
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.owner import overlap, reserving
+from sfumato.runs.owner import budgets, sentences, uses
+from sfumato.runs.owner.known import Data
 from sfumato.search.trial import refuse_embeddings
 from sfumato.training.job import PrivateJob
 from sfumato.training.preparation.origins import origins
@@ -228,24 +228,15 @@ def refuse_beyond_budget(shared: Shared, plans: Sequence[PrivacyPlan], record: P
     """Refuse runs that are together too much for the budget that they are under, before the first of them: a search
     that has its record has begun, and what it has reserved is among what is used."""
     if (name := shared.trial.options.get("budget")) is not None and not record.exists():
-        reserving.refuse_seeded(name, shared.trial.experiment.seed)
-        reserving.refuse_beyond(name, plans)
+        budgets.refuse_seeded(name, shared.trial.experiment.seed)
+        budgets.refuse_beyond(name, plans)
 
 
 def tell_of_overlaps(shared: Shared, source: Source, progress: Progress | None) -> None:
     """Say before any run is paid for which of its records runs on other data sets have used."""
-    for note in overlap.notes(source, budget=shared.trial.options.get("budget")):
-        shown(progress).report(note)
-
-
-def paid(
-    budget: str | None, place: Path, identity: str, held: Held, selection: PrivateSelection
-) -> AbstractContextManager[None]:
-    """Around the beginning of a private selection, and before it goes on: all of it is reserved in its budget."""
-    if budget is None:
-        return nullcontext()
-    coming = reserving.Coming(run=identity, place=called(place), use=selection, materials=held.source.materials)
-    return reserving.reserving(budget, coming)
+    if not source.public:
+        for note in sentences.of_others(uses.earlier(Data.of(source)), shared.trial.options.get("budget")):
+            shown(progress).report(note)
 
 
 def called(place: Path) -> str:

@@ -13,7 +13,7 @@ from sfumato.data import Source, SourceSpec
 from sfumato.experiment.drift import second_group
 from sfumato.experiment.experiment import Decided, Experiment
 from sfumato.randomness import RunKey
-from sfumato.runs.owner.public_records import refuse_trained_on
+from sfumato.runs.owner.codes import refuse_trained_on
 from sfumato.search.space import VARIED
 from sfumato.training.descent import check_choices
 from sfumato.training.job import PrivateJob

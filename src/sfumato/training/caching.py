@@ -28,7 +28,7 @@ from sfumato.observers.progress import Progress, Silence
 from sfumato.randomness import owner_key as own_key
 from sfumato.runs import pins
 from sfumato.runs.checkpoint import stored_materials
-from sfumato.runs.owner.public_records import refuse_trained_on
+from sfumato.runs.owner.codes import refuse_trained_on
 from sfumato.training import together
 from sfumato.training.computing import compute, transform_of
 from sfumato.training.preparation.origins import origins_of_backbone

@@ -28,7 +28,8 @@ from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.heading import Heading
-from sfumato.runs.owner import composition, overlap, public_records, reserving, sentences, uses
+from sfumato.runs.owner import codes, composition, sentences, uses
+from sfumato.runs.owner.known import Data
 from sfumato.runs.run import PRIVATE, Measured, Run, read
 from sfumato.training import together
 from sfumato.training.conclusion import finish
@@ -199,8 +200,8 @@ def execute(
     refuse_finished(run)
     if run.exists:
         resume.compare(job, run)
-        with resume.paying(job, run, run.identity):  # where it was cut before it had paid
-            pass
+        if isinstance(job, PrivateJob):
+            resume.record_use(job, run, run.identity)  # where its line was lost
         progress.report(f"resuming the unfinished run in {run.path}")
     else:
         for note in _notes(job):
@@ -238,9 +239,18 @@ def executed(job: Callable[[], PrivateJob | PublicJob], run: RunDirectory, **how
         return read(run) if isinstance(own, PrivateJob) else finished(own, run, own.statement, outcome)
 
 
-def overlaps(job: PrivateJob) -> Iterator[str]:
-    """What to tell the owner of runs on other data sets that hold some of the records."""
-    return overlap.notes(job.source, budget=job.further.get("budget", {}).get("name"))
+def earlier_uses(job: PrivateJob) -> Iterator[str]:
+    """What to tell the owner of other runs on these records; nothing of public ones."""
+    if job.source.public:
+        return
+    figures = job.circumstances.figures
+    yield from sentences.before(
+        Data.of(job.source),
+        job.plan,
+        seeded=job.circumstances.seeded,
+        budget=job.further.get("budget", {}).get("name"),
+        figures=None if figures is None else figures.epsilon,
+    )
 
 
 def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
@@ -251,20 +261,10 @@ def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
         return
     source = job.source
     yield from (f"note: {note}" for note in (*reading.notes(source), *job.notes))
-    if (note := sentences.before(source, job.plan, seeded=job.circumstances.seeded)) is not None:
-        yield note
-    known = {"places": source.places, "users": source.assignment}
-    if not source.public and (odd := uses.other_assignments(source.materials, **known)):
-        yield f"note: {sentences.of_other_assignments(odd)}"
-    yield from overlaps(job)
-    if (figures := job.circumstances.figures) is not None:
-        for note in sentences.of_figures([*earlier_figures(job), figures.epsilon]):
-            yield f"note: with this one, {note}"
-    if "budget" not in job.further and not source.public:
-        yield from reserving.uncounted(source)
+    yield from earlier_uses(job)
     for part in job.parts:
         yield from part.notes(source, job.plan)
-    yield from public_records.unlisted(source, trained_on(source, job.settings))
+    yield from codes.unlisted(source, trained_on(source, job.settings))
 
 
 def _ledger(job: PrivateJob | PublicJob, run: RunDirectory, progress: Progress) -> AbstractContextManager[Any]:
@@ -311,15 +311,10 @@ def go_on(
     return take_steps(job, run, steps, checkpoint, **known, workers=workers), scorer
 
 
-def earlier_plans(job: PrivateJob) -> list[composition.Use]:
-    """The plans of this owner's runs on the same private data so far; none for public data, which need no list."""
-    source = job.source
-    return [] if source.public else uses.plans(source.materials, places=source.places, users=source.assignment)
-
-
-def earlier_figures(job: PrivateJob) -> list[float]:
-    """The same of this owner's earlier runs on the same private data."""
-    return uses.figures(job.source.materials, places=job.source.places)
+def earlier(job: PrivateJob) -> uses.Earlier:
+    """This owner's uses of the same private data so far; none of public data, which need no list."""
+    data = Data.of(job.source)
+    return uses.Earlier(data=data) if job.source.public else uses.earlier(data)
 
 
 def refuse_finished(run: RunDirectory) -> None:
@@ -337,8 +332,9 @@ def finished(job: PrivateJob | PublicJob, run: RunDirectory, statement: Statemen
     known |= {"figures": run.read_json(names.EVALUATION), "steps": outcome.step}
     if isinstance(job, PublicJob):
         return PublicRun(**known)
-    used = earlier_plans(job)
-    known |= {"kind": job.source.kind, "uses": len(used), "seeded": sentences.seeded_uses(job.source)}
+    found = earlier(job)
+    used = found.plans
+    known |= {"kind": job.source.kind, "uses": len(used), "seeded": found.seeded}
     own = [use for use in used if composition.unit_of(use) == job.plan.unit.name]
     others = [use for use in used if composition.unit_of(use) != job.plan.unit.name]
     return Run(
@@ -346,5 +342,5 @@ def finished(job: PrivateJob | PublicJob, run: RunDirectory, statement: Statemen
         together=composition.together(own) if len(own) > 1 else None,
         adjacency=composition.adjacency_of(own) if len(own) > 1 else None,
         other_units=tuple(composition.side_by_side(others)),
-        publishing=() if job.source.public else tuple(earlier_figures(job)),
+        publishing=found.figures,
     )

@@ -85,9 +85,10 @@ def test_a_library_that_is_missing_is_wrong(capsys, monkeypatch):
 
 
 def test_a_key_that_is_lost_is_said_and_made_again_by_name_alone(capsys):
-    from sfumato.runs.owner import standing
+    from sfumato.runs.owner import store
 
-    standing.begin(home())
+    with store.held():
+        pass
     assert looked_at(capsys, 0)["owner's lists"]["found"] == "they agree"
     (home() / "owner.key").unlink()
     found = looked_at(capsys, 1)["owner's key"]
@@ -108,4 +109,4 @@ def test_lists_that_disagree_are_wrong(capsys):
     (home() / "uses.jsonl").unlink()
     (home() / "trained-on").mkdir()
     (home() / "trained-on" / "a.npy").write_bytes(b"something")
-    assert "their count (lists.json) is missing" in looked_at(capsys, 1)["owner's lists"]["found"]
+    assert "uses.jsonl does not know 1 of the lists" in looked_at(capsys, 1)["owner's lists"]["found"]

@@ -28,6 +28,7 @@ from sfumato.data.subsets.filtered import MARK
 from sfumato.privacy import PrivacyPlan, PrivateSelection
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import uses
+from sfumato.runs.owner.known import Data
 from sfumato.search import selection as selecting
 from sfumato.search import workers
 from sfumato.training import run
@@ -310,7 +311,7 @@ def test_a_private_selection_releases_the_winner_alone(call, spots):
     call("report won")
     assert "accuracy" in call(f"evaluate won {spots} --json")
     call(f"sweep {spots} {QUICK} {SELECTED}", status=1)
-    assert len(uses.plans([json.loads(Path("won/settings.json").read_text())["data"]["material"]])) == 1
+    assert len(uses.earlier(Data((json.loads(Path("won/settings.json").read_text())["data"]["material"],))).plans) == 1
 
 
 @pytest.fixture
@@ -711,7 +712,7 @@ def test_a_misspelt_value_is_refused_before_anything_is_spent(call, spots, varie
     assert words in call(command, status=1)
     assert words in call(f"{command} --dry-run", status=1)
     assert files(".") == {"spots.npz"}
-    assert not (Path(os.environ["SFUMATO_HOME"]) / uses.FILE).exists()
+    assert not (Path(os.environ["SFUMATO_HOME"]) / "uses.jsonl").exists()
 
 
 def test_delta_by_rule_is_that_of_the_run_with_the_best_settings(call):
@@ -743,7 +744,9 @@ def test_a_search_that_goes_on_is_no_earlier_one_and_names_what_differs(call, sp
 
 def test_a_search_tells_of_earlier_ones_and_of_too_much_noise(call, spots, capsys):
     call(f"sweep {spots} {QUICK} {SELECTED}")
-    assert len(uses.plans(["others"], places=[place_of(spots)])) == 1, "known by its place where images are changed"
+    assert len(uses.earlier(Data(("others",), (place_of(spots),))).plans) == 1, (
+        "known by its place where images are changed"
+    )
     assert main(shlex.split(f"sweep {spots} {QUICK} {SELECTED.replace('won', 'again')} --dry-run")) == 0
     told = capsys.readouterr().err
     assert "note: 1 earlier run of yours used these data" in told

@@ -1,57 +1,54 @@
-"""Budgets: what is fixed when they are set, and lines of which none may be changed or lost."""
+"""Budgets: whole plans are reserved before the first step, by processes that race, and never beyond the total."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import re
 
 import pytest
 
-from sfumato import FullBatch, Gaussian, PrivacyPlan, SfumatoError, read_budget, set_budget
-from sfumato.runs.owner import account, budgets
-from sfumato.runs.owner.reserving import Coming, reserving
+from sfumato import PrivacyPlan, SfumatoError, open_source, read_budget, record_use, set_budget
+from sfumato.privacy import FullBatch, User
+from sfumato.runs.owner import budgets, sentences, uses
+from sfumato.runs.owner.known import Data
 
 
-def plan(sigma: float = 8.0, **others) -> PrivacyPlan:
-    return PrivacyPlan(
-        population=1000, participation=FullBatch(), mechanism=Gaussian(noise_multiplier=sigma), steps=1, delta=1e-5
-    )
+@pytest.fixture
+def faces():
+    set_budget("faces", epsilon=3, delta=1e-5)
+    return "faces"
 
 
-def reserve(name: str, run: str, use: PrivacyPlan, **others) -> None:
-    with reserving(name, Coming(run=run, place=f"runs/{run}", use=use, **others)):
-        pass
+def reserved(name: str = "faces") -> list[str]:
+    return [one.run for one in read_budget(name).reservations]
 
 
-def lines_of(home) -> list[bytes]:
-    return [line for line in (home / "budgets" / "faces.jsonl").read_bytes().split(b"\n") if line]
-
-
-def test_a_budget_is_set_once_and_found_again(home):
+def test_a_budget_is_set_once_and_found_again(lines):
     made = set_budget("faces", epsilon=8, delta=1e-5)
     assert read_budget("faces") == made == set_budget("faces", epsilon=8, delta=1e-5, unit="example")
     assert (made.used, made.epsilon, made.in_advance()) == (0, 0, None)
-    assert len(lines_of(home)) == 1
-    assert (home / "budgets" / "faces.jsonl").stat().st_mode & 0o777 == 0o600
+    assert len(lines()) == 1
     assert budgets.names() == ["faces"]
 
 
-def test_what_is_fixed_stays_fixed():
+def test_what_is_fixed_stays_fixed(whole):
     set_budget("faces", epsilon=8, delta=1e-5)
     for changed in ({"delta": 1e-6}, {"unit": "user"}, {"adjacency": "zero-out"}, {"accounting": "gaussian"}):
         (name,) = changed
         with pytest.raises(SfumatoError, match=f"{name} of the budget faces was fixed when it was set"):
             set_budget("faces", epsilon=8, **changed)
     with pytest.raises(SfumatoError, match="plans of the budget faces was fixed"):
-        set_budget("faces", epsilon=8, plans=(plan(),))
+        set_budget("faces", epsilon=8, plans=(whole(),))
     with pytest.raises(SfumatoError, match="delta is missing of the budget others"):
         set_budget("others", epsilon=8)
     assert budgets.names() == ["faces"], "nothing was set"
 
 
-def test_a_total_is_raised_with_its_date_and_never_below_what_is_spent(home):
+def test_a_total_is_raised_with_its_date_and_never_below_what_is_spent(use):
     order = set_budget("faces", epsilon=8, delta=1e-5).filter.order
-    reserve("faces", "a", plan(2.0))
+    use("a", sigma=2.0, budget="faces")
     before = read_budget("faces")
     raised = set_budget("faces", epsilon=9)
     assert [total.epsilon for total in raised.totals] == [8, 9]
@@ -65,7 +62,6 @@ def test_a_total_is_raised_with_its_date_and_never_below_what_is_spent(home):
     least = re.search(r"give at least ([\d.]+)", str(low.value))
     assert least is not None
     assert set_budget("faces", epsilon=float(least[1])).used <= 1
-    assert len(lines_of(home)) == 4
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../a", ".a", "a b", "a" * 101, "ä"])
@@ -74,80 +70,153 @@ def test_a_name_is_a_plain_word(name):
         set_budget(name, epsilon=8, delta=1e-5)
 
 
-def test_a_budget_that_there_is_not_is_refused_with_those_that_there_are(home):
+def test_a_budget_that_there_is_not_is_refused_with_those_that_there_are(use):
     with pytest.raises(SfumatoError, match="there is no budget faces; set it first"):
         read_budget("faces")
     set_budget("letters", epsilon=8, delta=1e-5)
     with pytest.raises(SfumatoError, match="there is no budget faces; there is letters"):
-        reserve("faces", "a", plan())
-    assert not (home / "budgets" / "faces.jsonl").exists(), "a name that was misspelt makes no file"
+        use("a", budget="faces")
+    assert uses.earlier(Data(("a",))).plans == []
 
 
-def test_a_line_that_was_changed_or_is_gone_is_refused(home):
-    set_budget("faces", epsilon=8, delta=1e-5)
-    for run in "ab":
-        reserve("faces", run, plan())
-    path = home / "budgets" / "faces.jsonl"
-    lines = lines_of(home)
-    cheaper = json.loads(lines[2]) | {"cost": 0.0}
-    for changed in (
-        [lines[0].replace(b'"epsilon": 8', b'"epsilon": 80'), *lines[1:]],
-        [lines[0], lines[2]],
-        [lines[0], lines[2], lines[1]],
-        [*lines[:2], json.dumps(cheaper).encode()],
-        [*lines[:2], b"{}"],
-        [*lines[:2], b"[]"],
-        lines[1:],
-    ):
-        path.write_bytes(b"\n".join(changed) + b"\n")
-        with pytest.raises(SfumatoError, match=r"line \d of the budget .* cannot be read"):
-            read_budget("faces")
-        with pytest.raises(SfumatoError, match=r"line \d of the budget .* cannot be read"):
-            reserve("faces", "c", plan())
-    path.write_bytes(b"\n".join(lines))
-    assert len(read_budget("faces").reservations) == 2
-
-
-def test_the_file_of_one_budget_is_not_that_of_another_owner(home):
-    set_budget("faces", epsilon=8, delta=1e-5)
-    (home / "owner.key").write_text("22" * 32)
-    with pytest.raises(SfumatoError, match="and the owner's key beside it"):
-        read_budget("faces")
-
-
-def test_a_torn_last_line_was_no_reservation(home):
-    set_budget("faces", epsilon=8, delta=1e-5)
-    reserve("faces", "a", plan())
-    path = home / "budgets" / "faces.jsonl"
-    whole = path.read_bytes()
-    reserve("faces", "b", plan())
-    line = lines_of(home)[-1]
-    for end in (1, 10, len(line) // 2, len(line) - 1):
-        path.write_bytes(whole + b"\n" + line[:end])
-        assert [one.run for one in read_budget("faces").reservations] == ["a"]
-    reserve("faces", "b", plan())
-    assert [one.run for one in read_budget("faces").reservations] == ["a", "b"]
-
-
-def test_the_history_says_what_each_took_and_what_choosing_one_after_the_other_costs():
+def test_the_history_says_what_each_took_and_what_choosing_one_after_the_other_costs(use, whole):
     set_budget("faces", epsilon=8, delta=1e-5)
     for run in "abc":
-        reserve("faces", run, plan())
+        use(run, budget="faces")
     found = read_budget("faces")
-    rows = account.history(found)
+    rows = found.history()
     assert [row["run"] for row in rows] == ["runs/a", "runs/b", "runs/c"]
-    assert rows[0]["epsilon"] == plan().epsilon()
+    assert rows[0]["epsilon"] == whole().epsilon()
     assert rows[-1]["used"] == found.used == pytest.approx(3 * rows[0]["share"])
-    in_advance = plan(8.0 / 3**0.5).epsilon()
+    in_advance = whole(8.0 / 3**0.5).epsilon()
     assert found.in_advance() == pytest.approx(in_advance)
     assert found.epsilon > in_advance, "the price"
-    assert account.to_dict(found)["history"] == rows
-    json.dumps(account.to_dict(found))
+    assert found.to_dict()["history"] == rows
+    json.dumps(found.to_dict())
 
 
-def test_clocks_may_go_back(monkeypatch):
-    set_budget("faces", epsilon=8, delta=1e-5)
-    for run, date in (("a", "2031-01-01T00:00:00+00:00"), ("b", "1999-01-01T00:00:00+00:00")):
-        monkeypatch.setattr("sfumato.runs.owner.reserving.now", lambda date=date: date)
-        reserve("faces", run, plan())
-    assert [one.run for one in read_budget("faces").reservations] == ["a", "b"]
+def test_plans_are_reserved_until_one_does_not_fit(faces, use, whole):
+    own = read_budget(faces).filter
+    for number in range(int(own.limit / own.cost(whole(4.0)))):
+        use(f"{number}", sigma=4.0, budget=faces)
+    with pytest.raises(SfumatoError, match="the budget faces has epsilon 3 at delta 1e-05") as refused:
+        use("one more", sigma=4.0, budget=faces)
+    found = read_budget(faces)
+    assert len(found.reservations) == number + 1 == len(uses.earlier(Data(("a",))).plans), "one refused is no use"
+    assert found.used <= 1
+    words = re.search(
+        r"of which \d+ runs took ([\d.]+)%; this one needs ([\d.]+)% and would bring it to epsilon ([\d.]+); plan for "
+        r"at most epsilon ([\d.]+) \(noise multiplier ([\d.]+) at the same steps\)",
+        str(refused.value),
+    )
+    assert words is not None
+    needed, needs, would, most, sigma = map(float, words.groups())
+    assert needed + needs > 100
+    assert would > 3
+    fitting = PrivacyPlan.calibrate(examples=1000, participation=FullBatch(), steps=1, epsilon=most, delta=1e-5)
+    for less in (whole(sigma), fitting):  # either can be followed
+        assert found.filter.fits([*found.costs, found.filter.cost(less)])
+    use("less", sigma=sigma, budget=faces)
+    with pytest.raises(SfumatoError, match="the budget faces"):
+        use("more", sigma=sigma, budget=faces)
+
+
+def test_a_run_is_counted_once_however_often_it_goes_on_on_its_own_records(faces, use, whole):
+    for _ in range(3):
+        use("a", budget=faces)
+    assert reserved() == ["a"]
+    with pytest.raises(SfumatoError, match="run a is on the list of uses with another plan"):
+        use("a", sigma=2.0, budget=faces)
+    with pytest.raises(SfumatoError, match="the run runs/a has another plan in the budget faces"):
+        use("a", budget=faces, figures=0.5)
+    with pytest.raises(SfumatoError, match="the run runs/a has been reserved in the budget faces on other records"):
+        use("a", "others", budget=faces)
+    set_budget("persons", epsilon=3, delta=1e-5, unit="user")
+    known = {"use": whole(unit=User(drawn="users")), "budget": "persons"}
+    use("b", users="one way", **known)
+    with pytest.raises(SfumatoError, match="or other users'"):
+        use("b", users="another way", **known)
+
+
+def begin_many(use, number, start) -> None:
+    start.wait(60)
+    for count in range(6):
+        try:
+            use(f"{number}-{count}", sigma=4.0, count=0, budget="faces")
+        except SfumatoError:
+            os._exit(1)
+    os._exit(0)
+
+
+def test_eight_processes_at_once_do_not_exceed_the_total(faces, use, whole):
+    read_budget(faces).filter.cost(whole(4.0))  # imported before the fork
+    context = multiprocessing.get_context("fork")
+    start = context.Barrier(8)
+    processes = [context.Process(target=begin_many, args=(use, number, start)) for number in range(8)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    found = read_budget(faces)
+    assert len(found.reservations) == int(found.filter.limit / found.filter.cost(whole(4.0)))
+    assert any(process.exitcode for process in processes), "some were refused"
+
+
+def test_a_plan_of_another_unit_is_refused_with_the_budgets_name(faces, use, whole):
+    with pytest.raises(SfumatoError, match="the budget faces is for each single example, and the plan for each single"):
+        use("a", use=whole(unit=User(drawn="users")), budget=faces)
+
+
+def test_of_a_planned_budget_each_plan_is_for_one_run(use, whole):
+    set_budget("planned", epsilon=3, delta=1e-5, accounting="planned", plans=[whole(4.0), whole(5.0)])
+    use("a", sigma=4.0, budget="planned")
+    with pytest.raises(SfumatoError, match="for 2 plans that were fixed beforehand, and this is none of those"):
+        use("b", sigma=4.0, budget="planned")
+    use("b", sigma=5.0, budget="planned")
+    assert read_budget("planned").used == 1
+
+
+def test_users_who_were_told_apart_otherwise_do_not_add_up(use, whole):
+    set_budget("people", epsilon=8, delta=1e-5, unit="user")
+    known = {"use": whole(unit=User(drawn="users")), "budget": "people"}
+    use("a", users="by folder", **known)
+    with pytest.raises(SfumatoError, match="for users who were told apart otherwise"):
+        use("b", users="by file", **known)
+    use("b", "another", users="by file", **known)
+    assert reserved("people") == ["a", "b"]
+
+
+def test_what_does_not_count_in_a_budget_is_said(faces, use, whole):
+    data = Data(("m",))
+
+    def said(budget: str | None = faces, sigma: float = 8.0) -> list[str]:
+        return [*sentences.before(data, whole(sigma), seeded=False, budget=budget)]
+
+    assert len(said()) == 1
+    use("earlier", "m", sigma=3.0)
+    set_budget("letters", epsilon=1, delta=1e-5)
+    use("l", "m", sigma=20.0, budget="letters")
+    assert "the budget letters has 1 run on these data too" in said()[1]
+    assert "1 run of yours on these data is under no budget, and comes to epsilon" in said()[2]
+    use("a", "others", budget=faces)
+    assert "these are other records than those that the budget faces was first used for" in said()[1]
+    assert "too much for it" in said(sigma=0.5)[0]
+    (*_, last) = said(budget=None)
+    assert last == "note: runs on these data count in the budget letters, and this one does not, as it names none"
+
+
+def test_several_plans_are_refused_together(faces, whole):
+    budgets.refuse_beyond(faces, [whole()] * 3)
+    with pytest.raises(SfumatoError, match=r"the budget faces has 100% left, and 100 runs need"):
+        budgets.refuse_beyond(faces, [whole()] * 100)
+
+
+def test_a_loop_of_ones_own_is_reserved_too(faces, whole):
+    source = open_source("digits", owner_key=bytes(32), public=False)
+    known = record_use(source, whole(), budget=faces)
+    record_use(source, whole(), run=known.run, budget=faces)
+    assert reserved() == [known.run]
+    with pytest.raises(SfumatoError, match="the budget faces has epsilon 3"):
+        record_use(source, whole(0.5), budget=faces)
+    with pytest.raises(SfumatoError, match="the data are public, which cost nothing"):
+        record_use(open_source("digits", owner_key=bytes(32)), whole(), budget=faces)

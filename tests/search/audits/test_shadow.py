@@ -11,6 +11,7 @@ import torch
 from sfumato import EMA, PrivacyPlan, SfumatoError, _devices, open_source, train
 from sfumato.randomness.noise import Noise
 from sfumato.runs.owner import uses
+from sfumato.runs.owner.known import Data
 from sfumato.search.audits import many, shadow
 
 RECORDS, SIDE, CLASSES, SHADOWS = 120, 16, 4, 16
@@ -57,7 +58,7 @@ def test_a_model_without_its_noise_is_found_out(chance, tmp_path, monkeypatch):
 
 
 def test_a_private_model_stays_beneath_its_promise(chance, tmp_path):
-    before = uses.plans(chance.materials, places=chance.places)
+    before = uses.earlier(Data.of(chance)).plans
     train("scattering", chance, planned(1.0), directory=tmp_path / "run", **RECIPE)
     files = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
     found = shadow.shadow(tmp_path / "run", SHADOWS, source=chance, seed=0)
@@ -66,7 +67,7 @@ def test_a_private_model_stays_beneath_its_promise(chance, tmp_path):
     assert found.rates[1].true_positives_at_least < found.rates[1].allowed_at_most
     json.dumps(found.to_dict())
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
-    assert len(uses.plans(chance.materials, places=chance.places)) == len(before) + 1  # the run, and no shadow model
+    assert len(uses.earlier(Data.of(chance)).plans) == len(before) + 1  # the run, and no shadow model
 
 
 def test_one_by_one_the_models_are_those_trained_at_once(chance, tmp_path, monkeypatch):

@@ -25,6 +25,7 @@ from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures.uncertain import spacing_of
 from sfumato.runs.owner import uses
+from sfumato.runs.owner.known import Data
 from sfumato.training.conclusion import aggregating
 
 SETTINGS = Settings(model="linear", learning_rate=2.0, optimizer="sgd", momentum=0.0, ema=0.0, seed=3)
@@ -115,8 +116,10 @@ def test_private_records_are_chosen_by_for_an_epsilon_of_their_own(run, digits, 
 
     monkeypatch.setattr(aggregating, "choose", choosing)
     made = aggregate(run, score_on=private, epsilon=0.5)
-    assert uses.figures(private.materials) == [0.5], "it is on the owner's list of uses"
-    assert uses.figures(["others"], places=private.places) == [0.5], "and known by its place where images are changed"
+    assert uses.earlier(Data(private.materials)).figures == (0.5,), "it is on the owner's list of uses"
+    assert uses.earlier(Data(("others",), private.places)).figures == (0.5,), (
+        "and known by its place where images are changed"
+    )
     assert given["choice"] == PrivateChoice(epsilon=0.5, candidates=8)
     assert made.recipe == made.candidates[5]
     assert (made.epsilon, made.accuracies) == (0.5, None), "exact scores are not told"

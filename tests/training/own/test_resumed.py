@@ -10,7 +10,6 @@ from torch.utils.data import Dataset
 import sfumato
 from sfumato import PrivacyPlan, SfumatoError
 from sfumato.privacy.planning.requested import requested
-from sfumato.runs.owner import chained
 from sfumato.training.own.records import own_records
 
 STEPS = 6
@@ -60,25 +59,21 @@ def test_dropout_follows_the_record_however_the_batch_is_cut(data, tmp_path):
     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-class StopError(Exception):
-    """Ends the work at a point, as a kill would."""
-
-
-def test_a_run_that_was_cut_before_its_reservation_asks_its_budget_when_it_goes_on(data, tmp_path, monkeypatch):
+def test_a_run_whose_line_was_lost_asks_its_budget_when_it_goes_on(data, home, tmp_path):
     sfumato.set_budget("own", epsilon=3.0, delta=1e-5)
+    before = {name: (home / name).read_bytes() for name in ("uses.jsonl", "lists.json")}
     choices = {"budget": "own", "noise_multiplier": None, "epsilon": 2.0, "delta": 1e-5, "seed": None}
-
-    def stop(*_):
-        raise StopError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(chained.Chained, "append", stop)
-        with pytest.raises(StopError):
-            taken(data, tmp_path / "run", **choices)
-    assert sfumato.read_budget("own").lost, "only the list of uses knows of it"
-    taken(data, tmp_path / "run", **choices)
-    assert sfumato.read_budget("own").lost == ()
+    taken(data, tmp_path / "run", until=2, **choices)
+    for name, content in before.items():  # an old copy is restored
+        (home / name).write_bytes(content)
+    assert sfumato.read_budget("own").reservations == ()
+    taken(data, tmp_path / "run", until=3, **choices)
     assert len(sfumato.read_budget("own").reservations) == 1
+    for name, content in before.items():
+        (home / name).write_bytes(content)
+    sfumato.set_budget("own", epsilon=2.0)
+    with pytest.raises(SfumatoError, match=r"the budget own has epsilon 2 .* this one needs"):
+        taken(data, tmp_path / "run", **choices)
 
 
 class Changing(Dataset):

@@ -19,6 +19,7 @@ from sfumato.randomness import Noise, RunKey, Sampler
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import uses
+from sfumato.runs.owner.known import Data
 from sfumato.training.own import steps as own_steps
 from sfumato.training.own.records import own_records
 
@@ -138,7 +139,7 @@ def test_it_is_on_the_owners_list_once_and_public_data_are_not(data, tmp_path):
     run, _ = taken(data, tmp_path / "a")
     key = sfumato.owner_key()
     materials = own_records(data, key).materials
-    assert uses.plans(materials) == [run.plan]
+    assert uses.earlier(Data(materials)).plans == [run.plan]
     other, _ = taken(data, tmp_path / "b", seed=2)
     assert "1 earlier run" in other.note or "2 runs" in other.note
     shuffled = data[0].flip(0), data[1].flip(0)
@@ -146,7 +147,7 @@ def test_it_is_on_the_owners_list_once_and_public_data_are_not(data, tmp_path):
     for same in ((data[0], 1 - data[1]), (data[0].double(), data[1])):  # another question about the same people
         assert set(own_records(same, key).materials) & set(materials)
     taken((data[0] + 1, data[1]), tmp_path / "c", public=True)
-    assert uses.plans(own_records((data[0] + 1, data[1]), key).materials) == []
+    assert uses.earlier(Data(own_records((data[0] + 1, data[1]), key).materials)).plans == []
 
 
 OTHERS = {

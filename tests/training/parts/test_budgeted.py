@@ -17,7 +17,8 @@ from sfumato.privacy import CandidateCount, Gaussian, Ledger, Poisson
 from sfumato.randomness import Choice
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.owner import chained, uses
+from sfumato.runs.owner import store, uses
+from sfumato.runs.owner.known import Data
 from sfumato.search import Trial
 from sfumato.training.conclusion.run_page import report
 
@@ -47,10 +48,6 @@ def faces():
 
 class StopError(Exception):
     """In place of a kill."""
-
-
-def stop(*_, **__):
-    raise StopError
 
 
 @pytest.fixture
@@ -99,9 +96,9 @@ def test_a_run_reserves_its_whole_plan_before_its_first_step(private, plan, tmp_
     run = trained(private, plan, tmp_path / "run")
     assert [count for kind, count in seen if kind == "release"] == [1, 1, 1]
     (only,) = read_budget("faces").reservations
-    assert (only.use, only.place, only.figures) == (plan, f"{tmp_path.name}/run", None)
+    assert (only.use, only.name, only.figures) == (plan, f"{tmp_path.name}/run", None)
     assert only.run == RunDirectory(run.directory).identity
-    assert only.materials == tuple(private.materials)
+    assert only.data == tuple(private.materials)
     assert only.cost == read_budget("faces").filter.cost(plan)
     assert "Budget faces: " in report(RunDirectory(run.directory))
     assert "faces" not in report(RunDirectory(run.directory), public=True), "linkage is the owner's own"
@@ -114,24 +111,36 @@ def test_a_run_that_does_not_fit_leaves_nothing_behind(private, plan, tmp_path):
         trained(private, plan.with_noise(0.5), tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
     assert reserved() == []
-    assert uses.plans(private.materials) == []
+    assert uses.earlier(Data(private.materials)).plans == []
 
 
-def test_a_run_that_was_cut_before_its_reservation_counts_from_the_list_of_uses(private, plan, tmp_path, monkeypatch):
+def test_a_run_that_was_cut_after_its_line_counts_and_takes_no_step(private, plan, tmp_path, monkeypatch):
+    inner = store.Store.append
+
+    def append(self, line):
+        inner(self, line)
+        if line.kind == "run":
+            raise StopError
+
     with monkeypatch.context() as patch:
-        patch.setattr(chained.Chained, "append", stop)
+        patch.setattr(store.Store, "append", append)
         with pytest.raises(StopError):
             trained(private, plan, tmp_path / "run")
-    identity = RunDirectory(tmp_path / "run").identity
-    assert (steps_of(tmp_path / "run"), reserved()) == (0, [identity])
-    assert read_budget("faces").lost == (f"{tmp_path.name}/run",)
-    with monkeypatch.context() as patch:  # whoever comes next finds it counted, and so nothing is used up twice
-        patch.setattr("sfumato.privacy.PrivacyFilter.fits", lambda *_: False)
-        with pytest.raises(SfumatoError, match=r"the budget faces has .* of which 1 run took"):
-            trained(private, plan, tmp_path / "other")
+    assert list(tmp_path.iterdir()) == []
+    assert len(reserved()) == 1, "what is reserved is never given back"
+
+
+def test_a_run_whose_line_was_lost_asks_its_budget_when_it_goes_on(private, plan, home, tmp_path, stopped_at):
+    before = {name: (home / name).read_bytes() for name in (store.FILE, store.COUNT)}
+    stopped_at(1, lambda: trained(private, plan, tmp_path / "run"))
+    for name, content in before.items():  # an old copy is restored
+        (home / name).write_bytes(content)
+    set_budget("faces", epsilon=0.667)
+    with pytest.raises(SfumatoError, match=r"the budget faces has epsilon 0\.667 .* this one needs"):
+        trained(private, plan, tmp_path / "run")
+    set_budget("faces", epsilon=1.5)
     trained(private, plan, tmp_path / "run")
-    assert reserved() == [identity]
-    assert read_budget("faces").lost == ()
+    assert reserved() == [RunDirectory(tmp_path / "run").identity]
 
 
 @pytest.mark.parametrize("step", [0, 1])
@@ -208,7 +217,7 @@ def trial() -> Trial:
 def test_each_run_of_an_uncovered_search_is_reserved(trial, tmp_path):
     space = {"learning_rate": Choice(values=(0.1, 0.5))}
     search.open(trial, space, directory=tmp_path / "sweep", search="uncovered")
-    assert [one.place for one in read_budget("faces").reservations] == ["sweep/1", "sweep/2"]
+    assert [one.name for one in read_budget("faces").reservations] == ["sweep/1", "sweep/2"]
     set_budget("little", epsilon=0.02, delta=1e-5)
     six = {"learning_rate": Choice(values=(0.1, 0.2, 0.3, 0.4, 0.5, 0.6))}
     little = replace(trial, options={"budget": "little"})
@@ -217,17 +226,12 @@ def test_each_run_of_an_uncovered_search_is_reserved(trial, tmp_path):
     assert not (tmp_path / "more" / "1").exists()
 
 
-def test_a_private_selection_is_reserved_as_a_whole_and_its_candidates_are_not(trial, tmp_path, monkeypatch):
+def test_a_private_selection_is_reserved_as_a_whole_and_its_candidates_are_not(trial, tmp_path):
     given = {"directory": tmp_path / "won", "draws": CandidateCount(mean=1.5)}
     space = {"learning_rate": Choice(values=(0.1, 0.5))}
-    with monkeypatch.context() as patch:
-        patch.setattr(chained.Chained, "append", stop)
-        with pytest.raises(StopError):
-            search.private(trial, space, **given)
-    assert len(reserved()) == 1, "its line in the list of uses counts"
     found = search.private(trial, space, **given)
     (only,) = read_budget("faces").reservations
-    assert (only.use, only.place) == (found.selection, f"{tmp_path.name}/won")
+    assert (only.use, only.name) == (found.selection, f"{tmp_path.name}/won")
     assert only.cost == read_budget("faces").filter.cost(found.selection)
 
 

@@ -22,6 +22,7 @@ from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.runs.figures import choice
 from sfumato.runs.figures import published as records
+from sfumato.runs.reading import Reading
 from sfumato.training.conclusion import finish
 from sfumato.training.conclusion.run_page import report
 from sfumato.training.parts import published
@@ -87,7 +88,7 @@ def test_by_rule_the_table_moves_the_model_and_every_figure_speaks_of_it(finishe
     assert point is not None
     assert point.rule == "shares"
     assert point.threshold > 0.5
-    assert loaded.operating_point == point
+    assert loaded.reading.operating_point == point
     scores = loaded.predict(list(source.test.take(slice(None))))
     named = scores.argmax(1).numpy()
     assert (named == source.test.labels).mean() == finished.accuracy  # of the page, too
@@ -96,12 +97,12 @@ def test_by_rule_the_table_moves_the_model_and_every_figure_speaks_of_it(finishe
     assert ((plain[:, 1] >= point.threshold).numpy() == named).all()
     before = (plain.argmax(1).numpy() == source.test.labels)[source.test.labels == 0].mean()
     assert (named == source.test.labels)[source.test.labels == 0].mean() > before + 0.05  # specificity
-    assert loaded.shares["pneumonia"] == pytest.approx(0.62, abs=0.05)
+    assert loaded.reading.shares["pneumonia"] == pytest.approx(0.62, abs=0.05)
 
 
 def test_the_shares_that_scores_hold_for_are_those_of_the_noisy_table_and_not_exact(finished, source):
     noisy, exact = choice.shares_of(finished.published), float((source.test.labels == 1).mean())
-    assert finished.load().shares == pytest.approx(noisy, rel=1e-12)
+    assert finished.load().reading.shares == pytest.approx(noisy, rel=1e-12)
     assert noisy["pneumonia"] != pytest.approx(exact, rel=1e-9)
 
 
@@ -189,7 +190,7 @@ def test_what_is_asked_for_is_kept_when_a_run_is_resumed(rays, source, tmp_path,
     }  # fmt: skip
     run = trained(rays, tmp_path / "run", operating_point="pneumonia=0.8", **shares)
     loaded = run.load()
-    assert (loaded.prevalence, loaded.shares) == (USED, TRAINED)
+    assert (loaded.reading.prevalence, loaded.reading.shares) == (USED, TRAINED)
     assert run.published.operating is None or run.published.operating.rule == "pneumonia=0.8"
     assert verify(run.directory).holds
 
@@ -223,10 +224,10 @@ def test_with_weights_scores_hold_where_all_classes_are_as_frequent(source, tmp_
     run = trained(source, tmp_path / "run", WEIGHTED)
     loaded, images = run.load(), list(source.test.take(slice(0, 20)))
     assert run.published.operating is None, "weights are what the owner has asked for"
-    assert loaded.shares == {"normal": 0.5, "pneumonia": 0.5}
+    assert loaded.reading.shares == {"normal": 0.5, "pneumonia": 0.5}
     there = loaded.used_at(USED)
     expected = torch.tensor(correction((0.5, 0.5), (0.38, 0.62), loss="softmax"))
-    scaled = loaded.logits(images) / loaded.temperature
+    scaled = loaded.logits(images) / (loaded.reading.temperature or 1.0)
     assert torch.allclose(there.predict(images), (scaled + expected).softmax(1))
     with pytest.raises(SfumatoError, match="training_prevalence and class_prevalence are both given"):
         trained(source, tmp_path / "two", WEIGHTED, training_prevalence=TRAINED, prevalence=USED)
@@ -237,8 +238,8 @@ def test_an_aggregate_has_the_declared_shares_and_no_operating_point(finished, t
     recipe = aggregated.Recipe(method="upa", steps=tuple(recorded)[-3:])
     path = tmp_path / "aggregate.safetensors"
     path.write_bytes(aggregated.written(RunDirectory(finished.directory), recipe))
-    assert finished.load().operating_point is not None
-    assert load(path).operating_point is None
+    assert finished.load().reading.operating_point is not None
+    assert load(path).reading.operating_point is None
 
 
 def test_an_old_model_file_still_loads(finished, tmp_path):
@@ -248,7 +249,7 @@ def test_an_old_model_file_still_loads(finished, tmp_path):
         about.pop(name, None)
     (tmp_path / "model.safetensors").write_bytes(to_bytes(weights, {METADATA: json.dumps(about)}))
     loaded = load(tmp_path / "model.safetensors")
-    assert (loaded.shares, loaded.prevalence, loaded.operating_point, loaded.temperature) == (None, None, None, 1.0)
+    assert loaded.reading == Reading(classes=loaded.classes, loss=loaded.loss)
     assert loaded.predict([np.zeros((8, 8), np.uint8)]).shape == (1, 2)
 
 

@@ -121,7 +121,7 @@ def test_a_run_publishes_figures_and_says_what_they_cost(finished, private):
         "Exact accuracy" in line and "only the noisy counts are covered" in line for line in written["not_covered"]
     )
     assert verify(finished.directory).holds
-    assert load(finished.directory).temperature == figures.temperature in TEMPERATURES
+    assert load(finished.directory).reading.temperature == figures.temperature in TEMPERATURES
 
 
 def test_the_public_page_has_them_and_nothing_exact(finished):

@@ -18,9 +18,9 @@ WITHOUT_LOCKS = """
 import sys
 from sfumato import _systems
 from sfumato.privacy import lease
-from sfumato.runs.owner import public_records, standing, uses
+from sfumato.runs.owner import store
 # The owner's lists lie on another file system.
-uses.held_alone = public_records.held_alone = standing.held_alone = lambda *given: None
+store.held_alone = lambda *given: None
 _systems.fcntl, lease.BEAT, lease.WATCH = None, 0.2, 2.0
 from sfumato.cli import main
 sys.exit(main(sys.argv[1:]))

@@ -176,22 +176,13 @@ def uses_of(run: Run) -> dict[str, Any]:
 
 
 def show_uses(run: Run) -> None:
-    """The same in words, for each unit by itself."""
+    """The same in words, and how its budget stands."""
     from sfumato.runs.directory import SETTINGS, RunDirectory
-    from sfumato.runs.owner.sentences import of_all, of_figures, of_other_unit
-    from sfumato.training.parts import budgeted
+    from sfumato.training.conclusion.run_page import together
 
-    if run.together is not None:
-        epsilon, delta = run.together
-        alike = run.uses - sum(other.runs for other in run.other_units)
-        users = run.statement.plan.users is not None
-        console.paragraph(of_all(alike, epsilon, delta, run.adjacency, users=users, seeded=run.seeded))
-    for line in budgeted.lines(RunDirectory(run.directory).read_json(SETTINGS)):
-        console.paragraph(line)
-    for line in of_figures(run.publishing):
-        console.paragraph(line)
-    for other in run.other_units:
-        console.paragraph(f"On the same data {of_other_unit(other)}.")
+    if not run.statement.circumstances.data_public:
+        for line in together(RunDirectory(run.directory).read_json(SETTINGS), run.statement.plan):
+            console.paragraph(line)
 
 
 def foreseen(job: PrivateJob, run: RunDirectory) -> tuple[dict[str, Any], list[tuple[str, str]]]:

@@ -180,7 +180,7 @@ class Dedup(EndsWithJson):
         """The pairs, and those that the backbone finds of images that have none."""
         from sfumato.data import find_alike
         from sfumato.runs.checkpoint import stored_materials
-        from sfumato.runs.owner.public_records import refuse_trained_on
+        from sfumato.runs.owner.codes import refuse_trained_on
         from sfumato.training.caching import declared_by
         from sfumato.training.computing import features_either_way
 

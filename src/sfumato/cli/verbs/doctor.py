@@ -48,7 +48,7 @@ class Doctor(PrintsJson):
     def run(self) -> int:
         """Look and print."""
         if self.new_key:
-            from sfumato.runs.owner.standing import new_key
+            from sfumato.runs.owner.store import new_key
 
             console.note(f"another owner's key is made; the lists of the lost one lie in {new_key()}")
         findings = [*_versions(), *_machine(), *_places()]
@@ -136,7 +136,7 @@ def _key(path: Path) -> Finding:
 
 def _lists() -> Finding:
     """Whether the owner's lists are those of the key, and agree."""
-    from sfumato.runs.owner.compared import disagreements
+    from sfumato.runs.owner.codes import disagreements
 
     what = "owner's lists"
     try:

@@ -103,14 +103,10 @@ class Train(Observed, Together, PrivateChoices):
         """Say what training would be."""
         from sfumato.cli.output.outcome import show_dry_run
         from sfumato.experiment import reading
-        from sfumato.runs.owner import sentences
-        from sfumato.training.run import overlaps, refuse_finished
+        from sfumato.training.run import earlier_uses, refuse_finished
 
         refuse_finished(run)
-        note = sentences.before(job.source, job.plan, seeded=job.circumstances.seeded)
-        if note is not None and not run.exists:
-            progress.report(note)
-        for note in () if run.exists else overlaps(job):
+        for note in () if run.exists else earlier_uses(job):
             progress.report(note)
         for note in (*reading.notes(job.source), *job.notes):
             progress.report(f"note: {note}")

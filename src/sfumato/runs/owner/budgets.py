@@ -1,50 +1,144 @@
-"""Budgets of the owner's: one total for each named data set.
+"""Budgets of the owner's: one total for all runs on a data set that has a name.
 
-They lie beside the owner's key, outside the run directories: a run directory that is deleted gives nothing back.
+A run's whole plan is reserved before its first step, or it does not begin; nothing is ever given back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sfumato._checks import SfumatoError, positive
-from sfumato.privacy import PrivacyFilter
+from sfumato.privacy import PrivacyFilter, PrivacyPlan, PrivateChoice
 from sfumato.privacy.statements.presented import rounded_up
-from sfumato.randomness import keys
-from sfumato.runs.owner import uses
-from sfumato.runs.owner.account import Account, Reservation, Total, runs
-from sfumato.runs.owner.called import checked
-from sfumato.runs.owner.chained import Chained, held, read
+from sfumato.runs.owner import store
+from sfumato.runs.owner.composition import Use
+from sfumato.runs.owner.known import checked
+from sfumato.runs.owner.lines import BudgetSet, Used
+from sfumato.runs.owner.store import Store
 
-FOLDER = "budgets"
-WHAT = "the budget"
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """A budget as it stands.
+
+    Args:
+        name: of the data set that it is for.
+        totals: all totals that it had, the first one first.
+        reservations: the runs whose whole plans count against it, in their order.
+    """
+
+    name: str
+    totals: tuple[BudgetSet, ...]
+    reservations: tuple[Used, ...] = ()
+
+    @property
+    def filter(self) -> PrivacyFilter:
+        """Its total as it is now, and how plans count against it."""
+        return self.totals[-1].filter
+
+    @property
+    def uses(self) -> list[Use]:
+        """What each reservation releases."""
+        return [one.use for one in self.reservations if not isinstance(one.use, PrivateChoice)]
+
+    @property
+    def costs(self) -> list[float]:
+        """What each reservation takes of the filter's limit."""
+        return [one.cost for one in self.reservations]
+
+    @property
+    def used(self) -> float:
+        """The share of the limit that is reserved, from 0 to 1."""
+        return math.fsum(self.costs) / self.filter.limit
+
+    @property
+    def left(self) -> float:
+        """What is left, in the filter's own measure."""
+        return self.filter.limit - math.fsum(self.costs)
+
+    @property
+    def epsilon(self) -> float:
+        """What the reservations come to at the budget's delta, by its filter."""
+        return self.filter.epsilon_of(math.fsum(self.costs))
+
+    def in_advance(self) -> float | None:
+        """What the same plans would come to had all of them been planned in advance: the difference is the price of
+        choosing them one after the other. None of no run, and where one is a selection or publishes figures."""
+        plans = [one.use for one in self.reservations if isinstance(one.use, PrivacyPlan)]
+        if not plans or len(plans) < len(self.reservations) or any(one.figures for one in self.reservations):
+            return None
+        return self.filter.composed(plans)
+
+    @property
+    def words(self) -> str:
+        """How it stands, in a line."""
+        return (
+            f"budget {self.name}: {percent(self.used)} of epsilon {self.filter.epsilon:g} at delta "
+            f"{self.filter.delta!r} is used, for each single {self.filter.unit}, by {runs(len(self.reservations))}"
+        )
+
+    def history(self) -> list[dict[str, Any]]:
+        """Its reservations as plain data, in their order, each with the share that is used after it."""
+        return [
+            {
+                "date": one.date,
+                "run": one.name,
+                "epsilon": one.epsilon,
+                "delta": one.delta,
+                "figures": one.figures,
+                "share": one.cost / self.filter.limit,
+                "used": math.fsum(self.costs[:number]) / self.filter.limit,
+            }
+            for number, one in enumerate(self.reservations, start=1)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "budget": self.name,
+            **self.filter.to_dict(),
+            "rule": self.filter.rule,
+            "used": self.used,
+            "epsilon_used": self.epsilon,
+            "epsilon_if_planned_in_advance": self.in_advance(),
+            "totals": [{"date": one.date, "epsilon": one.epsilon} for one in self.totals],
+            "history": self.history(),
+        }
+
+
+def percent(share: float) -> str:
+    """A share, rounded up to a tenth of a percent: nothing is called free that is not.
+
+    >>> percent(0.6201), percent(1.0)
+    ('62.1%', '100%')
+    """
+    return f"{math.ceil(round(share * 1000, 9)) / 10:g}%"
+
+
+def runs(count: int) -> str:
+    """So many of them, in words.
+
+    >>> runs(1), runs(12)
+    ('1 run', '12 runs')
+    """
+    return f"{count} run{'' if count == 1 else 's'}"
 
 
 def names() -> list[str]:
     """Of all budgets that there are."""
-    folder = keys.home() / FOLDER
-    return sorted(path.stem for path in folder.glob("*.jsonl") if path.stat().st_size) if folder.is_dir() else []
+    return sorted({one.name for one in store.read().lines if isinstance(one, BudgetSet)})
 
 
 def read_budget(name: str) -> Account:
-    """A budget as it stands: a run that its file lacks, and the list of uses has under it, counts all the same.
+    """A budget as it stands.
 
-    Errors: `SfumatoError` where there is none of this name, and where a line of it was changed or is gone from between
-    others.
+    Errors: `SfumatoError` where there is none of this name, and where the owner's list cannot be read or has lost a
+    line since the budget was set: then what is left is not known.
     """
-    path = path_of(name)
-    account = account_in(name, read(path, WHAT))
-    if account is not None:
-        lost = lost_from(account)
-        return replace(account, reservations=(*account.reservations, *lost), lost=tuple(one.place for one in lost))
-    known = f"; there {'is' if len(names()) == 1 else 'are'} {', '.join(names())}" if names() else ""
-    raise SfumatoError(
-        f"there is no budget {name}{known}", f"set it first (sfumato budget {name} --epsilon 8 --delta 1e-5)"
-    )
+    return _account(checked("budget", name), store.read())
 
 
 def set_budget(name: str, *, epsilon: float, delta: float | None = None, **fixed: Any) -> Account:
@@ -65,16 +159,16 @@ def set_budget(name: str, *, epsilon: float, delta: float | None = None, **fixed
     """
     positive("epsilon", epsilon, remedy="give the budget of all runs together, a number such as 8")
     fixed = {key: value for key, value in fixed.items() if value not in (None, (), [])}
-    with held(path_of(name), WHAT) as file:
-        before = account_in(name, file)
-        if before is None:
+    checked("budget", name)
+    with store.held() as held:
+        if not _lines(name, held):
             if delta is None:
                 raise SfumatoError(f"delta is missing of the budget {name}", "give one well below 1/N, such as 1e-5")
             known = {"plans": tuple(fixed.pop("plans", ()))}
             own = PrivacyFilter.of(epsilon=epsilon, delta=delta, **known, **fixed)
-            file.append({"date": now(), "budget": own.to_dict()})
+            held.append(BudgetSet(name=name, filter=own, lost=held.lost))
         else:
-            before = restored(before, file)
+            before = _account(name, held)
             _refuse_other(before, {"delta": delta, **fixed})
             changed = replace(before.filter, epsilon=epsilon)
             changed.check_planned()
@@ -85,10 +179,8 @@ def set_budget(name: str, *, epsilon: float, delta: float | None = None, **fixed
                     f"give at least {rounded_up(before.epsilon)}: what was released cannot be taken back",
                 )
             if epsilon != before.filter.epsilon:
-                file.append({"date": now(), "epsilon": epsilon})
-        after = account_in(name, file)
-        assert after is not None
-        return after
+                held.append(BudgetSet(name=name, filter=changed, lost=held.lost))
+        return _account(name, held)
 
 
 def _refuse_other(account: Account, given: Mapping[str, Any]) -> None:
@@ -105,67 +197,119 @@ def _refuse_other(account: Account, given: Mapping[str, Any]) -> None:
             )
 
 
-def account_in(name: str, file: Chained) -> Account | None:
-    """The budget by its lines; None where it has none."""
-    account: Account | None = None
-    for number, entry in enumerate(file.entries, start=1):
-        try:
-            if account is None:
-                own = PrivacyFilter.from_dict(entry["budget"])
-                account = Account(name=name, filter=own, totals=(Total(date=entry["date"], epsilon=own.epsilon),))
-            elif "epsilon" in entry:
-                total = Total(**entry)
-                own = replace(account.filter, epsilon=total.epsilon)
-                account = replace(account, filter=own, totals=(*account.totals, total))
-            else:
-                reservation = Reservation.from_dict(entry)
-                account = replace(account, reservations=(*account.reservations, reservation))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise SfumatoError(
-                f"entry {number} of the budget {name} cannot be read ({error!r})",
-                "go back to the version of sfumato that wrote it",
-            ) from None
-    return account
+def _lines(name: str, found: Store) -> list[BudgetSet]:
+    return [one for one in found.lines if isinstance(one, BudgetSet) and one.name == name]
 
 
-def lost_from(account: Account) -> list[Reservation]:
-    """What its file lacks of the runs that the list of uses has under this budget: lines that were cut from its end, or
-    were written after the copy that it was restored from.
-
-    **Guarantee.** As long as one of the two lists has a run's line, the run counts. A run that was cut between both
-    lines has taken no step and counts too, which makes the sum no smaller.
-    """
-    known = {one.run for one in account.reservations}
-    return [
-        Reservation(
-            date=entry[uses.DATE],
-            run=run,
-            place=entry.get(uses.NAME, ""),
-            use=use,
-            figures=(figures := entry.get(uses.FIGURES)),
-            cost=account.filter.cost(use, figures),
-            materials=tuple(entry[key] for key in ("data", "pixels") if key in entry),
-            users=entry.get(uses.USERS, ""),
+def _account(name: str, found: Store) -> Account:
+    """The budget by its lines."""
+    lines = _lines(name, found)
+    if not lines:
+        others = sorted({one.name for one in found.lines if isinstance(one, BudgetSet)})
+        known = f"; there {'is' if len(others) == 1 else 'are'} {', '.join(others)}" if others else ""
+        raise SfumatoError(
+            f"there is no budget {name}{known}", f"set it first (sfumato budget {name} --epsilon 8 --delta 1e-5)"
         )
-        for run, (entry, use) in uses.under(account.name).items()
-        if run not in known
-    ]
+    if found.lost > lines[0].lost:
+        raise SfumatoError(
+            f"the list of runs {found.home / store.FILE} has lost lines since the budget {name} was set, so what is "
+            "left of it is not known",
+            "restore the list, and the count beside it, from a copy, or set a budget of another name",
+        )
+    reserved = dict[str, Used]()
+    for one in found.lines:
+        if isinstance(one, Used) and one.budget == name:
+            reserved.setdefault(one.run, one)
+    return Account(name=name, totals=tuple(lines), reservations=tuple(reserved.values()))
 
 
-def restored(account: Account, file: Chained) -> Account:
-    """The same with the lines that its file had lost, which are written again."""
-    for one in lost_from(account):
-        file.append(one.to_dict())
-    found = account_in(account.name, file)
-    assert found is not None
-    return found
+def admitted(held: Store, coming: Used) -> Used:
+    """The line of a run with its cost, by which its whole plan is reserved; or the refusal of it.
+
+    One that has its reservation is counted once, however often it goes on.
+
+    Errors: `SfumatoError` for a plan beyond what is left, one of another unit or adjacency, and for the same records
+    with other users.
+    """
+    assert coming.budget is not None
+    assert not isinstance(coming.use, PrivateChoice), "a choice is under no budget"
+    account = _account(coming.budget, held)
+    own, name = account.filter, account.name
+    before = next((one for one in account.reservations if one.run == coming.run), None)
+    if before is not None:
+        if (before.use, before.figures) != (coming.use, coming.figures):
+            raise SfumatoError(
+                f"the run {coming.name} has another plan in the budget {name}", "give another `directory`"
+            )
+        if before.users != coming.users or not set(before.data) & set(coming.data):
+            raise SfumatoError(
+                f"the run {coming.name} has been reserved in the budget {name} on other records, or other users'",
+                "give the data that it began with; other data are another run",
+            )
+        return replace(coming, cost=before.cost)
+    cost = cost_of(account, coming.use, coming.figures)
+    for one in account.reservations:
+        if own.unit == "user" and set(one.data) & set(coming.data) and one.users != coming.users:
+            raise SfumatoError(
+                f"the budget {name} has been used on these records for users who were told apart otherwise, whose "
+                "losses do not add up",
+                "declare users as before, or set a budget of another name",
+            )
+    if not own.planned(coming.use, account.uses):
+        raise SfumatoError(
+            f"the budget {name} is for {len(own.plans)} plans that were fixed beforehand, and this is none of those "
+            "that are left",
+            "give one of them, or set a budget with accounting renyi, which plans may be chosen under one after the "
+            "other",
+        )
+    if not own.fits([*account.costs, cost]):
+        raise SfumatoError(*_beyond(account, coming, cost))
+    return replace(coming, cost=cost)
 
 
-def path_of(name: str) -> Path:
-    """The file of a budget."""
-    return keys.home() / FOLDER / f"{checked('budget', name)}.jsonl"
+def refuse_seeded(name: str | None, seed: int | None) -> None:
+    """Refuse a run by a seed under a budget: a total of promises counts none that promises nothing."""
+    if name is not None and seed is not None:
+        raise SfumatoError(
+            f"`seed` is {seed}, and a run by a seed promises nothing, so it cannot count in the budget {name}",
+            "leave the seed out, or the budget",
+        )
 
 
-def now() -> str:
-    """The date of a line."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+def refuse_beyond(name: str, many: Sequence[Use]) -> None:
+    """Refuse several plans that do not all fit into what is left; nothing is reserved of them yet."""
+    account = read_budget(name)
+    costs = [cost_of(account, use, None) for use in many]
+    if not account.filter.fits([*account.costs, *costs]):
+        raise SfumatoError(
+            f"the budget {name} has {percent(1 - account.used)} left, and {runs(len(many))} need "
+            f"{percent(math.fsum(costs) / account.filter.limit)}",
+            "give fewer of them, or a smaller epsilon",
+        )
+
+
+def cost_of(account: Account, use: Use, figures: float | None) -> float:
+    """What it takes of the budget's limit, or a refusal that names the budget."""
+    try:
+        return account.filter.cost(use, figures)
+    except SfumatoError as error:
+        raise SfumatoError(error.problem.replace("the budget", f"the budget {account.name}", 1), error.remedy) from None
+
+
+def _beyond(account: Account, coming: Used, cost: float) -> tuple[str, str]:
+    """What to say of a plan that does not fit: the problem, and the remedy."""
+    own, costs = account.filter, math.fsum([*account.costs, cost])
+    problem = (
+        f"the budget {account.name} has epsilon {own.epsilon:g} at delta {own.delta!r}, of which "
+        f"{runs(len(account.reservations))} took {percent(account.used)}; this one needs {percent(cost / own.limit)} "
+        f"and would bring it to epsilon {rounded_up(own.epsilon_of(costs))}"
+    )
+    if coming.figures is not None and own.cost_of_pure(coming.figures) > account.left:
+        return problem, "publish no figures (`report_epsilon`), or at a smaller epsilon"
+    less = own.most_noise_left(coming.use, account.left) if isinstance(coming.use, PrivacyPlan) else None
+    if less is None:
+        return problem, "train on other data, or set a larger total, which the budget's history shows"
+    return problem, (
+        f"plan for at most epsilon {math.floor(less.epsilon() * 1000) / 1000:g} (noise multiplier "
+        f"{math.ceil(less.noise_multiplier * 1e4) / 1e4:g} at the same steps)"
+    )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source
 from sfumato.privacy import PrivacyPlan
-from sfumato.runs.owner import composition, overlap, reserving, sentences, uses
-from sfumato.runs.owner.composition import Together
+from sfumato.runs.owner import sentences, uses
+from sfumato.runs.owner.composition import Together, side_by_side
+from sfumato.runs.owner.known import Data
 
 OWN = "a loop of one's own"
 """What it is called on the list."""
@@ -58,32 +58,13 @@ def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None, bud
         if budget is not None:
             raise SfumatoError(f"`budget` is {budget}, and the data are public, which cost nothing", "leave it out")
         return RecordedUse(run="", note=sentences.called_public(source) or "")
-    if run is not None and uses.plan_of(run) not in (None, plan):
-        remedy = "leave `run` out: another plan is another run"
-        raise SfumatoError(f"run {run} is on the list of uses with another plan", remedy)
-    known = {"places": source.places, "users": source.assignment}
-    identity = run or secrets.token_hex(32)
-    with nullcontext() if budget is None else reserving.reserving(budget, _coming(source, plan, identity)):
-        overlap.remember(source)
-        uses.record(source.materials, identity, plan, **known, name=OWN, budget=budget)
-    earlier = uses.plans(source.materials, **known)
-    earlier.remove(plan)  # this one is among them
-    notes = (
-        [sentences.summary(earlier, plan, uses.seeded(source.materials, **known)).removeprefix("note: ")]
-        if earlier
-        else []
-    )
-    if others := uses.other_assignments(source.materials, **known):
-        notes.append(sentences.of_other_assignments(others))
-    notes += [note.removeprefix("note: ") for note in overlap.notes(source, budget=budget)]
+    data, identity = Data.of(source), run or secrets.token_hex(32)
+    uses.record(data, plan, run=identity, name=OWN, budget=budget)
+    notes = [*sentences.before(data, plan, seeded=False, budget=budget, run=identity)]
+    earlier = uses.earlier(data, but=identity)
     return RecordedUse(
         run=identity,
-        earlier=len(earlier),
-        together=tuple(composition.side_by_side([plan, *earlier])),
-        note=f"note: {'; '.join(notes)}" if notes else "",
+        earlier=len(earlier.plans),
+        together=tuple(side_by_side([plan, *earlier.plans])),
+        note=f"note: {'; '.join(note.removeprefix('note: ') for note in notes)}" if notes else "",
     )
-
-
-def _coming(source: Source, plan: PrivacyPlan, identity: str) -> reserving.Coming:
-    """How it counts against a budget."""
-    return reserving.Coming(run=identity, place=OWN, use=plan, materials=source.materials, users=source.assignment)

@@ -3,26 +3,140 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from sfumato.data import Source
+import numpy as np
+
+from sfumato.data import Source, known_again
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.statements.presented import rounded_up
+from sfumato.randomness import keys
+from sfumato.runs.owner import budgets, codes
+from sfumato.runs.owner.budgets import percent, runs
 from sfumato.runs.owner.composition import Together, Use, adjacency_of, side_by_side, together, unit_of
-from sfumato.runs.owner.uses import other_assignments, plans, seeded
+from sfumato.runs.owner.known import Data
+from sfumato.runs.owner.uses import Earlier, earlier
+
+_NAMED = 3
+"""How many runs a note names at most."""
+
+
+def before(
+    data: Data, coming: Use, *, seeded: bool, budget: str | None = None, figures: float | None = None, run: str = ""
+) -> Iterator[str]:
+    """What the owner should know before a run on private data begins, a note each.
+
+    Args:
+        coming: what the run is about to release.
+        seeded: whether it is by a seed.
+        budget: the budget that it is to be reserved in.
+        figures: epsilon of the figures that it is to publish.
+        run: its identity, of one that goes on.
+    """
+    found = earlier(data, but=run)
+    if budget is not None:
+        yield from _of_budget(budget, found, coming, figures, run)
+    if found.plans:
+        yield summary(found.plans, coming, found.seeded + seeded)
+    if found.apart:
+        yield f"note: {of_other_assignments(found.apart)}"
+    yield from of_others(found, budget)
+    if figures is not None:
+        for line in of_figures([*found.figures, figures]):
+            yield f"note: with this one, {line}"
+    if budget is None:
+        for name in dict.fromkeys(
+            one.budget for one in found.lines if one.budget and set(one.data) & set(data.materials)
+        ):
+            yield f"note: runs on these data count in the budget {name}, and this one does not, as it names none"
+
+
+def disagreements() -> Iterator[str]:
+    """What the owner should know where the lists have lost something: in one line, before any total."""
+    if found := [*codes.disagreements()]:
+        yield (
+            f"note: your lists disagree: {'; '.join(found)}; what was lost is in no total, so that each is too "
+            f"small, until {keys.home()} is restored from a copy"
+        )
+
+
+def _of_budget(name: str, found: Earlier, coming: Use, figures: float | None, run: str) -> Iterator[str]:
+    """How a budget stands before a run is reserved in it, and what of the same data does not count in it."""
+    account, same = budgets.read_budget(name), set(found.data.materials)
+    account = replace(account, reservations=tuple(one for one in account.reservations if one.run != run))
+    cost = budgets.cost_of(account, coming, figures)
+    share = cost / account.filter.limit
+    fits = account.filter.fits([*account.costs, cost])
+    would = f"after which {percent(account.used + share)} is used" if fits else "too much for it"
+    yield f"{account.words}; this plan takes {percent(share)}, {would}"
+    if account.reservations and not set(account.reservations[0].data) & same:
+        yield f"note: these are other records than those that the budget {name} was first used for"
+    others = dict[str, set[str]]()
+    for one in found.lines:
+        if one.budget not in (None, name) and set(one.data) & same:
+            others.setdefault(one.budget, set()).add(one.run)
+    for other, its in others.items():
+        yield (
+            f"note: the budget {other} has {runs(len(its))} on these data too: each budget counts its own, and "
+            "neither total covers both"
+        )
+    counted = {one.run for one in account.reservations}.union(*others.values())
+    apart = [use for one, use in found.runs.items() if one not in counted and unit_of(use) == account.filter.unit]
+    if apart:
+        epsilon, delta = together(apart)
+        is_or_are, comes = ("is", "comes") if len(apart) == 1 else ("are", "come")
+        yield (
+            f"note: {runs(len(apart))} of yours on these data {is_or_are} under no budget, and {comes} to epsilon "
+            f"{rounded_up(epsilon)} at delta {delta!r} on top of it"
+        )
+
+
+def of_others(found: Earlier, budget: str | None = None) -> Iterator[str]:
+    """What the owner should know of lost lines, and of runs on other data sets that hold some of the same records.
+
+    Args:
+        budget: that in which the coming run is reserved: what else is reserved there counts with it.
+
+    **Guarantee.** A run on a data set with one of these records, by either of its codes, is among `found.lines`, or
+    among these, or in the budget, as long as its codes have been remembered.
+    """
+    yield from disagreements()
+    counted = {one.run for one in found.others if budget is not None and one.budget == budget}
+    own, common, named = None, np.zeros(0, bool), dict[str, str]()
+    for material in dict.fromkeys(one.data[0] for one in found.others if one.run not in counted):
+        among = codes.listed(codes.USED, material)
+        if among is None or found.data.codes is None:
+            continue
+        own = found.data.codes() if own is None else own
+        if (again := known_again(own, among)).any():
+            common = again | common if len(common) else again
+            others = [one for one in found.others if one.data[0] == material and one.run not in counted]
+            named |= {one.run: one.name for one in others}
+    if not named:
+        return
+    called = [*dict.fromkeys(filter(None, named.values()))]
+    shown = f" ({', '.join([*called[:_NAMED], *(['...'] if len(called) > _NAMED else [])])})" if called else ""
+    share = f"{max(0.1, 100 * common.mean()):.3g}%"
+    yield (
+        f"note: {common.sum():,} of these {len(common):,} records ({share}) {'were' if common.sum() > 1 else 'was'} "
+        f"used by {runs(len(named))} of yours on {'other data sets' if len(named) > 1 else 'another data set'}{shown}, "
+        "which no total counts with this one: the cost of all adds up for a record that is in all; leave these records "
+        "out, or give all such runs one budget (sfumato budget)"
+    )
 
 
 def called_public(source: Source) -> str | None:
     """What to say where data are declared public that runs of the owner's have used as private; else None."""
     if not source.public or source.published:
         return None
-    known = {"places": source.places, "users": source.assignment}
-    earlier = len(plans(source.materials, **known)) + other_assignments(source.materials, **known)
-    if not earlier:
+    found = earlier(Data.of(source))
+    count = len(found.plans) + found.apart
+    if not count:
         return None
     return (
-        f"note: these data are declared public, and {earlier} run{'s' if earlier > 1 else ''} of yours used them as "
-        "private: what is trained here promises them nothing"
+        f"note: these data are declared public, and {runs(count)} of yours used them as private: what is trained here "
+        "promises them nothing"
     )
 
 
@@ -39,23 +153,6 @@ def of_seeded(count: int) -> str:
     if count < 2:
         return "; 1 run was seeded and promises nothing" if count else ""
     return f"; {count} runs were seeded and promise nothing"
-
-
-def seeded_uses(source: Source) -> int:
-    """How many of the owner's runs on these data are by a seed; none of public data, which need no list."""
-    return 0 if source.public else seeded(source.materials, places=source.places, users=source.assignment)
-
-
-def before(source: Source, coming: Use, *, seeded: bool) -> str | None:
-    """The same as `summary` of all runs on this source so far; None where there are none, or it is public.
-
-    Args:
-        seeded: whether the coming one is by a seed.
-    """
-    known = {"places": source.places, "users": source.assignment}
-    if source.public or not (earlier := plans(source.materials, **known)):
-        return None
-    return summary(earlier, coming, seeded_uses(source) + seeded)
 
 
 def summary(earlier: Sequence[Use], coming: Use, seeded: int = 0) -> str:
@@ -93,8 +190,14 @@ def of_all_uses(used: Sequence[Use], plan: PrivacyPlan, seeded: int = 0) -> list
     if len(own) < 2:
         return of_others
     epsilon, delta = together(own)
-    users = plan.users is not None
-    return [of_all(len(own), epsilon, delta, adjacency_of(own), users=users, seeded=seeded), *of_others]
+    one = "an example that" if plan.users is None else "a person who"
+    total = (
+        f"At least {len(own)} runs of yours have used these data; planned in advance, they are together "
+        f"({rounded_up(epsilon)}, {delta!r})-differentially private under {adjacency_of(own)} adjacency, which each of "
+        f"them holds for, for {one} is in all of them{of_seeded(seeded)}. A copy of the data in another place that was "
+        "also changed is not counted."
+    )
+    return [total, *of_others]
 
 
 def of_figures(epsilons: Sequence[float]) -> list[str]:
@@ -107,17 +210,6 @@ def of_figures(epsilons: Sequence[float]) -> list[str]:
         "under add-or-remove adjacency for an image that was in the test part each time; what is trained on it "
         "elsewhere comes on top."
     ]
-
-
-def of_all(runs: int, epsilon: float, delta: float, adjacency: str | None, *, users: bool, seeded: int = 0) -> str:
-    """What so many runs with one unit come to, in a sentence."""
-    one = "a person who" if users else "an example that"
-    return (
-        f"At least {runs} runs of yours have used these data; planned in advance, they are together "
-        f"({rounded_up(epsilon)}, {delta!r})-differentially private under {adjacency} adjacency, which each of them "
-        f"holds for, for {one} is in all of them{of_seeded(seeded)}. A copy of the data in another place that was also "
-        "changed is not counted."
-    )
 
 
 def of_other_unit(other: Together) -> str:

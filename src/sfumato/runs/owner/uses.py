@@ -1,302 +1,247 @@
-"""How often the owner has used a private data set: the list on disk.
-
-One line for each run, beside the owner's key and outside the run directories: it links runs on one data set for the
-owner and for nobody else.
-"""
+"""Which runs used which private data: each is on the owner's list before its first step, and found again there."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import held_alone, ordinary, whole_lines
-from sfumato._systems import durable, open_bytes
-from sfumato.privacy import PrivacyPlan, PrivateChoice, PrivateSelection
+from sfumato._checks import SfumatoError
+from sfumato.privacy import PrivateChoice
+from sfumato.privacy.statements.presented import ceiling
 from sfumato.privacy.unit import Example
-from sfumato.randomness import keys
-from sfumato.runs.owner import called, standing
-from sfumato.runs.owner.composition import Use, unit_of
-
-FILE = "uses.jsonl"
-FIGURES = "figures"
-"""The field with what a run's published figures cost each test image."""
-CHOICE = "choice"
-"""The field of a line that is a choice by test images: what it cost each of them."""
-AFTER = "after"
-"""The field with the code of the line before: one that is lost or was cut is missed."""
-USERS = "users"
-BUDGET = "budget"
-"""The field with the budget that a run is reserved in: a line that its file has lost is found here."""
-SEEDED = "seeded"
-"""The field of a run whose randomness follows from a seed: its plan counts, and it promises nothing."""
-DATE, NAME = "date", "name"
-"""When a line was written, in UTC, and what the run is called."""
+from sfumato.runs.owner import budgets, codes, store
+from sfumato.runs.owner.composition import Together, Use, side_by_side, unit_of
+from sfumato.runs.owner.known import Data
+from sfumato.runs.owner.lines import CHOICE, Opened, Used
 
 
 def record(
-    materials: Sequence[str],
-    run: str,
+    data: Data,
     use: Use,
-    directory: Path | None = None,
     *,
-    places: Sequence[str] = (),
-    users: str = "",
-    figures: float | None = None,
+    run: str,
     name: str = "",
+    figures: float | None = None,
     budget: str | None = None,
     seeded: bool = False,
 ) -> None:
     """Note that a run, or a private selection, on these data is about to take its first step.
 
     Args:
-        materials: `Source.materials`: of what is stored, and of the pixels where these are known.
-        places: `Source.places`, where they were read from.
-        users: `Source.assignment`: whose record each one is, of a promise for users.
-        figures: epsilon of the figures that the run is to publish of its test part; None where it publishes none.
+        data: its data, whose codes are remembered too, so that a part of them is known again.
+        use: what it is about to release.
+        run: its identity. One that is on the list with the same data and plan counts once.
         name: what the owner reads of it: its directory, by the last two names of the path.
-        budget: the name of the budget that it is reserved in; None for none.
+        figures: epsilon of the figures that it is to publish of its test part; None where it publishes none.
+        budget: the name of the budget that its whole plan is reserved in, or it is refused; None for none.
         seeded: whether its randomness follows from a seed, so that it promises nothing.
+
+    **Guarantee.** After the call the use is on disk, in one line with its reservation. No two processes count without
+    each other, and what is reserved never exceeds a budget's total.
+
+    Errors: `SfumatoError` where the list cannot be read or extended, for another plan of the same run, and for what
+    `budgets.admitted` refuses.
     """
-    whose = {} if unit_of(use) == Example.name else {USERS: users}
-    published = {} if figures is None else {FIGURES: figures}
-    kind = "plan" if isinstance(use, PrivacyPlan) else "selection"
-    named = {} if budget is None else {BUDGET: budget}
-    entry = {"run": run, NAME: name, **named, SEEDED: seeded, **whose, **published, kind: use.to_dict()}
-    _append(entry, materials, places, directory)
+    _require_material(data)
+    line = Used(
+        run=run,
+        use=use,
+        data=data.materials,
+        places=data.places,
+        name=name,
+        users="" if unit_of(use) == Example.name else data.users,
+        figures=figures,
+        seeded=seeded,
+        budget=budget,
+    )
+    own = _of_run(store.read(), run)
+    if any(replace(line, name=one.name, cost=one.cost, date=one.date) == one for one in own):
+        return
+    known = data.codes is None or any(one.data == data.materials for one in own)
+    now = None if known or data.codes is None else data.codes()
+    with store.held() as held:
+        if any(one.use != use for one in _of_run(held, run)):
+            raise SfumatoError(
+                f"run {run} is on the list of uses with another plan", "another plan is another run: give it a new one"
+            )
+        if budget is not None:
+            line = budgets.admitted(held, line)
+        if now is not None:
+            codes.extend(held, codes.USED, data.materials[0], now)
+        held.append(line)
 
 
-def record_choice(
-    materials: Sequence[str], choice: PrivateChoice, directory: Path | None = None, *, places: Sequence[str] = ()
-) -> None:
+def record_choice(data: Data, choice: PrivateChoice) -> None:
     """Note that a choice by right answers on the test part of these data is about to be made: see `record`."""
-    _append({"run": secrets.token_hex(32), CHOICE: asdict(choice)}, materials, places, directory)
+    _require_material(data)
+    with store.held() as held:
+        held.append(Used(run=secrets.token_hex(32), use=choice, data=data.materials, places=data.places))
 
 
-def _append(entry: Mapping[str, Any], materials: Sequence[str], places: Sequence[str], directory: Path | None) -> None:
-    """A line of the list, with what its data are known again by and the code of the line before, safely on disk."""
-    if not materials:  # whose line nobody could read again
-        raise SfumatoError(
-            "the source has no material, by which the list of runs knows its records again", "open it by `open_source`"
-        )
-    path = (directory or keys.home()) / FILE
-    data = dict(zip(("data", "pixels"), materials, strict=False))
-    where = {"place": places[0] if places else None, "origins": list(places[1:])}
-    try:
-        standing.begin(path.parent)
-        descriptor = open_bytes(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        with open(descriptor, "r+b") as file:
-            held_alone(file.fileno(), f"the list of runs {path}")
-            earlier = _whole(file.read())
-            date = datetime.now(UTC).isoformat(timespec="seconds")
-            line = json.dumps({DATE: date, **data, **where, **entry, AFTER: _code(earlier[-1] if earlier else b"")})
-            # The line break comes first as well: a line that was cut short must not swallow this one.
-            file.write(f"\n{line}\n".encode())
-            file.flush()
-            durable(file.fileno())  # its name, where the list may be new, with that of its count
-            standing.moved(path.parent, FILE, before=len(earlier), after=len(earlier) + 1, last=_code(line.encode()))
-    except OSError as error:
-        raise SfumatoError(
-            f"the list of runs {path} cannot be extended ({error.strerror})", "free some space or mend its permissions"
-        ) from None
+def _of_run(found: store.Store, run: str) -> list[Used]:
+    return [one for one in found.lines if isinstance(one, Used) and one.run == run]
 
 
-def places_of(record: Mapping[str, Any]) -> tuple[str, ...]:
-    """`Source.places` of a run by its settings.json."""
-    return tuple(record["places"])
+def opened(run: str, before: str | None, salt: str) -> bool:
+    """Write down the latest opening of a run; whether this is the one that it goes on from.
 
+    Args:
+        before: the salt of the opening before, as this copy of the run has it; None for none.
 
-def plans(
-    materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = (), users: str = ""
-) -> list[Use]:
-    """The plans of all runs so far on these data, or on what was then at one of these places, one for each run; and of
-    each private selection.
-
-    Promises for users are among them where the same records were the same users' (`Source.assignment`): what one calls
-    a user may be several to another, and their losses don't compose. The others are `other_assignments`.
-
-    The same images at another size, in another format, or their features, have a material in common; images that
-    were changed are known by their place alone.
-
-    Errors: `SfumatoError` where a line cannot be read, or where one that was written before another is gone: then what
-    the runs cost together is not known.
+    **Guarantee.** Where two copies of an unfinished run go on, the second one is told so: each of them spends the whole
+    plan on its own, and only one is on the owner's list.
     """
-    return list(runs(materials, directory, places=places, users=users).values())
+    with store.held() as held:
+        salts = [one.salt for one in held.lines if isinstance(one, Opened) and one.run == run]
+        held.append(Opened(run=run, salt=salt))
+    return (salts[-1] if salts else before) == before
 
 
-def runs(
-    materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = (), users: str = ""
-) -> dict[str, Use]:
-    """The same, each by the identity of its run."""
-    found = _known(materials, directory, places)
-    return {run: known.use for run, known in found.items() if known.use is not None and _for(known, users)}
+@dataclass(frozen=True)
+class Earlier:
+    """What the owner's list has of some data, or of what was then at one of their places.
 
-
-def other_assignments(
-    materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = (), users: str = ""
-) -> int:
-    """How many runs on these data promised for users who were told apart otherwise: they compose with none of these."""
-    return sum(not _for(known, users) for known in _known(materials, directory, places).values())
-
-
-def seeded(
-    materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = (), users: str = ""
-) -> int:
-    """How many of these runs are by a seed: their plans count, and they promise nothing."""
-    found = _known(materials, directory, places).values()
-    return sum(known.seeded for known in found if known.use is not None and _for(known, users))
-
-
-def figures(materials: Sequence[str], directory: Path | None = None, *, places: Sequence[str] = ()) -> list[float]:
-    """What each release about test images of these data cost each of them: a run's figures, or a choice."""
-    return [known.figures for known in _known(materials, directory, places).values() if known.figures is not None]
-
-
-class _Known(NamedTuple):
-    """A run, a private selection, or a choice by test images, of the list.
-
-    Attributes:
-        use: None for a choice, which says nothing of records that were trained on.
-        users: whose records its promise for users took them for, as often as it is on the list; None for one that
-            counts in every sum.
-        figures: epsilon of the figures that it publishes, or of the choice.
-        seeded: whether it is by a seed.
+    Args:
+        data: the data.
+        lines: the lines about them, in their order.
+        runs: the plan of each run, or the private selection, by its identity. Promises for users are among them where
+            the same records were the same users': what one calls a user may be several to another, and their losses
+            don't compose.
+        apart: how many runs promised for users who were told apart otherwise: they compose with none of these.
+        seeded: how many of `runs` are by a seed: their plans count, and they promise nothing.
+        figures: what each release about test images cost each of them: a run's figures, or a choice.
+        others: the lines of all other runs of the owner's.
     """
 
-    use: Use | None
-    users: frozenset[str | None] | None
-    figures: float | None
-    seeded: bool = False
+    data: Data
+    lines: tuple[Used, ...] = ()
+    runs: dict[str, Use] = field(default_factory=dict)
+    apart: int = 0
+    seeded: int = 0
+    figures: tuple[float, ...] = ()
+    others: tuple[Used, ...] = ()
+
+    @property
+    def plans(self) -> list[Use]:
+        """One for each run that counts, in the order in which they began."""
+        return list(self.runs.values())
 
 
-def _for(known: _Known, users: str) -> bool:
-    """Whether it counts in the sum of those that took the same records for one user's."""
-    return known.users is None or users in known.users
+def earlier(data: Data, *, but: str | None = None) -> Earlier:
+    """The uses of these data so far: the same records at another size, in another format, or as features have a
+    material in common; records that were changed are known by their place alone.
 
+    Args:
+        but: the identity of a run that is left out.
 
-def _known(materials: Sequence[str], directory: Path | None, places: Sequence[str]) -> dict[str, _Known]:
-    """The runs of `plans`, all of them, by their identities."""
-    found: dict[str, _Known] = {}
-    for entry, use, known in lines(materials, directory, places):
-        if isinstance(use, PrivateChoice):
-            found[entry["run"]] = _Known(None, None, use.epsilon)
+    Errors: `SfumatoError` where the list cannot be read, or lacks a line between others: then what the runs cost
+    together is not known.
+    """
+    used = [one for one in store.read().lines if isinstance(one, Used) and one.run != but]
+    found = data.among(used)
+    runs, users, figures, seeded, apart = dict[str, Use](), dict[str, set[str] | None](), dict[str, float](), set(), 0
+    for line, known in found:
+        if line.of_tests is not None:  # a later line that says less takes nothing back
+            figures[line.run] = max(line.of_tests, figures.get(line.run, 0.0))
+        if isinstance(line.use, PrivateChoice):
             continue
+        runs[line.run] = line.use
         # Of data that were changed since, at one place, whose they are is taken to be said in one way.
-        users = frozenset([entry[USERS]]) if known and unit_of(use) != Example.name else None
-        before, published = found.get(entry["run"]), entry.get(FIGURES)
-        if before is not None:  # it went on: what it was before counts all the same
-            users = None if users is None or before.users is None else users | before.users
-            published = max((one for one in (published, before.figures) if one is not None), default=None)
-        found[entry["run"]] = _Known(use, users, published, entry[SEEDED])
-    return found
+        whose, before = {line.users} if known and line.unit != Example.name else None, users.get(line.run, set())
+        users[line.run] = None if whose is None or before is None else whose | before
+        if line.seeded:
+            seeded.add(line.run)
+    for run, whose in users.items():
+        if not _for(whose, data.users):
+            del runs[run]
+            apart += 1
+    counted = {line.run for line, _ in found}
+    return Earlier(
+        data=data,
+        lines=tuple(line for line, _ in found),
+        runs=runs,
+        apart=apart,
+        seeded=len(seeded & runs.keys()),
+        figures=tuple(figures.values()),
+        others=tuple(one for one in used if one.run not in counted and one.kind != CHOICE),
+    )
 
 
-def lines(
-    materials: Sequence[str], directory: Path | None, places: Sequence[str]
-) -> Iterator[tuple[dict[str, Any], Use | PrivateChoice, bool]]:
-    """The lines about these data, or about what was then at one of these places; what each is about; and whether it is
-    the data themselves that are known again."""
-    read = _read(directory)
-    same, where = called.together((entry for entry, _ in read), materials, places)
-    for entry, use in read:
-        own = called.materials_of(entry)
-        if own & same or called.places_of(entry) & where:
-            yield entry, use, bool(own & set(materials))
+def _for(whose: set[str] | None, users: str) -> bool:
+    """Whether a run counts in the sum of those that took the same records for one user's."""
+    return whose is None or users in whose
 
 
-def under(budget: str, directory: Path | None = None) -> dict[str, tuple[dict[str, Any], Use]]:
-    """The line and the plan, or the private selection, of each run that was to be reserved in this budget."""
+@dataclass(frozen=True)
+class Spent:
+    """What one data set was used for.
+
+    Args:
+        uses: each run, private search, or choice by test images, in the order in which they began, as plain data.
+        together: what they come to, for each unit by itself; persons whom two runs told apart otherwise are apart too.
+        by_numbers: how many runs on the list, of whatever data, are known by the numbers of these alone.
+        disagreements: what is wrong with the owner's lists, so that the sums are too small (`codes.disagreements`).
+    """
+
+    uses: tuple[dict[str, Any], ...]
+    together: tuple[Together, ...]
+    by_numbers: int = 0
+    disagreements: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; epsilons rounded up to six decimals."""
+        sums = [one._asdict() | {"epsilon": ceiling(one.epsilon, 6)} for one in self.together]
+        lists = {"by_numbers": self.by_numbers, "disagreements": list(self.disagreements)}
+        return {"uses": list(self.uses), "together": sums, **lists}
+
+
+def spent(data: Data) -> Spent:
+    """What the owner's list knows of these data, or of what was read from their places.
+
+    Errors: `SfumatoError` where the list cannot be read, for then the sum is not known.
+    """
+    found = earlier(data)
+    runs = dict[str, list[Used]]()
+    for one in found.lines:
+        runs.setdefault(one.run, []).append(one)
+    whose = {run: lines[-1].users for run, lines in runs.items() if lines[0].kind != CHOICE}
+    sums = []
+    for users in dict.fromkeys(whose.values()):
+        own = [runs[run][-1] for run, one in whose.items() if one == users]
+        for one in side_by_side([line.use for line in own if not isinstance(line.use, PrivateChoice)]):
+            seeded = sum(any(line.seeded for line in runs[of.run]) for of in own if of.unit == one.unit)
+            sums.append(one._replace(seeded=seeded))
+    every = [*found.lines, *found.others]
+    return Spent(
+        uses=tuple(map(_row, runs.values())),
+        together=tuple(sums),
+        by_numbers=len({one.run for one in every if not one.places and one.kind != CHOICE}),
+        disagreements=tuple(codes.disagreements()),
+    )
+
+
+def _row(lines: Sequence[Used]) -> dict[str, Any]:
+    """A use as plain data: one that goes on has further lines, and counts once."""
+    first = lines[0]
     return {
-        entry["run"]: (entry, use)
-        for entry, use in _read(directory)
-        if entry.get(BUDGET) == budget and not isinstance(use, PrivateChoice)
+        "date": first.date,
+        "run": first.run,
+        "name": first.name,
+        "kind": first.kind,
+        "unit": first.unit,
+        "adjacency": first.adjacency,
+        "epsilon": ceiling(first.epsilon, 6),
+        "delta": first.delta,
+        "figures": first.figures,
+        "budgets": [*dict.fromkeys(one.budget for one in lines if one.budget is not None)],
+        "seeded": first.seeded,
     }
 
 
-def trainings(directory: Path | None = None) -> list[dict[str, Any]]:
-    """The lines of all runs and private selections."""
-    return [entry for entry, use in _read(directory) if not isinstance(use, PrivateChoice)]
-
-
-def plan_of(run: str, directory: Path | None = None) -> Use | PrivateChoice | None:
-    """What the list has of the run with this identity; None where it has nothing."""
-    return next((use for entry, use in _read(directory) if entry["run"] == run), None)
-
-
-def _read(directory: Path | None) -> list[tuple[dict[str, Any], Use | PrivateChoice]]:
-    """All lines of the list, and what each of them is about; a run may have several, all of one plan."""
-    path = (directory or keys.home()) / FILE
-    all_runs: dict[str, Use | PrivateChoice] = {}
-    lines = []
-    before = b""
-    for number, line in enumerate(_content(path).split(b"\n"), start=1):
-        if not line or torn(line):
-            continue
-        try:
-            entry = parse_json(line)
-            if entry[AFTER] != _code(before):
-                raise ValueError("it does not follow the line before it")
-            before = line
-            use = _use_of(entry)
-            if all_runs.setdefault(entry["run"], use) != use:
-                raise ValueError("its run has another plan above")
-            hash((entry["data"], entry.get("pixels"), entry["place"], *entry["origins"]))  # for `_known`
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SfumatoError(
-                f"line {number} of the list of runs {path} cannot be read ({error!r}), so what your runs cost together "
-                "is not known",
-                "restore the list from a copy, or go back to the version of sfumato that wrote the line",
-            ) from None
-        lines.append((entry, use))
-    return lines
-
-
-def codes(directory: Path) -> list[str]:
-    """Of each line, by which its count knows it (`standing`)."""
-    return [_code(line) for line in _whole(_content(directory / FILE))]
-
-
-def _content(path: Path) -> bytes:
-    return ordinary(path).read_bytes() if path.exists() else b""
-
-
-def _whole(content: bytes) -> list[bytes]:
-    """The lines whose runs had begun."""
-    return [line for line in content.split(b"\n") if line and not torn(line)]
-
-
-def _use_of(entry: dict[str, Any]) -> Use | PrivateChoice:
-    """The plan of a line, its selection, or its choice."""
-    if sum(kind in entry for kind in ("plan", "selection", CHOICE)) > 1:
-        raise ValueError("it has more than one of a plan, a selection and a choice")
-    if CHOICE in entry:
-        return PrivateChoice(**entry[CHOICE])
-    if "selection" in entry:
-        return PrivateSelection.from_dict(entry["selection"])
-    return PrivacyPlan.from_dict(entry["plan"])
-
-
-def _code(line: bytes) -> str:
-    """Of the line before; of the first there is nothing before."""
-    return hashlib.sha256(line).hexdigest()[:16]
-
-
-def torn(line: bytes) -> bool:
-    """Whether a kill, a full disk or a power cut came before it was whole, so that its run had not begun: it breaks off
-    at its end, or holds zeros in place of what was not yet on the disk."""
-    if whole_lines(line + b"\n") != line + b"\n":
-        return True
-    try:
-        json.loads(line)
-    except json.JSONDecodeError as error:
-        return error.msg.startswith("Unterminated string") or error.pos >= len(line) - len("null")
-    except (ValueError, RecursionError):
-        return False
-    return False
+def _require_material(data: Data) -> None:
+    if not data.materials:  # whose line nobody could read again
+        raise SfumatoError(
+            "the source has no material, by which the list of runs knows its records again", "open it by `open_source`"
+        )

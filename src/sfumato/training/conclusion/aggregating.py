@@ -35,6 +35,7 @@ from sfumato.runs.aggregated import ENSEMBLES, METHODS, Method, Recipe
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import Loaded, load
 from sfumato.runs.owner import uses
+from sfumato.runs.owner.known import Data
 
 DECAYS = (0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9995, 0.9999)
 """Of Shejwalkar et al. 2022, section 4, which are searched."""
@@ -151,7 +152,7 @@ def aggregate(
             place, reason = max(range(len(right)), key=lambda one: (right[one], one)), "the best on public data"
         else:
             choice = PrivateChoice(epsilon=epsilon, candidates=len(candidates))
-            uses.record_choice(source.materials, choice, places=source.places)
+            uses.record_choice(Data.of(source), choice)
             place = choose(choice, right, RunKey.fresh())
             reason = f"chosen by right answers on private records, for epsilon {epsilon:g}"
         chosen = candidates[place]

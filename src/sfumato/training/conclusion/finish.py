@@ -20,6 +20,7 @@ from sfumato.privacy.statements.computed import Computed
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, backbone_of, to_bytes
 from sfumato.runs.directory import RunDirectory, file_hash
+from sfumato.runs.reading import Reading
 from sfumato.training.conclusion.run_page import report
 from sfumato.training.job import Job, PrivateJob, PublicJob
 from sfumato.training.kind import Measure
@@ -108,6 +109,7 @@ def _ending(job: PrivateJob, run: RunDirectory, ledger: Ledger, trained: Trained
             steps_taken=trained.step if early else None,
             steps_lost=len(lost_steps(ledger.entries, trained.step)),
         ),
+        reading=Reading(classes=tuple(job.source.classes), loss=job.settings.objective.loss),
     )
     for part in job.parts:
         part.end(ending)

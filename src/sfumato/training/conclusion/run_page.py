@@ -26,9 +26,9 @@ from sfumato.runs import directory as names
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.runs.figures import published
-from sfumato.runs.heading import Heading
+from sfumato.runs.heading import Heading, presentable
 from sfumato.runs.owner import sentences, uses
-from sfumato.runs.presentable import presentable
+from sfumato.runs.owner.known import Data
 from sfumato.training.conclusion import audits_shown
 from sfumato.training.job import UNTRAINED, lengths
 from sfumato.training.parts import budgeted
@@ -131,17 +131,13 @@ def together(record: Mapping[str, Any], plan: PrivacyPlan, *, public: bool = Fal
     Args:
         public: for a page that says so all the same; names of other runs and of files stay out of it.
     """
-    data, places = record["data"], uses.places_of(record)
-    materials = [data[name] for name in ("material", "pixels") if data.get(name)]
     try:
-        known = {"places": places, "users": record.get("assignment", "")}
-        used, odd = uses.plans(materials, **known), uses.other_assignments(materials, **known)
-        seeded, released = uses.seeded(materials, **known), uses.figures(materials, places=places)
+        found = uses.earlier(Data.recorded(record))
     except SfumatoError as error:
         why = "" if public else f": {error.problem}"  # which names a file of this machine
         return [f"What your runs on these data cost together is not known{why}."]
-    apart = [f"{sentences.of_other_assignments(odd, 'other')}."] if odd else []
-    total = [*sentences.of_all_uses(used, plan, seeded), *apart, *sentences.of_figures(released)]
+    apart = [f"{sentences.of_other_assignments(found.apart, 'other')}."] if found.apart else []
+    total = [*sentences.of_all_uses(found.plans, plan, found.seeded), *apart, *sentences.of_figures(found.figures)]
     return [*budgeted.lines(record, public=public), *total]
 
 

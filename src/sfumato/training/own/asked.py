@@ -21,7 +21,7 @@ from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.plan import default_delta
 from sfumato.randomness import owner_key
 from sfumato.runs.directory import SETTINGS, RunDirectory
-from sfumato.runs.owner import called
+from sfumato.runs.owner import known
 from sfumato.training.own.pinned import stated
 from sfumato.training.own.records import LABELS, OwnRecords, own_records
 from sfumato.training.own.steps import REFUSE, SKIP, Loss, PrivateSteps
@@ -159,13 +159,13 @@ def _refuse_no_optimizer(optimizer: Any) -> None:
 
 def _named(records: OwnRecords, name: str | None, run: RunDirectory, public: bool) -> OwnRecords:
     """The records with the name by which they are counted; a run that goes on has that which it began with."""
-    own = () if name is None else (called.place(name),)
+    own = () if name is None else (known.place(name),)
     if own and (public or records.facts.data_public):
         raise SfumatoError(f"name is {name}, and the data are public, of which there is no list", "leave it out")
     if run.exists:
-        recorded = [one for one in run.read_json(SETTINGS).get("places", ()) if one.startswith(called.NAMED)]
+        recorded = [one for one in run.read_json(SETTINGS).get("places", ()) if one.startswith(known.NAMED)]
         if recorded != [*own]:
-            began = recorded[0].removeprefix(called.NAMED) if recorded else None
+            began = recorded[0].removeprefix(known.NAMED) if recorded else None
             raise SfumatoError(
                 f"name is {name!r}, and the run in {run.path} began with {began!r}", "give that, or another directory"
             )

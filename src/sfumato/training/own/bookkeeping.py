@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import nn
@@ -19,8 +18,8 @@ from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, Checkpoint, read_safetensors, to_bytes
 from sfumato.runs.commitment import commitments
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.owner import overlap, reserving, sentences, uses
-from sfumato.runs.owner.called import BY_NUMBERS
+from sfumato.runs.owner import sentences, uses
+from sfumato.runs.owner.known import BY_NUMBERS, Data
 from sfumato.training.conclusion import run_page
 from sfumato.training.conclusion.finish import close
 from sfumato.training.own import pinned
@@ -42,9 +41,9 @@ def begin(
         known: what settings.json says, but for the run's identity.
         checkpoint: that before the first step, by the run's identity and the hash of the ledger's first line.
     """
-    identity, told, seeded = secrets.token_hex(32), list[str](), known["circumstances"]["seeded"]
+    identity, told = secrets.token_hex(32), list[str]()
     record = {"run": identity, **known}
-    with reserved(run, record, plan, records), run.creating() as fresh:
+    with run.creating() as fresh:
         fresh.write_json(names.SETTINGS, record, private=True)
         key.save(fresh / names.RUN_KEY)
         fresh.write_json(names.PLAN, plan.to_dict())
@@ -54,27 +53,24 @@ def begin(
             ledger.sync()
         checkpoint(identity, opening.hash).save(fresh / names.CHECKPOINT)
         if not known["circumstances"]["data_public"]:
-            if earlier := uses.plans(records.materials, places=records.places):
-                before = uses.seeded(records.materials, places=records.places)
-                told.append(sentences.summary(earlier, plan, before + seeded))
             if not records.places:
                 told.append(f"these records are {BY_NUMBERS}")
-            known_by = {"places": records.places, "name": run.called, "budget": record.get("budget", {}).get("name")}
-            told += overlap.notes_of_codes(records.materials, records.places, records.both, budget=known_by["budget"])
-            overlap.remember_codes(records.materials, records.both)
-            uses.record(records.materials, identity, plan, **known_by, seeded=seeded)
+            seeded, budget = known["circumstances"]["seeded"], record.get("budget", {}).get("name")
+            told += sentences.before(_data(records), plan, seeded=seeded, budget=budget)
+            record_use(run, record, plan, records)
     return f"note: {'; '.join(one.removeprefix('note: ') for one in told)}" if told else ""
 
 
-def reserved(
-    run: RunDirectory, record: Mapping[str, Any], plan: PrivacyPlan, records: OwnRecords
-) -> AbstractContextManager[None]:
-    """Around the beginning of a run, and before it goes on: its whole plan is reserved in its budget, where it has one
-    (`reserving.reserving`), or it does not begin."""
-    if "budget" not in record:
-        return nullcontext()
-    coming = reserving.Coming(run=record["run"], place=run.called, use=plan, materials=records.materials)
-    return reserving.reserving(record["budget"]["name"], coming)
+def record_use(run: RunDirectory, record: Mapping[str, Any], plan: PrivacyPlan, records: OwnRecords) -> None:
+    """Put a run on the owner's list, and with that into its budget, before its first step and before it goes on."""
+    facts, budget = record["circumstances"], record.get("budget", {}).get("name")
+    if not facts["data_public"]:
+        known = {"run": record["run"], "name": run.called, "budget": budget, "seeded": facts["seeded"]}
+        uses.record(_data(records), plan, **known)
+
+
+def _data(records: OwnRecords) -> Data:
+    return Data(records.materials, records.places, codes=lambda: records.both)
 
 
 def conclude(run: RunDirectory, ledger: Ledger, model: nn.Module, statement: Statement, steps: int) -> None:

@@ -198,8 +198,7 @@ class PrivateSteps:
     def _open(self) -> Ledger:
         """The ledger, after the run was laid down where there was none."""
         if self._run.exists:
-            with bookkeeping.reserved(self._run, self._run.read_json(names.SETTINGS), self.plan, self._records):
-                pass  # it was cut before its reservation, or this finds it
+            bookkeeping.record_use(self._run, self._run.read_json(names.SETTINGS), self.plan, self._records)
         else:
             first = partial(self._checkpoint, 0, noise=NoiseState(step=0))
             self.note = bookkeeping.begin(self._run, self._known, self.plan, self._key, self._records, first)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source
 from sfumato.privacy import PrivacyPlan
-from sfumato.runs.owner import budgets, reserving
-from sfumato.training.parts.part import Asked, Decided, Early, Part
+from sfumato.runs.owner import budgets
+from sfumato.training.parts.part import Asked, Early, Part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,25 +50,6 @@ class Budgeted(Part):
         """Its name."""
         return {"budget": {"name": self.name}}
 
-    def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
-        """How the budget stands, and what does not count in it."""
-        account = budgets.read_budget(self.name)
-        yield from reserving.notes(account, source, reserving.cost_of(account, plan, self.figures))
-
-    def paid(self, decided: Decided, run: str, place: str) -> AbstractContextManager[None]:
-        """Reserve the whole plan, with the figures that are to be published."""
-        return reserving.reserving(
-            self.name,
-            reserving.Coming(
-                run=run,
-                place=place,
-                use=decided.plan,
-                figures=self.figures,
-                materials=decided.source.materials,
-                users=decided.source.assignment,
-            ),
-        )
-
 
 def planned(
     name: str | None, source: Source, plan: PrivacyPlan, *, seed: int | None, figures: float | None = None
@@ -78,7 +58,7 @@ def planned(
     check(name, public=source.public, seed=seed)
     if name is None:
         return None
-    reserving.cost_of(budgets.read_budget(name), plan, figures)
+    budgets.cost_of(budgets.read_budget(name), plan, figures)
     return Budgeted(name=name, figures=figures)
 
 
@@ -86,7 +66,7 @@ def check(name: str | None, *, public: bool, seed: int | None = None) -> None:
     """Refuse a budget that there is not, one of public data, and one of a run by a seed."""
     if name is None:
         return
-    reserving.refuse_seeded(name, seed)
+    budgets.refuse_seeded(name, seed)
     if public:
         raise SfumatoError(f"`budget` is {name}, and the data are public, which cost nothing", "leave it out")
     budgets.read_budget(name)
@@ -114,18 +94,4 @@ def lines(record: Mapping[str, Any], *, public: bool = False) -> list[str]:
         "that is changed in view of results is a choice that no theorem covers."
         for before, after in itertools.pairwise(account.totals)
     ]
-    return [
-        f"B{account.words[1:]}; plans add up by {account.filter.rule}.",
-        *changes,
-        *([] if public else map(_as_sentence, reserving.lost_words(account))),
-    ]
-
-
-def _as_sentence(note: str) -> str:
-    """A note on a page.
-
-    >>> _as_sentence("note: a line is lost")
-    'A line is lost.'
-    """
-    words = note.removeprefix("note: ")
-    return f"{words[:1].upper()}{words[1:]}."
+    return [f"B{account.words[1:]}; plans add up by {account.filter.rule}.", *changes]

@@ -78,6 +78,7 @@ class Calibration(Part):
         """Fit the temperature of the model that is released."""
         if self.records is not None:
             trained, loss = ending.trained, ending.decided.settings.objective.loss
-            ending.temperature = self.records.temperature(
+            found = self.records.temperature(
                 trained.module, trained.weights, trained.transform, loss=loss, device=trained.device
             )
+            ending.reading = replace(ending.reading, temperature=found)

@@ -7,7 +7,6 @@ loop, the ledger, the step and the noise are no parts: the guarantee lies in tho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -19,7 +18,6 @@ from sfumato.experiment.settings import Settings
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan
 from sfumato.randomness import RunKey
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.figures.operating import OperatingPoint
 from sfumato.runs.reading import Reading
 from sfumato.training.kind import Measure
 
@@ -99,8 +97,7 @@ class Ending:
         run, ledger: its own.
         key: its own too; None where it is lost.
         circumstances: what its statement must say.
-        temperature: by which logits are divided; None for not at all.
-        shares, prevalence, operating_point: how scores are moved: see `Reading`.
+        reading: how the model's logits are read.
         evaluation: what else its evaluation says: fields of `report.Evaluation`.
         bound: what else the ledger's last line binds.
     """
@@ -111,24 +108,9 @@ class Ending:
     ledger: Ledger
     key: RunKey | None
     circumstances: Circumstances
-    temperature: float | None = None
-    shares: Mapping[str, float] | None = None
-    prevalence: Mapping[str, float] | None = None
-    operating_point: OperatingPoint | None = None
+    reading: Reading
     evaluation: dict[str, Any] = field(default_factory=dict)
     bound: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def reading(self) -> Reading:
-        """How the model's logits are read."""
-        return Reading(
-            classes=tuple(self.decided.source.classes),
-            loss=self.decided.settings.objective.loss,
-            temperature=self.temperature,
-            shares=self.shares,
-            prevalence=self.prevalence,
-            operating_point=self.operating_point,
-        )
 
 
 class Part:
@@ -195,11 +177,6 @@ class Part:
     def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
         """What to tell the owner before the first step."""
         yield from ()
-
-    def paid(self, decided: Decided, run: str, place: str) -> AbstractContextManager[None]:
-        """Around the beginning of the run with this identity, in this directory; and again each time that it
-        goes on, before any step. Refuses a run that may not begin."""
-        return nullcontext()
 
     def end(self, ending: Ending) -> None:
         """Its work once all steps are taken. Killed at any point and called again, it does the same again."""

@@ -124,5 +124,5 @@ class Prevalence(Part):
         """Say for which shares scores hold, and to which they are moved."""
         classes = ending.decided.source.classes
         alike = 1 / 2 if ending.decided.source.multilabel else 1 / len(classes)
-        ending.shares = dict.fromkeys(classes, alike) if self.weighted else self.training_prevalence
-        ending.prevalence = self.prevalence
+        shares = dict.fromkeys(classes, alike) if self.weighted else self.training_prevalence
+        ending.reading = replace(ending.reading, shares=shares, prevalence=self.prevalence)

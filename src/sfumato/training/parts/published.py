@@ -106,13 +106,13 @@ class PublishedFigures(Part):
                 loss=ending.decided.settings.objective.loss,
                 offsets=ending.reading.offsets,
             ),
-            temperature=ending.temperature,
+            temperature=ending.reading.temperature,
             key=ending.key,
             rule=self._rule(ending),
         )
         ending.circumstances = replace(ending.circumstances, figures=None if figures is None else figures.table)
         if figures is not None and self.table.temperature:
-            ending.temperature = figures.temperature
+            ending.reading = replace(ending.reading, temperature=figures.temperature)
         if figures is not None:
             self._read_by(figures, ending)
         if published.recorded(ending.ledger.entries):
@@ -123,7 +123,7 @@ class PublishedFigures(Part):
         declared, which are then what the owner wants."""
         if self.operating_point is not None:
             return self.operating_point
-        declared = ending.shares is not None or ending.prevalence is not None
+        declared = ending.reading.shares is not None or ending.reading.prevalence is not None
         fits = choice.fits(ending.decided.source.classes, ending.decided.settings.objective.loss)
         return SHARES if fits and not declared else NONE
 
@@ -133,10 +133,10 @@ class PublishedFigures(Part):
         They hold for those of the table where the model was found to expect each class as often as the table has it, or
         is moved so that it does; of more classes where the test part was drawn from the same records.
         """
-        ending.operating_point = figures.operating
-        if ending.shares is None:
+        ending.reading = replace(ending.reading, operating_point=figures.operating)
+        if ending.reading.shares is None:
             held = self._rule(ending) == SHARES or (self.operating_point is None and not self.own_split)
-            ending.shares = choice.shares_of(figures) if held else None
+            ending.reading = replace(ending.reading, shares=choice.shares_of(figures) if held else None)
 
 
 @dataclass(frozen=True, kw_only=True)

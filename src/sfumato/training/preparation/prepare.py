@@ -22,7 +22,7 @@ from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.privacy import Circumstances, PrivacyPlan, User
 from sfumato.randomness import RunKey
 from sfumato.runs import pins
-from sfumato.runs.owner.public_records import refuse_trained_on
+from sfumato.runs.owner.codes import refuse_trained_on
 from sfumato.training.descent import check_choices
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
 from sfumato.training.job import PUBLIC, PrivateJob, Shape, synthetic_targets

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sfumato._checks import SfumatoError
@@ -14,16 +13,15 @@ from sfumato.privacy import Ledger, PrivacyPlan
 from sfumato.privacy.ledger import LOST, OPENING, is_release, open_with_salt, openings
 from sfumato.privacy.statements import computed
 from sfumato.randomness import RunKey
-from sfumato.randomness.keys import home
 from sfumato.runs import commitment, pins
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.figures import published
-from sfumato.runs.owner import overlap, public_records, standing, uses
+from sfumato.runs.owner import codes, uses
+from sfumato.runs.owner.known import Data
 from sfumato.training.descent import beginning_of_average, optimizer_of
 from sfumato.training.job import PrivateJob, PublicJob, lengths
-from sfumato.training.parts.part import Decided
 from sfumato.training.workers import ALONE, Workers
 
 PINNED = {
@@ -39,9 +37,9 @@ PINNED = {
 
 def begin(job: PrivateJob | PublicJob, run: RunDirectory) -> None:
     """Lay down a new run: settings, key, the checkpoint before the first step; with a promise its plan, and the
-    ledger's first line. What its parts have to pay is paid once all of it is on disk, or it does not begin."""
+    ledger's first line. Once all of it is on disk, it is put on the owner's list, or it does not begin."""
     identity = secrets.token_hex(32)
-    with paying(job, run, identity), run.creating() as fresh:
+    with run.creating() as fresh:
         record = job.record(identity)
         fresh.write_json(names.SETTINGS, record, private=True)
         if (recipe := as_recipe.text_of(record)) is not None:
@@ -53,32 +51,26 @@ def begin(job: PrivateJob | PublicJob, run: RunDirectory) -> None:
         start.save(fresh / names.CHECKPOINT)
         if isinstance(job, PublicJob):
             if job.uses_data:
-                public_records.remember(job.source)
-        elif not (job.source.public or job.candidate):
-            facts = job.circumstances.figures
-            overlap.remember(job.source)
-            uses.record(
-                job.source.materials,
-                identity,
-                job.plan,
-                places=job.source.places,
-                users=job.source.assignment,
-                figures=None if facts is None else facts.epsilon,
-                name=run.called,
-                budget=record.get("budget", {}).get("name"),
-                seeded=job.circumstances.seeded,
-            )
+                codes.remember_public(job.source)
+        else:
+            record_use(job, run, identity)
 
 
-@contextmanager
-def paying(job: PrivateJob | PublicJob, run: RunDirectory, identity: str) -> Iterator[None]:
-    """Around the beginning of a run, and before it goes on: see `Part.paid`."""
-    with ExitStack() as stack:
-        if isinstance(job, PrivateJob):
-            decided = Decided(source=job.source, plan=job.plan, settings=job.settings)
-            for part in job.parts:
-                stack.enter_context(part.paid(decided, identity, run.called))
-        yield
+def record_use(job: PrivateJob, run: RunDirectory, identity: str) -> None:
+    """Put a run on the owner's list, and with that into its budget, before its first step and before it goes on. A
+    candidate has no line: its search has."""
+    if job.source.public or job.candidate:
+        return
+    figures = job.circumstances.figures
+    uses.record(
+        Data.of(job.source),
+        job.plan,
+        run=identity,
+        name=run.called,
+        figures=None if figures is None else figures.epsilon,
+        budget=job.further.get("budget", {}).get("name"),
+        seeded=job.circumstances.seeded,
+    )
 
 
 def _begin_ledger(job: PrivateJob, fresh: RunDirectory, record: Mapping[str, Any]) -> str:
@@ -221,7 +213,7 @@ def opened(key: RunKey, ledger: Ledger | None, run: RunDirectory, *, salted: boo
         before = [salt for _, salt in openings(ledger.entries)]
         salt = open_with_salt(ledger)
         listed = not run.read_json(names.SETTINGS)["circumstances"]["data_public"]
-        if listed and not standing.opened(home(), run.identity, before[-1] if before else None, salt):
+        if listed and not uses.opened(run.identity, before[-1] if before else None, salt):
             ledger.notify(
                 f"note: another copy of the run in {run.path} has gone on since this one stopped; their new steps "
                 "share no noise, but each of them spends the whole plan, and your list counts one"

@@ -13,7 +13,7 @@ from sfumato.cli.output import console
 
 if TYPE_CHECKING:
     from sfumato.privacy import PrivacyPlan
-    from sfumato.runs.owner.account import Account
+    from sfumato.runs.owner.budgets import Account
 
 Named = Annotated[str | None, positional("NAME")]
 
@@ -49,7 +49,7 @@ class Budget(PrintsJson):
 
     def run(self) -> None:
         """Set and show."""
-        from sfumato.runs.owner import account, budgets
+        from sfumato.runs.owner import budgets
 
         setting = {name: getattr(self, name) for name in ("epsilon", "delta", "unit", "adjacency", "accounting")}
         given = [name for name, value in (*setting.items(), ("plans", self.plans)) if value not in (None, ())]
@@ -72,9 +72,9 @@ class Budget(PrintsJson):
             from sfumato.report.plots import spending
 
             with writing(FilePath(self.plot)):
-                spending.draw(account.history(found), total_of(found), self.plot)
+                spending.draw(found.history(), total_of(found), self.plot)
         if self.json:
-            console.as_json(account.to_dict(found))
+            console.as_json(found.to_dict())
         else:
             show(found)
             if self.plot is not None:
@@ -82,11 +82,11 @@ class Budget(PrintsJson):
 
     def list_all(self) -> None:
         """All budgets, a line each."""
-        from sfumato.runs.owner import account, budgets
+        from sfumato.runs.owner import budgets
 
         found = [budgets.read_budget(name) for name in budgets.names()]
         if self.json:
-            console.as_json({"budgets": [account.to_dict(one) for one in found]})
+            console.as_json({"budgets": [one.to_dict() for one in found]})
             return
         for one in found:
             console.result(one.words)
@@ -119,11 +119,11 @@ def total_of(account: Account) -> str:
 def show(account: Account) -> None:
     """A budget and its history."""
     from sfumato.privacy.statements.presented import rounded_up
-    from sfumato.runs.owner.account import history, percent
-    from sfumato.runs.owner.reserving import lost_words
+    from sfumato.runs.owner.budgets import percent
+    from sfumato.runs.owner.sentences import disagreements
 
     own = account.filter
-    for line in lost_words(account):
+    for line in disagreements():
         console.note(line)
     console.result(account.words)
     console.result(f"adjacency {own.adjacency}; plans add up by {own.rule}")
@@ -143,7 +143,7 @@ def show(account: Account) -> None:
             percent(row["used"]),
             "" if row["figures"] is None else f"figures at {row['figures']:g}",
         )
-        for number, row in enumerate(history(account), start=1)
+        for number, row in enumerate(account.history(), start=1)
     ]
     console.table(("", "date (UTC)", "run", "epsilon", "delta", "share", "used", ""), rows, texts=3, apart=True)
     if (planned := account.in_advance()) is not None and own.accounting != "planned":

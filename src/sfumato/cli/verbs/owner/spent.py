@@ -10,7 +10,7 @@ from sfumato.cli.options.spellings import SourceName
 from sfumato.cli.output import console
 
 if TYPE_CHECKING:
-    from sfumato.runs.owner.history import Spent as History
+    from sfumato.runs.owner.uses import Spent as History
 
 NOT_KNOWN = (
     "note: the list takes a set that was changed, be it by one image, and lies elsewhere for another one, and cannot "
@@ -35,28 +35,30 @@ class Spent(PrintsJson, SourceChoices):
         from sfumato._checks import SfumatoError
         from sfumato.data import paths
         from sfumato.randomness import owner_key
-        from sfumato.runs.owner import called, compared, history, overlap
+        from sfumato.runs.owner import sentences, uses
+        from sfumato.runs.owner.known import NAMED, Data, place
 
-        if self.what.startswith(called.NAMED):
-            place = called.place(self.what.removeprefix(called.NAMED))
-            self._show(history.spent((), places=(place,)), [*compared.notes()])
+        if self.what.startswith(NAMED):
+            named = Data((), (place(self.what.removeprefix(NAMED)),))
+            self._show(uses.spent(named), [*sentences.disagreements()])
             return
         spec = source_spec(self, self.what)
         try:
             source = spec.open(owner_key())
-            found = history.spent(source.materials, places=source.places)
-            apart = [*overlap.notes(source)]
+            data = Data.of(source)
+            found = uses.spent(data)
+            apart = [] if source.public else [*sentences.of_others(uses.earlier(data))]
         except SfumatoError as error:
-            found = history.spent((), places=paths.places_of(self.what))
+            found = uses.spent(Data((), tuple(paths.places_of(self.what))))
             if not found.uses:
                 raise
-            apart = [*compared.notes()]
+            apart = [*sentences.disagreements()]
             console.note(f"note: {error}; so these are the runs on what lay at this place, and no others")
         self._show(found, apart)
 
     def _show(self, found: History, apart: list[str]) -> None:
-        from sfumato.runs.owner.account import runs
-        from sfumato.runs.owner.called import BY_NUMBERS
+        from sfumato.runs.owner.budgets import runs
+        from sfumato.runs.owner.known import BY_NUMBERS
 
         if found.by_numbers:
             apart.append(f"note: {runs(found.by_numbers)} of yours used tensors or arrays that are {BY_NUMBERS}")
@@ -71,7 +73,7 @@ class Spent(PrintsJson, SourceChoices):
 def show(what: str, found: History) -> None:
     """The history as a table, and its sums in words."""
     from sfumato.privacy.statements.presented import rounded_up
-    from sfumato.runs.owner.account import runs
+    from sfumato.runs.owner.budgets import runs
     from sfumato.runs.owner.sentences import of_seeded
 
     if not found.uses:
@@ -79,17 +81,17 @@ def show(what: str, found: History) -> None:
         return
     rows = [
         (
-            one.date,
-            one.name or one.run[:12],
-            one.kind,
-            one.unit,
-            rounded_up(one.epsilon),
-            f"{one.delta!r}",
+            one["date"],
+            one["name"] or one["run"][:12],
+            one["kind"],
+            one["unit"],
+            rounded_up(one["epsilon"]),
+            f"{one['delta']!r}",
             "; ".join(
                 [
-                    *(["seeded: promises nothing"] if one.seeded else []),
-                    *([] if one.figures is None else [f"figures of test images at {one.figures:g}"]),
-                    *(f"budget {name}" for name in one.budgets),
+                    *(["seeded: promises nothing"] if one["seeded"] else []),
+                    *([] if one["figures"] is None else [f"figures of test images at {one['figures']:g}"]),
+                    *(f"budget {name}" for name in one["budgets"]),
                 ]
             ),
         )
@@ -101,5 +103,5 @@ def show(what: str, found: History) -> None:
             f"for each single {one.unit}: {runs(one.runs)}, together epsilon {rounded_up(one.epsilon)} at delta "
             f"{one.delta!r}, if all were planned in advance{of_seeded(one.seeded)}"
         )
-    for name in dict.fromkeys(name for one in found.uses for name in one.budgets):
+    for name in dict.fromkeys(name for one in found.uses for name in one["budgets"]):
         console.note(f"sfumato budget {name} shows what is left of it")
