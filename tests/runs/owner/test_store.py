@@ -170,7 +170,9 @@ def test_a_count_that_was_changed_or_is_of_another_key_is_refused(use, home, lin
 def test_a_lost_key_is_not_made_anew_in_silence_and_by_name_its_lists_are_laid_aside(use, home):
     use("x")
     (home / "owner.key").unlink()
-    with pytest.raises(SfumatoError, match=r"owner.key is missing, and lists under it lie there \(lists.json, uses"):
+    with pytest.raises(
+        SfumatoError, match=r"owner.key is missing, but lists that depend on it are there \(lists.json, uses"
+    ):
         owner_key()
     assert not (home / "owner.key").exists()
     aside = store.new_key()
@@ -220,7 +222,7 @@ def test_a_file_system_without_locks_is_refused_before_a_line_is_written(use, ho
 
     with monkeypatch.context() as patch:
         patch.setattr(fcntl, "flock", refused)
-        with pytest.raises(SfumatoError, match=r"lies on a file system without locks \(.*move its directory"):
+        with pytest.raises(SfumatoError, match=r"is on a file system without locks \(.*move its directory"):
             use("x")
     monkeypatch.setattr(_systems, "fcntl", None)
     with pytest.raises(SfumatoError, match=r"without locks \(there are no locks on this system\)"):

@@ -82,18 +82,18 @@ def test_figures_and_choices_about_test_images_are_added_up(record):
     assert sentences.of_figures([4.0]) == []
 
 
-@pytest.mark.parametrize("number", ["ENOLCK", "EOPNOTSUPP"])
-def test_a_file_system_without_locks_is_refused_before_a_line_is_written(tmp_path, monkeypatch, number):
-    """Two runs that begin at once there would each write the line after the same one, and the list be of no use."""
-    fcntl = pytest.importorskip("fcntl")
-
-    def refused(*_):
-        raise OSError(getattr(errno, number), os.strerror(getattr(errno, number)))
-
-    monkeypatch.setattr(fcntl, "flock", refused)
-    with pytest.raises(SfumatoError, match=r"is on a file system without locks \(.*move its directory"):
-        uses.record(["a"], "run1", plan(), tmp_path)
-    assert not (tmp_path / uses.FILE).exists()
+def test_users_who_were_told_apart_otherwise_count_apart(plan):
+    of_users = replace(plan(), unit=User(drawn="users"))
+    one, other = Data(("a",), ("folder:/a",), users="one"), Data(("a",), ("folder:/a",), users="other")
+    uses.record(one, of_users, run="x", seeded=True)
+    assert (uses.earlier(one).runs, uses.earlier(one).seeded) == ({"x": of_users}, 1)
+    assert (uses.earlier(other).runs, uses.earlier(other).seeded, uses.earlier(other).apart) == ({}, 0, 1)
+    uses.record(other, of_users, run="y")
+    assert [len(uses.spent(one).together), *(one.runs for one in uses.spent(one).together)] == [2, 1, 1]
+    changed = Data(("b",), ("folder:/a",), users="third")
+    assert list(uses.earlier(changed).runs) == ["x", "y"], "of changed data whose they are is taken for said in one way"
+    uses.record(other, of_users, run="x")
+    assert [list(uses.earlier(data).runs) for data in (one, other)] == [["x"], ["x", "y"]], "it counts for both"
 
 
 def test_what_a_data_set_was_used_for_is_listed_once_for_each_run(record, plan):
