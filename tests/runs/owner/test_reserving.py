@@ -183,7 +183,7 @@ def test_a_full_disk_is_said_and_the_run_is_counted_once_when_it_goes_on(faces, 
 
 
 def test_refusals_of_a_plan_name_the_budget(faces):
-    with pytest.raises(SfumatoError, match="the budget faces is for each single example, and the plan for each single"):
+    with pytest.raises(SfumatoError, match="the budget faces is for each single example, but the plan for each single"):
         reserve(faces, "a", plan(unit=User(drawn="users")))
 
 
