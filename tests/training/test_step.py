@@ -17,7 +17,7 @@ from sfumato.gradients.grid import MOST_EXAMPLES, STEP
 from sfumato.gradients.sums import QueuedSum
 from sfumato.privacy import Fixed, Quantile, User
 from sfumato.randomness import NoiseState
-from sfumato.randomness.noise import ComingNoise
+from sfumato.randomness.noise import PreparedNoise
 from sfumato.training.step import descend, one_behind
 
 PLAN = PrivacyPlan(
@@ -181,8 +181,8 @@ def test_larger_batches_than_a_sum_holds_are_refused():
 @pytest.mark.parametrize("max_norm", [1e-9, 0.3, 1e6])
 def test_sums_lie_on_the_grid_of_the_plan_s_clipping_norm(max_norm, monkeypatch):
     """On that of another norm they would be rounded by more than the clip factors leave room for, or overflow."""
-    add, heard = ComingNoise.added_to, []
-    monkeypatch.setattr(ComingNoise, "added_to", lambda self, total: (heard.append(total), add(self, total))[1])
+    add, heard = PreparedNoise.added_to, []
+    monkeypatch.setattr(PreparedNoise, "added_to", lambda self, total: (heard.append(total), add(self, total))[1])
     step_of(replace(PLAN, clipping=Fixed(max_norm)))(0, [data()])
     places = np.abs(flat(heard[0])) / (max_norm * STEP)
     assert places.max() > 1e6

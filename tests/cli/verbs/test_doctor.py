@@ -93,7 +93,7 @@ def test_a_key_that_is_lost_is_said_and_made_again_by_name_alone(capsys):
     (home() / "owner.key").unlink()
     found = looked_at(capsys, 1)["owner's key"]
     assert "is missing, but lists that depend on it are there" in found["found"]
-    assert "restore it from a copy" in found["remedy"]
+    assert "restore the key from a copy" in found["remedy"]
     assert not (home() / "owner.key").exists()
     assert main(["doctor", "--new-key"]) == 1, "what lies aside is in no total"
     told = capsys.readouterr()
