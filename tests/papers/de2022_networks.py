@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from sfumato.models import create
-from sfumato.models.networks import nf_resnet
-from sfumato.models.networks.standardise import FanInConv2d, standardise
+from sfumato.models.networks import zoo
 from sfumato.models.networks.wide_resnet import Layers, WideResNet
+from sfumato.models.normalisation.norms import FanInConv2d, standardise
 
 from .formula import Formula
 from .formulas import de2022_networks as printed
@@ -180,7 +180,7 @@ def fan_in(case):
 
 @functools.cache
 def nf_resnet_50():
-    return nf_resnet.create(50, classes=2, channels=3, skipinit=1.0)
+    return zoo.create_nf_resnet(50, classes=2, channels=3, skipinit=1.0)
 
 
 def a_scaled_convolution(rng):
@@ -214,13 +214,13 @@ def gains_of_library(case):
 
 
 def an_nf_resnet(rng):
-    return {"depth": int(rng.choice(list(nf_resnet.BLOCKS)))}
+    return {"depth": int(rng.choice(list(zoo.BLOCKS)))}
 
 
 @functools.cache
 def without_weights(depth):
     with torch.device("meta"):
-        return nf_resnet.create(depth, classes=2, channels=3)
+        return zoo.create_nf_resnet(depth, classes=2, channels=3)
 
 
 def scales(case):
@@ -229,7 +229,7 @@ def scales(case):
 
 
 def alphas_and_betas(rule, alpha=0.2):
-    return lambda case: [value for beta in rule(nf_resnet.BLOCKS[case["depth"]], 0.2) for value in (alpha, beta)]
+    return lambda case: [value for beta in rule(zoo.BLOCKS[case["depth"]], 0.2) for value in (alpha, beta)]
 
 
 def never_reset(depths, alpha):
@@ -279,7 +279,7 @@ def nfnet_block(case, **changed):
 
 def skipinits(case):
     model = create(NFNET if case is None else f"{NFNET},skipinit={case}", classes=2, channels=3, size=32)
-    return [value.item() for path, value in model.named_parameters() if path.endswith(nf_resnet.GAIN)]
+    return [value.item() for path, value in model.named_parameters() if path.endswith(zoo.GAIN)]
 
 
 FORMULAS = [

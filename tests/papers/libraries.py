@@ -18,7 +18,7 @@ from sfumato.data.images.decoding import prepare_array
 from sfumato.evaluation import accuracy, temperature
 from sfumato.models import Head, create
 from sfumato.models.losses import LOSSES
-from sfumato.models.networks import group_norm, zoo
+from sfumato.models.networks import zoo
 from sfumato.models.weights import backbone
 from sfumato.privacy import PrivacyPlan, User
 
@@ -91,9 +91,9 @@ def filled(layer, rng, scale=0.5):
 def without_weights(name, channels=3):
     with torch.device("meta"):
         if name == "mobilenet-v2":
-            return group_norm.mobilenet_v2(classes=2, channels=channels, size=(32, 32))
+            return zoo.mobilenet_v2(classes=2, channels=channels, size=(32, 32))
         if name == "resnet-50":
-            return group_norm.resnet_50(classes=2, channels=channels, size=(32, 32))
+            return zoo.resnet_50(classes=2, channels=channels, size=(32, 32))
         return zoo.create(name, {}, classes=2, channels=channels, size=(64, 64))
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sfumato.models.class_weights import answer_weights
+from sfumato.models.shares import answer_weights
 
 
 def sigmoid_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

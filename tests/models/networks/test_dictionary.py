@@ -9,8 +9,7 @@ from sfumato.gradients import outputs_alone
 from sfumato.models import create, is_prior, trunk_of
 from sfumato.models.networks.dictionary import FEATURE_NORM, NORM_BESIDE, SMALLEST, Dictionary, responses
 from sfumato.models.networks.scattering import Scattering
-from sfumato.models.priors.atoms import EVENNESS, WIDTH
-from sfumato.models.priors.stored import prior_for
+from sfumato.models.priors.stored import EVENNESS, WIDTH, prior_for
 
 
 def images(channels, size, count=3):

@@ -10,8 +10,8 @@ from torch.nn import functional
 from sfumato import ClippedGradient, SfumatoError
 from sfumato.gradients.checks.oracle import clipped_sum
 from sfumato.models import KINDS, PUBLIC, create, normalised
-from sfumato.models.networks.standardise import WSConv2d, standardise
 from sfumato.models.normalisation.layers import JOINT, unit_variance
+from sfumato.models.normalisation.norms import WSConv2d, standardise
 from sfumato.models.normalisation.public_norms import PublicNorm
 
 

@@ -16,9 +16,7 @@ from torch import Tensor, nn
 
 from sfumato._checks import fraction
 from sfumato.models.networks import scattering
-from sfumato.models.priors.atoms import WIDTH, even
-from sfumato.models.priors.stored import Prior, prior_for
-from sfumato.models.priors.whitening import Whitening
+from sfumato.models.priors.stored import WIDTH, Prior, Whitening, even, prior_for
 from sfumato.models.weights.pretrained import zero_classifier
 
 FEATURE_NORM = 2.0

@@ -1,10 +1,12 @@
-"""The normalisation that a model's option `norm` puts after its layers."""
+"""Layers that networks are made of: the normalisation of a model's option `norm`, and convolutions with standardised
+weights (Qiao et al. 2019, in the forms of De et al. 2022)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 
@@ -93,3 +95,65 @@ def _switch(name: str, value: object) -> bool:
     if isinstance(value, int) and value in (0, 1):
         return bool(value)
     raise SfumatoError(f"{name} must be 1 or 0, got {value!r}", "give 1, or leave it out")
+
+
+# Keeps a filter of equal weights (or of a single weight) finite; far below the squared sum of any trained filter.
+_SMALLEST = 1e-12
+RELEASED_SMALLEST = 1e-4
+"""The least squared sum in the code that De et al. released."""
+
+
+def standardise(weight: Tensor, smallest: float = _SMALLEST) -> Tensor:
+    """Each output unit's weights with mean 0 and squared sum 1: (W - mean) / (std * sqrt(fan_in)).
+
+    Args:
+        weight: (out, in, *kernel), a convolution's weight; mean and (population) standard deviation are taken over
+            everything but the first dimension, whose extent is the fan-in.
+        smallest: what is taken for fan_in times the variance where that is less.
+
+    Returns:
+        A tensor of the same shape, differentiable in `weight`.
+
+    >>> standardise(torch.tensor([[1.0, 3.0], [5.0, -5.0]]).reshape(2, 2, 1, 1)).flatten(1)
+    tensor([[-0.7071,  0.7071],
+            [ 0.7071, -0.7071]])
+    """
+    rows = weight.flatten(1)
+    variance, mean = torch.var_mean(rows, dim=1, correction=0, keepdim=True)
+    scale = torch.rsqrt((variance * rows.shape[1]).clamp_min(smallest))
+    return ((rows - mean) * scale).reshape(weight.shape)
+
+
+class FanInConv2d(nn.Conv2d):
+    """`nn.Conv2d` whose parameters start from a Gaussian of variance 1 / fan_in and zero biases.
+
+    Input (N, C, H, W), output (N, D, H', W'), with nn.Conv2d's arguments. Source: De et al. 2022, appendix C.1.
+    """
+
+    def reset_parameters(self) -> None:
+        """Draw the weight from a Gaussian of variance 1 / fan_in; set the bias to zero."""
+        nn.init.normal_(self.weight, std=self.weight[0].numel() ** -0.5)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
+class WSConv2d(FanInConv2d):
+    """The same with its weight standardised at every use, so that gradients flow through the standardisation."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Convolve (N, C, H, W) with the standardised weight."""
+        return self._conv_forward(input, standardise(self.weight), self.bias)
+
+
+class GainedWSConv2d(FanInConv2d):
+    """The same with a learned gain of each output unit, which begins at 1: the form that De et al. released."""
+
+    def reset_parameters(self) -> None:
+        """As above, with gains of 1."""
+        super().reset_parameters()
+        self.gain = nn.Parameter(torch.ones_like(self.weight[:, 0, 0, 0]))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Convolve (N, C, H, W) with the standardised weight times the gain."""
+        weight = standardise(self.weight, RELEASED_SMALLEST) * self.gain.reshape(-1, 1, 1, 1)
+        return self._conv_forward(input, weight, self.bias)

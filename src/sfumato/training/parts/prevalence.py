@@ -8,8 +8,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source
-from sfumato.models.class_weights import answer_weights, refuse_of_users, weights_of
-from sfumato.models.shares import declared, in_order
+from sfumato.models.shares import answer_weights, declared, in_order, refuse_of_users, weights_of
 from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.runs.reading import checked
 from sfumato.training.parts.part import Asked, Early, Ending, Part

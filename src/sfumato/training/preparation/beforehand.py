@@ -18,7 +18,7 @@ from sfumato.data.declared import Labels
 from sfumato.experiment import users
 from sfumato.experiment.defaults import aggregate_rules
 from sfumato.experiment.settings import Settings
-from sfumato.models import class_weights, shares
+from sfumato.models import shares
 from sfumato.models.choices import Objective
 from sfumato.privacy import Example, PrivacyPlan, User
 from sfumato.privacy.mechanism import Mechanism
@@ -71,7 +71,7 @@ def check_experiment(asked: Experiment, spec: SourceSpec | None = None) -> None:
     asked.refuse_momentum()
     users.check_choices(asked.unit, asked.per_user, asked.drawn)
     if asked.class_prevalence is not None and asked.drawn == "users":
-        class_weights.refuse_of_users()
+        shares.refuse_of_users()
     settings = settings_of(vars(asked))
     check_settings(settings, steps=asked.steps, model=asked.model, spec=spec)
     check_plan(asked, spec)
@@ -127,11 +127,11 @@ def check_shares(objective: Objective, labels: Labels) -> None:
     if prevalence is None:
         return
     if labels.label_columns is not None:
-        class_weights.answer_weights(prevalence, labels.label_columns)
+        shares.answer_weights(prevalence, labels.label_columns)
     elif exclusive(objective.loss):
         shares.refuse_other_sum(prevalence)
         if labels.classes is not None:
-            class_weights.weights_of(prevalence, labels.classes)
+            shares.weights_of(prevalence, labels.classes)
 
 
 def check_model(model: str, pretrained: str | None, spec: SourceSpec | None) -> None:

@@ -8,8 +8,7 @@ from sfumato import _devices
 from sfumato.data import Source
 from sfumato.experiment.fixed_features import fixed_features
 from sfumato.experiment.settings import Settings
-from sfumato.models import custom
-from sfumato.models.name import parse
+from sfumato.models.name import is_own, parse
 from sfumato.training.own.code import OwnCode
 from sfumato.training.preparation.start import Start
 
@@ -52,5 +51,5 @@ def as_a_whole(source: Source, settings: Settings, own: OwnCode) -> bool:
         and (not settings.descent.trainable or "all" in settings.descent.trainable)
         and fixed_features(name, source.channels) is None
         and name != _ONE_LAYER
-        and not custom.is_own(name)
+        and not is_own(name)
     )
