@@ -39,7 +39,6 @@ from sfumato import FullBatch, Gaussian, Noise, Poisson, PrivacyPlan, RunKey, Sa
 from sfumato.cli import main
 from sfumato.data import Records, Views, hold_out, own_codes, randomness_of
 from sfumato.data.identity import codes, fingerprint
-from sfumato.data.subsets import split
 from sfumato.gradients import tuner
 from sfumato.privacy import CandidateCount, Entry, Fixed, PrivateSelection
 from sfumato.randomness import Choice, LogUniform, Uniform, noisy_score, number_of_candidates, settings_of
@@ -119,8 +118,8 @@ def records() -> dict[str, Any]:
     source = open_source("digits", owner_key=SECRET, public=False)
     smaller, validation = hold_out(source, SECRET, 0.1)
     return {
-        "positions": [split.position(SECRET, content) for content in contents[:4]],
-        "test part": [number for number, content in enumerate(contents) if split.in_test(SECRET, content, 0.2)],
+        "positions": [codes.position(SECRET, content) for content in contents[:4]],
+        "test part": [number for number, content in enumerate(contents) if codes.in_test(SECRET, content, 0.2)],
         "code of what is stored": codes.stored_code(SECRET, contents[0]).hex(),
         "code of the pixels": codes.pixel_code(SECRET, EIGHT_PIXELS[0]).hex(),
         "grey in three channels": codes.pixel_code(SECRET, EIGHT_PIXELS[0].repeat(3, axis=2)).hex(),

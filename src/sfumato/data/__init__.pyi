@@ -1,4 +1,3 @@
-from .appended import Appended as Appended
 from .caches.features import BACKBONE as BACKBONE
 from .caches.features import PARTS as PARTS
 from .caches.features import Cache as Cache
@@ -12,6 +11,7 @@ from .identity.codes import known_again as known_again
 from .identity.duplicates import Pair as Pair
 from .identity.duplicates import find_duplicates as find_duplicates
 from .identity.likeness import find_alike as find_alike
+from .identity.owners import BY_CLASS as BY_CLASS
 from .images.given import Picture as Picture
 from .images.given import each as each
 from .images.normalise import AsStored as AsStored
@@ -31,9 +31,9 @@ from .kinds import parse as parse
 from .kinds import refuse_absent as refuse_absent
 from .objects.recognised import asked_for as asked_for
 from .opening import open_source as open_source
+from .parts import Appended as Appended
 from .parts import Part as Part
 from .readers.dicom import BY_PATIENT as BY_PATIENT
-from .readers.whose import BY_CLASS as BY_CLASS
 from .records import FileRecords as FileRecords
 from .records import Records as Records
 from .records import TextRecords as TextRecords
@@ -42,9 +42,9 @@ from .source import Source as Source
 from .source import facts as facts
 from .source import own_codes as own_codes
 from .spec import SourceSpec as SourceSpec
-from .subsets.filtered import write_without as write_without
 from .subsets.smaller import capped as capped
 from .subsets.smaller import hold_out as hold_out
+from .subsets.smaller import write_without as write_without
 from .subsets.users import by_user as by_user
 from .subsets.users import owners as owners
 from .subsets.users import refuse_nameless as refuse_nameless

@@ -1,13 +1,16 @@
-"""The published data sets that torchvision knows: which of them are images with a class each, by their signatures."""
+"""The published data sets that torchvision knows: which of them are images with a class each, by their signatures.
+These can be read from its files, since importing them takes seconds."""
 
 from __future__ import annotations
 
+import ast
 import difflib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
 
 from sfumato._checks import SfumatoError
-from sfumato.data import signatures
 
 CHOSEN = {"EMNIST": {"split": "balanced"}}
 """What must be given besides the root."""
@@ -32,7 +35,7 @@ def names() -> dict[str, type]:
 
 def spellings() -> list[str]:
     """The same names without importing torchvision, for a shell that waits for them."""
-    return [name for name, known in signatures.read().items() if _has_classes(name, known)]
+    return [name for name, known in signatures().items() if _has_classes(name, known)]
 
 
 def _has_classes(name: str, known: Mapping[str, bool]) -> bool:
@@ -71,3 +74,45 @@ def known(name: str) -> tuple[str, type]:
         raise SfumatoError(f"{'torchvision:' + name!r} is not known", remedy)
     remedy = _OTHERS.get(other) or _SUCH_AS
     raise SfumatoError(f"torchvision:{other} is no data set of images with one class each", remedy)
+
+
+def signatures() -> dict[str, Mapping[str, bool]]:
+    """Of each class in `torchvision.datasets`, in its order: its arguments, and whether each must be given.
+
+    What a class passes on (`**kwargs`) its first base takes. Empty where torchvision, or a file of it, is not there.
+    """
+    found = find_spec("torchvision")
+    if found is None or not found.submodule_search_locations:
+        return {}
+    folder = Path(found.submodule_search_locations[0]) / "datasets"
+    try:
+        listed = ast.parse((folder / "__init__.py").read_bytes()).body
+        files = {node.module for node in listed if isinstance(node, ast.ImportFrom) and node.level == 1}
+        parsed = [ast.parse((folder / f"{file}.py").read_bytes()).body for file in sorted(filter(None, files))]
+    except (OSError, SyntaxError):
+        return {}
+    classes = {one.name: one for body in parsed for one in body if isinstance(one, ast.ClassDef)}
+    return {name: dict(_arguments(name, classes)) for name in _offered(listed) if name in classes}
+
+
+def _offered(body: list[ast.stmt]) -> list[str]:
+    """What `__all__` names."""
+    values = [one.value for one in body if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "__all__"]
+    return [*ast.literal_eval(values[-1])] if values else []
+
+
+def _arguments(name: str, classes: Mapping[str, ast.ClassDef]) -> Iterator[tuple[str, bool]]:
+    """Of the class of this name; nothing of one from elsewhere."""
+    if (kind := classes.get(name)) is None:
+        return
+    base = ast.unparse(kind.bases[0]) if kind.bases else ""
+    own = next((one for one in kind.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"), None)
+    if own is None:
+        yield from _arguments(base, classes)
+        return
+    if own.args.kwarg is not None:
+        yield from _arguments(base, classes)
+    plain = [*own.args.posonlyargs, *own.args.args][1:]  # without self
+    given = len(plain) - min(len(own.args.defaults), len(plain))
+    yield from ((one.arg, place < given) for place, one in enumerate(plain))
+    yield from ((one.arg, value is None) for one, value in zip(own.args.kwonlyargs, own.args.kw_defaults, strict=True))

@@ -1,4 +1,4 @@
-"""Names of classes, users and groups in one Unicode form, whichever form the system that wrote them has.
+"""Names in one spelling: of classes, users and groups, and of the parts of a data set.
 
 Archives and folders made on macOS hold accented letters decomposed, a letter and its accent; Linux and Windows mostly
 write them composed. Both look alike and mean one name, and as two names one person would count as two users.
@@ -6,7 +6,9 @@ write them composed. Both look alike and mean one name, and as two names one per
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from collections.abc import Collection
 
 SHOWN = 3
 """Names that a note gives."""
@@ -68,3 +70,54 @@ class Spellings:
                 listed = ", ".join(map(repr, first)) + (f" and {more} more" if more > 0 else "")
                 found.append(f"{_PLURALS[what]} written in more than one Unicode form are taken for one each: {listed}")
         return tuple(found)
+
+
+PARTS = ("train", "test", "validation")
+_NAMES = {
+    "train": ("training", "trn"),
+    "test": ("testing", "tests", "tst", "eval", "evaluation"),
+    "validation": ("valid", "val", "dev"),
+}
+"""What parts are called elsewhere: as Hugging Face's `datasets` finds them, and three spellings of folders."""
+_PART_OF = {name: part for part, names in _NAMES.items() for name in (part, *names)}
+_WORD = re.compile(r"[^a-z]+")
+
+
+def part_called(name: str) -> str | None:
+    """The part that a folder or a table's field is called, in any case of letters.
+
+    >>> part_called("Val"), part_called("training"), part_called("cat")
+    ('validation', 'train', None)
+    """
+    return _PART_OF.get(name.strip().lower())
+
+
+def part_named(name: str) -> str | None:
+    """The part that a word within a file's or a split's name speaks of.
+
+    >>> part_named("validation"), part_named("train-00000"), part_named("unsupervised")
+    ('validation', 'train', None)
+    """
+    parts = {_PART_OF[word] for word in _WORD.split(name.lower()) if word in _PART_OF}
+    return parts.pop() if len(parts) == 1 else None
+
+
+def test_part(parts: Collection[str | None]) -> str:
+    """The part that is tested on: validation where there is no test part. Beside a test part it is left out.
+
+    >>> test_part({"train", "validation"}), test_part({"train", "validation", "test"})
+    ('validation', 'test')
+    """
+    return "validation" if "validation" in parts and "test" not in parts else "test"
+
+
+def notes_on_parts(parts: Collection[str | None], where: str) -> tuple[str, ...]:
+    """What the owner is told of a validation part.
+
+    >>> notes_on_parts({"train", "test"}, "a"), notes_on_parts({"train", "validation"}, "folder 'a'")
+    ((), ("the validation part of folder 'a' is the test part",))
+    """
+    if "validation" not in parts:
+        return ()
+    role = "the test part" if test_part(parts) == "validation" else "left out: train and test are read"
+    return (f"the validation part of {where} is {role}",)

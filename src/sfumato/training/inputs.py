@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sfumato import _devices
 from sfumato.data import CachedRecords, Part, Preparation, Source, Tokens, Transform, ViewDraws, Views
-from sfumato.data.caches.held import Held, fits
+from sfumato.data.parts import Held, fits
 from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.models import Trunk, evaluating
 from sfumato.models.shares import weights_of

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from sfumato import _devices
-from sfumato.data.caches import held
-from sfumato.data.caches.held import Held, fits
+from sfumato.data import parts
+from sfumato.data.parts import Held, fits
 from sfumato.data.records import TextRecords
 
 CPU = torch.device("cpu")
@@ -25,7 +25,7 @@ def test_rows_are_the_records_however_they_are_copied(spots, labels, monkeypatch
         tokens=np.arange(35, dtype=np.int32).reshape(7, 5), labels=labels, codes=np.zeros((7, 32), np.uint8)
     )
     for block in (1, 100, 1 << 20):
-        monkeypatch.setattr(held, "BLOCK", block)
+        monkeypatch.setattr(parts, "BLOCK", block)
         for records in (plain, texts):
             for rows in (np.array([5, 0, 5]), np.arange(7), np.arange(0)):
                 stored, known = Held(records, CPU).take(rows)
@@ -36,7 +36,7 @@ def test_rows_are_the_records_however_they_are_copied(spots, labels, monkeypatch
 
 def test_they_lie_there_where_they_fit_and_never_on_the_cpu(spots, monkeypatch):
     size, there = spots.train.images.nbytes, torch.device("meta")
-    for free, small in ((int(size / held.DEVICE_SHARE) + 1, True), (int(size / held.DEVICE_SHARE) - 9, False)):
+    for free, small in ((int(size / parts.DEVICE_SHARE) + 1, True), (int(size / parts.DEVICE_SHARE) - 9, False)):
         monkeypatch.setattr(_devices, "free_memory", lambda device, free=free: free)
         assert fits(spots.train, there) == small
         assert not fits(spots.train, CPU)

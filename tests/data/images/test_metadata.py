@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
-from sfumato.data.images import decoding, metadata
-from sfumato.data.images.metadata import without_excess
+from sfumato.data.images import decoding, png
+from sfumato.data.images.png import without_excess
 
 RAMP = np.arange(64, dtype=np.uint8).reshape(8, 8)
 LONG = "x" * (2 << 20)
@@ -54,7 +54,7 @@ def test_a_whole_image_is_read_however_long_its_metadata_are(which):
         image.load()
     assert np.array_equal(decoding.decode(content, "a.png", size=8, channels=1)[..., 0], RAMP)
     assert decoding.header(content, "a.png").grey
-    assert len(without_excess(content)) < metadata.ROOM + (1 << 20)
+    assert len(without_excess(content)) < png.ROOM + (1 << 20)
 
 
 def test_other_files_stay_as_they_are():

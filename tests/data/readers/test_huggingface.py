@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from sfumato._checks import SfumatoError
-from sfumato.data import hub, open_source, refuse_absent
+from sfumato.data import open_source, refuse_absent
+from sfumato.data.readers import huggingface
 
 datasets = pytest.importorskip("datasets", reason="Hugging Face's datasets is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -185,12 +186,12 @@ def test_a_hub_that_does_not_answer_is_not_asked_again(pictures, monkeypatch):
         raise ConnectionError(name)
 
     monkeypatch.setattr(datasets, "load_dataset", kept)
-    monkeypatch.setattr(hub, "answers", lambda address: False)
+    monkeypatch.setattr(huggingface, "answers", lambda address: False)
     assert len(opened("hf:owner/kept").train) > 0
     with pytest.raises(SfumatoError, match=r"hf:pictres is neither a path nor kept from the hub, and https://\S+ does"):
         opened("hf:pictres")
     assert modes == [(True, True)] * 2
-    monkeypatch.setattr(hub, "answers", lambda address: True)
+    monkeypatch.setattr(huggingface, "answers", lambda address: True)
     with pytest.raises(SfumatoError, match=r"hf:pictres cannot be read \(pictres\); correct the name"):
         opened("hf:pictres")
     assert modes[2:] == [(False, False)]

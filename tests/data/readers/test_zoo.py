@@ -12,7 +12,7 @@ from PIL import Image
 from torchvision import datasets
 
 from sfumato._checks import SfumatoError
-from sfumato.data import open_source, published, signatures
+from sfumato.data import open_source, published
 from sfumato.data.readers import zoo
 
 GENERATOR = np.random.default_rng(0)
@@ -181,7 +181,7 @@ def test_a_shell_is_offered_what_the_reader_takes(monkeypatch, tmp_path):
         "torchvision", tmp_path / "__init__.py", submodule_search_locations=[str(tmp_path)]
     )
     for found in (None, spec):  # neither installed nor whole
-        monkeypatch.setattr(signatures, "find_spec", lambda name, found=found: found)
+        monkeypatch.setattr(published, "find_spec", lambda name, found=found: found)
         assert published.spellings() == []
 
 

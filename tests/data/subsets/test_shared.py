@@ -12,9 +12,9 @@ from PIL import Image
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, by_user, capped, hold_out, open_source, owners, shared_users, user_codes, write_without
+from sfumato.data.identity.codes import record_in_test
 from sfumato.data.identity.owners import named
 from sfumato.data.readers import files
-from sfumato.data.subsets.split import record_in_test
 
 KEY = bytes(range(32))
 COUNT, SHARE = 60, 0.5

@@ -12,7 +12,7 @@ from sfumato._checks import SfumatoError
 from sfumato.data.declared import Order
 from sfumato.data.kinds import KINDS, parse
 from sfumato.data.parts import Parts
-from sfumato.data.subsets.part_names import part_called
+from sfumato.data.spellings import part_called
 
 TAKEN = (
     "a spelling such as 'folder:pictures', an opened Source, arrays (images, labels) or (x_train, y_train, x_test, "
@@ -131,7 +131,7 @@ def _of_hugging_face(named: dict[str | None, Any]) -> Asked:
 
 def _arrays(given: Any) -> dict[str, Any] | None:
     """Arrays by the names that an archive would have for them."""
-    from sfumato.data.objects.arrays import NAMES, is_array
+    from sfumato.data.objects.items import NAMES, is_array
 
     if isinstance(given, Mapping):
         known = dict(given)
@@ -142,16 +142,15 @@ def _arrays(given: Any) -> dict[str, Any] | None:
 
 
 def _of_arrays(arrays: dict[str, Any]) -> Asked:
-    from sfumato.data.objects import arrays as of
+    from sfumato.data.objects import items as of
     from sfumato.data.readers.arrays import UNDERSTOOD
 
-    return Asked(kind="arrays", where=of.WHERE, load=lambda order: of.load(arrays, order), understood=UNDERSTOOD)
+    return Asked(kind="arrays", where=of.WHERE, load=lambda order: of.load_arrays(arrays, order), understood=UNDERSTOOD)
 
 
 def _sets(given: Any) -> dict[str | None, Any] | None:
     """Map-style data sets by the names of their parts, or one without; images in a list with their labels are one."""
-    from sfumato.data.objects.arrays import is_array
-    from sfumato.data.objects.items import is_map_style
+    from sfumato.data.objects.items import is_array, is_map_style
 
     if isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], list) and is_array(given[1]):
         images, labels = given

@@ -8,13 +8,13 @@ from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data import paths
 from sfumato.data.declared import Labels, Order, Texts
+from sfumato.data.identity.codes import record_in_test
+from sfumato.data.identity.owners import BY_CLASS, check_by_class, refuse_several
 from sfumato.data.images.levels import Levels, undeclared
 from sfumato.data.parts import Parts
-from sfumato.data.readers import archive
+from sfumato.data.readers import from_arrays
 from sfumato.data.readers.from_arrays import checked_column, columns_among, parts_of
-from sfumato.data.readers.whose import BY_CLASS, check_by_class, refuse_several
 from sfumato.data.spellings import composed
-from sfumato.data.subsets.split import record_in_test
 from sfumato.data.texts.reading import load_numbers
 
 _FOUR = ("x_train", "y_train", "x_test", "y_test")
@@ -44,7 +44,7 @@ def load(path: str, order: Order) -> Parts:
     """
     file = paths.expanded(path)
     where = f"archive {str(file)!r}"
-    arrays, filtered = archive.read(file, where, _wanted)
+    arrays, filtered = from_arrays.read(file, where, _wanted)
     return of_arrays(arrays, order, where=where, filtered=filtered)
 
 

@@ -1,25 +1,170 @@
-"""hf:PATH - a data set of Hugging Face's `datasets`: as it lies on the disk, as Parquet, or by its name on the hub."""
+"""Data sets of Hugging Face's `datasets`.
+
+hf:PATH - as it lies on the disk, as Parquet, or by its name on the hub, which is asked once whether it answers, so that
+nobody waits for what is not there.
+
+They are read as they are stored, whether mapped from the disk or in memory: as rows of tables, like those of Parquet
+files. What a transform would make of a row is not looked at.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+import socket
+import threading
+import urllib.request
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import numpy as np
 
 from sfumato._checks import SfumatoError
-from sfumato.data import hub
 from sfumato.data.declared import Order
+from sfumato.data.identity.owners import BY_CLASS
+from sfumato.data.images.decoding import read_bytes
 from sfumato.data.parts import Parts
-from sfumato.data.paths import expanded, is_data_set
+from sfumato.data.paths import UnreadableError, expanded, is_data_set
 from sfumato.data.readers import parquet
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.sharded.columns import listing
-from sfumato.data.readers.sharded.tables import TableRows
-from sfumato.data.readers.whose import BY_CLASS
-from sfumato.data.subsets.part_names import notes, part_named, test_part
+from sfumato.data.readers.sharded.row_groups import Rows, bytes_in, check_same, image_column
+from sfumato.data.spellings import notes_on_parts, part_named, test_part
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+SECONDS = 2.0
+"""How long it has to take a connection. Its library alone asks six times, over 25 seconds."""
+
+
+def from_hub(name: str, where: str) -> Any:
+    """What the hub has by this name, or what its library kept of it where the hub does not answer.
+
+    Args:
+        where: what to call it in a refusal.
+    """
+    import datasets  # pyright: ignore[reportMissingImports]
+    from datasets import config  # pyright: ignore[reportMissingImports]
+    from huggingface_hub import constants  # pyright: ignore[reportMissingImports]
+
+    asked = not (config.HF_HUB_OFFLINE or constants.HF_HUB_OFFLINE)
+    away = asked and not answers(constants.ENDPOINT)
+    try:
+        with _offline(config, constants) if away else nullcontext():
+            return datasets.load_dataset(name)
+    except Exception as problem:  # of the file system, pyarrow, the network and the hub
+        remedy = "correct the name, or give a folder or Parquet"
+        if away:
+            raise SfumatoError(
+                f"{where} is neither a path nor kept from the hub, and {constants.ENDPOINT} does not answer", remedy
+            ) from None
+        raise unread(where, problem, remedy) from None
+
+
+def unread(where: str, problem: Exception, remedy: str) -> SfumatoError:
+    """The refusal of what its library could not read."""
+    reason = " ".join(str(problem).split())[:150] or type(problem).__name__
+    return SfumatoError(f"{where} cannot be read ({reason})", remedy)
+
+
+def answers(address: str) -> bool:
+    """Whether a server takes a connection within `SECONDS`: the one of this address, or the proxy that leads to it."""
+    asked = urlsplit(address)
+    proxies = urllib.request.getproxies()
+    if asked.scheme in proxies and not urllib.request.proxy_bypass(asked.netloc):
+        asked = urlsplit(proxies[asked.scheme] if "//" in proxies[asked.scheme] else f"//{proxies[asked.scheme]}")
+    try:
+        place = asked.hostname, asked.port or {"http": 80, "": 80}.get(asked.scheme, 443)
+    except ValueError:  # its port is no number
+        return False
+    taken: list[bool] = []
+
+    def ask() -> None:
+        try:
+            with socket.create_connection(place, timeout=SECONDS):  # pyright: ignore[reportArgumentType]
+                taken.append(True)
+        except OSError:
+            pass
+
+    asking = threading.Thread(target=ask, daemon=True)  # looking up a name knows no time limit
+    asking.start()
+    asking.join(SECONDS)
+    return bool(taken)
+
+
+@contextmanager
+def _offline(*modules: Any) -> Iterator[None]:
+    """Within it its libraries ask no network, and read what they kept."""
+    before = [module.HF_HUB_OFFLINE for module in modules]
+    try:
+        for module in modules:
+            module.HF_HUB_OFFLINE = True
+        yield
+    finally:
+        for module, value in zip(modules, before, strict=True):
+            module.HF_HUB_OFFLINE = value
+
+
+GROUP = 100
+"""Rows that are read at once."""
+
+
+class TableRows(Rows):
+    """The images in the rows of data sets, one after the other.
+
+    Args:
+        sets: pairs of a name and a `datasets.Dataset`, all of which have the same columns.
+    """
+
+    def __init__(self, sets: Sequence[tuple[str, Any]]):
+        self._named = list(sets)
+        self.shards = [name for name, _ in sets]  # type: ignore[assignment]
+        self._sets = [one.with_format("arrow") for _, one in sets]
+        self.groups, counts = [], [0]
+        for number, (name, one) in enumerate(sets):
+            schema = one.features.arrow_schema
+            if number == 0:
+                self.schema = schema
+                self.image = image_column(schema, name)
+            check_same(self.schema, schema, self.image, name)
+            starts = range(0, len(one), GROUP)
+            self.groups += [(number, group) for group in range(len(starts))]
+            counts += [min(GROUP, len(one) - start) for start in starts]
+        self.starts = np.cumsum(counts).tolist()
+        self._cache: OrderedDict[int, pa.Array] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._named,)
+
+    def table(self, group: int, names: Sequence[str]) -> pa.Table:
+        """These columns of a group of rows."""
+        file, number = self.groups[group]
+        whole = [name.removesuffix(".bytes") if name not in self.schema.names else name for name in names]
+        rows = self._sets[file].with_format("arrow", columns=list(dict.fromkeys(whole)))
+        return rows[number * GROUP : (number + 1) * GROUP]
+
+    def read(self, place: int) -> bytes:
+        """The image in a row, as it is stored: in the table, or in the file that the table names."""
+        try:
+            return super().read(place)
+        except UnreadableError:
+            group = self._group(place)
+            if bytes_in(self.schema, self.image) == self.image:
+                raise
+            column = self.table(group, [self.image])[self.image]
+            path = (column[place - self.starts[group]].as_py() or {}).get("path")
+            if not path:
+                raise
+            return read_bytes(path)
+
 
 UNDERSTOOD = (
     *("label_columns", "label_column", "user_column", "skip_unreadable"),
@@ -43,14 +188,14 @@ def load(argument: str, order: Order) -> Parts:
     if path.exists() and not is_data_set(argument):
         return parquet.load(argument, order)
     if not path.exists():
-        found = hub.load(argument, where)
+        found = from_hub(argument, where)
     else:
         import datasets  # pyright: ignore[reportMissingImports]
 
         try:
             found = datasets.load_from_disk(str(path))
         except Exception as problem:  # of the file system and pyarrow
-            raise hub.unread(where, problem, "write it again with save_to_disk") from None
+            raise unread(where, problem, "write it again with save_to_disk") from None
     return of_sets(found if isinstance(found, dict) else {None: found}, order, where)
 
 
@@ -101,4 +246,4 @@ def _parts(
         raise SfumatoError(f"{where} has no split train", "give the train split as well")
     read = {"train": "train", test_part(known.values()): "test"}
     chosen = {name: read[part] for name, part in known.items() if part in read}
-    return [*chosen], [*chosen.values()], notes(known.values(), where)
+    return [*chosen], [*chosen.values()], notes_on_parts(known.values(), where)

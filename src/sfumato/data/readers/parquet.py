@@ -7,13 +7,13 @@ from pathlib import Path
 
 from sfumato._checks import SfumatoError
 from sfumato.data.declared import Order
+from sfumato.data.identity.owners import BY_CLASS
 from sfumato.data.parts import Parts
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.sharded.columns import listing
-from sfumato.data.readers.sharded.names import parts_of, shards_of
+from sfumato.data.readers.sharded.members import parts_of, shards_of
 from sfumato.data.readers.sharded.row_groups import Rows
-from sfumato.data.readers.whose import BY_CLASS
 
 UNDERSTOOD = (
     *("label_columns", "label_column", "user_column", "skip_unreadable"),

@@ -14,12 +14,12 @@ from sfumato._files import refuse_special
 from sfumato.data import paths
 from sfumato.data.classes import refuse_unwritable, require_declared
 from sfumato.data.declared import Loading, Order
+from sfumato.data.identity.owners import BY_CLASS
 from sfumato.data.parts import Parts
 from sfumato.data.readers import rows
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.listing import Gathering
-from sfumato.data.readers.whose import BY_CLASS
 from sfumato.data.spellings import composed
 from sfumato.data.stored import Column, Files, Identities
 from sfumato.data.texts import reading

@@ -13,15 +13,13 @@ from typing import Any
 from sfumato._checks import SfumatoError, parse_json
 from sfumato.data.clock import WRITTEN, TimeStamp, time_stamp
 from sfumato.data.declared import Order
-from sfumato.data.identity.owners import NOBODY, SEPARATOR
+from sfumato.data.identity.owners import BY_CLASS, NOBODY, SEPARATOR
 from sfumato.data.parts import Parts
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.listing import Gathering
 from sfumato.data.readers.rows import refuse_other_time
-from sfumato.data.readers.sharded.members import Members, Sample, opened, samples
-from sfumato.data.readers.sharded.names import parts_of, shards_of
-from sfumato.data.readers.whose import BY_CLASS
+from sfumato.data.readers.sharded.members import Members, Sample, opened, parts_of, samples, shards_of
 from sfumato.data.spellings import composed
 
 UNDERSTOOD = ("label_columns", "skip_unreadable", f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}")

@@ -1,21 +1,24 @@
-"""Sources with fewer training records: without a validation part, held out for choosing settings, so that the test part
-stays untouched; or with at most so many of each user, chosen by the user's own records alone."""
+"""Sources with fewer records: without a validation part, held out for choosing settings, so that the test part stays
+untouched; with at most so many of each user, chosen by the user's own records alone; and without some, written down
+as another source."""
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import hmac
+import io
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from sfumato._checks import SfumatoError, fraction, positive_integer
-from sfumato.data.identity.codes import LENGTH
-from sfumato.data.identity.owners import bounded
+from sfumato._files import write
+from sfumato.data.identity.codes import LENGTH, in_test
+from sfumato.data.identity.owners import BY_CLASS, bounded
 from sfumato.data.parts import Part
-from sfumato.data.readers.whose import BY_CLASS
 from sfumato.data.source import FACTS, LEFT_OUT, Source, own_codes
-from sfumato.data.subsets.split import in_test
 from sfumato.data.subsets.users import by_user, coded_users, refuse_nameless
 
 
@@ -135,3 +138,70 @@ def _ranks(users: np.ndarray, codes: np.ndarray, labels: np.ndarray, owner_key: 
     ranks = np.empty(len(users), np.int64)
     ranks[order] = np.arange(len(users)) - starts
     return ranks
+
+
+MARK = "filtered_by_private_data"
+"""The array or column that says so: what is trained on such a set tells of the private data."""
+
+
+def write_without(
+    parts: dict[str, Part], classes: tuple[str, ...], left_out: set[int], path: Path, *, marked: bool
+) -> str:
+    """Write the records that are kept, as a table of files where they come from files, else as arrays.
+
+    Args:
+        parts: "train" and "test".
+        classes: their class names.
+        left_out: positions, counted through both parts.
+        path: without suffix.
+        marked: whether the choice was made by looking at private data.
+
+    Returns:
+        the spelling of the source that was written: `csv:PATH` or `npz:PATH`.
+    """
+    kept: dict[str, np.ndarray] = {}
+    first = 0
+    for name, part in parts.items():
+        kept[name] = np.array([first + place not in left_out for place in range(len(part))], dtype=bool)
+        first += len(part)
+    if all(part.files is not None for part in parts.values()):
+        file = path.with_suffix(".csv")
+        write(file, _table(parts, classes, kept, marked=marked).encode(), private=True)
+        return f"csv:{file}"
+    arrays: dict[str, np.ndarray] = {}
+    beside: dict[str, np.ndarray] = {}
+    for name, part in parts.items():
+        arrays |= {f"x_{name}": part.take(slice(None))[kept[name]], f"y_{name}": part.labels[kept[name]]}
+        for column, known in (("time", part.times), ("users", part.users), ("groups", part.groups)):
+            if known is not None:
+                some = known[kept[name]]
+                beside[f"{column}_{name}"] = np.array(some.tolist(), np.str_) if some.dtype.kind == "T" else some
+    arrays |= beside | {"classes": np.array(classes)}
+    if marked:
+        arrays[MARK] = np.array(True)
+    memory = io.BytesIO()
+    np.savez(memory, **arrays)  # type: ignore[arg-type]
+    file = path.with_suffix(".npz")
+    write(file, memory.getvalue(), private=True)
+    return f"npz:{file}"
+
+
+def _table(parts: dict[str, Part], classes: tuple[str, ...], kept: dict[str, np.ndarray], *, marked: bool) -> str:
+    """Lines of path, label and split, with absolute paths, and of user, group and time where they are known.
+
+    Several labels have a column each.
+    """
+    text = io.StringIO(newline="")
+    lines = csv.writer(text, lineterminator="\n")
+    columns = {name: {"user": part.users, "group": part.groups, "time": part.times} for name, part in parts.items()}
+    given = [name for name in ("user", "group", "time") if all(known[name] is not None for known in columns.values())]
+    several = any(part.labels.ndim == 2 for part in parts.values())
+    lines.writerow(["path", *(classes if several else ["label"]), "split", *given, *([MARK] if marked else [])])
+    for name, part in parts.items():
+        assert part.files is not None
+        beside = [known for column in given if (known := columns[name][column]) is not None]
+        for place in np.flatnonzero(kept[name]):
+            labels = part.labels[place].tolist() if several else [classes[int(part.labels[place])]]
+            further = [known[place] for known in beside]
+            lines.writerow([Path(part.files[place]).resolve(), *labels, name, *further, *(["yes"] if marked else [])])
+    return text.getvalue()

@@ -10,10 +10,9 @@ import numpy as np
 from sfumato._checks import SfumatoError
 from sfumato.data.caches.pieces import CachedRecords
 from sfumato.data.identity.codes import LENGTH, user_code
-from sfumato.data.identity.owners import SEPARATOR, Owners, named, owners_of
+from sfumato.data.identity.owners import BY_CLASS, SEPARATOR, Owners, named, owners_of
 from sfumato.data.parts import Part
 from sfumato.data.readers.layout import layout_of
-from sfumato.data.readers.whose import BY_CLASS
 from sfumato.data.records import numbered
 from sfumato.data.source import Source
 

@@ -16,7 +16,7 @@ from sfumato.data.readers.listing import TEXT, Listing, Texts, check_names
 from sfumato.data.readers.sharded.row_groups import Rows, column_named, features_of
 from sfumato.data.records import numbered
 from sfumato.data.spellings import composed
-from sfumato.data.subsets.filtered import MARK
+from sfumato.data.subsets.smaller import MARK
 
 if TYPE_CHECKING:
     import pyarrow as pa

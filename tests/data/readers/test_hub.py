@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from sfumato.data import hub
+from sfumato.data.readers import huggingface
 
 NOWHERE = "nowhere.invalid"
 """No name ends like this (RFC 2606)."""
@@ -27,10 +27,10 @@ def closed():
 
 def test_a_server_answers_or_does_not(listening, closed, monkeypatch):
     monkeypatch.setattr("urllib.request.getproxies", dict)
-    assert hub.answers(f"https://{listening}")
-    assert not hub.answers(f"https://{closed}")
-    assert not hub.answers(f"https://{NOWHERE}")
-    assert not hub.answers(f"https://{NOWHERE}:port")
+    assert huggingface.answers(f"https://{listening}")
+    assert not huggingface.answers(f"https://{closed}")
+    assert not huggingface.answers(f"https://{NOWHERE}")
+    assert not huggingface.answers(f"https://{NOWHERE}:port")
 
 
 @pytest.mark.parametrize("scheme", ["", "http://"])
@@ -38,8 +38,8 @@ def test_what_is_reached_by_a_proxy_is_asked_of_it(listening, closed, scheme, mo
     for name in ("HTTPS_PROXY", "NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("https_proxy", f"{scheme}{listening}")
-    assert hub.answers(f"https://{NOWHERE}")
+    assert huggingface.answers(f"https://{NOWHERE}")
     monkeypatch.setenv("https_proxy", f"{scheme}{closed}")
-    assert not hub.answers(f"https://{listening}")
+    assert not huggingface.answers(f"https://{listening}")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    assert hub.answers(f"https://{listening}")
+    assert huggingface.answers(f"https://{listening}")
