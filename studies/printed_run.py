@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec, Views
-from sfumato.experiment.budget import STANDARD
 from sfumato.experiment.experiment import Experiment
-from sfumato.experiment.settings import Settings
+from sfumato.experiment.settings import STANDARD, Settings
 from sfumato.models.choices import PUBLIC_EXAMPLES
 from sfumato.observers.progress import Progress, Silence, read_source
 from sfumato.privacy import DisprovedClaim, Example, Fixed, Gaussian, Poisson, PrivacyPlan
@@ -36,7 +35,7 @@ from sfumato.training.preparation import beforehand
 from sfumato.training.preparation.start import Start
 from sfumato.training.public import pretraining
 from sfumato.training.run import PublicRun, execute
-from sfumato.training.scorer import Scorer
+from sfumato.training.steps import Scorer
 from studies.algorithm_1 import METHOD, WHY, clipped_sum
 
 TEST_PHASE = "public-batch-joint"

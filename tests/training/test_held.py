@@ -20,11 +20,10 @@ from sfumato.privacy import Fixed, Gaussian, TruncatedPoisson, User
 from sfumato.randomness import NoiseState
 from sfumato.training import inputs
 from sfumato.training.inputs import Inputs
-from sfumato.training.inputs_of_users import UserInputs
 from sfumato.training.job import PublicTraining
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.public import pretraining
-from sfumato.training.steps import PublicSteps
+from sfumato.training.steps import PublicSteps, UserInputs
 
 KEY = RunKey.from_seed(0)
 OPTIONS = {"optimizer": "sgd", "learning_rate": 1.0, "seed": 0}

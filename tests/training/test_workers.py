@@ -24,11 +24,11 @@ from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.inputs import Inputs
-from sfumato.training.inputs_of_users import UserInputs
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.preparation.start import Start
 from sfumato.training.processes.following import take_part
+from sfumato.training.steps import UserInputs
 from sfumato.training.workers import Workers
 
 SCRIPT = Path(__file__).with_name("rank.py")

@@ -7,5 +7,5 @@ from .clients.query import ClippedUpdateSum as ClippedUpdateSum
 from .clients.rounds import Rounds as Rounds
 from .experiment import EmbeddingExperiment as EmbeddingExperiment
 from .job import WithHead as WithHead
+from .run import EmbeddingTrial as EmbeddingTrial
 from .run import embed as embed
-from .trial import EmbeddingTrial as EmbeddingTrial

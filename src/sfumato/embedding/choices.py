@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato._choices import asked, left_out
 from sfumato.averaging.averages import Averages
-from sfumato.experiment.budget import Budget
+from sfumato.experiment.settings import Budget
 from sfumato.models.choices import Network
 from sfumato.optim.descent import Descent
 

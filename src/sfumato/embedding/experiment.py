@@ -30,7 +30,7 @@ from sfumato.embedding.choices import (
     ServerChoices,
     unread,
 )
-from sfumato.experiment.budget import NoiseMade, Pair
+from sfumato.experiment.settings import NoiseMade, Pair
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,7 +73,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         """Refuse, before any data are read, what none could be trained by, or not the source of this spelling."""
         from sfumato.privacy import Quantile, User
         from sfumato.training.preparation import beforehand
-        from sfumato.training.preparation.noise import refuse_noise
+        from sfumato.training.preparation.building import refuse_noise
 
         beforehand.check_numbers(self)
         method = self.chosen

@@ -15,8 +15,7 @@ from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data import Source
 from sfumato.embedding.choices import NOISELESS, ROUNDS, Clients
 from sfumato.embedding.experiment import EmbeddingExperiment
-from sfumato.experiment.budget import Pair
-from sfumato.experiment.settings import Settings
+from sfumato.experiment.settings import Pair, Settings
 from sfumato.privacy import Fixed, Quantile
 
 BATCH_SIZE, EPOCHS = 64, 20

@@ -32,7 +32,7 @@ from sfumato.training import together
 from sfumato.training.adaptive import FARTHEST, NORM, AdaptiveStep
 from sfumato.training.kind import Kind
 from sfumato.training.parts.part import in_sums
-from sfumato.training.preparation.noise import noise_of
+from sfumato.training.preparation.building import noise_of
 from sfumato.training.step import PrivateStep
 from sfumato.training.steps import PrivateSteps, PublicSteps, StepsOfPlan
 from sfumato.training.workers import ALONE, Workers

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sfumato._checks import SfumatoError
 from sfumato._choices import choices_of, nearest, refuse_unknown
-from sfumato.experiment.budget import Budget, PairOfRecords, Units
 from sfumato.experiment.elsewhere import answer, is_called
 from sfumato.experiment.experiment import Experiment
+from sfumato.experiment.settings import Budget, PairOfRecords, Units
 
 if TYPE_CHECKING:
     from sfumato.averaging import EMA

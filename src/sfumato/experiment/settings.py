@@ -1,22 +1,105 @@
-"""What a run is, besides its plan: the choices that shape the model, and those that only shape the computation."""
+"""What is asked for of a plan; and what a run is besides it: the choices that shape the model, and those that only
+shape the computation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError, one_of, positive_integer
-from sfumato._choices import OfParts, choice, recorded
+from sfumato._choices import OfParts, asked, choice, left_out, recorded
 from sfumato.averaging.averages import Averages
 from sfumato.data.images.augmentation import Augmentation
-from sfumato.experiment.budget import NOISES, STANDARD
 from sfumato.models.choices import Network, Norms, Objective
 from sfumato.optim.descent import Descent
+from sfumato.privacy.planning import requested
 
 if TYPE_CHECKING:
     from sfumato.data import Views
+
+
+STANDARD, SECURE = "standard", "secure"
+NOISES = (STANDARD, SECURE)
+"""How noise is drawn and added."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What a plan is made of, and by what clock it goes, as far as they are asked for."""
+
+    epsilon: float | None = left_out("EPSILON", "3")
+    """The privacy budget."""
+    delta: float | None = left_out("DELTA", "at most 1e-5 and 1/(10 N)")
+    """The chance at which the bound may fail."""
+    noise_multiplier: float | None = left_out("SIGMA", "the least that meets epsilon")
+    """Standard deviation of the noise over the clipping norm."""
+    batch_size: int | None = left_out("B")
+    """Expected number of examples in a step, of users where these are drawn; as many as N means full-batch steps."""
+    steps: int | None = left_out("T")
+    """Number of training steps."""
+    max_norm: float | None = left_out(by_default="1")
+    """C, the norm to which the gradient of each example, or of each user, is clipped."""
+    start: str | None = left_out("TIME", "")
+    """When step 0 begins, where each record's own time stamp decides its step: 2026-01-31, or a number."""
+    period: str | None = left_out("DURATION", "")
+    """How much time each step then covers: a number of weeks, days, hours, minutes or seconds, such as 1d, 12h, 30m."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair(asked(requested.Pair, without=requested.OF_PARTICIPATIONS["drifting"])):
+    """Participation and mechanism, as far as they are asked for."""
+
+    participation: str | None = left_out("poisson|full-batch|fixed-order|cyclic|truncated")
+    """Who takes part in a step: drawn anew (poisson, truncated), all, bins in turn, or drawn from groups in turn."""
+
+    def request(
+        self, examples: int, *, momentum: float = 0.0, schedule: str | None = None, warmup: int | None = None
+    ) -> requested.Request:
+        """Both as `PrivacyPlan.calibrate` takes them, the noise the best for heavy-ball SGD with this schedule."""
+        names = (one.name for one in fields(PairOfRecords if isinstance(self, PairOfRecords) else Pair))
+        pair: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return requested.requested(examples=examples, momentum=momentum, rates=rates_of(schedule, warmup), **pair)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairOfRecords(asked(requested.Pair), Pair):
+    """The same where single records take part, which may be of two groups."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Units:
+    """What one promise covers, as far as it is asked for."""
+
+    unit: str | None = left_out("example|user", "example")
+    """What one promise covers: each single record (example), or all that is kept of each person (user)."""
+    per_user: int | None = left_out("G", "by rule; all, where users are drawn")
+    """Of users: how many records of each are kept at most."""
+    drawn: str | None = left_out("examples|users", "the one with less noise over the signal")
+    """Of users: what takes part in a step by itself, each of their records or each user with all that is kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseMade:
+    """How noise is made, as far as it is asked for."""
+
+    noise: str | None = left_out("standard|secure", "standard")
+    """Drawn and added as floating-point numbers (standard); or exactly, on a public grid, by a cryptographic generator,
+    so that the promise holds for the numbers that a machine really computes (secure)."""
+
+
+def rates_of(schedule: str | None, warmup: int | None) -> Callable[[int], tuple[float, ...]] | None:
+    """Of a number of steps, the factor of the learning rate in each; None for a constant one."""
+    if schedule in (None, "constant") and not warmup:
+        return None
+    from sfumato import optim
+
+    def rates(steps: int) -> tuple[float, ...]:
+        factor = optim.schedule(schedule or "constant", steps=steps, warmup=min(warmup or 0, steps - 1))
+        return tuple(map(factor, range(steps)))
+
+    return rates
 
 
 @dataclass(frozen=True, kw_only=True, init=False)

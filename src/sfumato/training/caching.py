@@ -31,7 +31,7 @@ from sfumato.runs.checkpoint import stored_materials
 from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.training import together
 from sfumato.training.computing import compute, transform_of
-from sfumato.training.preparation.origins import origins_of_backbone
+from sfumato.training.preparation.building import origins_of_backbone
 from sfumato.training.started import silent
 
 CROPS = ("central", "inception")

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, positive, positive_integer
 from sfumato.data import Preparation, Source, Views, owners
-from sfumato.experiment.budget import STANDARD
-from sfumato.experiment.settings import Performance, Settings
+from sfumato.experiment.settings import STANDARD, Performance, Settings
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models import Trunk
 from sfumato.privacy import Circumstances, NoPromise, PrivacyPlan, User

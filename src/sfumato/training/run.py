@@ -16,7 +16,7 @@ from sfumato._cards import card
 from sfumato._checks import SfumatoError
 from sfumato.averaging import EMA
 from sfumato.data import Clock, Source, SourceSpec
-from sfumato.experiment import as_recipe, reading, users
+from sfumato.experiment import as_recipe, users
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.keywords import experiment_of, refuse_budget, refuse_others, settings_of
 from sfumato.experiment.settings import Settings
@@ -38,8 +38,8 @@ from sfumato.training.loop import Outcome, take_steps, tell
 from sfumato.training.own.code import OwnCode
 from sfumato.training.parts.registry import OPTIONS, split
 from sfumato.training.preparation import beforehand, resume, sources
+from sfumato.training.preparation.building import trained_on
 from sfumato.training.preparation.estimate import idle_words
-from sfumato.training.preparation.origins import trained_on
 from sfumato.training.preparation.prepare import check_machine, own_threads, prepare
 from sfumato.training.preparation.start import Machine, Start
 from sfumato.training.processes.following import take_part
@@ -250,7 +250,7 @@ def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
     if isinstance(job, PublicJob):
         return
     source = job.source
-    yield from (f"note: {note}" for note in (*reading.notes(source), *job.notes))
+    yield from (f"note: {note}" for note in (*sources.notes(source), *job.notes))
     if (note := sentences.before(source, job.plan, seeded=job.circumstances.seeded)) is not None:
         yield note
     known = {"places": source.places, "users": source.assignment}

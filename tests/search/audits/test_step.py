@@ -27,7 +27,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import load
 from sfumato.search.audits.step import WhiteBox, audit_step, composed
 from sfumato.search.audits.subject import Subject, of_run
-from sfumato.training.preparation.noise import noise_of
+from sfumato.training.preparation.building import noise_of
 
 FORM = Images(size=6, channels=1)
 

@@ -32,7 +32,7 @@ from sfumato.training.conclusion.run_page import report
 from sfumato.training.parts import published
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.preparation.start import recorded_key, recorded_performance
-from sfumato.training.scorer import Scorer
+from sfumato.training.steps import Scorer
 
 pytestmark = pytest.mark.usefixtures("one_secret")
 

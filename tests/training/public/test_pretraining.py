@@ -23,8 +23,7 @@ from sfumato.training import loop, together
 from sfumato.training import run as running
 from sfumato.training.job import PublicTraining
 from sfumato.training.preparation import resume
-from sfumato.training.preparation.building import transform_for
-from sfumato.training.preparation.origins import origins, origins_of, trained_on
+from sfumato.training.preparation.building import origins, origins_of, trained_on, transform_for
 from sfumato.training.preparation.start import recorded_key, recorded_performance
 from sfumato.training.public import pretraining
 from sfumato.training.steps import PublicSteps

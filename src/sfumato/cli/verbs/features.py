@@ -104,7 +104,7 @@ class Features(Together, EndsWithJson, SourceChoices):
         from sfumato.randomness import owner_key
         from sfumato.runs.checkpoint import stored_materials
         from sfumato.training import caching, computing
-        from sfumato.training.preparation.origins import origins_of_backbone
+        from sfumato.training.preparation.building import origins_of_backbone
 
         sides = {"resolution": self.resolution, "resize": self.resize}
         backbone, expects = models.load_backbone(self.backbone, weights=self.weights, model=self.model, **sides)

@@ -26,7 +26,7 @@ from sfumato.training.kind import Measure
 from sfumato.training.loop import Outcome, weights_of
 from sfumato.training.parts.part import Decided, Ending, Trained
 from sfumato.training.preparation import resume
-from sfumato.training.preparation.origins import trained_on
+from sfumato.training.preparation.building import trained_on
 
 LAST = "last"
 """What a model file says of its weights where these are not averaged."""

@@ -27,11 +27,11 @@ from sfumato.randomness import goes_by_time
 from sfumato.training.descent import check_descent
 from sfumato.training.parts import registry
 from sfumato.training.parts.part import Early
-from sfumato.training.preparation.noise import refuse_noise
+from sfumato.training.preparation.building import refuse_noise
 
 if TYPE_CHECKING:
-    from sfumato.experiment.budget import Budget
     from sfumato.experiment.experiment import Experiment
+    from sfumato.experiment.settings import Budget
     from sfumato.privacy.clipping import Clipping
     from sfumato.privacy.planning.requested import Request
 

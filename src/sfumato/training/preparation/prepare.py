@@ -30,10 +30,15 @@ from sfumato.training.kind import Kind
 from sfumato.training.own.code import Loss, OwnCode
 from sfumato.training.parts.part import Asked, Part
 from sfumato.training.parts.registry import parts_of, split
-from sfumato.training.preparation.building import build, transform_for
-from sfumato.training.preparation.noise import with_noise
-from sfumato.training.preparation.origins import origins, trained_on
-from sfumato.training.preparation.precision import precision_of, with_precision
+from sfumato.training.preparation.building import (
+    build,
+    origins,
+    precision_of,
+    trained_on,
+    transform_for,
+    with_noise,
+    with_precision,
+)
 from sfumato.training.preparation.start import Machine, Start, known_micro_batch
 from sfumato.training.started import local_count
 from sfumato.training.steps import PRIVATE

@@ -27,8 +27,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.training import together
 from sfumato.training.job import PublicJob, PublicTraining
 from sfumato.training.preparation import beforehand
-from sfumato.training.preparation.building import build
-from sfumato.training.preparation.origins import origins
+from sfumato.training.preparation.building import build, origins
 from sfumato.training.preparation.prepare import begun, check_machine, own_threads
 from sfumato.training.preparation.sources import opened
 from sfumato.training.preparation.start import Machine, Start
