@@ -17,8 +17,8 @@ from sfumato.models import create, create_for_texts, normalised
 from sfumato.models.normalisation.norms import normalisation
 from sfumato.privacy import Fixed, FullBatch, Gaussian, Poisson
 from sfumato.privacy.loss import renyi_accountant
+from sfumato.training import pretraining
 from sfumato.training.job import PublicTraining
-from sfumato.training.public import pretraining
 from sfumato.training.step import PrivateStep, descend
 from sfumato.training.steps import PublicSteps
 from studies import algorithm_1 as printed

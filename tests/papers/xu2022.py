@@ -11,13 +11,12 @@ from torch import nn
 
 from sfumato import Noise, PrivacyPlan, RunKey, Sampler, Transform, optim
 from sfumato.embedding import ClippedUpdates, LocalSGD, LocalTraining
-from sfumato.embedding.clients import losses
-from sfumato.embedding.clients.query import ADJACENCIES
 from sfumato.embedding.job import WithHead
+from sfumato.embedding.rounds import ADJACENCIES
 from sfumato.embedding.steps import EmbeddingSteps
 from sfumato.evaluation.recall import recall_at_far
 from sfumato.evaluation.similarity import similarity
-from sfumato.models import create_embedding
+from sfumato.models import create_embedding, losses
 from sfumato.models.losses import LOSSES
 from sfumato.privacy import Fixed, FixedOrder, Gaussian, Poisson, Quantile, User
 from sfumato.privacy.mechanism import Tree

@@ -18,11 +18,10 @@ from sfumato import PrivacyPlan, RunKey
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import Fixed, Gaussian, TruncatedPoisson, User
 from sfumato.randomness import NoiseState
-from sfumato.training import inputs
+from sfumato.training import inputs, pretraining
 from sfumato.training.inputs import Inputs
 from sfumato.training.job import PublicTraining
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.public import pretraining
 from sfumato.training.steps import PublicSteps, UserInputs
 
 KEY = RunKey.from_seed(0)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from sfumato import _devices
-from sfumato.data.caches.features import Cache
-from sfumato.data.caches.pieces import CachedRecords
+from sfumato.data.features import Cache
+from sfumato.data.pieces import CachedRecords
 from sfumato.data.records import FileRecords, Records, TextRecords
 from sfumato.data.texts.tokens import Tokens
 

@@ -12,8 +12,8 @@ import numpy as np
 from sfumato._cards import card
 from sfumato._checks import SfumatoError
 from sfumato._choices import OfParts
-from sfumato.data.caches.features import SOURCE_FACTS, USER_FACTS, Cache
 from sfumato.data.declared import Declared
+from sfumato.data.features import SOURCE_FACTS, USER_FACTS, Cache
 from sfumato.data.identity.codes import codes_of
 from sfumato.data.identity.owners import are_shared
 from sfumato.data.images.normalise import AsStored, Form, Images

@@ -13,7 +13,7 @@ from sfumato.models.choices import Network
 from sfumato.optim.descent import Descent
 
 if TYPE_CHECKING:
-    from sfumato.embedding.clients.local import LocalSGD
+    from sfumato.embedding.local import LocalSGD
 
 KIND = "embedding"
 """What a run's record calls its clients, and a model file its dimension."""
@@ -211,6 +211,6 @@ class Clients:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Clients:
         """The clients of a run's record."""
-        from sfumato.embedding.clients.local import LocalSGD
+        from sfumato.embedding.local import LocalSGD
 
         return cls(**{**data, "local": LocalSGD(**data["local"])})

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from sfumato.data import Source, SourceSpec
-    from sfumato.embedding.clients.local import LocalSGD
+    from sfumato.embedding.local import LocalSGD
     from sfumato.experiment.settings import Settings
     from sfumato.privacy import PrivacyPlan
 
@@ -242,7 +242,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
 
     def local(self) -> LocalSGD:
         """How a client trains."""
-        from sfumato.embedding.clients.local import LOSSES, TEMPERATURE, LocalSGD
+        from sfumato.embedding.local import LOSSES, TEMPERATURE, LocalSGD
 
         given = {name: getattr(self, name) for name in OF_CLIENTS if getattr(self, name) is not None}
         for name, value in given.items():
@@ -262,7 +262,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
 
     def _first_head(self) -> str:
         """What a client's head begins at, if it has one of its own: prototypes by rule."""
-        from sfumato.embedding.clients.local import FIRST_HEADS
+        from sfumato.embedding.local import FIRST_HEADS
 
         loss = self.client_loss or "softmax"
         own = self.chosen in LOCAL_HEAD and loss == "softmax"

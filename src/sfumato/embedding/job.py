@@ -15,10 +15,10 @@ from sfumato import models
 from sfumato._checks import positive_integer
 from sfumato.data import Source, by_user
 from sfumato.embedding.choices import AT_FEATURES, KIND, MAPPED, UNTRAINED, Clients
-from sfumato.embedding.clients.local import fresh_head
-from sfumato.embedding.clients.query import ClippedUpdates
+from sfumato.embedding.local import fresh_head
 from sfumato.embedding.noiseless import ROUND, NoiselessRounds
-from sfumato.embedding.whitening.query import ClippedScatters
+from sfumato.embedding.rounds import ClippedUpdates
+from sfumato.embedding.whitening import ClippedScatters
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import ClippedAlone, NothingPrivate
 from sfumato.randomness import RunKey

@@ -16,8 +16,6 @@ from sfumato.data import Source, by_user, shared_users
 from sfumato.embedding import method
 from sfumato.embedding import steps as kinds
 from sfumato.embedding.choices import EVEN, NOISELESS, UNTRAINED, WHITEN, WITH_NOISE, WITHOUT_PLAN, Clients
-from sfumato.embedding.clients.local import LocalTraining
-from sfumato.embedding.clients.query import ClippedUpdates
 from sfumato.embedding.experiment import Decided, EmbeddingExperiment
 from sfumato.embedding.job import (
     AnyJob,
@@ -30,9 +28,11 @@ from sfumato.embedding.job import (
     build,
     weights_kept,
 )
+from sfumato.embedding.local import LocalTraining
 from sfumato.embedding.noiseless import NoiselessRounds, Unpromised, decide_central, decide_noiseless, refuse_private
-from sfumato.embedding.whitening.query import ClippedScatters
-from sfumato.embedding.whitening.steps import NOTHING, WHITENING
+from sfumato.embedding.rounds import ClippedUpdates
+from sfumato.embedding.whitening import ClippedScatters
+from sfumato.embedding.whitening_steps import NOTHING, WHITENING
 from sfumato.experiment import users
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Budget, Pair
@@ -41,7 +41,7 @@ from sfumato.privacy import FixedOrder, PrivacyPlan, User
 from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.training.job import PrivateJob
-from sfumato.training.parts import audit as audits
+from sfumato.training.parts import directions as audits
 from sfumato.training.parts import kept_weights
 from sfumato.training.parts.directions import SOURCE, Directions
 from sfumato.training.parts.part import Asked, Part
@@ -50,7 +50,7 @@ from sfumato.training.preparation.building import origins, trained_on, transform
 from sfumato.training.preparation.prepare import begun, key_of_weights, promised
 from sfumato.training.preparation.prepare import prepare as prepare_classifier
 from sfumato.training.preparation.start import Start
-from sfumato.training.public.pretraining import MICRO_BATCH
+from sfumato.training.pretraining import MICRO_BATCH
 
 BY_ROUNDS = (*WITH_NOISE, "dpsgd")
 """Methods that take rounds by a plan, with noise in sums of updates or gradients."""

@@ -18,7 +18,7 @@ from sfumato.embedding.method import forecast
 from sfumato.embedding.noiseless import ROUND, NoiselessRounds, Unpromised
 from sfumato.embedding.prepare import check, check_scored, decide, prepare
 from sfumato.experiment import users
-from sfumato.experiment.keywords import of_fields
+from sfumato.experiment.elsewhere import of_fields
 from sfumato.experiment.settings import Settings
 from sfumato.observers.notebook import shown
 from sfumato.observers.observer import Observer

@@ -16,10 +16,9 @@ from torch.nn import functional
 from sfumato._checks import SfumatoError
 from sfumato.data import Part, Source, by_user
 from sfumato.embedding.choices import EVEN
-from sfumato.embedding.clients.assignment import Assign, anew, by_group, evenly
-from sfumato.embedding.clients.rounds import Rounds
 from sfumato.embedding.experiment import known_groups
 from sfumato.embedding.job import AnyJob, EmbeddingJob, NoiselessJob, WithHead
+from sfumato.embedding.rounds import Assign, Rounds, anew, by_group, evenly
 from sfumato.evaluation.compared import BEGINNING, PIXELS, RESULT, compared
 from sfumato.evaluation.recall import recall_at_far, roc
 from sfumato.evaluation.similarity import embed, nearest, recall_at_k

@@ -21,9 +21,9 @@ from sfumato.runs.owner import composition
 from sfumato.runs.run import Run
 from sfumato.search.repeated import cost_of, known_uses
 from sfumato.search.trial import Trial, of_trials
+from sfumato.training import pretraining
 from sfumato.training.job import PrivateJob
 from sfumato.training.preparation.trial import Observers
-from sfumato.training.public import pretraining
 from sfumato.training.run import earlier_plans, execute
 
 PLOT, FILE = "budgets.svg", "budgets.json"

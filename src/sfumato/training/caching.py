@@ -10,6 +10,7 @@ from typing import Any
 
 from sfumato import _devices, models
 from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._devices import silent
 from sfumato.data import (
     PARTS,
     Cache,
@@ -32,7 +33,6 @@ from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.training import together
 from sfumato.training.computing import compute, transform_of
 from sfumato.training.preparation.building import origins_of_backbone
-from sfumato.training.started import silent
 
 CROPS = ("central", "inception")
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Cache, Contents, open_source
-from sfumato.data.caches.features import DTYPES, PIECE_BYTES, PIECE_ROWS
+from sfumato.data.features import DTYPES, PIECE_BYTES, PIECE_ROWS
 
 CODES = np.arange(96, dtype=np.uint8).reshape(3, 32)
 SOURCE = {

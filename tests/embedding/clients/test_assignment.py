@@ -10,7 +10,7 @@ from scipy import stats
 
 from sfumato import RunKey, SfumatoError
 from sfumato.embedding import anew, by_group
-from sfumato.embedding.clients.assignment import evenly
+from sfumato.embedding.rounds import evenly
 
 KEY = RunKey.from_seed(3)
 ALL = np.arange(50)

@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from sfumato import SfumatoError
 from sfumato.embedding import LocalSGD, LocalTraining, WithHead
-from sfumato.embedding.clients.local import batches, cosine_logits, fresh_head, prototypes
-from sfumato.embedding.clients.losses import PAIRED, triplet
+from sfumato.embedding.local import batches, cosine_logits, fresh_head, prototypes
+from sfumato.models.losses import PAIRED, triplet
 
 
 def records(count: int = 13) -> tuple[torch.Tensor, torch.Tensor]:

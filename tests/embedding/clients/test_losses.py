@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfumato.embedding.clients.losses import MARGIN, PAIRED, SHARPNESS, binary, triplet, triplet_hard
+from sfumato.models.losses import MARGIN, PAIRED, SHARPNESS, binary, triplet, triplet_hard
 
 
 def synthetic(labels: list[int], seed: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from sfumato.embedding.clients.local import batches, shuffled
+from sfumato.embedding.local import batches, shuffled
 
 
 @given(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sfumato import RunKey, SfumatoError
 from sfumato.embedding import ClippedUpdates, LocalTraining, Rounds, by_group
-from sfumato.embedding.clients.assignment import evenly
+from sfumato.embedding.rounds import evenly
 from sfumato.gradients import GridSum
 from sfumato.training.step import descend
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from sfumato.embedding.whitening.query import LEAST, MEAN, MEAN_SHARE, SCATTER, triangle, whitening
+from sfumato.embedding.whitening import LEAST, MEAN, MEAN_SHARE, SCATTER, triangle, whitening
 
 WIDTH = 24
 

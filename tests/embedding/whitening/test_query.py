@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sfumato import SfumatoError
-from sfumato.embedding.whitening.query import MEAN, MEAN_SHARE, SCATTER, ClippedScatters, symmetric, triangle
+from sfumato.embedding.whitening import MEAN, MEAN_SHARE, SCATTER, ClippedScatters, symmetric, triangle
 from sfumato.gradients import GridSum, grid
 
 WIDTH = 5

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from sfumato import RunKey, SfumatoError, Source, embed, load, open_source, verify
-from sfumato.embedding import EmbeddingExperiment
+from sfumato.embedding import EmbeddingExperiment, whitening_steps
 from sfumato.embedding.run import begin, job_of, recorded
-from sfumato.embedding.whitening import steps as whitening_steps
-from sfumato.embedding.whitening.query import MEAN, SCATTER
-from sfumato.embedding.whitening.steps import WhiteningSteps
+from sfumato.embedding.whitening import MEAN, SCATTER
+from sfumato.embedding.whitening_steps import WhiteningSteps
 from sfumato.observers.progress import Silence
 from sfumato.randomness import NoiseState
 from sfumato.runs.directory import RunDirectory

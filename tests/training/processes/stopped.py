@@ -9,10 +9,9 @@ import os
 import signal
 
 from sfumato import SfumatoError
-from sfumato.training import together
-from sfumato.training.processes import alive
+from sfumato.training import meeting, together
 
-alive.BEAT, alive.LOOK, alive.SILENCE = 0.2, 0.3, 3.0
+meeting.BEAT, meeting.LOOK, meeting.SILENCE = 0.2, 0.3, 3.0
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from torch import distributed
 
-from sfumato.training.processes import alive
-from sfumato.training.processes.alive import Signs, SilentError
+from sfumato.training import meeting
+from sfumato.training.meeting import Signs, SilentError
 
 SCRIPT = Path(__file__).with_name("stopped.py")
 NAMES = ["worker 0 (process 7 on a)", "worker 1 (process 8 on b)"]
@@ -40,7 +40,7 @@ class Work:
 def two(tmp_path, monkeypatch):
     """The signs of two workers, who look often."""
     for name, value in (("BEAT", 0.05), ("LOOK", 0.05), ("SILENCE", 0.5)):
-        monkeypatch.setattr(alive, name, value)
+        monkeypatch.setattr(meeting, name, value)
     store = distributed.FileStore(str(tmp_path / "store"), 2)
     both = [Signs(store, rank, NAMES) for rank in range(2)]
     yield both

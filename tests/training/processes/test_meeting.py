@@ -9,9 +9,8 @@ from datetime import timedelta
 import pytest
 
 from sfumato import SfumatoError
-from sfumato.training import together
-from sfumato.training.processes import meeting
-from sfumato.training.started import STORE
+from sfumato._devices import STORE
+from sfumato.training import meeting, together
 
 
 @pytest.fixture

@@ -19,13 +19,12 @@ from sfumato.randomness import NoiseState, RunKey
 from sfumato.runs import verify
 from sfumato.runs.checkpoint import read_safetensors, to_bytes
 from sfumato.runs.directory import RunDirectory
-from sfumato.training import loop, together
+from sfumato.training import loop, pretraining, together
 from sfumato.training import run as running
 from sfumato.training.job import PublicTraining
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.building import origins, origins_of, trained_on, transform_for
 from sfumato.training.preparation.start import recorded_key, recorded_performance
-from sfumato.training.public import pretraining
 from sfumato.training.steps import PublicSteps
 from sfumato.training.workers import Workers
 

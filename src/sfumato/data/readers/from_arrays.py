@@ -29,7 +29,7 @@ from sfumato.data.images.levels import Levels
 from sfumato.data.parts import Parts, Reading, RecordSets
 from sfumato.data.records import Records, numbered
 from sfumato.data.spellings import Spellings, composed
-from sfumato.data.subsets.smaller import MARK
+from sfumato.data.subsets import MARK
 
 Wanted = Callable[[dict[str, str], str], tuple[tuple[str, ...], dict[str, str]]]
 

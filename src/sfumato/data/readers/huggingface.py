@@ -29,9 +29,9 @@ from sfumato.data.identity.owners import BY_CLASS
 from sfumato.data.images.decoding import read_bytes
 from sfumato.data.parts import Parts
 from sfumato.data.paths import UnreadableError, expanded, is_data_set
-from sfumato.data.readers import parquet
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
+from sfumato.data.readers.sharded import columns
 from sfumato.data.readers.sharded.columns import listing
 from sfumato.data.readers.sharded.row_groups import Rows, bytes_in, check_same, image_column
 from sfumato.data.spellings import notes_on_parts, part_named, test_part
@@ -186,7 +186,7 @@ def load(argument: str, order: Order) -> Parts:
     find(argument)
     path, where = expanded(argument), f"hf:{argument}"
     if path.exists() and not is_data_set(argument):
-        return parquet.load(argument, order)
+        return columns.load(argument, order)
     if not path.exists():
         found = from_hub(argument, where)
     else:
@@ -207,7 +207,7 @@ def find(argument: str) -> None:
             remedy = f"correct hf:{argument}; image files are read by folder:PATH, and those of a metadata.csv by "
             remedy += "csv:PATH/metadata.csv --path-column file_name"
             raise SfumatoError(f"folder {str(path)!r} is not of save_to_disk, and holds no Parquet", remedy)
-        parquet.find(argument)
+        columns.find(argument)
         return
     if not path.exists() and (_NAME.fullmatch(argument) is None or argument.lower().endswith(_FILES)):
         raise SfumatoError(f"data set {str(path)!r} does not exist", "correct the path after hf:")

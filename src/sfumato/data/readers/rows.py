@@ -25,7 +25,7 @@ from sfumato.data.declared import Order
 from sfumato.data.identity.codes import record_in_test
 from sfumato.data.identity.owners import NOBODY, composed_users, spelt
 from sfumato.data.spellings import Spellings, composed, part_called
-from sfumato.data.subsets.smaller import MARK
+from sfumato.data.subsets import MARK
 
 _QUOTED = re.compile('"[^"]*"')
 OTHER_NAME = "a column that says something else needs another name"

@@ -32,7 +32,7 @@ from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.training.inputs import dropout_keys
 from sfumato.training.loop import CHECKPOINT_SECONDS, pause_after
-from sfumato.training.own import body, bookkeeping
+from sfumato.training.own import bookkeeping, optimizers
 from sfumato.training.own.optimizers import refuse_foreign, refuse_unfit
 from sfumato.training.own.records import OwnRecords
 from sfumato.training.preparation import resume
@@ -253,18 +253,18 @@ class PrivateSteps:
                     releases.lose(ledger, Checkpoint.load(self._run / names.CHECKPOINT).step)
                     return True
                 descend(self._optimizer, self._trained, gradient)
-                left = body.seen(self._model)
+                left = optimizers.seen(self._model)
                 try:
-                    with body.only_private(self._optimizer, self._trained):
+                    with optimizers.only_private(self._optimizer, self._trained):
                         yield OwnStep(step + 1, plan.steps)
                 except GeneratorExit:  # a `break`, or an error in the body
                     with suppress(
                         SfumatoError
                     ):  # a model that the body has changed stays as the last checkpoint has it
-                        body.refuse_changed(self._model, self._trained, left)
+                        optimizers.refuse_changed(self._model, self._trained, left)
                         save(step + 1, state)
                     raise
-                body.refuse_changed(self._model, self._trained, left)
+                optimizers.refuse_changed(self._model, self._trained, left)
             if (now := time.monotonic()) - saved_at > pause or step + 1 == plan.steps:
                 save(step + 1, state)
                 saved_at = time.monotonic()

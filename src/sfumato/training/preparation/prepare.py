@@ -15,6 +15,7 @@ from torch import nn
 
 from sfumato import _devices, models
 from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._devices import local_count
 from sfumato.data import Images, Source
 from sfumato.experiment import users
 from sfumato.experiment.settings import Performance, Settings
@@ -40,7 +41,6 @@ from sfumato.training.preparation.building import (
     with_precision,
 )
 from sfumato.training.preparation.start import Machine, Start, known_micro_batch
-from sfumato.training.started import local_count
 from sfumato.training.steps import PRIVATE
 
 CPU_MEMORY = 512 << 20

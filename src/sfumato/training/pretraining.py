@@ -14,11 +14,12 @@ from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato._choices import choices_of
+from sfumato._devices import silent
 from sfumato.averaging import EMA
 from sfumato.data import Source, SourceSpec, parse
 from sfumato.experiment import defaults
 from sfumato.experiment.as_recipe import request_of
-from sfumato.experiment.keywords import settings_of
+from sfumato.experiment.elsewhere import settings_of
 from sfumato.experiment.settings import Settings
 from sfumato.observers.notebook import shown
 from sfumato.observers.progress import Progress, Silence, read_source
@@ -32,7 +33,6 @@ from sfumato.training.preparation.prepare import begun, check_machine, own_threa
 from sfumato.training.preparation.sources import opened
 from sfumato.training.preparation.start import Machine, Start
 from sfumato.training.run import PublicRun, executed
-from sfumato.training.started import silent
 from sfumato.training.steps import PUBLIC, refuse_running_statistics
 
 MICRO_BATCH = 256

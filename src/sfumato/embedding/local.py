@@ -27,8 +27,8 @@ from torch.nn import functional
 
 from sfumato._checks import SfumatoError, not_negative, one_of, positive, positive_integer
 from sfumato._devices import own_randomness
-from sfumato.embedding.clients.losses import PAIRED
 from sfumato.gradients.checks.isolation import refuse_mixing_layers
+from sfumato.models.losses import PAIRED
 from sfumato.training.descent import trained_parameters
 
 

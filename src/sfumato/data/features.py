@@ -24,9 +24,9 @@ from torch import Tensor
 
 from sfumato._checks import SfumatoError, differing, one_of, parse_json, positive_integer, shortened
 from sfumato._files import ordinary, write
-from sfumato.data.caches.pieces import CachedRecords, Piece, write_piece
 from sfumato.data.declared import TEST_FRACTION, OnProgress
 from sfumato.data.paths import FEATURES, expanded, is_cache
+from sfumato.data.pieces import CachedRecords, Piece, write_piece
 
 BACKBONE = "backbone.safetensors"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sfumato.data import by_user
 from sfumato.embedding.job import UntrainedJob, WhiteningJob
 from sfumato.embedding.steps import EmbeddingScorer, embedded
-from sfumato.embedding.whitening.query import whitening
+from sfumato.embedding.whitening import whitening
 from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.models import Mapped
 from sfumato.observers.progress import Progress, Silence
