@@ -6,11 +6,11 @@ from .features import BACKBONE as BACKBONE
 from .features import PARTS as PARTS
 from .features import Cache as Cache
 from .features import Contents as Contents
-from .identity.codes import known_again as known_again
 from .identity.duplicates import Pair as Pair
 from .identity.duplicates import find_alike as find_alike
 from .identity.duplicates import find_duplicates as find_duplicates
 from .identity.owners import BY_CLASS as BY_CLASS
+from .identity.owners import known_again as known_again
 from .images.given import Picture as Picture
 from .images.given import each as each
 from .images.normalise import AsStored as AsStored
@@ -51,4 +51,4 @@ from .subsets import refuse_shared_records as refuse_shared_records
 from .subsets import shared_users as shared_users
 from .subsets import user_codes as user_codes
 from .subsets import write_without as write_without
-from .texts.tokens import Tokens as Tokens
+from .tokens import Tokens as Tokens

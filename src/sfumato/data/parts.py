@@ -15,7 +15,7 @@ from sfumato import _devices
 from sfumato.data.features import Cache
 from sfumato.data.pieces import CachedRecords
 from sfumato.data.records import FileRecords, Records, TextRecords
-from sfumato.data.texts.tokens import Tokens
+from sfumato.data.tokens import Tokens
 
 Part = Records | FileRecords | TextRecords | CachedRecords
 

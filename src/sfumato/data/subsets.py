@@ -17,8 +17,17 @@ import numpy as np
 
 from sfumato._checks import SfumatoError, fraction, positive_integer
 from sfumato._files import write
-from sfumato.data.identity.codes import LENGTH, in_test, user_code
-from sfumato.data.identity.owners import BY_CLASS, SEPARATOR, Owners, bounded, named, owners_of
+from sfumato.data.identity.owners import (
+    BY_CLASS,
+    LENGTH,
+    SEPARATOR,
+    Owners,
+    bounded,
+    in_test,
+    named,
+    owners_of,
+    user_code,
+)
 from sfumato.data.parts import Part
 from sfumato.data.pieces import CachedRecords
 from sfumato.data.readers.layout import layout_of

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato.data import hold_out, open_source
-from sfumato.data.identity.codes import in_test, position
+from sfumato.data.identity.owners import in_test, position
 
 contents = st.lists(st.binary(max_size=20), max_size=20)
 keys = st.binary(min_size=32, max_size=32)

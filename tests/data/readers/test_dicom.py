@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sfumato import SfumatoError
 from sfumato.data import Transform, open_source, subsets
-from sfumato.data.identity.codes import user_code
+from sfumato.data.identity.owners import user_code
 from sfumato.data.images.decoding import decode, decode_whole, header, quiet_decoder
 from sfumato.data.images.levels import Levels, UndeclaredError
 from sfumato.data.paths import UnreadableError

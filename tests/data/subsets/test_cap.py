@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Records, Source, capped, open_source
-from sfumato.data.identity.codes import codes_of
+from sfumato.data.identity.owners import codes_of
 
 KEY = bytes(range(32))
 IMAGES = np.random.default_rng(0).integers(256, size=(12, 4, 4, 1), dtype=np.uint8)

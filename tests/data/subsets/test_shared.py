@@ -12,8 +12,7 @@ from PIL import Image
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, by_user, capped, hold_out, open_source, owners, shared_users, user_codes, write_without
-from sfumato.data.identity.codes import record_in_test
-from sfumato.data.identity.owners import named
+from sfumato.data.identity.owners import named, record_in_test
 from sfumato.data.readers import files
 
 KEY = bytes(range(32))

@@ -27,7 +27,7 @@ from sfumato.data import (
     user_codes,
     write_without,
 )
-from sfumato.data.identity.codes import record_in_test
+from sfumato.data.identity.owners import record_in_test
 from sfumato.data.readers import files
 
 KEY = bytes(range(32))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Tokens, preparation
-from sfumato.data.texts.tokens import WORD
+from sfumato.data.tokens import WORD
 
 
 def test_the_hash_is_the_stated_one():

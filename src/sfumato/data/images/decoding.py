@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image, ImageOps, PngImagePlugin
 
 from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
@@ -29,6 +29,9 @@ _ALWAYS = (
     *dicom.EXTENSIONS,
 )
 """Endings of images whatever is installed: where such a file cannot be read it is refused, and not passed over."""
+
+PngImagePlugin.MAX_TEXT_CHUNK = max(PngImagePlugin.MAX_TEXT_CHUNK, 1 << 24)
+# Bytes of a text or colour profile beside the pixels, in place of 2^20: above it Pillow refuses the whole image.
 
 _FIRST = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 _NEVER = frozenset({"EPS", "WMF", "BUFR", "GRIB", "HDF5", "MPEG", "FPX", "MIC"})
@@ -270,7 +273,7 @@ def _opened(content: bytes, path: Path | str, levels: Levels | None) -> Iterator
         if dicom.is_dicom(content):
             image = dicom.in_eight_bits(content, levels, name)
         else:
-            image = Image.open(io.BytesIO(png.without_excess(content)), formats=opened())
+            image = Image.open(io.BytesIO(content), formats=opened())
         with image:
             refuse_stack(image, name)
             _check(image, levels, name)

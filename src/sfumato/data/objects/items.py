@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
-from sfumato.data.classes import declared_names
+from sfumato.data.classes import Spellings, declared_names, notes_on_parts, test_part
 from sfumato.data.declared import Order
 from sfumato.data.identity.owners import BY_CLASS
 from sfumato.data.images import decoding
@@ -23,7 +23,6 @@ from sfumato.data.parts import Parts
 from sfumato.data.readers.arrays import of_arrays
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.listing import Gathering
-from sfumato.data.spellings import Spellings, notes_on_parts, test_part
 
 NAMES = {2: ("x", "y"), 4: ("x_train", "y_train", "x_test", "y_test")}
 """What an archive calls so many arrays."""

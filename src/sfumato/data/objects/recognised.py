@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from sfumato._checks import SfumatoError
+from sfumato.data.classes import part_called
 from sfumato.data.declared import Order
 from sfumato.data.kinds import KINDS, parse
 from sfumato.data.parts import Parts
-from sfumato.data.spellings import part_called
 
 TAKEN = (
     "a spelling such as 'folder:pictures', an opened Source, arrays (images, labels) or (x_train, y_train, x_test, "

@@ -7,15 +7,14 @@ import numpy as np
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data import paths
+from sfumato.data.classes import composed
 from sfumato.data.declared import Labels, Order, Texts
-from sfumato.data.identity.codes import record_in_test
-from sfumato.data.identity.owners import BY_CLASS, check_by_class, refuse_several
+from sfumato.data.identity.owners import BY_CLASS, check_by_class, record_in_test, refuse_several
 from sfumato.data.images.levels import Levels, undeclared
 from sfumato.data.parts import Parts
 from sfumato.data.readers import from_arrays
 from sfumato.data.readers.from_arrays import checked_column, columns_among, parts_of
-from sfumato.data.spellings import composed
-from sfumato.data.texts.reading import load_numbers
+from sfumato.data.readers.texts import load_numbers
 
 _FOUR = ("x_train", "y_train", "x_test", "y_test")
 _PAIR = ("x", "y")

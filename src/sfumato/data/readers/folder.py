@@ -9,7 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sfumato._checks import SfumatoError
-from sfumato.data.classes import refuse_unwritable
+from sfumato.data.classes import (
+    Spellings,
+    composed,
+    decomposed,
+    notes_on_parts,
+    part_called,
+    refuse_unwritable,
+    test_part,
+)
 from sfumato.data.declared import Declared, Order
 from sfumato.data.identity.owners import BY_CLASS, BY_FOLDER
 from sfumato.data.images.decoding import is_image_file
@@ -26,7 +34,6 @@ from sfumato.data.readers.layout import (
     subfolders,
 )
 from sfumato.data.readers.listing import Gathering, Listing
-from sfumato.data.spellings import Spellings, composed, decomposed, notes_on_parts, part_called, test_part
 from sfumato.data.stored import Column, Files, Identities
 
 _LAYOUT = "make one folder for each class, such as PATH/cat and PATH/dog, or PATH/train/cat and PATH/test/cat"

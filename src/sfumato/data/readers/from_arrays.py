@@ -20,15 +20,13 @@ from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
 from sfumato._memory import memory_limit
 from sfumato.data import paths
-from sfumato.data.classes import refuse_unwritable, renumbered
+from sfumato.data.classes import Spellings, composed, refuse_unwritable, renumbered
 from sfumato.data.declared import Order, check_size
-from sfumato.data.identity.codes import codes_of
-from sfumato.data.identity.owners import NOBODY, SEPARATOR, composed_users
+from sfumato.data.identity.owners import NOBODY, SEPARATOR, codes_of, composed_users
 from sfumato.data.images.decoding import prepare_array
 from sfumato.data.images.levels import Levels
 from sfumato.data.parts import Parts, Reading, RecordSets
 from sfumato.data.records import Records, numbered
-from sfumato.data.spellings import Spellings, composed
 from sfumato.data.subsets import MARK
 
 Wanted = Callable[[dict[str, str], str], tuple[tuple[str, ...], dict[str, str]]]

@@ -1,7 +1,6 @@
 """Data sets of Hugging Face's `datasets`.
 
-hf:PATH - as it lies on the disk, as Parquet, or by its name on the hub, which is asked once whether it answers, so that
-nobody waits for what is not there.
+hf:PATH - as it lies on the disk, as Parquet, or by its name on the hub.
 
 They are read as they are stored, whether mapped from the disk or in memory: as rows of tables, like those of Parquet
 files. What a transform would make of a row is not looked at.
@@ -12,18 +11,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import socket
 import threading
-import urllib.request
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
 from sfumato._checks import SfumatoError
+from sfumato.data.classes import notes_on_parts, part_named, test_part
 from sfumato.data.declared import Order
 from sfumato.data.identity.owners import BY_CLASS
 from sfumato.data.images.decoding import read_bytes
@@ -34,82 +30,29 @@ from sfumato.data.readers.files import load_files
 from sfumato.data.readers.sharded import columns
 from sfumato.data.readers.sharded.columns import listing
 from sfumato.data.readers.sharded.row_groups import Rows, bytes_in, check_same, image_column
-from sfumato.data.spellings import notes_on_parts, part_named, test_part
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-SECONDS = 2.0
-"""How long it has to take a connection. Its library alone asks six times, over 25 seconds."""
-
-
 def from_hub(name: str, where: str) -> Any:
-    """What the hub has by this name, or what its library kept of it where the hub does not answer.
+    """What the hub has by this name, or what its library kept of it.
 
     Args:
         where: what to call it in a refusal.
     """
     import datasets  # pyright: ignore[reportMissingImports]
-    from datasets import config  # pyright: ignore[reportMissingImports]
-    from huggingface_hub import constants  # pyright: ignore[reportMissingImports]
 
-    asked = not (config.HF_HUB_OFFLINE or constants.HF_HUB_OFFLINE)
-    away = asked and not answers(constants.ENDPOINT)
     try:
-        with _offline(config, constants) if away else nullcontext():
-            return datasets.load_dataset(name)
+        return datasets.load_dataset(name)
     except Exception as problem:  # of the file system, pyarrow, the network and the hub
-        remedy = "correct the name, or give a folder or Parquet"
-        if away:
-            raise SfumatoError(
-                f"{where} is neither a path nor kept from the hub, and {constants.ENDPOINT} does not answer", remedy
-            ) from None
-        raise unread(where, problem, remedy) from None
+        raise unread(where, problem, "correct the name, or give a folder or Parquet") from None
 
 
 def unread(where: str, problem: Exception, remedy: str) -> SfumatoError:
     """The refusal of what its library could not read."""
     reason = " ".join(str(problem).split())[:150] or type(problem).__name__
     return SfumatoError(f"{where} cannot be read ({reason})", remedy)
-
-
-def answers(address: str) -> bool:
-    """Whether a server takes a connection within `SECONDS`: the one of this address, or the proxy that leads to it."""
-    asked = urlsplit(address)
-    proxies = urllib.request.getproxies()
-    if asked.scheme in proxies and not urllib.request.proxy_bypass(asked.netloc):
-        asked = urlsplit(proxies[asked.scheme] if "//" in proxies[asked.scheme] else f"//{proxies[asked.scheme]}")
-    try:
-        place = asked.hostname, asked.port or {"http": 80, "": 80}.get(asked.scheme, 443)
-    except ValueError:  # its port is no number
-        return False
-    taken: list[bool] = []
-
-    def ask() -> None:
-        try:
-            with socket.create_connection(place, timeout=SECONDS):  # pyright: ignore[reportArgumentType]
-                taken.append(True)
-        except OSError:
-            pass
-
-    asking = threading.Thread(target=ask, daemon=True)  # looking up a name knows no time limit
-    asking.start()
-    asking.join(SECONDS)
-    return bool(taken)
-
-
-@contextmanager
-def _offline(*modules: Any) -> Iterator[None]:
-    """Within it its libraries ask no network, and read what they kept."""
-    before = [module.HF_HUB_OFFLINE for module in modules]
-    try:
-        for module in modules:
-            module.HF_HUB_OFFLINE = True
-        yield
-    finally:
-        for module, value in zip(modules, before, strict=True):
-            module.HF_HUB_OFFLINE = value
 
 
 GROUP = 100

@@ -10,11 +10,10 @@ from typing import Any, Self
 import numpy as np
 
 from sfumato.data import classes as class_lists
+from sfumato.data.classes import PARTS, Spellings, notes_on_parts, test_part
 from sfumato.data.clock import TimeStamp
 from sfumato.data.declared import Order
-from sfumato.data.identity.codes import record_in_test
-from sfumato.data.identity.owners import SEPARATOR, composed_users, refuse_several
-from sfumato.data.spellings import PARTS, Spellings, notes_on_parts, test_part
+from sfumato.data.identity.owners import SEPARATOR, composed_users, record_in_test, refuse_several
 from sfumato.data.stored import Stored
 
 TEXT = np.dtypes.StringDType()

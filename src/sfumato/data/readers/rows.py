@@ -19,12 +19,10 @@ import numpy as np
 from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
 from sfumato.data import paths
-from sfumato.data.classes import refuse_unwritable
+from sfumato.data.classes import Spellings, composed, part_called, refuse_unwritable
 from sfumato.data.clock import WRITTEN, TimeStamp, time_stamp
 from sfumato.data.declared import Order
-from sfumato.data.identity.codes import record_in_test
-from sfumato.data.identity.owners import NOBODY, composed_users, spelt
-from sfumato.data.spellings import Spellings, composed, part_called
+from sfumato.data.identity.owners import NOBODY, composed_users, record_in_test, spelt
 from sfumato.data.subsets import MARK
 
 _QUOTED = re.compile('"[^"]*"')

@@ -12,17 +12,15 @@ from typing import Any
 from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
 from sfumato.data import paths
-from sfumato.data.classes import refuse_unwritable, require_declared
+from sfumato.data.classes import composed, refuse_unwritable, require_declared
 from sfumato.data.declared import Loading, Order
 from sfumato.data.identity.owners import BY_CLASS
 from sfumato.data.parts import Parts
-from sfumato.data.readers import rows
+from sfumato.data.readers import rows, texts
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.listing import Gathering
-from sfumato.data.spellings import composed
 from sfumato.data.stored import Column, Files, Identities
-from sfumato.data.texts import reading
 
 _PATH = ("path",)
 SHOWN = 5
@@ -47,14 +45,14 @@ def load(path: str, order: Order) -> Parts:
     """
     table = paths.expanded(path)
     first = rows.first_of(table)
-    columns = reading.columns_of(first, order.declared.texts)
+    columns = texts.columns_of(first, order.declared.texts)
     if columns is not None and order.declared.loading.path_column is None:
         if order.declared.labels.label_columns is not None:
             raise SfumatoError(
                 f"`label_columns` are of images, and table {str(table)!r} holds texts",
                 "give one, in a column called label",
             )
-        return reading.load(table, first, columns, order)
+        return texts.load(table, first, columns, order)
     return _load_images(table, first, lambda: rows.rows_of(table), order)
 
 

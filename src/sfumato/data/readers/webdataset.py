@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
+from sfumato.data.classes import composed
 from sfumato.data.clock import WRITTEN, TimeStamp, time_stamp
 from sfumato.data.declared import Order
 from sfumato.data.identity.owners import BY_CLASS, NOBODY, SEPARATOR
@@ -20,7 +21,6 @@ from sfumato.data.readers.files import load_files
 from sfumato.data.readers.listing import Gathering
 from sfumato.data.readers.rows import refuse_other_time
 from sfumato.data.readers.sharded.members import Members, Sample, opened, parts_of, samples, shards_of
-from sfumato.data.spellings import composed
 
 UNDERSTOOD = ("label_columns", "skip_unreadable", f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}")
 SUFFIX = ".tar"

@@ -12,11 +12,11 @@ import numpy as np
 
 from sfumato._checks import SfumatoError
 from sfumato.data import kinds
+from sfumato.data.classes import part_called
 from sfumato.data.declared import Order
 from sfumato.data.objects import items
 from sfumato.data.parts import Parts
 from sfumato.data.readers.from_arrays import parts_of
-from sfumato.data.spellings import part_called
 
 IN_ARRAYS = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "CIFAR10", "CIFAR100")
 """Those that torchvision holds in one array."""

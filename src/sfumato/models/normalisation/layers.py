@@ -16,9 +16,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from sfumato._checks import SfumatoError, one_of
-from sfumato.models.normalisation.norms import NORMS, WSConv2d, normalisation
+from sfumato.models.normalisation.norms import (
+    NORMS,
+    JointNorm,
+    OwnPublicNorm,
+    PublicNorm,
+    ThroughNorm,
+    WSConv2d,
+    normalisation,
+)
 from sfumato.models.normalisation.public_batch import give_examples, take_moments
-from sfumato.models.normalisation.public_norms import JointNorm, OwnPublicNorm, PublicNorm, ThroughNorm
 from sfumato.models.trial import evaluating
 
 JOINT = "public-batch-joint"

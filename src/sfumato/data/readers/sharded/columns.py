@@ -11,6 +11,7 @@ import numpy as np
 
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
+from sfumato.data.classes import composed
 from sfumato.data.clock import WRITTEN, time_stamp
 from sfumato.data.declared import Order
 from sfumato.data.identity.owners import BY_CLASS, SEPARATOR, composed_users
@@ -21,7 +22,6 @@ from sfumato.data.readers.listing import TEXT, Listing, Texts, check_names
 from sfumato.data.readers.sharded.members import parts_of, shards_of
 from sfumato.data.readers.sharded.row_groups import Rows, column_named, features_of
 from sfumato.data.records import numbered
-from sfumato.data.spellings import composed
 from sfumato.data.subsets import MARK
 
 if TYPE_CHECKING:

@@ -15,11 +15,10 @@ from pathlib import Path
 from sfumato._checks import SfumatoError, shortened
 from sfumato._files import refuse_special
 from sfumato.data import paths
-from sfumato.data.classes import refuse_unwritable
+from sfumato.data.classes import notes_on_parts, part_named, refuse_unwritable, test_part
 from sfumato.data.images import decoding
 from sfumato.data.images.decoding import LARGEST_FILE
 from sfumato.data.paths import UnreadableError, expanded
-from sfumato.data.spellings import notes_on_parts, part_named, test_part
 from sfumato.data.stored import Column
 
 ROOM = 1 << 30

@@ -11,14 +11,13 @@ import numpy as np
 
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
-from sfumato.data import spellings
+from sfumato.data.classes import Spellings, notes_on_parts, test_part
 from sfumato.data.declared import Order, Texts
-from sfumato.data.identity.codes import as_array, stored_code, word_code
+from sfumato.data.identity.owners import as_array, stored_code, word_code
 from sfumato.data.parts import Parts, Reading, RecordSets
 from sfumato.data.readers import rows as lines
 from sfumato.data.records import TextRecords
-from sfumato.data.spellings import Spellings
-from sfumato.data.texts.tokens import Tokens
+from sfumato.data.tokens import Tokens
 
 COLUMN = "text"
 _EXAMPLE = "text,label or text,label,user,split"
@@ -75,7 +74,7 @@ def load(table: Path, first: Sequence[str], columns: Sequence[str], order: Order
     if not found:
         raise SfumatoError(f"{where} lists no text", "add a line for each text")
     named = {text.part for text in found}
-    return _parts(_read(found, spellings.test_part(named)), order, where, spellings.notes_on_parts(named, where))
+    return _parts(_read(found, test_part(named)), order, where, notes_on_parts(named, where))
 
 
 def _read(found: Sequence[Text], tested: str) -> list[Text]:
