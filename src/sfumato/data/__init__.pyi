@@ -28,12 +28,12 @@ from .kinds import is_public as is_public
 from .kinds import knows_user_from as knows_user_from
 from .kinds import parse as parse
 from .kinds import refuse_absent as refuse_absent
-from .objects.recognised import asked_for as asked_for
 from .opening import open_source as open_source
 from .parts import Appended as Appended
 from .parts import Part as Part
 from .pieces import CachedRecords as CachedRecords
 from .readers.dicom import BY_PATIENT as BY_PATIENT
+from .readers.recognised import asked_for as asked_for
 from .records import FileRecords as FileRecords
 from .records import Records as Records
 from .records import TextRecords as TextRecords

@@ -39,10 +39,6 @@ AGAIN = "give the same command again: a run goes on from its last checkpoint"
 _SIGN = "sign of worker"
 
 
-class SilentError(SfumatoError):
-    """A worker gives no sign of life; what it has not done is not going to be done."""
-
-
 class Signs:
     """This worker's signs, given by a thread, and what was seen of the others'.
 
@@ -73,7 +69,7 @@ class Signs:
     def finished(self, work: Any) -> None:
         """Wait until an operation with the others is done.
 
-        Errors: `SilentError` where one of them shows no sign of life meanwhile; what the operation itself fails of.
+        Errors: `SfumatoError` where one of them shows no sign of life meanwhile; what the operation itself fails of.
         """
         while True:
             try:
@@ -93,7 +89,7 @@ class Signs:
         except RuntimeError as error:
             if "imeout" not in str(error):
                 return  # the store is gone, and so will be the connection that is waited for
-            raise SilentError(
+            raise SfumatoError(
                 f"the place where the workers meet, with {self._names[0]} or its torchrun, has not answered for "
                 f"{_words(SILENCE)}",
                 AGAIN,
@@ -105,7 +101,7 @@ class Signs:
             elif now - self._seen[rank][1] > SILENCE:
                 odd.append(self._names[rank])
         if odd:
-            raise SilentError(
+            raise SfumatoError(
                 f"{', '.join(odd)} has shown no sign of life for {_words(SILENCE)}: it was stopped, or its machine is "
                 "out of reach",
                 f"end it, and {AGAIN}",

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from torch import distributed
 
+from sfumato import SfumatoError
 from sfumato.training import meeting
-from sfumato.training.meeting import Signs, SilentError
+from sfumato.training.meeting import Signs
 
 SCRIPT = Path(__file__).with_name("stopped.py")
 NAMES = ["worker 0 (process 7 on a)", "worker 1 (process 8 on b)"]
@@ -54,7 +55,7 @@ def test_a_worker_that_is_long_at_something_is_waited_for(two):
 
 def test_one_that_shows_no_sign_of_life_is_named(two):
     two[1].close()
-    with pytest.raises(SilentError, match=r"^worker 1 \(process 8 on b\) has shown no sign of life for 0 seconds"):
+    with pytest.raises(SfumatoError, match=r"^worker 1 \(process 8 on b\) has shown no sign of life for 0 seconds"):
         two[0].finished(Work(60.0))
 
 
@@ -75,7 +76,7 @@ def test_a_meeting_place_that_is_silent_is_named(two):
             raise RuntimeError("wait timeout after 500ms, keys")
 
     two[0]._store = Silent()
-    with pytest.raises(SilentError, match=r"the place where the workers meet, with worker 0 .* has not answered"):
+    with pytest.raises(SfumatoError, match=r"the place where the workers meet, with worker 0 .* has not answered"):
         two[0].finished(Work(60.0))
 
 

@@ -18,8 +18,7 @@ from PIL import ExifTags, Image, ImageOps, PngImagePlugin
 from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
 from sfumato.data import paths
-from sfumato.data.images import png
-from sfumato.data.images.levels import Levels, check_depth, deep_grey_in_eight_bits, is_deep_grey
+from sfumato.data.images.levels import Levels, check_depth, deep_grey_in_eight_bits, is_deep_grey, load
 from sfumato.data.paths import UnreadableError, refuse_too_large, too_large
 from sfumato.data.readers import dicom
 
@@ -235,7 +234,7 @@ def _upright(image: Image.Image, levels: Levels | None, name: str) -> Image.Imag
     if levels is not None and is_deep_grey(image):
         image = deep_grey_in_eight_bits(image, levels, name)
     else:
-        png.load(image, name)
+        load(image, name)
         turned = image.getexif().get(ExifTags.Base.Orientation, 1) != 1
         image = ImageOps.exif_transpose(image) if turned else image
     if image.has_transparency_data:

@@ -14,8 +14,8 @@ from sfumato._checks import SfumatoError
 from sfumato.data import kinds
 from sfumato.data.classes import part_called
 from sfumato.data.declared import Order
-from sfumato.data.objects import items
 from sfumato.data.parts import Parts
+from sfumato.data.readers import items
 from sfumato.data.readers.from_arrays import parts_of
 
 IN_ARRAYS = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "CIFAR10", "CIFAR100")

@@ -26,8 +26,8 @@ from sfumato.runs import kept
 from sfumato.runs.checkpoint import read_safetensors
 from sfumato.runs.figures.uncertain import averages, notes_of, spacing_of, widening_for
 from sfumato.training.descent import trained_bytes
-from sfumato.training.kind import OfRecords
 from sfumato.training.parts.part import Asked, Decided, Early, Ending, Part, Trained
+from sfumato.training.steps import Scorer
 
 RECORDS = 1000
 """Test records, spread evenly over the test part, on which averages are measured."""
@@ -36,7 +36,7 @@ RECORDS = 1000
 def over_steps(
     decided: Decided,
     trained: Trained,
-    scorer: OfRecords,
+    scorer: Scorer,
     kept: Mapping[int, Mapping[str, Tensor]],
     *,
     moved: Callable[[Tensor], Tensor] = lambda outputs: outputs,
@@ -105,7 +105,7 @@ def _in_a_row(steps: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _intervals(
-    decided: Decided, trained: Trained, scorer: OfRecords, kept: Mapping[int, Mapping[str, Tensor]], whole: Tensor
+    decided: Decided, trained: Trained, scorer: Scorer, kept: Mapping[int, Mapping[str, Tensor]], whole: Tensor
 ) -> dict[str, Any]:
     """Of the class that each sample is named: the ends of its logit's interval, and the middle."""
     taken, settings = max(kept), decided.settings
@@ -179,7 +179,7 @@ class KeptWeights(Part):
             return
         ending.bound |= {"kept": kept.hashes(ending.run, reached)}
         scorer = ending.trained.scorer
-        if isinstance(scorer, OfRecords) and exclusive(ending.decided.settings.objective.loss):
+        if isinstance(scorer, Scorer) and exclusive(ending.decided.settings.objective.loss):
             weights = {step: read_safetensors(kept.place(ending.run, step))[0] for step in sorted(reached)}
             found = over_steps(ending.decided, ending.trained, scorer, weights, moved=ending.reading.moved)
             ending.evaluation |= {} if found is None else {"over_steps": asdict(found)}

@@ -50,18 +50,15 @@ def check(asked: Experiment, spec: SourceSpec, options: Mapping[str, Any]) -> No
         options: what is asked for of the parts around it, by name.
     """
     check_experiment(asked, spec)
-    check_parts(spec, asked.unit == "user", asked.order == "time", options)
+    by_time = asked.order == "time"
+    registry.check(Early(spec=spec, of_persons=asked.unit == "user", by_time=by_time, options=options))
 
 
 def check_planned(settings: Settings, plan: PrivacyPlan, spec: SourceSpec, options: Mapping[str, Any]) -> None:
     """The same of settings and a plan."""
     check_settings(settings, steps=plan.steps, model=settings.model, spec=spec)
     refuse_noise(settings.noise, plan.mechanism, plan.clipping)
-    check_parts(spec, plan.users is not None, goes_by_time(plan), options)
-
-
-def check_parts(spec: SourceSpec, of_persons: bool, by_time: bool, options: Mapping[str, Any]) -> None:
-    """Refuse what no private run could have besides its plan and settings."""
+    of_persons, by_time = plan.users is not None, goes_by_time(plan)
     registry.check(Early(spec=spec, of_persons=of_persons, by_time=by_time, options=options))
 
 

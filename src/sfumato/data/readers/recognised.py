@@ -66,7 +66,7 @@ def asked_for(given: Any) -> Asked:
 
 def refuse(given: Any) -> NoReturn:
     """The refusal of what is no data."""
-    from sfumato.data.objects.items import is_loader
+    from sfumato.data.readers.items import is_loader
 
     if isinstance(given, os.PathLike):
         parse(os.fspath(given))
@@ -131,7 +131,7 @@ def _of_hugging_face(named: dict[str | None, Any]) -> Asked:
 
 def _arrays(given: Any) -> dict[str, Any] | None:
     """Arrays by the names that an archive would have for them."""
-    from sfumato.data.objects.items import NAMES, is_array
+    from sfumato.data.readers.items import NAMES, is_array
 
     if isinstance(given, Mapping):
         known = dict(given)
@@ -142,7 +142,7 @@ def _arrays(given: Any) -> dict[str, Any] | None:
 
 
 def _of_arrays(arrays: dict[str, Any]) -> Asked:
-    from sfumato.data.objects import items as of
+    from sfumato.data.readers import items as of
     from sfumato.data.readers.arrays import UNDERSTOOD
 
     return Asked(kind="arrays", where=of.WHERE, load=lambda order: of.load_arrays(arrays, order), understood=UNDERSTOOD)
@@ -150,7 +150,7 @@ def _of_arrays(arrays: dict[str, Any]) -> Asked:
 
 def _sets(given: Any) -> dict[str | None, Any] | None:
     """Map-style data sets by the names of their parts, or one without; images in a list with their labels are one."""
-    from sfumato.data.objects.items import is_array, is_map_style
+    from sfumato.data.readers.items import is_array, is_map_style
 
     if isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], list) and is_array(given[1]):
         images, labels = given
@@ -165,7 +165,7 @@ def _sets(given: Any) -> dict[str | None, Any] | None:
 
 
 def _of_sets(sets: dict[str | None, Any]) -> Asked:
-    from sfumato.data.objects import items
+    from sfumato.data.readers import items
 
     where = f"the {type(next(iter(sets.values()))).__name__}"
     load = lambda order: items.load(sets, order, where)  # noqa: E731
