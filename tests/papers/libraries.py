@@ -386,7 +386,7 @@ FORMULAS = [
     Formula(
         where="timm, group norm of MobileNetV2 and ResNet-50",
         says="2 and 32 groups of neighbouring channels, eps 1e-5; MobileNetV2's with ReLU6 inside",
-        code="models/networks/group_norm.py: mobilenet_v2, resnet_50",
+        code="models/networks/zoo.py: mobilenet_v2, resnet_50",
         draw=a_norm_of("mobilenet-v2", "resnet-50"),
         runs=lambda case: case["found"],
         formula=normalised,

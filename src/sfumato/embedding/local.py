@@ -128,7 +128,7 @@ class LocalSGD:
         epochs: how often each record is seen, where no cap cuts that off.
         batch_size: records of a step; the last one may have fewer.
         examples: how many records a client sees at most, over all epochs together; None for all.
-        shuffle_buffer: records that wait to be drawn from, as in `order.shuffled`; None for a uniform order.
+        shuffle_buffer: records that wait to be drawn from, as in `shuffled`; None for a uniform order.
         loss: "softmax"; or of the batch's embeddings by themselves, without a head: "binary" (pairs), "triplet" (all of
             a batch) or "triplet-hard".
         head: "local" for a fresh one in each client, over the classes present, which stays there (DP-FedEmb); "global"

@@ -44,7 +44,7 @@ def multilabel_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | N
     Args:
         logits: (N, L).
         labels: (N, L) of 0 and 1.
-        weights: (L, 2), of the answers no and yes to each label (`class_weights.answer_weights`); None for 1.
+        weights: (L, 2), of the answers no and yes to each label (`answer_weights`); None for 1.
 
     Returns:
         () in nats.
@@ -77,7 +77,7 @@ def weighted(
     loss: str, prevalence: Mapping[str, float] | None, labels: Sequence[str], device: str
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """The loss of this name, with weights of the answers where shares of several labels are declared. Weights of
-    classes multiply clipped gradients instead (`class_weights`)."""
+    classes multiply clipped gradients instead (`weights_of`)."""
     if prevalence is None or exclusive(loss):
         return LOSSES[loss]
     weights = torch.tensor(answer_weights(prevalence, labels), device=device)

@@ -78,7 +78,7 @@ class Pair:
         exact: whether all pixels are equal.
         mirrored: whether left and right have changed places.
         difference: what registration leaves, over the private image's contrast; 0 for an exact copy. Of a pair by
-            features how much nearer they are than different images (`likeness`).
+            features how much nearer they are than different images (`find_alike`).
         by_features: whether a public network's features found it, and not the pixels.
     """
 

@@ -28,7 +28,7 @@ def load(path: str, order: Order) -> Parts:
 
     Floating-point images are taken as they are if every value lies in [0, 1], times 255, rounded; any other range is
     refused. Images uint16 and int16 are taken by the declared levels. An array `classes` of text names the classes, one
-    named as `filtered.MARK` says that the set was filtered by looking at private data. Images that are not square lose
+    named as `subsets.MARK` says that the set was filtered by looking at private data. Images that are not square lose
     the ends of their longer side. Arrays `users_train` and `users_test`, or `users` beside x and y, of whole numbers or
     text say whose image each one is, and `groups_train` and so on to which public group its user belongs; with
     `user_from` "class" its class's name says it, and there are no arrays of users. A pair x, y is split by a keyed hash

@@ -120,7 +120,7 @@ _FILES = (".parquet", ".arrow", ".csv", ".json", ".jsonl", ".tar", ".zip", ".git
 
 
 def load(argument: str, order: Order) -> Parts:
-    """Read a folder that `save_to_disk` wrote, Parquet files (`parquet.load`), or what the hub has by this name.
+    """Read a folder that `save_to_disk` wrote, Parquet files (`columns.load`), or what the hub has by this name.
 
     The columns are those of Parquet files: the feature Image, ClassLabel (or text, or whole numbers), `user`, `group`
     and `time`. Splits called train and test are the parts, validation the test part where there is no other; a single

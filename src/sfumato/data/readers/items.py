@@ -170,7 +170,7 @@ class Items:
 
 
 def load(sets: Mapping[str | None, Any], order: Order, where: str) -> Parts:
-    """Both parts of data sets by their names (`part_names`), or of one without such, by a keyed hash of each image.
+    """Both parts of data sets by their names (`part_named`), or of one without such, by a keyed hash of each image.
 
     Items are (image, label), or mappings with the keys image, label and perhaps user. Labels are whole numbers, which
     the data set's `classes` name where it has such, or names; with `label_columns` declared rows of 0 and 1. Each item

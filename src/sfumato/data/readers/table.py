@@ -38,7 +38,7 @@ def load(path: str, order: Order) -> Parts:
     is), `group` (the public group that this user belongs to), `time` (when it is from: dates by ISO 8601, or numbers),
     `split` (train or test). Without `split` a keyed hash decides: of the user where that column is present, so that one
     person's images stay together, else of the file's bytes. With `user_from` "dicom" each file's own patient identifier
-    is the user, with "class" its label, and there is no such column. A column named as `filtered.MARK` says that the
+    is the user, with "class" its label, and there is no such column. A column named as `subsets.MARK` says that the
     list was filtered by looking at private data. Other columns are not looked at.
 
     Of images, `label_columns` name columns of 0 and 1 in place of `label`, of which none, one or many may be 1.

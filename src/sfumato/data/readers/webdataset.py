@@ -38,7 +38,7 @@ def load(argument: str, order: Order) -> Parts:
     Members that follow one another and share their path up to the first dot of the name are one record: an image, and
     its class in `.cls`, or in `.json` as `label`, or else in `.txt`. The `.json` may have `user`, `group` and `time` as
     a table has them, and 0 or 1 for each of `label_columns`. Shards or folders called train and test (or validation,
-    `part_names`) are the parts; else a keyed hash decides, of the user where that is known, else of the image's bytes.
+    `part_named`) are the parts; else a keyed hash decides, of the user where that is known, else of the image's bytes.
     Other members are not looked at.
     """
     where = f"webdataset:{argument}"

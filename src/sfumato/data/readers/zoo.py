@@ -22,7 +22,7 @@ IN_ARRAYS = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "CIFAR10", "CIFAR100")
 """Those that torchvision holds in one array."""
 UNDERSTOOD = ("label_columns",)
 _TEST_SPLITS = ("test", "val", "valid")
-"""What the test part may be called, in the order of preference (`part_names.test_part`)."""
+"""What the test part may be called, in the order of preference (`test_part`)."""
 _ABSENT = re.compile("not found|does not exist|is not present")
 
 

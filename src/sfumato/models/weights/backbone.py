@@ -137,7 +137,7 @@ def load_backbone(
         resolution: pixels on each side of its input; None for what it was trained with.
         resize: to how many pixels a side an image is brought before its middle is cut out; None for as many more than
             the resolution as the network expects.
-        model: the function that builds the network of a run, where that is one of the user's own: see `custom.trusted`.
+        model: the function that builds the network of a run, where that is one of the user's own: see `trusted`.
 
     Raises:
         SfumatoError: an unknown name, weights that cannot be had or don't fit, or a resolution that it cannot take.

@@ -166,7 +166,7 @@ class Drift(Part):
 @dataclass(frozen=True, kw_only=True)
 class ClassShares(Part):
     """Each class's declared share, by whose inverse its examples, or the answers to a label, are weighted
-    (`models.class_weights`)."""
+    (`models.shares`)."""
 
     prevalence: Mapping[str, float]
 

@@ -89,7 +89,7 @@ class Machine:
         threads: CPU threads of torch.
         micro_batch: the most examples in memory at once.
         precision: "float32", or "bfloat16" for the matrix products and convolutions of a step. The rule is that of
-            `preparation.precision`, for named networks; others take float32.
+            `with_precision`, for named networks; others take float32.
     """
 
     device: str | None = None

@@ -267,7 +267,7 @@ def load(path: str, order: Order) -> Parts:
     Columns: `image` (or the only one that `datasets` calls an image): bytes of an image file, alone or in a struct
     {bytes, path}; `label` (or the only class label): whole numbers, with names where `datasets` wrote such, or text;
     `user`, `group` and `time` as in a table; with `label_columns` columns of 0 and 1 in place of `label`. Files or
-    folders called train and test (or validation, `part_names`) are the parts; else a keyed hash decides, of the user
+    folders called train and test (or validation, `part_named`) are the parts; else a keyed hash decides, of the user
     where that is known, else of the image's bytes. Other columns are not looked at.
     """
     where = f"parquet:{path}"
