@@ -29,8 +29,8 @@ from sfumato.randomness import Noise, NoiseState, RunKey, Sampler
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import pretraining
 from sfumato.training.job import PublicJob, PublicTraining
-from sfumato.training.kind import Kind
 from sfumato.training.parts.clock import check_clock
+from sfumato.training.parts.part import Kind
 from sfumato.training.parts.public_examples import PublicExamples, public_examples
 from sfumato.training.preparation import beforehand
 from sfumato.training.preparation.start import Start

@@ -21,8 +21,7 @@ from sfumato.models.losses import LOSSES
 from sfumato.privacy import Fixed, FixedOrder, Gaussian, Poisson, Quantile, User
 from sfumato.privacy.mechanism import Tree
 from sfumato.randomness import NoiseState
-from sfumato.training.adaptive import COUNT, NORM, AdaptiveStep
-from sfumato.training.step import descend
+from sfumato.training.step import COUNT, NORM, AdaptiveStep, descend
 from studies.extrapolation import extrapolate, zcdp
 
 from .formula import Formula
@@ -588,7 +587,7 @@ FORMULAS = [
     Formula(
         where="section 3.3, adaptive clipping (Andrew et al. 2021)",
         says="C <- C exp(-eta (b - gamma)), b = clip01((sum(1[|d| <= C] - 1/2) + N(0, sigma_b^2)) / m + 1/2); 30 steps",
-        code="training/adaptive.py: AdaptiveStep",
+        code="training/step.py: AdaptiveStep",
         draw=adaptive_case,
         runs=adaptive_run,
         formula=formulas.adaptive,

@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from sfumato._checks import SfumatoError, shortened, unwritable
+
+if TYPE_CHECKING:
+    import numpy as np
 
 SHOWN = 3
 """Names that a note gives."""
@@ -239,11 +241,14 @@ def renumbered(labels: np.ndarray, found: tuple[str, ...], declared: tuple[str, 
         declared: the names that the owner declared, or None to keep `found`.
         where: what to call the data set in an error.
 
+    >>> import numpy as np
     >>> renumbered(np.array([0, 1]), ("a", "b"), ("b", "a"), "x.npz").tolist()
     [1, 0]
     """
     if declared is None or declared == found:
         return labels
+    import numpy as np  # here, since options are declared without it
+
     for label in np.unique(labels):
         require_declared(found[label], declared, f"{where} holds", "its images")
     table = np.array([declared.index(name) if name in declared else -1 for name in found])
@@ -280,6 +285,8 @@ def check_counts(
     """
     if len(classes) == 1:
         raise SfumatoError(f"{where} holds only one class, {classes[0]!r}", f"give {record}s of at least two classes")
+    import numpy as np
+
     in_train = np.bincount(train, minlength=len(classes))
     in_all = in_train + np.bincount(test, minlength=len(classes))
     for name, learnt, total in zip(classes, in_train, in_all, strict=True):

@@ -16,7 +16,7 @@ from sfumato._checks import positive_integer
 from sfumato.data import Source, by_user
 from sfumato.embedding.choices import AT_FEATURES, KIND, MAPPED, UNTRAINED, Clients
 from sfumato.embedding.local import fresh_head
-from sfumato.embedding.noiseless import ROUND, NoiselessRounds
+from sfumato.embedding.method import ROUND, NoiselessRounds
 from sfumato.embedding.rounds import ClippedUpdates
 from sfumato.embedding.whitening import ClippedScatters
 from sfumato.experiment.settings import Settings

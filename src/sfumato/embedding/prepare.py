@@ -29,7 +29,7 @@ from sfumato.embedding.job import (
     weights_kept,
 )
 from sfumato.embedding.local import LocalTraining
-from sfumato.embedding.noiseless import NoiselessRounds, Unpromised, decide_central, decide_noiseless, refuse_private
+from sfumato.embedding.method import NoiselessRounds, Unpromised, decide_central, decide_noiseless, refuse_private
 from sfumato.embedding.rounds import ClippedUpdates
 from sfumato.embedding.whitening import ClippedScatters
 from sfumato.embedding.whitening_steps import NOTHING, WHITENING

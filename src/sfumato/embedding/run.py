@@ -14,8 +14,7 @@ from sfumato.data import Source, SourceSpec, by_user
 from sfumato.embedding.choices import KIND, WITH_NOISE, Clients
 from sfumato.embedding.experiment import Decided, EmbeddingExperiment
 from sfumato.embedding.job import AnyJob, DpsgdJob, WhiteningJob
-from sfumato.embedding.method import forecast
-from sfumato.embedding.noiseless import ROUND, NoiselessRounds, Unpromised
+from sfumato.embedding.method import ROUND, NoiselessRounds, Unpromised, forecast
 from sfumato.embedding.prepare import check, check_scored, decide, prepare
 from sfumato.experiment import users
 from sfumato.experiment.elsewhere import of_fields

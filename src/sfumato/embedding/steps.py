@@ -28,11 +28,9 @@ from sfumato.privacy import Quantile
 from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.report import png
 from sfumato.training import together
-from sfumato.training.adaptive import FARTHEST, NORM, AdaptiveStep
-from sfumato.training.kind import Kind
-from sfumato.training.parts.part import in_sums
+from sfumato.training.parts.part import Kind, in_sums
 from sfumato.training.preparation.building import noise_of
-from sfumato.training.step import PrivateStep
+from sfumato.training.step import FARTHEST, NORM, AdaptiveStep, PrivateStep
 from sfumato.training.steps import PrivateSteps, PublicSteps, StepsOfPlan
 from sfumato.training.workers import ALONE, Workers
 

@@ -18,7 +18,7 @@ from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.models import Mapped
 from sfumato.observers.progress import Progress, Silence
 from sfumato.randomness import NoiseState, RunKey, Sampler
-from sfumato.training.kind import Kind
+from sfumato.training.parts.part import Kind
 from sfumato.training.preparation.building import noise_of
 from sfumato.training.step import PrivateStep
 from sfumato.training.steps import StepsOfPlan

@@ -15,10 +15,9 @@ from torch import nn
 from sfumato._checks import SfumatoError, positive_integer
 from sfumato.models.name import create_own, is_own, parse, refuse_unknown
 from sfumato.models.networks import resnet, zoo
-from sfumato.models.networks.dictionary import SMALLEST, Dictionary
+from sfumato.models.networks.dictionary import SMALLEST, Dictionary, Scattering
 from sfumato.models.networks.lenet import LeNet, LeNet5, LeNet300100, Linear, SmallCNN, TFTutorial
 from sfumato.models.networks.resnet import ResNet18
-from sfumato.models.networks.scattering import Scattering
 from sfumato.models.networks.text import Bag, BiLSTM
 from sfumato.models.networks.wide_resnet import WideResNet
 from sfumato.models.trial import check_shapes

@@ -20,9 +20,8 @@ from sfumato.randomness import RunKey
 from sfumato.runs import directory as names
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
-from sfumato.training.kind import Kind
 from sfumato.training.own.code import OwnCode
-from sfumato.training.parts.part import Part
+from sfumato.training.parts.part import Kind, Part
 
 Shape = tuple[int, ...] | Tensor
 """Of one made-up example, or that itself where it holds whole numbers."""

@@ -33,7 +33,7 @@ from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.descent import average_for, optimizer_of, set_rate, training_over
 from sfumato.training.job import Job
-from sfumato.training.kind import Measure, PaidSteps, Steps
+from sfumato.training.parts.part import Measure, PaidSteps, Steps
 from sfumato.training.preparation import start
 from sfumato.training.step import descend
 from sfumato.training.workers import ALONE, Workers

@@ -34,9 +34,9 @@ from sfumato.runs.run import PRIVATE, Measured, Run, read
 from sfumato.training import together
 from sfumato.training.conclusion import finish
 from sfumato.training.job import PrivateJob, PublicJob
-from sfumato.training.kind import Measure
 from sfumato.training.loop import Outcome, take_steps, tell
 from sfumato.training.own.code import OwnCode
+from sfumato.training.parts.part import Measure
 from sfumato.training.parts.registry import OPTIONS, split
 from sfumato.training.preparation import beforehand, resume, sources
 from sfumato.training.preparation.building import trained_on

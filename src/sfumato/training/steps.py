@@ -23,8 +23,7 @@ from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.training import together
 from sfumato.training.inputs import Inputs, OnFeatures, dropout_keys, features, held, viewed
 from sfumato.training.job import Job, PrivateJob, PublicJob
-from sfumato.training.kind import Kind
-from sfumato.training.parts.part import in_sums
+from sfumato.training.parts.part import Kind, in_sums
 from sfumato.training.preparation.building import noise_of
 from sfumato.training.step import PrivateStep
 from sfumato.training.workers import ALONE, Workers

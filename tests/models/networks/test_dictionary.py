@@ -7,8 +7,7 @@ from torch.nn import functional
 from sfumato import SfumatoError
 from sfumato.gradients import outputs_alone
 from sfumato.models import create, is_prior, trunk_of
-from sfumato.models.networks.dictionary import FEATURE_NORM, NORM_BESIDE, SMALLEST, Dictionary, responses
-from sfumato.models.networks.scattering import Scattering
+from sfumato.models.networks.dictionary import FEATURE_NORM, NORM_BESIDE, SMALLEST, Dictionary, Scattering, responses
 from sfumato.models.priors.stored import EVENNESS, WIDTH, prior_for
 
 

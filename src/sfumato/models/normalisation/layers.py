@@ -47,7 +47,7 @@ def normalised(module: nn.Module, kind: str, examples: Tensor | None = None, *, 
     Args:
         module: any model.
         kind: "public-batch", batch norm by the moments of public examples; "public-batch-own" and "public-batch-joint",
-            by those of the example itself with them (`OwnPublicNorm`); "public-batch-through", the first once more, with
+            by those of the example itself with them (`OwnPublicNorm`); "public-batch-through", the first, with
             the gradient through the moments; "frozen-batch", by the moments that public examples have at the initial
             weights; "lsuv", no layers, and first weights scaled on public examples
             (`unit_variance`); "group", "layer", "instance" as `norms.normalisation` makes them;

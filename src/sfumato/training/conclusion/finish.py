@@ -30,9 +30,8 @@ from sfumato.runs.heading import Heading
 from sfumato.runs.run import Measured
 from sfumato.training.conclusion.run_page import persons_of, report, together
 from sfumato.training.job import Job, PrivateJob, PublicJob, is_public
-from sfumato.training.kind import Measure
 from sfumato.training.loop import Outcome, weights_of
-from sfumato.training.parts.part import Decided, Ending, Trained
+from sfumato.training.parts.part import Decided, Ending, Measure, Trained
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.building import trained_on
 

@@ -27,9 +27,8 @@ from sfumato.runs.owner.public_records import refuse_trained_on
 from sfumato.training.descent import check_choices
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
 from sfumato.training.job import PUBLIC, PrivateJob, Shape, synthetic_targets
-from sfumato.training.kind import Kind
 from sfumato.training.own.code import Loss, OwnCode
-from sfumato.training.parts.part import Asked, Part
+from sfumato.training.parts.part import Asked, Kind, Part
 from sfumato.training.parts.registry import parts_of, split
 from sfumato.training.preparation.building import (
     build,

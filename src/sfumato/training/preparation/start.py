@@ -18,7 +18,7 @@ from sfumato.randomness import NoiseState, RunKey
 from sfumato.runs import directory as names
 from sfumato.runs.commitment import MICRO_BATCH_AT_FIRST
 from sfumato.runs.directory import RunDirectory
-from sfumato.training.kind import Steps
+from sfumato.training.parts.part import Steps
 
 Gradient = Mapping[str, Tensor | None]
 
