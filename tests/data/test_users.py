@@ -447,7 +447,7 @@ def test_without_users_nothing_is_known_of_them(declared):
 
 @pytest.fixture(scope="module")
 def hands(tmp_path_factory) -> Source:
-    place = Path(os.environ.get("SFUMATO_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+    place = Path(os.environ.get("SFUMATO_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
     if not (place / "sign_language_digits.zip").exists():
         pytest.skip("no sign_language_digits.zip in the folder that SFUMATO_DATA names")
     path = tmp_path_factory.mktemp("hands")

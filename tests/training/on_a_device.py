@@ -22,7 +22,7 @@ from sfumato.randomness.noise import blocks
 from sfumato.training import together
 from sfumato.training.workers import ALONE, Workers
 
-sys.path.insert(0, str(Path(__file__).parents[3]))  # the repository root, for `benchmarks`
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `benchmarks`
 
 from benchmarks.shared.counting import NAME, counted, counting_device
 
