@@ -102,7 +102,7 @@ from pathlib import Path
 sys.path.insert(0, {root!r})
 from benchmarks.shared.counting import counting_device
 from sfumato.cli import main
-from sfumato.data.caches import held
+from sfumato.data import parts as held
 
 with counting_device():
     pass  # before the first backward pass
