@@ -1,7 +1,7 @@
 """Which method, by rule: from the number of users, the budget, and what else is asked for; never from their images. And
 what is decided for the methods without noise: DP-FedEmb and DP-FedAvg with all but the noise, on public data.
 
-Figures 5(a), 6 and 7 of that paper are without noise: users are drawn, grouped into virtual clients, trained and
+Figures 5(a), 6 and 7 of Xu et al. 2022 are without noise: users are drawn, grouped into virtual clients, trained and
 clipped as in private training, and the clipped updates are summed as they are. Clipping alone protects nobody. So this
 is no private run with a multiplier of 0: it takes no plan, it writes no ledger, and its statement promises nothing.
 """
