@@ -23,7 +23,7 @@ from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import PrintsJson
 from sfumato.cli.options.spellings import UnclearError
 from sfumato.cli.output import console
-from sfumato.experiment.budget import Pair
+from sfumato.experiment.settings import Pair
 from sfumato.privacy import PrivacyPlan, User
 from sfumato.privacy.plan import default_delta
 from sfumato.privacy.statements.presented import rounded_up

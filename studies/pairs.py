@@ -20,7 +20,7 @@ from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import PrintsJson
 from sfumato.cli.options.spellings import UnclearError
 from sfumato.cli.output import console
-from sfumato.experiment.budget import rates_of
+from sfumato.experiment.settings import rates_of
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.plan import default_delta
 from sfumato.privacy.planning import requested

@@ -20,23 +20,22 @@ from torch import Tensor, nn
 from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, SourceSpec, Views
-from sfumato.experiment.budget import STANDARD
 from sfumato.experiment.experiment import Experiment
-from sfumato.experiment.settings import Settings
+from sfumato.experiment.settings import STANDARD, Settings
 from sfumato.models.choices import PUBLIC_EXAMPLES
 from sfumato.observers.progress import Progress, Silence, read_source
 from sfumato.privacy import DisprovedClaim, Example, Fixed, Gaussian, Poisson, PrivacyPlan
 from sfumato.randomness import Noise, NoiseState, RunKey, Sampler
 from sfumato.runs.directory import RunDirectory
+from sfumato.training import pretraining
 from sfumato.training.job import PublicJob, PublicTraining
-from sfumato.training.kind import Kind
 from sfumato.training.parts.clock import check_clock
+from sfumato.training.parts.part import Kind
 from sfumato.training.parts.public_examples import PublicExamples, public_examples
 from sfumato.training.preparation import beforehand
 from sfumato.training.preparation.start import Start
-from sfumato.training.public import pretraining
 from sfumato.training.run import PublicRun, execute
-from sfumato.training.scorer import Scorer
+from sfumato.training.steps import Scorer
 from studies.algorithm_1 import METHOD, WHY, clipped_sum
 
 TEST_PHASE = "public-batch-joint"

@@ -38,8 +38,7 @@ import sfumato
 from sfumato import FullBatch, Gaussian, Noise, Poisson, PrivacyPlan, RunKey, Sampler, open_source
 from sfumato.cli import main
 from sfumato.data import Records, Views, hold_out, own_codes, randomness_of
-from sfumato.data.identity import codes, fingerprint
-from sfumato.data.subsets import split
+from sfumato.data.identity import fingerprint, owners
 from sfumato.gradients import tuner
 from sfumato.privacy import CandidateCount, Entry, Fixed, PrivateSelection
 from sfumato.randomness import Choice, LogUniform, Uniform, noisy_score, number_of_candidates, settings_of
@@ -119,11 +118,11 @@ def records() -> dict[str, Any]:
     source = open_source("digits", owner_key=SECRET, public=False)
     smaller, validation = hold_out(source, SECRET, 0.1)
     return {
-        "positions": [split.position(SECRET, content) for content in contents[:4]],
-        "test part": [number for number, content in enumerate(contents) if split.in_test(SECRET, content, 0.2)],
-        "code of what is stored": codes.stored_code(SECRET, contents[0]).hex(),
-        "code of the pixels": codes.pixel_code(SECRET, EIGHT_PIXELS[0]).hex(),
-        "grey in three channels": codes.pixel_code(SECRET, EIGHT_PIXELS[0].repeat(3, axis=2)).hex(),
+        "positions": [owners.position(SECRET, content) for content in contents[:4]],
+        "test part": [number for number, content in enumerate(contents) if owners.in_test(SECRET, content, 0.2)],
+        "code of what is stored": owners.stored_code(SECRET, contents[0]).hex(),
+        "code of the pixels": owners.pixel_code(SECRET, EIGHT_PIXELS[0]).hex(),
+        "grey in three channels": owners.pixel_code(SECRET, EIGHT_PIXELS[0].repeat(3, axis=2)).hex(),
         "own codes": hashed(own_codes(part, SECRET).tobytes()),
         "fingerprint": fingerprint.fingerprint(SECRET, part, part, ("a", "b")),
         "digits": {"fingerprint": source.fingerprint, "material": source.stored_digest, "pixels": source.pixels},

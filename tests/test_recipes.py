@@ -28,9 +28,9 @@ from sfumato.cli.registry import load
 from sfumato.data import kinds
 from sfumato.embedding import EmbeddingExperiment
 from sfumato.embedding.choices import NOISELESS, WITHOUT_PLAN
-from sfumato.embedding.noiseless import decide_noiseless
+from sfumato.embedding.method import decide_noiseless
 from sfumato.experiment import Settings
-from sfumato.experiment.budget import PairOfRecords
+from sfumato.experiment.settings import PairOfRecords
 from sfumato.models import create_embedding
 from sfumato.privacy import PrivacyPlan
 

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 import sfumato
 from benchmarks import RESULTS
 from sfumato.models import losses
-from sfumato.models.class_weights import weights_of
+from sfumato.models.shares import weights_of
 
 RESULT = RESULTS / "class-weights.json"
 CLASSES = ("rest", "eight")

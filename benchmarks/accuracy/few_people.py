@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 from benchmarks import RESULTS
 from sfumato.embedding.choices import FEATURES_DIMENSION, MAPPED
 from sfumato.embedding.method import MAX_NORM
-from sfumato.embedding.whitening.query import ClippedScatters, whitening
+from sfumato.embedding.whitening import ClippedScatters, whitening
 from sfumato.evaluation import recall_at_far
 from sfumato.models import at_features, create_embedding
 from sfumato.privacy import FullBatch, PrivacyPlan, User

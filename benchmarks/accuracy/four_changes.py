@@ -49,7 +49,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 from benchmarks import RESULTS
 from sfumato import EMA, ClippedGradient, Noise, PrivacyPlan, PrivateStep, RunKey, Sampler
 from sfumato.data import Views
-from sfumato.models.networks.scattering import Scattering
+from sfumato.models.networks.dictionary import Scattering
 from sfumato.models.networks.wide_resnet import WideResNet
 
 RESULT = RESULTS / "four-changes.json"

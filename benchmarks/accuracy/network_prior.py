@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 from benchmarks import RESULTS
 from sfumato import PrivacyPlan
 from sfumato.models.networks.dictionary import Dictionary
-from sfumato.models.priors.leaves import leaves
+from sfumato.models.priors.making import leaves
 
 RESULT = RESULTS / "network-prior.json"
 IMAGES, BATCH, RATE = 12_000, 128, 2e-3

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 
 import sfumato
 from benchmarks import RESULTS
-from sfumato.training import inputs, scorer
+from sfumato.training import inputs, steps
 
 RESULT = RESULTS / "whole.json"
 SETS = {"CIFAR-10": ("cifar10", (1, 3, 8)), "MNIST": ("mnist", (1, 3, 8))}
@@ -54,7 +54,7 @@ def main(data: Path, names: list[str], seeds: int) -> None:
     found = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     for name in names:
         archive, epsilons = SETS[name]
-        inputs.features = scorer.features = kept = Kept()
+        inputs.features = steps.features = kept = Kept()
         with tempfile.TemporaryDirectory() as place:
             os.environ["SFUMATO_HOME"] = f"{place}/home"
             source = sfumato.open_source(f"npz:{data / archive}.npz", owner_key=sfumato.owner_key(), public=True)

@@ -28,7 +28,7 @@ from sfumato.training.inputs import Inputs
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.run import go_on
-from sfumato.training.scorer import Scorer
+from sfumato.training.steps import Scorer
 
 RESULT = RESULTS / "overhead.json"
 

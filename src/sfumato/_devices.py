@@ -1,4 +1,5 @@
-"""Queries to the compute device, phrased so that CUDA, Intel's XPU and any other accelerator share one code path.
+"""Questions to the device that computes, put so that CUDA, Intel's XPU and any other accelerator take one road; and
+whether this process is one of several, as torchrun and `--processes` start them.
 
 Torch is imported inside the functions, so files that only name a device do not wait for it.
 """
@@ -327,3 +328,22 @@ def all_begun() -> Iterable[torch.device]:
     kind = torch.accelerator.current_accelerator().type  # type: ignore[union-attr]
     begun = getattr(torch.get_device_module(kind), "is_initialized", lambda: True)()
     return [torch.device(kind, number) for number in range(torch.accelerator.device_count())] if begun else []
+
+
+STORE = "SFUMATO_STORE"
+"""Where the environment of what `--processes` has started has the file by which these processes find each other."""
+
+
+def one_of_several() -> bool:
+    """Whether it was."""
+    return os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ
+
+
+def silent() -> bool:
+    """Whether another process speaks for this one."""
+    return one_of_several() and os.environ["RANK"] != "0"
+
+
+def local_count() -> int:
+    """How many of them there are on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if one_of_several() else 1

@@ -18,7 +18,7 @@ from PIL import Image
 from sfumato._checks import SfumatoError
 from sfumato.data import open_source, paths
 from sfumato.data.images import decoding
-from sfumato.data.readers import archive as archives
+from sfumato.data.readers import from_arrays as archives
 from sfumato.data.readers import rows
 
 Bad = Callable[[Path], tuple[str, dict[str, Any]]]

@@ -12,7 +12,7 @@ from PIL import Image
 
 from sfumato import SfumatoError
 from sfumato.data import Cache, Contents, SourceSpec, hold_out, open_source, write_without
-from sfumato.data.subsets.smaller import capped
+from sfumato.data.subsets import capped
 
 NAMES = ("cough", "fever", "pain")
 COUNT = 60

@@ -14,9 +14,8 @@ from PIL import Image
 
 from sfumato import SfumatoError
 from sfumato.data import open_source
-from sfumato.data.identity.codes import user_code
-from sfumato.data.identity.owners import composed_users
-from sfumato.data.spellings import Spellings
+from sfumato.data.classes import Spellings
+from sfumato.data.identity.owners import composed_users, user_code
 
 PEOPLE = ("Jürgen", "Zoë", "Renée", "Ann", "Bob", "Eve", "Kim", "Lee")
 COUNT = 64

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from sfumato.embedding import LocalTraining, WithHead
-from sfumato.embedding.clients.order import batches
+from sfumato.embedding.local import batches
 
 
 def test_it_is_plain_sgd(backbone, settings):

@@ -9,10 +9,9 @@ import torch
 from sfumato import RunKey, SfumatoError, Source, open_source
 from sfumato.averaging import denoising
 from sfumato.embedding import EmbeddingExperiment
-from sfumato.embedding.around import check
-from sfumato.embedding.run import begin
+from sfumato.embedding.prepare import check
+from sfumato.embedding.run import begin, job_of
 from sfumato.embedding.steps import EmbeddingSteps
-from sfumato.embedding.trial import job_of
 from sfumato.observers.progress import Silence
 from sfumato.randomness import NoiseState
 from sfumato.runs.aggregated import kept_of

@@ -14,7 +14,7 @@ import torch
 from sfumato import RunKey, SfumatoError, Source, embed, load, open_source, verify
 from sfumato.data import SourceSpec
 from sfumato.embedding import EmbeddingExperiment
-from sfumato.embedding.noiseless import decide_noiseless
+from sfumato.embedding.method import decide_noiseless
 from sfumato.embedding.prepare import decide, prepare
 from sfumato.embedding.run import begin, job_of
 from sfumato.embedding.run import recorded as of_record
@@ -25,9 +25,9 @@ from sfumato.randomness import Noise, NoiseState
 from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
-from sfumato.training.adaptive import NORM
 from sfumato.training.preparation import recorded
 from sfumato.training.preparation.start import Start
+from sfumato.training.step import NORM
 
 USERS, NOISELESS = 24, "fedemb-noiseless"
 QUICK = {"model": "linear", "dimension": 8, "steps": 3, "batch_size": 12, "clients": 3, "max_norm": 0.2}

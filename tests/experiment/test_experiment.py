@@ -12,8 +12,8 @@ from sfumato import PrivacyPlan, SfumatoError, train
 from sfumato._choices import choices_of
 from sfumato.cli.options.choices import PrivateChoices
 from sfumato.experiment import Settings
+from sfumato.experiment.elsewhere import experiment_of, of_fields, settings_of
 from sfumato.experiment.experiment import Experiment
-from sfumato.experiment.keywords import experiment_of, of_fields, settings_of
 
 
 def test_the_command_line_asks_for_what_an_experiment_holds():

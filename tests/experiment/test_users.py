@@ -23,8 +23,8 @@ from sfumato.privacy import FixedOrder, TruncatedPoisson, User, user_rule
 from sfumato.privacy.statements.other_units import of_person
 from sfumato.privacy.statements.presented import rounded_up
 from sfumato.training import steps
-from sfumato.training.inputs_of_users import UserInputs
 from sfumato.training.preparation.prepare import prepare
+from sfumato.training.steps import UserInputs
 
 PEOPLE = 24
 COUNTS = [*(1 + number % 7 for number in range(PEOPLE - 1)), 9]  # of images of each person; nine are padded to ten

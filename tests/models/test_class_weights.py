@@ -16,8 +16,7 @@ from sfumato import PrivacyPlan, RunKey, SfumatoError, open_source, train, verif
 from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Settings
 from sfumato.gradients.checks import oracle
-from sfumato.models.class_weights import answer_weights, weights_of
-from sfumato.models.shares import declared
+from sfumato.models.shares import answer_weights, declared, weights_of
 from sfumato.privacy import Fixed, Gaussian, TruncatedPoisson, User
 from sfumato.training.inputs import Inputs, OnFeatures
 from sfumato.training.job import PublicTraining

@@ -17,8 +17,8 @@ from sfumato.models import create, create_for_texts, normalised
 from sfumato.models.normalisation.norms import normalisation
 from sfumato.privacy import Fixed, FullBatch, Gaussian, Poisson
 from sfumato.privacy.loss import renyi_accountant
+from sfumato.training import pretraining
 from sfumato.training.job import PublicTraining
-from sfumato.training.public import pretraining
 from sfumato.training.step import PrivateStep, descend
 from sfumato.training.steps import PublicSteps
 from studies import algorithm_1 as printed
@@ -773,7 +773,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, by public statistics",
         says="mu and sigma^2 of X^ alone at the present weights, constants of the gradient (the sound default form)",
-        code="models/normalisation/public_norms.py: PublicNorm",
+        code="models/normalisation/norms.py: PublicNorm",
         draw=network_case,
         runs=lambda case: by_form("public-batch", case),
         formula=public_constants,
@@ -788,7 +788,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, by public statistics, gradient through them",
         says="mu(theta) and sigma^2(theta) of X^, differentiated too",
-        code="models/normalisation/public_norms.py: ThroughNorm",
+        code="models/normalisation/norms.py: ThroughNorm",
         draw=network_case,
         runs=lambda case: by_form("public-batch-through", case),
         formula=public_through,
@@ -799,7 +799,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, by the example itself and public statistics",
         says="moments of {z(x)} and M public values in each layer; z(x) weighs 1 / (M + 1), public ones are constants",
-        code="models/normalisation/public_norms.py: OwnPublicNorm",
+        code="models/normalisation/norms.py: OwnPublicNorm",
         draw=network_case,
         runs=lambda case: by_form("public-batch-own", case),
         formula=own_and_public,
@@ -814,7 +814,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, test phase",
         says="f(theta, x u X^)[0]: x and the M public examples normalised together, through the whole network",
-        code="models/normalisation/public_norms.py: JointNorm",
+        code="models/normalisation/norms.py: JointNorm",
         draw=network_case,
         runs=lambda case: by_form("public-batch-joint", case),
         formula=joint,

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from sfumato.models import create
-from sfumato.models.networks import nf_resnet
-from sfumato.models.networks.standardise import FanInConv2d, standardise
+from sfumato.models.networks import zoo
 from sfumato.models.networks.wide_resnet import Layers, WideResNet
+from sfumato.models.normalisation.norms import FanInConv2d, standardise
 
 from .formula import Formula
 from .formulas import de2022_networks as printed
@@ -180,7 +180,7 @@ def fan_in(case):
 
 @functools.cache
 def nf_resnet_50():
-    return nf_resnet.create(50, classes=2, channels=3, skipinit=1.0)
+    return zoo.create_nf_resnet(50, classes=2, channels=3, skipinit=1.0)
 
 
 def a_scaled_convolution(rng):
@@ -214,13 +214,13 @@ def gains_of_library(case):
 
 
 def an_nf_resnet(rng):
-    return {"depth": int(rng.choice(list(nf_resnet.BLOCKS)))}
+    return {"depth": int(rng.choice(list(zoo.BLOCKS)))}
 
 
 @functools.cache
 def without_weights(depth):
     with torch.device("meta"):
-        return nf_resnet.create(depth, classes=2, channels=3)
+        return zoo.create_nf_resnet(depth, classes=2, channels=3)
 
 
 def scales(case):
@@ -229,7 +229,7 @@ def scales(case):
 
 
 def alphas_and_betas(rule, alpha=0.2):
-    return lambda case: [value for beta in rule(nf_resnet.BLOCKS[case["depth"]], 0.2) for value in (alpha, beta)]
+    return lambda case: [value for beta in rule(zoo.BLOCKS[case["depth"]], 0.2) for value in (alpha, beta)]
 
 
 def never_reset(depths, alpha):
@@ -279,14 +279,14 @@ def nfnet_block(case, **changed):
 
 def skipinits(case):
     model = create(NFNET if case is None else f"{NFNET},skipinit={case}", classes=2, channels=3, size=32)
-    return [value.item() for path, value in model.named_parameters() if path.endswith(nf_resnet.GAIN)]
+    return [value.item() for path, value in model.named_parameters() if path.endswith(zoo.GAIN)]
 
 
 FORMULAS = [
     Formula(
         where="appendix C.1, weight standardisation",
         says="(W - mean) / (std sqrt(fan-in)), over each output unit's fan-in",
-        code="models/networks/standardise.py: standardise",
+        code="models/normalisation/norms.py: standardise",
         draw=a_filter,
         runs=lambda case: standardise(torch.from_numpy(case["weight"])),
         formula=lambda case: printed.weight_standardisation(case["weight"]),
@@ -309,7 +309,7 @@ FORMULAS = [
     Formula(
         where="appendix C.1, weight standardisation as a differentiable operation",
         says="(g - mean(g) - W^ (W^ . g)) / |W - mean|, g the gradient by the standardised weight W^",
-        code="models/networks/standardise.py: standardise",
+        code="models/normalisation/norms.py: standardise",
         draw=a_filter,
         runs=through_standardisation,
         formula=lambda case: printed.gradient_through_standardisation(case["weight"], case["upstream"]),
@@ -328,7 +328,7 @@ FORMULAS = [
     Formula(
         where="appendix C.1, the same by difference quotients",
         says="(f(W + h) - f(W - h)) / 2h of the printed forward formula, in every coordinate",
-        code="models/networks/standardise.py: standardise",
+        code="models/normalisation/norms.py: standardise",
         draw=a_filter,
         runs=through_standardisation,
         formula=difference_quotient,
@@ -422,7 +422,7 @@ FORMULAS = [
     Formula(
         where="appendix C.1, the beginning",
         says="weights ~ N(0, 1 / fan-in), biases 0: deviation and fourth moment, within 5 standard errors",
-        code="models/networks/standardise.py: FanInConv2d",
+        code="models/normalisation/norms.py: FanInConv2d",
         draw=a_convolution,
         runs=beginning,
         formula=normal_beginning(lambda case: 1 / fan_in(case)),
@@ -440,7 +440,7 @@ FORMULAS = [
     Formula(
         where="Brock et al. 2021a, section 4, and 2021b: gamma",
         says="sqrt(2 / (1 - 1 / pi)) for ReLU, 1 / std(g(N(0, 1))) for GELU; timm has the authors' estimates, 0.1% off",
-        code="models/networks/nf_resnet.py: create",
+        code="models/networks/zoo.py: create",
         draw=lambda rng: None,
         runs=gains_of_library,
         formula=lambda case: [printed.relu_gain(), printed.gain_of(printed.gelu)],
@@ -457,7 +457,7 @@ FORMULAS = [
     Formula(
         where="Brock et al. 2021a, section 4: scaled weight standardisation",
         says="conv by gamma g (W - mean) / sqrt((variance + 1e-5) fan-in), g a learned gain of each output unit",
-        code="models/networks/nf_resnet.py: create",
+        code="models/networks/zoo.py: create",
         draw=a_scaled_convolution,
         runs=lambda case: case["found"],
         formula=scaled_convolution,
@@ -473,7 +473,7 @@ FORMULAS = [
     Formula(
         where="Brock et al. 2021a, section 3: alpha and beta",
         says="alpha 0.2; beta_l = 1 / sqrt(Var_l), Var grows by alpha^2 a block, from 1 again after each stage's first",
-        code="models/networks/nf_resnet.py: create",
+        code="models/networks/zoo.py: create",
         draw=an_nf_resnet,
         runs=scales,
         formula=alphas_and_betas(printed.betas),
@@ -491,7 +491,7 @@ FORMULAS = [
     Formula(
         where="Brock et al. 2021a, sections 3 and 4: a block, with SkipInit",
         says="shortcut + alpha s f(beta act(x)), f three scaled standardised convolutions with ReLU before each",
-        code="models/networks/nf_resnet.py: create",
+        code="models/networks/zoo.py: create",
         draw=a_normalizer_free_block,
         runs=lambda case: case["found"],
         formula=normalizer_free_block,
@@ -523,7 +523,7 @@ FORMULAS = [
     Formula(
         where="appendix C.1, SkipInit",
         says="the gain at the end of every residual branch begins at 1.0 where it is asked for, else at Brock's 0",
-        code="models/networks/nf_resnet.py: set_skipinit",
+        code="models/networks/zoo.py: set_skipinit",
         draw=lambda rng: (None, 1, 0.5)[int(rng.integers(3))],
         runs=skipinits,
         formula=lambda case: [float(case or 0)] * 4,

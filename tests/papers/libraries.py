@@ -18,7 +18,7 @@ from sfumato.data.images.decoding import prepare_array
 from sfumato.evaluation import accuracy, temperature
 from sfumato.models import Head, create
 from sfumato.models.losses import LOSSES
-from sfumato.models.networks import group_norm, zoo
+from sfumato.models.networks import zoo
 from sfumato.models.weights import backbone
 from sfumato.privacy import PrivacyPlan, User
 
@@ -91,9 +91,9 @@ def filled(layer, rng, scale=0.5):
 def without_weights(name, channels=3):
     with torch.device("meta"):
         if name == "mobilenet-v2":
-            return group_norm.mobilenet_v2(classes=2, channels=channels, size=(32, 32))
+            return zoo.mobilenet_v2(classes=2, channels=channels, size=(32, 32))
         if name == "resnet-50":
-            return group_norm.resnet_50(classes=2, channels=channels, size=(32, 32))
+            return zoo.resnet_50(classes=2, channels=channels, size=(32, 32))
         return zoo.create(name, {}, classes=2, channels=channels, size=(64, 64))
 
 
@@ -386,7 +386,7 @@ FORMULAS = [
     Formula(
         where="timm, group norm of MobileNetV2 and ResNet-50",
         says="2 and 32 groups of neighbouring channels, eps 1e-5; MobileNetV2's with ReLU6 inside",
-        code="models/networks/group_norm.py: mobilenet_v2, resnet_50",
+        code="models/networks/zoo.py: mobilenet_v2, resnet_50",
         draw=a_norm_of("mobilenet-v2", "resnet-50"),
         runs=lambda case: case["found"],
         formula=normalised,

@@ -11,19 +11,17 @@ from torch import nn
 
 from sfumato import Noise, PrivacyPlan, RunKey, Sampler, Transform, optim
 from sfumato.embedding import ClippedUpdates, LocalSGD, LocalTraining
-from sfumato.embedding.clients import losses
-from sfumato.embedding.clients.query import ADJACENCIES
 from sfumato.embedding.job import WithHead
+from sfumato.embedding.rounds import ADJACENCIES
 from sfumato.embedding.steps import EmbeddingSteps
 from sfumato.evaluation.recall import recall_at_far
 from sfumato.evaluation.similarity import similarity
-from sfumato.models import create_embedding
+from sfumato.models import create_embedding, losses
 from sfumato.models.losses import LOSSES
 from sfumato.privacy import Fixed, FixedOrder, Gaussian, Poisson, Quantile, User
 from sfumato.privacy.mechanism import Tree
 from sfumato.randomness import NoiseState
-from sfumato.training.adaptive import COUNT, NORM, AdaptiveStep
-from sfumato.training.step import descend
+from sfumato.training.step import COUNT, NORM, AdaptiveStep, descend
 from studies.extrapolation import extrapolate, zcdp
 
 from .formula import Formula
@@ -479,7 +477,7 @@ FORMULAS = [
     Formula(
         where="algorithm 1, one client",
         says="local SGD with momentum on backbone and the head over all classes, at one rate; both are handed on",
-        code="embedding/clients/local.py: LocalTraining",
+        code="embedding/local.py: LocalTraining",
         draw=fedavg_case,
         runs=fedavg_run,
         formula=fedavg,
@@ -492,7 +490,7 @@ FORMULAS = [
     Formula(
         where="algorithm 2, one virtual client",
         says="a fresh head over its own classes; SGD with momentum, the head's rate times head_scale; start - end",
-        code="embedding/clients/local.py: LocalTraining, fresh_head",
+        code="embedding/local.py: LocalTraining, fresh_head",
         draw=client_case,
         runs=update_run,
         formula=update,
@@ -508,7 +506,7 @@ FORMULAS = [
     Formula(
         where="section 4.3, head reconstruction",
         says="so many steps train the head alone, the rest the backbone alone",
-        code="embedding/clients/local.py: LocalTraining",
+        code="embedding/local.py: LocalTraining",
         draw=lambda rng: client_case(rng, reconstruction=True),
         runs=update_run,
         formula=update,
@@ -539,7 +537,7 @@ FORMULAS = [
     Formula(
         where="section 3.3, sensitivity of virtual clients",
         says="one user moves the sum by 2 C at most (the paper's unit, all users of a client, by C)",
-        code="embedding/clients/query.py: ClippedUpdates",
+        code="embedding/rounds.py: ClippedUpdates",
         draw=lambda rng: float(np.exp(rng.normal())),
         runs=moves,
         formula=lambda bound: [formulas.moves_of_users(bound)[place] for place in (0, 0, 0, 1)],
@@ -549,7 +547,7 @@ FORMULAS = [
     Formula(
         where="section 4.3, binary loss",
         says="the mean over pairs of the binary cross-entropy of 10 (cos - 1/2)",
-        code="embedding/clients/losses.py: binary",
+        code="models/losses.py: binary",
         draw=batch_case,
         runs=of_batch(losses.binary),
         formula=lambda case: formulas.binary(*case),
@@ -562,7 +560,7 @@ FORMULAS = [
     Formula(
         where="section 4.3, triplet loss",
         says="the mean over violating triplets of |a - p|^2 - |a - n|^2 + 0.2, vectors of length 1",
-        code="embedding/clients/losses.py: triplet",
+        code="models/losses.py: triplet",
         draw=batch_case,
         runs=of_batch(losses.triplet),
         formula=lambda case: formulas.triplets(*case),
@@ -576,7 +574,7 @@ FORMULAS = [
     Formula(
         where="section 4.3, triplet loss of the hardest",
         says="the mean over a of max(0, max_p |a - p|^2 - min_n |a - n|^2 + 0.2)",
-        code="embedding/clients/losses.py: triplet_hard",
+        code="models/losses.py: triplet_hard",
         draw=batch_case,
         runs=of_batch(losses.triplet_hard),
         formula=lambda case: formulas.hard_triplets(*case),
@@ -589,7 +587,7 @@ FORMULAS = [
     Formula(
         where="section 3.3, adaptive clipping (Andrew et al. 2021)",
         says="C <- C exp(-eta (b - gamma)), b = clip01((sum(1[|d| <= C] - 1/2) + N(0, sigma_b^2)) / m + 1/2); 30 steps",
-        code="training/adaptive.py: AdaptiveStep",
+        code="training/step.py: AdaptiveStep",
         draw=adaptive_case,
         runs=adaptive_run,
         formula=formulas.adaptive,

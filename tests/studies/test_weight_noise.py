@@ -9,8 +9,8 @@ from torch import nn
 from sfumato.experiment import Settings
 from sfumato.models import create
 from sfumato.randomness import RunKey
+from sfumato.training import pretraining
 from sfumato.training.job import PublicTraining
-from sfumato.training.public import pretraining
 from sfumato.training.steps import PublicSteps
 from studies.weight_noise import course as training
 from studies.weight_noise.course import accuracy_of, course, drawn, noisy_parameters

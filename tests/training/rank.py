@@ -24,7 +24,7 @@ from sfumato.randomness import NoiseState
 from sfumato.randomness.noise import blocks
 from sfumato.runs.directory import WORKERS, RunDirectory
 from sfumato.training import together
-from sfumato.training.adaptive import AdaptiveStep
+from sfumato.training.step import AdaptiveStep
 from sfumato.training.workers import Workers
 
 blocks.BLOCK = 7  # so that a small model has many

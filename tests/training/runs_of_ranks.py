@@ -20,11 +20,11 @@ import torch
 from torch import nn
 
 from sfumato import EMA, PrivacyPlan, SfumatoError, features, open_source, owner_key, pretrain, train
+from sfumato._devices import one_of_several
 from sfumato.gradients import tuner
 from sfumato.privacy.planning.requested import requested
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.training import loop, together
-from sfumato.training.started import one_of_several
 
 KNOWN = {"examples": 200, "steps": 4, "delta": 1e-3, "noise_multiplier": 2.0}
 KINDS: dict[str, dict[str, Any]] = {

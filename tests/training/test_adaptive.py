@@ -10,7 +10,7 @@ import torch
 from sfumato import Noise, Poisson, PrivacyPlan, RunKey, SfumatoError
 from sfumato.privacy import Gaussian, Quantile, User
 from sfumato.randomness import NoiseState
-from sfumato.training.adaptive import COUNT, NORM, AdaptiveStep
+from sfumato.training.step import COUNT, NORM, AdaptiveStep
 
 VECTORS = 40
 

@@ -34,10 +34,9 @@ from sfumato.observers.progress import Silence
 from sfumato.privacy import FullBatch, Gaussian, PrivacyPlan, TruncatedPoisson
 from sfumato.randomness import NoiseState, RunKey
 from sfumato.runs import checkpoint
-from sfumato.training import caching, computing, inputs, train
+from sfumato.training import caching, computing, inputs, pretraining, train
 from sfumato.training.job import PublicTraining
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.public import pretraining
 from sfumato.training.steps import PublicSteps
 
 KEY = bytes(32)

@@ -18,13 +18,11 @@ from sfumato import PrivacyPlan, RunKey
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import Fixed, Gaussian, TruncatedPoisson, User
 from sfumato.randomness import NoiseState
-from sfumato.training import inputs
+from sfumato.training import inputs, pretraining
 from sfumato.training.inputs import Inputs
-from sfumato.training.inputs_of_users import UserInputs
 from sfumato.training.job import PublicTraining
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.public import pretraining
-from sfumato.training.steps import PublicSteps
+from sfumato.training.steps import PublicSteps, UserInputs
 
 KEY = RunKey.from_seed(0)
 OPTIONS = {"optimizer": "sgd", "learning_rate": 1.0, "seed": 0}
@@ -104,7 +102,7 @@ from pathlib import Path
 sys.path.insert(0, {root!r})
 from benchmarks.shared.counting import counting_device
 from sfumato.cli import main
-from sfumato.data.caches import held
+from sfumato.data import parts as held
 
 with counting_device():
     pass  # before the first backward pass

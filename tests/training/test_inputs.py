@@ -15,7 +15,7 @@ from sfumato.experiment.settings import Performance, Settings
 from sfumato.observers.progress import Silence
 from sfumato.training.inputs import Inputs, OnFeatures, features, filled
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.scorer import Scorer
+from sfumato.training.steps import Scorer
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from sfumato.runs import kept
 from sfumato.runs.checkpoint import METADATA, read_safetensors
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
-from sfumato.training.conclusion.early import finish_early
 from sfumato.training.preparation.prepare import prepare
+from sfumato.training.preparation.recorded import finish_early
 from sfumato.training.preparation.start import recorded_key, recorded_performance
 
 SETTINGS = Settings(model="linear", learning_rate=0.5, optimizer="sgd", momentum=0.0, ema=0.0, seed=3)

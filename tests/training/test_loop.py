@@ -19,10 +19,10 @@ from sfumato.runs import releases, verify
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
-from sfumato.training.conclusion.early import finish_early
 from sfumato.training.conclusion.finish import conclude
 from sfumato.training.parts.clock import ByTime
 from sfumato.training.preparation import resume
+from sfumato.training.preparation.recorded import finish_early
 from sfumato.training.run import go_on
 
 PLAIN = {"learning_rate": 0.5, "averaging": None, "threads": 1, "seed": 3, "device": "cpu"}

@@ -22,13 +22,12 @@ from sfumato.privacy.participation import FixedOrder
 from sfumato.randomness import NoiseState, Sampler
 from sfumato.runs.checkpoint import Checkpoint, read_safetensors
 from sfumato.runs.directory import RunDirectory
-from sfumato.training import loop
-from sfumato.training.conclusion.early import finish_early
+from sfumato.training import loop, pretraining
 from sfumato.training.descent import beginning_of_average, optimizer_for
 from sfumato.training.job import Job, PublicTraining
 from sfumato.training.preparation.estimate import average_bytes
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.public import pretraining
+from sfumato.training.preparation.recorded import finish_early
 from sfumato.training.step import PrivateStep
 from sfumato.training.steps import PrivateSteps, PublicSteps
 

@@ -15,11 +15,10 @@ from sfumato.data import Views
 from sfumato.experiment.settings import Settings
 from sfumato.randomness import NoiseState
 from sfumato.runs import directory as names
-from sfumato.training import loop
+from sfumato.training import loop, pretraining
 from sfumato.training.inputs import Inputs
 from sfumato.training.job import PublicTraining
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.public import pretraining
 from sfumato.training.steps import PublicSteps
 
 SIZE, SIDE = 10, 15

@@ -20,7 +20,7 @@ from sfumato.experiment import Settings
 from sfumato.runs.checkpoint import METADATA, read_safetensors, to_bytes
 from sfumato.runs.owner import uses
 from sfumato.runs.owner.known import Data
-from sfumato.training.preparation.origins import origins, origins_of, origins_of_backbone
+from sfumato.training.preparation.building import origins, origins_of, origins_of_backbone
 from sfumato.training.preparation.prepare import prepare
 
 

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato import PrivacyPlan, RunKey, SfumatoError
-from sfumato.embedding.clients.assignment import anew
-from sfumato.embedding.clients.rounds import Rounds
+from sfumato.embedding.rounds import Rounds, anew
 from sfumato.experiment.settings import Settings
 from sfumato.gradients import GridSum
 from sfumato.privacy import User
@@ -24,11 +23,11 @@ from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.inputs import Inputs
-from sfumato.training.inputs_of_users import UserInputs
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.prepare import prepare
+from sfumato.training.preparation.resume import take_part
 from sfumato.training.preparation.start import Start
-from sfumato.training.processes.following import take_part
+from sfumato.training.steps import UserInputs
 from sfumato.training.workers import Workers
 
 SCRIPT = Path(__file__).with_name("rank.py")

@@ -12,14 +12,12 @@ from PIL import Image
 from sfumato import PrivacyPlan, RunKey, SfumatoError, Views, open_source, owner_key, pretrain, train
 from sfumato.experiment.settings import Settings
 from sfumato.randomness import NoiseState
-from sfumato.training import run
+from sfumato.training import pretraining, run
 from sfumato.training.inputs import Inputs
 from sfumato.training.job import PublicTraining
 from sfumato.training.preparation.estimate import estimate
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.public import pretraining
-from sfumato.training.scorer import Scorer
-from sfumato.training.steps import PublicSteps
+from sfumato.training.steps import PublicSteps, Scorer
 
 SIZE, SIDE, ZOOM = 10, 12, 1.2
 SETTINGS = Settings(model="cnn", optimizer="sgd", learning_rate=0.1, views=2, zoom=ZOOM, flip=True, seed=3)

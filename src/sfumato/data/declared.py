@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from sfumato import _checks
 from sfumato._checks import SfumatoError
 from sfumato._choices import OfParts, choices_of
-from sfumato.data.spellings import Spellings, composed
+from sfumato.data.classes import Spellings, composed
 
 if TYPE_CHECKING:
     from sfumato.data.images.levels import Levels

@@ -1,17 +1,22 @@
-"""The kinds of sources, how they are spelt, and whether there is anything at all: found out before anything is read."""
+"""The kinds of sources, how they are spelt, and whether there is anything at all: found out before anything is read. Of
+torchvision's published data sets, those that are images with a class each, by their signatures: these can be read
+from its files, since importing them takes seconds."""
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib
+import inspect
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from sfumato._checks import SfumatoError
-from sfumato.data import published
 from sfumato.data.classes import refuse_unwritable
 from sfumato.data.paths import expanded, is_cache, is_data_set, of_hugging_face
 
@@ -20,6 +25,112 @@ if TYPE_CHECKING:
 
     from sfumato.data.declared import Order
     from sfumato.data.parts import Parts
+
+
+CHOSEN = {"EMNIST": {"split": "balanced"}}
+"""What must be given besides the root."""
+_SUCH_AS = "choose one of torchvision.datasets with classes, such as MNIST, CIFAR10, Food101 or OxfordIIITPet"
+_OTHERS = {
+    "ImageFolder": "write folder:PATH for a folder of class folders",
+    "DatasetFolder": "write folder:PATH for a folder of class folders",
+    **dict.fromkeys(("LSUNClass", "SBU", "WIDERFace", "LFWPairs"), ""),
+}
+"""Of classes' kind by their signature, and not by what they give; with what to do."""
+
+
+def torchvision_sets() -> dict[str, type]:
+    """torchvision's data sets of images with classes, as their signatures show: `root` is all that must be given, the
+    label may be transformed, and image and label are not transformed together, as boxes and masks are."""
+    from torchvision import datasets
+
+    found = {name: getattr(datasets, name) for name in datasets.__all__}
+    kinds = {name: kind for name, kind in found.items() if isinstance(kind, type)}
+    return {name: kind for name, kind in kinds.items() if _has_classes(name, _required(parameters(kind)))}
+
+
+def torchvision_names() -> list[str]:
+    """The same names without importing torchvision, for a shell that waits for them."""
+    return [name for name, known in signatures().items() if _has_classes(name, known)]
+
+
+def _has_classes(name: str, known: Mapping[str, bool]) -> bool:
+    """By what a class takes, and whether each must be given."""
+    required = {one for one, is_required in known.items() if is_required}
+    joint = "transforms" in known and "target_types" not in known
+    alone = required - {*CHOSEN.get(name, ())} == {"root"}
+    return name not in _OTHERS and alone and "target_transform" in known and not joint
+
+
+def _required(known: Mapping[str, inspect.Parameter]) -> dict[str, bool]:
+    return {name: parameter.default is parameter.empty for name, parameter in known.items()}
+
+
+def parameters(kind: type) -> Mapping[str, inspect.Parameter]:
+    """What a class takes; where it passes the rest on, what its base takes as well."""
+    known = dict(inspect.signature(kind).parameters)
+    passed_on = [name for name, one in known.items() if one.kind is one.VAR_KEYWORD]
+    for name in passed_on:
+        del known[name]
+    return {**parameters(kind.__bases__[0]), **known} if passed_on else known
+
+
+def torchvision_set(name: str) -> tuple[str, type]:
+    """The name of a data set as torchvision spells it, and its class; refused by name where it has no classes."""
+    from torchvision import datasets
+
+    with_classes = torchvision_sets()
+    for one, kind in with_classes.items():
+        if one.lower() == name.lower():
+            return one, kind
+    other = next((one for one in datasets.__all__ if one.lower() == name.lower()), None)
+    if other is None:
+        near = difflib.get_close_matches(name, with_classes, n=1)
+        remedy = f"did you mean torchvision:{near[0]}" if near else _SUCH_AS
+        raise SfumatoError(f"{'torchvision:' + name!r} is not known", remedy)
+    remedy = _OTHERS.get(other) or _SUCH_AS
+    raise SfumatoError(f"torchvision:{other} is no data set of images with one class each", remedy)
+
+
+def signatures() -> dict[str, Mapping[str, bool]]:
+    """Of each class in `torchvision.datasets`, in its order: its arguments, and whether each must be given.
+
+    What a class passes on (`**kwargs`) its first base takes. Empty where torchvision, or a file of it, is not there.
+    """
+    found = find_spec("torchvision")
+    if found is None or not found.submodule_search_locations:
+        return {}
+    folder = Path(found.submodule_search_locations[0]) / "datasets"
+    try:
+        listed = ast.parse((folder / "__init__.py").read_bytes()).body
+        files = {node.module for node in listed if isinstance(node, ast.ImportFrom) and node.level == 1}
+        parsed = [ast.parse((folder / f"{file}.py").read_bytes()).body for file in sorted(filter(None, files))]
+    except (OSError, SyntaxError):
+        return {}
+    classes = {one.name: one for body in parsed for one in body if isinstance(one, ast.ClassDef)}
+    return {name: dict(_arguments(name, classes)) for name in _offered(listed) if name in classes}
+
+
+def _offered(body: list[ast.stmt]) -> list[str]:
+    """What `__all__` names."""
+    values = [one.value for one in body if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "__all__"]
+    return [*ast.literal_eval(values[-1])] if values else []
+
+
+def _arguments(name: str, classes: Mapping[str, ast.ClassDef]) -> Iterator[tuple[str, bool]]:
+    """Of the class of this name; nothing of one from elsewhere."""
+    if (kind := classes.get(name)) is None:
+        return
+    base = ast.unparse(kind.bases[0]) if kind.bases else ""
+    own = next((one for one in kind.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"), None)
+    if own is None:
+        yield from _arguments(base, classes)
+        return
+    if own.args.kwarg is not None:
+        yield from _arguments(base, classes)
+    plain = [*own.args.posonlyargs, *own.args.args][1:]  # without self
+    given = len(plain) - min(len(own.args.defaults), len(plain))
+    yield from ((one.arg, place < given) for place, one in enumerate(plain))
+    yield from ((one.arg, value is None) for one, value in zip(own.args.kwonlyargs, own.args.kw_defaults, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +177,7 @@ KINDS: MappingProxyType[str, Kind] = MappingProxyType(
         "folder": Kind(reader="folder", argument="PATH", called="folder"),
         "npz": Kind(reader="arrays", argument="PATH", called="archive"),
         "csv": Kind(reader="table", argument="PATH", called="table"),
-        "parquet": Kind(reader="parquet", argument="PATH", sharded=True),
+        "parquet": Kind(reader="sharded.columns", argument="PATH", sharded=True),
         "webdataset": Kind(reader="webdataset", argument="SHARDS", sharded=True),
         "hf": Kind(reader="huggingface", argument="PATH", called="data set", sharded=True),
         "torchvision": Kind(reader="zoo", argument="NAME", published=True),
@@ -99,7 +210,7 @@ def is_public(spec: str) -> bool:
     name, argument = parse(spec)
     if KINDS[name].reader is not None:
         return KINDS[name].published
-    from sfumato.data.caches.features import Cache
+    from sfumato.data.features import Cache
 
     return bool(Cache(argument).contents.source["public"])
 
@@ -126,9 +237,7 @@ def parse(spec: str) -> tuple[str, str]:
             remedy = f"did you mean {near[0]}{colon}{argument}"
         elif not colon and os.sep in spec:
             remedy = f"no run is there either; {remedy}"
-        named = (
-            [known for known in published.spellings() if known.lower() == spec.lower()] if spec.isidentifier() else []
-        )
+        named = [known for known in torchvision_names() if known.lower() == spec.lower()] if spec.isidentifier() else []
         if named:
             remedy = f"write torchvision:{named[0]}"
         elif is_cache(spec):

@@ -13,16 +13,16 @@ import numpy as np
 
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
-from sfumato.data.caches.features import PLACES, Cache
 from sfumato.data.declared import Declared, OnProgress, Order
+from sfumato.data.features import PLACES, Cache
 from sfumato.data.identity.fingerprint import assignment, digests, fingerprint
 from sfumato.data.identity.owners import are_shared, owners_of
 from sfumato.data.kinds import CACHE, PUBLISHED, parse
-from sfumato.data.objects.recognised import asked_for
 from sfumato.data.parts import Parts
 from sfumato.data.paths import places_of
+from sfumato.data.readers.recognised import asked_for
 from sfumato.data.source import FACTS, LEFT_OUT, USERS, Identity, Source, from_facts
-from sfumato.data.subsets.users import number_of
+from sfumato.data.subsets import number_of
 
 
 def open_source(

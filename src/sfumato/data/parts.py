@@ -1,15 +1,21 @@
-"""What one kind of source hands back once it is read."""
+"""What one kind of source hands back once it is read; a part with further records behind it, as a run's steps take
+them; and records that lie on a device from the first step on."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from sfumato.data.caches.features import Cache
-from sfumato.data.caches.pieces import CachedRecords
+from sfumato import _devices
+from sfumato.data.features import Cache
+from sfumato.data.pieces import CachedRecords
 from sfumato.data.records import FileRecords, Records, TextRecords
-from sfumato.data.texts.tokens import Tokens
+from sfumato.data.tokens import Tokens
 
 Part = Records | FileRecords | TextRecords | CachedRecords
 
@@ -87,3 +93,98 @@ class Parts:
     classes: tuple[str, ...]
     reading: Reading
     fingerprint: str | None = field(repr=False, default=None)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Appended:
+    """All records of two parts: first those of one, in their places, then those of the other.
+
+    Args:
+        first, then: with images, or texts, of one size, and labels of one form.
+        named: whose each of the further records is, (M,) of text; None where users play no part.
+
+    >>> from sfumato.data import Records
+    >>> one = Records(images=np.zeros((2, 8, 8, 1), np.uint8), labels=np.array([0, 1]))
+    >>> both = Appended(first=one, then=one)
+    >>> len(both), both.take(np.array([3, 0])).shape, both.labels.tolist()
+    (4, (2, 8, 8, 1), [0, 1, 0, 1])
+    """
+
+    first: Part = field(repr=False)
+    then: Part = field(repr=False)
+    named: np.ndarray | None = field(repr=False, default=None)
+
+    def __len__(self) -> int:
+        return len(self.first) + len(self.then)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """N, H, W, C of images; N, T of texts."""
+        return (len(self), *self.first.shape[1:])
+
+    @property
+    def labels(self) -> np.ndarray:
+        """int64 (N,) or (N, L)."""
+        return np.concatenate([self.first.labels, self.then.labels])
+
+    @property
+    def users(self) -> np.ndarray | None:
+        """(N,) of text, where the first part's are known."""
+        if self.first.users is None or self.named is None:
+            return None
+        return np.concatenate([self.first.users, self.named])
+
+    def take(self, rows: np.ndarray | slice) -> np.ndarray:
+        """What the records at these positions hold, in their order."""
+        rows = np.arange(len(self))[rows]
+        later = rows >= len(self.first)
+        found = np.empty((len(rows), *self.first.shape[1:]), self.first.take(slice(0, 0)).dtype)
+        for part, chosen, start in ((self.first, ~later, 0), (self.then, later, len(self.first))):
+            if chosen.any():
+                found[chosen] = part.take(rows[chosen] - start)
+        return found
+
+
+DEVICE_SHARE = 0.25
+"""How much of an accelerator's free memory the records may take; most of it is for a step's activations."""
+BLOCK = 1 << 26
+"""Bytes that are copied at once."""
+
+
+class Held:
+    """Records and their labels on a device.
+
+    **Guarantee.** Each row is its record as it is stored, and `take` gives the rows asked for, so a step's inputs are
+    those that reading the records in the step would give. All records are copied, once, before the first step; later
+    only positions go to the device.
+
+    Args:
+        records: N images uint8 (N, S, S, C), or texts int32 (N, T).
+        device: where they go.
+        advance: is told how many have been copied.
+    """
+
+    def __init__(self, records: Part, device: torch.device, advance: Callable[[int], None] = lambda done: None):
+        each = max(1, BLOCK // max(1, _bytes(records) // max(1, len(records))))
+        dtype = torch.from_numpy(records.take(slice(0, 0)).copy()).dtype
+        self._stored = torch.empty(records.shape, dtype=dtype, device=device)
+        for start in range(0, len(records), each):
+            block = records.take(slice(start, start + each))
+            self._stored[start : start + each] = _devices.sent(np.require(block, requirements=["C", "W"]), device)
+            advance(min(start + each, len(records)))
+        self._labels = _devices.sent(np.require(records.labels, requirements=["C", "W"]), device)
+
+    def take(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        """The records in these rows (n,) as they are stored, (n, ...), and their labels (n,) or (n, L)."""
+        there = _devices.sent(rows, self._stored.device)
+        return self._stored.index_select(0, there), self._labels.index_select(0, there)
+
+
+def fits(records: Part, device: torch.device) -> bool:
+    """Whether they are to lie there: on an accelerator, where they take at most a share of its free memory."""
+    return device.type != "cpu" and _bytes(records) <= DEVICE_SHARE * _devices.free_memory(device)
+
+
+def _bytes(records: Part) -> int:
+    """Of all records as they are stored."""
+    return math.prod(records.shape) * records.take(slice(0, 0)).itemsize

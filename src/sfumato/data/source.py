@@ -12,16 +12,15 @@ import numpy as np
 from sfumato._cards import card
 from sfumato._checks import SfumatoError
 from sfumato._choices import OfParts
-from sfumato.data.caches.features import SOURCE_FACTS, USER_FACTS, Cache
 from sfumato.data.declared import Declared
-from sfumato.data.identity.codes import codes_of
-from sfumato.data.identity.owners import are_shared
+from sfumato.data.features import SOURCE_FACTS, USER_FACTS, Cache
+from sfumato.data.identity.owners import are_shared, codes_of
 from sfumato.data.images.normalise import AsStored, Form, Images
 from sfumato.data.images.views import Views
 from sfumato.data.kinds import PUBLISHED
 from sfumato.data.parts import Part, Reading, RecordSets
 from sfumato.data.records import FileRecords, Records
-from sfumato.data.texts.tokens import Tokens
+from sfumato.data.tokens import Tokens
 
 FACTS = ("examples", "classes", "size", "channels")
 """What a promise needs to know about a data set and must not learn from private records for free."""

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
 from sfumato._choices import asked, left_out
 from sfumato.averaging.averages import Averages
-from sfumato.experiment.budget import Budget
+from sfumato.experiment.settings import Budget
 from sfumato.models.choices import Network
 from sfumato.optim.descent import Descent
 
 if TYPE_CHECKING:
-    from sfumato.embedding.clients.local import LocalSGD
+    from sfumato.embedding.local import LocalSGD
 
 KIND = "embedding"
 """What a run's record calls its clients, and a model file its dimension."""
@@ -214,6 +214,6 @@ class Clients:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Clients:
         """The clients of a run's record."""
-        from sfumato.embedding.clients.local import LocalSGD
+        from sfumato.embedding.local import LocalSGD
 
         return cls(**{**data, "local": LocalSGD(**data["local"])})

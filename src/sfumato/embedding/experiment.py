@@ -30,13 +30,13 @@ from sfumato.embedding.choices import (
     ServerChoices,
     unread,
 )
-from sfumato.experiment.budget import NoiseMade, Pair
+from sfumato.experiment.settings import NoiseMade, Pair
 
 if TYPE_CHECKING:
     import numpy as np
 
     from sfumato.data import Source, SourceSpec
-    from sfumato.embedding.clients.local import LocalSGD
+    from sfumato.embedding.local import LocalSGD
     from sfumato.experiment.settings import Settings
     from sfumato.privacy import PrivacyPlan
 
@@ -73,7 +73,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         """Refuse, before any data are read, what none could be trained by, or not the source of this spelling."""
         from sfumato.privacy import Quantile, User
         from sfumato.training.preparation import beforehand
-        from sfumato.training.preparation.noise import refuse_noise
+        from sfumato.training.preparation.building import refuse_noise
 
         beforehand.check_numbers(self)
         method = self.chosen
@@ -242,7 +242,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
 
     def local(self) -> LocalSGD:
         """How a client trains."""
-        from sfumato.embedding.clients.local import LOSSES, TEMPERATURE, LocalSGD
+        from sfumato.embedding.local import LOSSES, TEMPERATURE, LocalSGD
 
         given = {name: getattr(self, name) for name in OF_CLIENTS if getattr(self, name) is not None}
         for name, value in given.items():
@@ -262,7 +262,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
 
     def _first_head(self) -> str:
         """What a client's head begins at, if it has one of its own: prototypes by rule."""
-        from sfumato.embedding.clients.local import FIRST_HEADS
+        from sfumato.embedding.local import FIRST_HEADS
 
         loss = self.client_loss or "softmax"
         own = self.chosen in LOCAL_HEAD and loss == "softmax"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -13,11 +13,9 @@ from sfumato._checks import SfumatoError
 from sfumato._choices import choices_of
 from sfumato.averaging.averages import Averages
 from sfumato.data import Source, by_user, shared_users
-from sfumato.embedding import around, method
+from sfumato.embedding import method
 from sfumato.embedding import steps as kinds
-from sfumato.embedding.choices import EVEN, NOISELESS, UNTRAINED, WHITEN, WITH_NOISE, Clients
-from sfumato.embedding.clients.local import LocalTraining
-from sfumato.embedding.clients.query import ClippedUpdates
+from sfumato.embedding.choices import EVEN, NOISELESS, UNTRAINED, WHITEN, WITH_NOISE, WITHOUT_PLAN, Clients
 from sfumato.embedding.experiment import Decided, EmbeddingExperiment
 from sfumato.embedding.job import (
     AnyJob,
@@ -30,25 +28,62 @@ from sfumato.embedding.job import (
     build,
     weights_kept,
 )
-from sfumato.embedding.noiseless import NoiselessRounds, Unpromised, decide_central, decide_noiseless, refuse_private
-from sfumato.embedding.whitening.query import ClippedScatters
-from sfumato.embedding.whitening.steps import NOTHING, WHITENING
+from sfumato.embedding.local import LocalTraining
+from sfumato.embedding.method import NoiselessRounds, Unpromised, decide_central, decide_noiseless, refuse_private
+from sfumato.embedding.rounds import ClippedUpdates
+from sfumato.embedding.whitening import ClippedScatters
+from sfumato.embedding.whitening_steps import NOTHING, WHITENING
 from sfumato.experiment import users
-from sfumato.experiment.budget import Budget, Pair
 from sfumato.experiment.experiment import Experiment
+from sfumato.experiment.settings import Budget, Pair
 from sfumato.optim.descent import Descent
 from sfumato.privacy import FixedOrder, PrivacyPlan, User
 from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.owner.codes import refuse_trained_on
 from sfumato.training.job import PrivateJob
-from sfumato.training.parts.part import Asked
+from sfumato.training.parts import directions as audits
+from sfumato.training.parts import kept_weights
+from sfumato.training.parts.directions import SOURCE, Directions
+from sfumato.training.parts.part import Asked, Part
 from sfumato.training.parts.registry import parts_of, split
-from sfumato.training.preparation.building import transform_for
-from sfumato.training.preparation.origins import origins, trained_on
+from sfumato.training.preparation.building import origins, trained_on, transform_for
 from sfumato.training.preparation.prepare import begun, key_of_weights, promised
 from sfumato.training.preparation.prepare import prepare as prepare_classifier
 from sfumato.training.preparation.start import Start
-from sfumato.training.public.pretraining import MICRO_BATCH
+from sfumato.training.pretraining import MICRO_BATCH
+
+BY_ROUNDS = (*WITH_NOISE, "dpsgd")
+"""Methods that take rounds by a plan, with noise in sums of updates or gradients."""
+INSIDE = "backbone."
+"""What the names of the released weights begin with, where a head over classes is trained beside them."""
+
+
+def check(options: Mapping[str, Any], method: str) -> None:
+    """Refuse what is no number, canaries too few to show anything, and methods that have nothing of the kind."""
+    budget, audit, keep = (options.get(name) for name in ("budget", "audit", "keep"))
+    if budget is not None and method in WITHOUT_PLAN:
+        raise SfumatoError(f"`budget` is {budget}, and method {method} spends nothing of it", "leave it out")
+    audits.check_count(audit)
+    kept_weights.check_count(keep)
+    for given, lacking in (
+        (audit is not None and f"audit is {audit}", "no steps that canary users could be in"),
+        (keep and f"keep is {keep}", "no rounds by a plan whose weights could be kept"),
+    ):
+        if given and method not in BY_ROUNDS:
+            remedy = f"leave it out, or take method {' or '.join(BY_ROUNDS)}"
+            raise SfumatoError(f"{given}, and method {method} has {lacking}", remedy)
+
+
+def options_of(options: Mapping[str, Any], method: str) -> dict[str, Any]:
+    """The same as options of a classifier's training: canaries are directions, and whitening keeps no rounds."""
+    audited = {} if options.get("audit") is None else {"audit_source": SOURCE}
+    return {**options, **audited, **({} if method in BY_ROUNDS else {"keep": 0})}
+
+
+def of_released(parts: Sequence[Part], clients: Clients) -> tuple[Part, ...]:
+    """The parts with canaries in the backbone alone: a head is not released."""
+    inside = INSIDE if clients.head_in_model else ""
+    return tuple(replace(part, inside=inside) if isinstance(part, Directions) else part for part in parts)
 
 
 def prepare(
@@ -73,11 +108,11 @@ def prepare(
     """
     options, others = split(choices)
     start, clients, settings = Start.given(start, others), decided.clients, decided.settings
-    around.check(options, clients.method)
+    check(options, clients.method)
     if isinstance(decided, Decided) or clients.method == UNTRAINED:
         refuse_trained_on(source, trained_on(source, settings))
     if isinstance(decided, Decided):
-        options = around.options_of(options, clients.method)
+        options = options_of(options, clients.method)
         if clients.method == "dpsgd":
             return _by_gradients(source, decided, model, start, options)
         _refuse(source, decided.plan, clients)
@@ -120,7 +155,7 @@ def _private(
     plan, settings, clients = decided.plan, decided.settings, decided.clients
     whitens = clients.method == WHITEN
     asked = Asked(source=source, plan=plan, settings=settings, candidate=False, options=options)
-    parts = around.of_released(parts_of(asked), clients)
+    parts = of_released(parts_of(asked), clients)
 
     def keyed_by(weights: str) -> tuple[Any, ...]:
         own = plan.fingerprint, source.fingerprint, weights, settings.to_dict(), clients.to_dict()
@@ -157,7 +192,7 @@ def _by_gradients(
     job = prepare_classifier(module, source, decided.plan, own, start, **options)
     known: dict[str, Any] = {one.name: getattr(job, one.name) for one in fields(PrivateJob)}
     known |= {"kind": kinds.DPSGD, "settings": settings, "transform": transform_for(job.module, source, settings)}
-    parts = around.of_released(job.parts, clients)
+    parts = of_released(job.parts, clients)
     known["parts"] = tuple(part.with_model(job.module, job.transform) for part in parts)
     known["circumstances"] = replace(job.circumstances, origins=origins(source, settings))
     return DpsgdJob(**known, clients=clients, beginning=weights_kept(job.module))

@@ -16,10 +16,9 @@ from torch.nn import functional
 from sfumato._checks import SfumatoError
 from sfumato.data import Part, Source, by_user
 from sfumato.embedding.choices import EVEN
-from sfumato.embedding.clients.assignment import Assign, anew, by_group, evenly
-from sfumato.embedding.clients.rounds import Rounds
 from sfumato.embedding.experiment import known_groups
 from sfumato.embedding.job import AnyJob, EmbeddingJob, NoiselessJob, WithHead
+from sfumato.embedding.rounds import Assign, Rounds, anew, by_group, evenly
 from sfumato.evaluation.compared import BEGINNING, PIXELS, RESULT, compared
 from sfumato.evaluation.recall import recall_at_far, roc
 from sfumato.evaluation.similarity import embed, nearest, recall_at_k
@@ -29,11 +28,9 @@ from sfumato.privacy import Quantile
 from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.report import png
 from sfumato.training import together
-from sfumato.training.adaptive import FARTHEST, NORM, AdaptiveStep
-from sfumato.training.kind import Kind
-from sfumato.training.parts.part import in_sums
-from sfumato.training.preparation.noise import noise_of
-from sfumato.training.step import PrivateStep
+from sfumato.training.parts.part import Kind, in_sums
+from sfumato.training.preparation.building import noise_of
+from sfumato.training.step import FARTHEST, NORM, AdaptiveStep, PrivateStep
 from sfumato.training.steps import PrivateSteps, PublicSteps, StepsOfPlan
 from sfumato.training.workers import ALONE, Workers
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sfumato._checks import SfumatoError, positive
 from sfumato._choices import asked, choices_of
 from sfumato.averaging.averages import Averages
-from sfumato.data.images.augmentation import Augmentation
-from sfumato.experiment.budget import SECURE, Budget, NoiseMade, PairOfRecords, Units
+from sfumato.experiment.settings import SECURE, Augmentation, Budget, NoiseMade, PairOfRecords, Units
 from sfumato.models.choices import Network, Norms, Objective
 from sfumato.optim.descent import Descent
 

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 from sfumato.models import is_prior
 from sfumato.models.networks import dictionary
-from sfumato.models.networks.scattering import FEATURE_NORM
+from sfumato.models.networks.dictionary import WAVELET_NORM
 from sfumato.privacy import PrivacyPlan
 
 FULL_BATCH_UP_TO = 20_000
 STEPS_FULL_BATCH = 60
 SCATTERING, DICTIONARY, BOTH = "scattering", "dictionary", "dictionary,wavelets=0.85"
 BAG = "bag"
-HEAD = f"head,norm={FEATURE_NORM}"
+HEAD = f"head,norm={WAVELET_NORM}"
 HEAD_RATE = 0.01
 
 
@@ -37,7 +37,7 @@ class FixedFeatures(NamedTuple):
         largest_rate: above it steps overshoot where all features have much in common, as those of drawings.
     """
 
-    norm: float = FEATURE_NORM
+    norm: float = WAVELET_NORM
     noise_on_a_logit: float = 3.0
     full_batch_up_to: int = FULL_BATCH_UP_TO
     steps: int = STEPS_FULL_BATCH
@@ -60,7 +60,7 @@ class FixedFeatures(NamedTuple):
     @property
     def public_rate(self) -> float:
         """The rate of training without privacy: below 2 (1 + 0.9) over the curvature, which grows with R^2."""
-        return HEAD_RATE * (FEATURE_NORM / self.norm) ** 2
+        return HEAD_RATE * (WAVELET_NORM / self.norm) ** 2
 
 
 FIXED = {

@@ -1,22 +1,135 @@
-"""What a run is, besides its plan: the choices that shape the model, and those that only shape the computation."""
+"""What is asked for of a plan; and what a run is besides it: the choices that shape the model, and those that only
+shape the computation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError, one_of, positive_integer
-from sfumato._choices import OfParts, choice, recorded
+from sfumato._choices import OfParts, asked, choice, left_out, recorded
 from sfumato.averaging.averages import Averages
-from sfumato.data.images.augmentation import Augmentation
-from sfumato.experiment.budget import NOISES, STANDARD
 from sfumato.models.choices import Network, Norms, Objective
 from sfumato.optim.descent import Descent
+from sfumato.privacy.planning import requested
 
 if TYPE_CHECKING:
     from sfumato.data import Views
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """K views of each example, and how they are made."""
+
+    views: int = choice(1)
+    """K, the augmented views of each example, whose mean gradient is clipped."""
+    shift: int = choice(0)
+    """Largest shift of a view in pixels. Edges are filled by reflection."""
+    flip: bool = choice(False, "True|False")
+    """Whether half of the views are mirrored."""
+    zoom: float = choice(1.0, by_default="1")
+    """Enlarge images by this factor and cut views out of them at random places. For large images, instead of
+    --shift."""
+    crop_area: float = choice(1.0, by_default="1")
+    """Random crops as in Inception: smallest share of the image's area that a view shows, such as 0.08. 1 means no
+    crops."""
+
+    def __post_init__(self) -> None:
+        self.rule()  # refuses what the views refuse
+
+    def rule(self) -> Views:
+        """How the views of an example are made."""
+        from sfumato.data.images.views import Views
+
+        return Views(count=self.views, shift=self.shift, flip=self.flip, zoom=self.zoom, crop_area=self.crop_area)
+
+
+STANDARD, SECURE = "standard", "secure"
+NOISES = (STANDARD, SECURE)
+"""How noise is drawn and added."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What a plan is made of, and by what clock it goes, as far as they are asked for."""
+
+    epsilon: float | None = left_out("EPSILON", "3")
+    """Privacy budget."""
+    delta: float | None = left_out("DELTA", "a power of ten, at most 1e-5 and 1/(10 N)")
+    """Probability with which the epsilon bound may fail."""
+    noise_multiplier: float | None = left_out("SIGMA", "the least that meets epsilon")
+    """Standard deviation of the noise divided by the clipping norm."""
+    batch_size: int | None = left_out("B")
+    """B, the expected number of examples in a step, or of users if users are sampled. N means full-batch steps."""
+    steps: int | None = left_out("T")
+    """Number of training steps."""
+    max_norm: float | None = left_out(by_default="1")
+    """C, the norm to which the gradient of each example, or of each user, is clipped."""
+    start: str | None = left_out("TIME", "")
+    """When step 0 begins, if each record's time stamp decides its step: a date such as 2026-01-31, or a number.
+    Declared."""
+    period: str | None = left_out("DURATION", "")
+    """The time that each step then covers: weeks, days, hours, minutes or seconds, such as 1d, 12h or 30m, or a number.
+    Declared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair(asked(requested.Pair, without=requested.OF_PARTICIPATIONS["drifting"])):
+    """Participation and mechanism, as far as they are asked for."""
+
+    participation: str | None = left_out("poisson|full-batch|fixed-order|cyclic|truncated")
+    """Who takes part in a step: a Poisson sample, all (full-batch), fixed batches in turn (fixed-order), a sample of
+    one group after the other (cyclic), or a Poisson sample cut at a fixed size (truncated)."""
+
+    def request(
+        self, examples: int, *, momentum: float = 0.0, schedule: str | None = None, warmup: int | None = None
+    ) -> requested.Request:
+        """Both as `PrivacyPlan.calibrate` takes them, the noise the best for heavy-ball SGD with this schedule."""
+        names = (one.name for one in fields(PairOfRecords if isinstance(self, PairOfRecords) else Pair))
+        pair: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return requested.requested(examples=examples, momentum=momentum, rates=rates_of(schedule, warmup), **pair)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairOfRecords(asked(requested.Pair), Pair):
+    """The same where single records take part, which may be of two groups."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Units:
+    """What one promise covers, as far as it is asked for."""
+
+    unit: str | None = left_out("example|user", "example")
+    """What one promise covers: each single record (example), or each person with all of their records (user)."""
+    per_user: int | None = left_out("G", "as many as a user has on average, rounded up; all, with --drawn users")
+    """G, for --unit user: the most records kept of each user."""
+    drawn: str | None = left_out("examples|users", "whichever has less noise relative to the signal")
+    """For --unit user: what is sampled in each step, single records (examples) or whole users."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseMade:
+    """How noise is made, as far as it is asked for."""
+
+    noise: str | None = left_out("standard|secure", "standard")
+    """How noise is drawn and added: as floating-point numbers (standard), or exactly on a public grid by a
+    cryptographic generator (secure), so that the guarantee also covers rounding. secure needs independent noise and a
+    fixed clipping norm."""
+
+
+def rates_of(schedule: str | None, warmup: int | None) -> Callable[[int], tuple[float, ...]] | None:
+    """Of a number of steps, the factor of the learning rate in each; None for a constant one."""
+    if schedule in (None, "constant") and not warmup:
+        return None
+    from sfumato import optim
+
+    def rates(steps: int) -> tuple[float, ...]:
+        factor = optim.schedule(schedule or "constant", steps=steps, warmup=min(warmup or 0, steps - 1))
+        return tuple(map(factor, range(steps)))
+
+    return rates
 
 
 @dataclass(frozen=True, kw_only=True, init=False)

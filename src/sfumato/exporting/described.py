@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sfumato.data import AsStored, Tokens
-from sfumato.data.texts import tokens as words
+from sfumato.data import tokens as words
 from sfumato.exporting.served import RECORDS, Served
 from sfumato.models.losses import exclusive
 

@@ -28,7 +28,7 @@ from sfumato.exporting.served import Served
 from sfumato.models import about_of
 from sfumato.runs import directory as names
 from sfumato.runs import load
-from sfumato.training.conclusion.documents import CARD, exported_card
+from sfumato.training.conclusion.finish import CARD, exported_card
 
 FORMATS: MappingProxyType[str, Any] = MappingProxyType(
     {"onnx": onnx, "torch-export": torch_export, "huggingface": timm, "timm": timm}

@@ -1,6 +1,8 @@
-"""Losses by name, and the conversion between logits and probabilities.
+"""Losses by name: logits and labels to one number, and logits to probabilities. The name is what says whether classes
+exclude each other: it goes from settings to the model file, and whoever reads logits reads them by it.
 
-The name determines whether classes are exclusive. The settings and the model file hold it.
+And losses on the embeddings of a batch alone, without a head: by pairs and by triplets (DP-FedEmb, section 4.3).
+Embeddings are brought to length 1 first, as they are when they are compared; distances are squared, |x - y|^2 in 0..4.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sfumato.models.class_weights import answer_weights
+from sfumato.models.shares import answer_weights
 
 
 def sigmoid_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -42,7 +44,7 @@ def multilabel_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | N
     Args:
         logits: (N, L).
         labels: (N, L) of 0 and 1.
-        weights: (L, 2), weights of the answers no and yes to each label (`class_weights.answer_weights`); None for 1.
+        weights: (L, 2), of the answers no and yes to each label (`answer_weights`); None for 1.
 
     Returns:
         () in nats.
@@ -75,10 +77,8 @@ LOSSES: MappingProxyType[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxy
 def weighted(
     loss: str, prevalence: Mapping[str, float] | None, labels: Sequence[str], device: str
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """The named loss, with answer weights if shares of several labels are declared.
-
-    For exclusive classes the weights multiply clipped gradients instead (`class_weights`).
-    """
+    """The loss of this name, with weights of the answers where shares of several labels are declared. Weights of
+    classes multiply clipped gradients instead (`weights_of`)."""
     if prevalence is None or exclusive(loss):
         return LOSSES[loss]
     weights = torch.tensor(answer_weights(prevalence, labels), device=device)
@@ -106,3 +106,83 @@ def logits_of(probabilities: Tensor, loss: str) -> Tensor:
     if loss != "softmax":
         return within.log() - (1 - probabilities).clamp(min=torch.finfo(probabilities.dtype).tiny).log()
     return within.log()
+
+
+MARGIN = 0.2
+"""By how much a triplet's negative should be further than its positive (Schroff et al. 2015, section 3)."""
+SHARPNESS = 10.0
+"""What the cosine is multiplied by to give a pair's logit (Zhai et al. 2023, arXiv 2303.15343, where it starts)."""
+
+
+def binary(embeddings: Tensor, labels: Tensor) -> Tensor:
+    """The mean over the pairs of a batch of the binary cross-entropy of "of one class", by the cosine.
+
+    The logit is `SHARPNESS` (cosine - 1/2).
+
+    Args:
+        embeddings: (N, D).
+        labels: (N,).
+
+    Returns:
+        () in nats; 0 for a single record.
+
+    >>> same = binary(torch.ones(2, 3), torch.tensor([1, 1]))
+    >>> round(same.item(), 4), round(binary(torch.ones(2, 3), torch.tensor([1, 2])).item(), 4)
+    (0.0067, 5.0067)
+    """
+    unit = functional.normalize(embeddings)
+    left, right = torch.triu_indices(len(labels), len(labels), offset=1, device=labels.device)
+    logits = SHARPNESS * ((unit[left] * unit[right]).sum(1) - 0.5)
+    alike = (labels[left] == labels[right]).to(logits.dtype)
+    total = functional.binary_cross_entropy_with_logits(logits, alike, reduction="sum")
+    return total / max(1, len(left))
+
+
+def triplet(embeddings: Tensor, labels: Tensor) -> Tensor:
+    """The mean over all triplets of a batch that are not yet apart by `MARGIN` ("batch all", Hermans et al. 2017).
+
+    Args:
+        embeddings: (N, D).
+        labels: (N,).
+
+    Returns:
+        (); 0 where there is no such triplet.
+    """
+    distances, positive, negative = _compared(embeddings, labels)
+    short = torch.relu(distances[:, :, None] - distances[:, None, :] + MARGIN)
+    short = short * (positive[:, :, None] & negative[:, None, :])
+    return short.sum() / (short.detach() > 0).sum().clamp(min=1)
+
+
+def triplet_hard(embeddings: Tensor, labels: Tensor) -> Tensor:
+    """The mean over records of how far the furthest of their class is beyond the nearest of another one, and `MARGIN`.
+
+    "Batch hard" of Hermans et al. 2017 (arXiv 1703.07737), equation 5. Records alone in their class, or in a batch of
+    one class, don't count.
+
+    Args:
+        embeddings: (N, D).
+        labels: (N,).
+
+    Returns:
+        (); 0 where no record counts.
+    """
+    distances, positive, negative = _compared(embeddings, labels)
+    furthest = torch.where(positive, distances, -torch.inf).amax(1)
+    nearest = torch.where(negative, distances, torch.inf).amin(1)
+    counted = positive.any(1) & negative.any(1)
+    short = torch.relu(furthest[counted] - nearest[counted] + MARGIN)
+    return short.sum() / max(1, len(short))
+
+
+def _compared(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Squared distances (N, N), which pairs are two of one class, and which are of two classes."""
+    unit = functional.normalize(embeddings)
+    alike = labels[:, None] == labels[None, :]
+    itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+    return 2 - 2 * unit @ unit.T, alike & ~itself, ~alike
+
+
+PAIRED: MappingProxyType[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
+    {"binary": binary, "triplet": triplet, "triplet-hard": triplet_hard}
+)

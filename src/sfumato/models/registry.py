@@ -13,14 +13,11 @@ import torch
 from torch import nn
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.models import custom
-from sfumato.models.name import parse, refuse_unknown
-from sfumato.models.networks import group_norm, nf_resnet, vgg, zoo
-from sfumato.models.networks.cnn import Linear, SmallCNN
-from sfumato.models.networks.dictionary import SMALLEST, Dictionary
-from sfumato.models.networks.lenet import LeNet, LeNet5, LeNet300100, TFTutorial
+from sfumato.models.name import create_own, is_own, parse, refuse_unknown
+from sfumato.models.networks import resnet, zoo
+from sfumato.models.networks.dictionary import SMALLEST, Dictionary, Scattering
+from sfumato.models.networks.lenet import LeNet, LeNet5, LeNet300100, Linear, SmallCNN, TFTutorial
 from sfumato.models.networks.resnet import ResNet18
-from sfumato.models.networks.scattering import Scattering
 from sfumato.models.networks.text import Bag, BiLSTM
 from sfumato.models.networks.wide_resnet import WideResNet
 from sfumato.models.trial import check_shapes
@@ -34,11 +31,11 @@ _FIXED: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
         "lenet": LeNet,
         "cnn": SmallCNN,
         "linear": Linear,
-        "mobilenet-v2": group_norm.mobilenet_v2,
-        "resnet-50": group_norm.resnet_50,
+        "mobilenet-v2": zoo.mobilenet_v2,
+        "resnet-50": zoo.resnet_50,
         "lenet-300-100": LeNet300100,
-        "vgg": vgg.light,
-        "vgg16": vgg.vgg16,
+        "vgg": resnet.light,
+        "vgg16": resnet.vgg16,
         "resnet-18": ResNet18,
         "tf-tutorial": TFTutorial,
     }
@@ -140,8 +137,8 @@ def create_for_texts(
     base, options = parse(name)
     if base in OF_TEXTS:
         model = _build(OF_TEXTS[base], base, options, **facts)
-    elif custom.is_own(name):
-        model = custom.create(base, options, **facts)
+    elif is_own(name):
+        model = create_own(base, options, **facts)
     else:
         listing = ", ".join(NAMESOF_TEXTS)
         raise SfumatoError(f"model of texts must be one of {listing}; got {name!r}", "choose one of these, such as bag")
@@ -168,11 +165,11 @@ def build_untrained(
     if match := _WIDE_RESNET.fullmatch(name):
         return _build(WideResNet, name, options, depth=int(match[1]), width=int(match[2]), **facts)
     if match := _NF_RESNET.fullmatch(name):
-        return _build(nf_resnet.create, name, options, depth=int(match[1]), **facts)
+        return _build(zoo.create_nf_resnet, name, options, depth=int(match[1]), **facts)
     if name.startswith(zoo.PREFIX):
         return zoo.create(name, options, classes=classes, channels=channels, size=size)
-    if custom.is_own(name):
-        return custom.create(name, options, classes=classes, channels=channels, size=size)
+    if is_own(name):
+        return create_own(name, options, classes=classes, channels=channels, size=size)
     listing = ", ".join(NAMES)
     near = difflib.get_close_matches(name, NAMES, n=1)
     remedy = f"did you mean {near[0]}" if near else "choose one of these, such as cnn or wrn-16-4"

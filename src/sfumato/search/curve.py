@@ -21,9 +21,9 @@ from sfumato.runs.owner import composition
 from sfumato.runs.run import Run
 from sfumato.search.repeated import cost_of, known_uses
 from sfumato.search.trial import Trial, of_trials
+from sfumato.training import pretraining
 from sfumato.training.job import PrivateJob
 from sfumato.training.preparation.trial import Observers
-from sfumato.training.public import pretraining
 from sfumato.training.run import earlier, execute
 
 PLOT, FILE = "budgets.svg", "budgets.json"
@@ -37,23 +37,21 @@ OF_THE_MODEL = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
-    """What came of several budgets.
+class Foreseen(Generic[Row]):
+    """What the runs of several budgets would be.
 
     Args:
         budgets: rising.
-        rows: for each, epsilon, accuracy, top5, noise_multiplier, steps, batch_size, and where the run is.
-        without_privacy: accuracy of the same model trained without any, where the data are public.
-        epsilon_of_all, delta: of all runs together, had they been planned in advance.
+        rows: of each, what `foresee` keeps of its job.
+        epsilon_of_all, delta: of all runs together, if they are planned in advance.
         epsilon_of_all_uses: with all others of the owner's on these data that are known.
         adjacency, adjacency_of_all_uses: what these figures hold for.
-        public: whether the data are.
+        public: whether the data are; then one more run is without privacy.
         promises: whether the runs promise anything: those by a seed do not, and the figures are their plans'.
     """
 
     budgets: tuple[float, ...]
-    rows: tuple[dict[str, Any], ...]
-    without_privacy: float | None
+    rows: tuple[Row, ...]
     epsilon_of_all: float
     delta: float
     epsilon_of_all_uses: float
@@ -61,6 +59,18 @@ class Curve:
     adjacency_of_all_uses: Adjacency
     public: bool
     promises: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve(Foreseen[dict[str, Any]]):
+    """What came of several budgets.
+
+    Args:
+        rows: for each, epsilon, accuracy, top5, noise_multiplier, steps, batch_size, and where the run is.
+        without_privacy: accuracy of the same model trained without any, where the data are public.
+    """
+
+    without_privacy: float | None
 
     def __repr__(self) -> str:
         reached = [f": {row['accuracy']:.1%}" if self.public else "" for row in self.rows]
@@ -116,31 +126,6 @@ def budgets(
     RunDirectory(base).write_json(FILE, curve.to_dict(), private=True)
     write(base / PLOT, curve_of_budgets(curve.rows, plain).encode(), private=True)
     return curve
-
-
-@dataclass(frozen=True, kw_only=True)
-class Foreseen(Generic[Row]):
-    """What the runs of several budgets would be.
-
-    Args:
-        budgets: rising.
-        rows: of each, what `foresee` keeps of its job.
-        epsilon_of_all, delta: of all runs together, if they are planned in advance.
-        epsilon_of_all_uses: with all others of the owner's on these data that are known.
-        adjacency, adjacency_of_all_uses: what these figures hold for.
-        public: whether the data are; then one more run is without privacy.
-        promises: whether the runs would promise anything: those by a seed do not.
-    """
-
-    budgets: tuple[float, ...]
-    rows: tuple[Row, ...]
-    epsilon_of_all: float
-    delta: float
-    epsilon_of_all_uses: float
-    adjacency: Adjacency
-    adjacency_of_all_uses: Adjacency
-    public: bool
-    promises: bool
 
 
 @of_trials

@@ -13,8 +13,8 @@ from sfumato import randomness
 from sfumato._checks import SfumatoError
 from sfumato._files import writing
 from sfumato.experiment import defaults
-from sfumato.experiment.budget import Budget, PairOfRecords
 from sfumato.experiment.experiment import Experiment
+from sfumato.experiment.settings import Budget, PairOfRecords
 from sfumato.observers.notebook import shown
 from sfumato.observers.progress import Progress
 from sfumato.privacy import CandidateCount, Ledger, PrivacyPlan, PrivateSelection, Search, least_score_noise

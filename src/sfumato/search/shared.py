@@ -23,7 +23,7 @@ from sfumato.runs.owner import budgets, sentences, uses
 from sfumato.runs.owner.known import Data
 from sfumato.search.trial import refuse_embeddings
 from sfumato.training.job import PrivateJob
-from sfumato.training.preparation.origins import origins
+from sfumato.training.preparation.building import origins
 from sfumato.training.preparation.prepare import check_machine, default_threads
 from sfumato.training.preparation.start import Start, recorded_performance
 from sfumato.training.preparation.trial import AnyTrial

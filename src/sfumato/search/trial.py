@@ -20,8 +20,7 @@ from sfumato.training.job import PrivateJob
 from sfumato.training.parts.clock import steps_by_time
 from sfumato.training.parts.registry import OPTIONS
 from sfumato.training.preparation import beforehand
-from sfumato.training.preparation.building import build
-from sfumato.training.preparation.origins import trained_on
+from sfumato.training.preparation.building import build, trained_on
 from sfumato.training.preparation.prepare import check_machine, own_threads, prepare
 from sfumato.training.preparation.start import Machine, Start
 from sfumato.training.preparation.trial import AnyTrial

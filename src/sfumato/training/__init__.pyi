@@ -1,11 +1,11 @@
 from .caching import features as features
 from .conclusion.aggregating import Aggregate as Aggregate
 from .conclusion.aggregating import aggregate as aggregate
-from .conclusion.early import finish as finish
 from .own.asked import private_steps as private_steps
+from .preparation.recorded import finish as finish
 from .preparation.sources import from_arrays as from_arrays
 from .preparation.sources import from_dataset as from_dataset
 from .preparation.sources import opened as opened
-from .public.pretraining import pretrain as pretrain
+from .pretraining import pretrain as pretrain
 from .run import train as train
 from .step import PrivateStep as PrivateStep

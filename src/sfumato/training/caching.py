@@ -10,6 +10,7 @@ from typing import Any
 
 from sfumato import _devices, models
 from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._devices import silent
 from sfumato.data import (
     PARTS,
     Cache,
@@ -31,8 +32,7 @@ from sfumato.runs.checkpoint import stored_materials
 from sfumato.runs.owner.codes import refuse_trained_on
 from sfumato.training import together
 from sfumato.training.computing import compute, transform_of
-from sfumato.training.preparation.origins import origins_of_backbone
-from sfumato.training.started import silent
+from sfumato.training.preparation.building import origins_of_backbone
 
 CROPS = ("central", "inception")
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from sfumato import _devices
 from sfumato.data import CachedRecords, Part, Preparation, Source, Tokens, Transform, ViewDraws, Views
-from sfumato.data.caches.held import Held, fits
+from sfumato.data.parts import Held, fits
 from sfumato.gradients import outputs_alone, same_throughout
 from sfumato.models import Trunk, evaluating
-from sfumato.models.class_weights import weights_of
+from sfumato.models.shares import weights_of
 from sfumato.observers.progress import Progress, Silence
 from sfumato.randomness import RunKey
 from sfumato.training import together

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, positive, positive_integer
 from sfumato.data import Preparation, Source, Views, owners
-from sfumato.experiment.budget import STANDARD
-from sfumato.experiment.settings import Performance, Settings
+from sfumato.experiment.settings import STANDARD, Performance, Settings
 from sfumato.gradients import ClippedGradient, UserGradient
 from sfumato.models import Trunk
 from sfumato.privacy import Circumstances, NoPromise, PrivacyPlan, User
@@ -21,9 +20,8 @@ from sfumato.randomness import RunKey
 from sfumato.runs import directory as names
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
-from sfumato.training.kind import Kind
 from sfumato.training.own.code import OwnCode
-from sfumato.training.parts.part import Part
+from sfumato.training.parts.part import Kind, Part
 
 Shape = tuple[int, ...] | Tensor
 """Of one made-up example, or that itself where it holds whole numbers."""

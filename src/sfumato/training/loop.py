@@ -33,8 +33,8 @@ from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.training.descent import average_for, optimizer_of, set_rate, training_over
 from sfumato.training.job import Job
-from sfumato.training.kind import Measure, PaidSteps, Steps
-from sfumato.training.preparation import exhausted
+from sfumato.training.parts.part import Measure, PaidSteps, Steps
+from sfumato.training.preparation import start
 from sfumato.training.step import descend
 from sfumato.training.workers import ALONE, Workers
 
@@ -123,7 +123,7 @@ def _steps_from(
     def save(reached: int, noise: NoiseState) -> None:
         _save(run, ledger, workers, (reached, module, average, optimizer), identity=checkpoint.run, noise=noise)
 
-    taken = partial(exhausted.taken, take, steps=steps, alone=workers.count == 1, run=run, save=save)
+    taken = partial(start.taken, take, steps=steps, alone=workers.count == 1, run=run, save=save)
     end = checkpoint.step if workers.agreed(tell(observers, "begin", checkpoint.step, job.steps)) else job.steps
     with _devices.own_randomness(job.device), _devices.repeatable(job.device), _looked_on(observers):
         for step in range(checkpoint.step, end):

@@ -14,11 +14,12 @@ from torch import nn
 
 from sfumato._cards import card
 from sfumato._checks import SfumatoError
+from sfumato._devices import silent
 from sfumato.averaging import EMA
 from sfumato.data import Clock, Source, SourceSpec
-from sfumato.experiment import as_recipe, reading, users
+from sfumato.experiment import as_recipe, users
+from sfumato.experiment.elsewhere import experiment_of, refuse_budget, refuse_others, settings_of
 from sfumato.experiment.experiment import Experiment
-from sfumato.experiment.keywords import experiment_of, refuse_budget, refuse_others, settings_of
 from sfumato.experiment.settings import Settings
 from sfumato.observers.notebook import shown
 from sfumato.observers.observer import Observer, Rows, Shown
@@ -34,17 +35,16 @@ from sfumato.runs.run import PRIVATE, Measured, Run, read
 from sfumato.training import together
 from sfumato.training.conclusion import finish
 from sfumato.training.job import PrivateJob, PublicJob
-from sfumato.training.kind import Measure
 from sfumato.training.loop import Outcome, take_steps, tell
 from sfumato.training.own.code import OwnCode
+from sfumato.training.parts.part import Measure
 from sfumato.training.parts.registry import OPTIONS, split
 from sfumato.training.preparation import beforehand, resume, sources
+from sfumato.training.preparation.building import trained_on
 from sfumato.training.preparation.estimate import idle_words
-from sfumato.training.preparation.origins import trained_on
 from sfumato.training.preparation.prepare import check_machine, own_threads, prepare
+from sfumato.training.preparation.resume import take_part
 from sfumato.training.preparation.start import Machine, Start
-from sfumato.training.processes.following import take_part
-from sfumato.training.started import silent
 
 
 @own_threads()
@@ -260,7 +260,7 @@ def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
     if isinstance(job, PublicJob):
         return
     source = job.source
-    yield from (f"note: {note}" for note in (*reading.notes(source), *job.notes))
+    yield from (f"note: {note}" for note in (*sources.notes(source), *job.notes))
     yield from earlier_uses(job)
     for part in job.parts:
         yield from part.notes(source, job.plan)

@@ -1,8 +1,10 @@
-"""What a run's steps are: private ones by its plan, or those of training without privacy."""
+"""What a run's steps are: private ones by its plan, or those of training without privacy; where users are drawn, all
+that each of them has, in one piece. And how weights do on a run's test split."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,21 +14,161 @@ from torch import Tensor, nn
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError
-from sfumato.data import ViewDraws
-from sfumato.models.losses import LOSSES
-from sfumato.observers.progress import Progress
+from sfumato.data import ViewDraws, by_user
+from sfumato.evaluation import accuracy, multilabel
+from sfumato.models.losses import LOSSES, exclusive
+from sfumato.observers.progress import Progress, Silence
 from sfumato.privacy import PrivacyPlan
 from sfumato.randomness import NoiseState, RunKey, Sampler
 from sfumato.training import together
-from sfumato.training.inputs import Inputs, held, viewed
-from sfumato.training.inputs_of_users import UserInputs
-from sfumato.training.job import PrivateJob, PublicJob
-from sfumato.training.kind import Kind
-from sfumato.training.parts.part import in_sums
-from sfumato.training.preparation.noise import noise_of
-from sfumato.training.scorer import scorer_of
+from sfumato.training.inputs import Inputs, OnFeatures, dropout_keys, features, held, viewed
+from sfumato.training.job import Job, PrivateJob, PublicJob
+from sfumato.training.parts.part import Kind, in_sums
+from sfumato.training.preparation.building import noise_of
 from sfumato.training.step import PrivateStep
-from sfumato.training.workers import Workers
+from sfumato.training.workers import ALONE, Workers
+
+# The arguments of `UserGradient`: inputs, targets, shares, keys.
+UserBatch = tuple[Tensor, Tensor, Tensor, Tensor | None]
+
+
+class UserInputs(Inputs):
+    """The training records of users as the model's inputs, in micro-batches of whole users.
+
+    Users with about as many records go together: rooms for 1 to 8, 10, 12, 14, 16, 20, ... records are filled up with
+    padding of share 0, so at most a fifth of what is computed is padding.
+
+    **Guarantee.** A user's records are in one micro-batch, each once, with shares that sum to 1; each record's input is
+    a function of that record, of public constants and of draws that know no data.
+    """
+
+    def __init__(self, job: PrivateJob, progress: Progress | None = None):
+        super().__init__(job, progress)
+        users, names = by_user(job.source.train)
+        self._order = np.argsort(users, kind="stable")
+        self._ends = np.searchsorted(users[self._order], np.arange(len(names) + 1))
+
+    @property
+    def units(self) -> int:
+        """How many users there are."""
+        return len(self._ends) - 1
+
+    def micro_batches(  # type: ignore[override]
+        self, key: RunKey, step: int, participants: np.ndarray, workers: Workers = ALONE
+    ) -> Iterator[UserBatch]:
+        """The step's users (ascending numbers) in pieces: inputs (b, R, ...) or (b, R, K, ...), targets and shares
+        (b, R), and the keys of dropout (b, 4)."""
+        job = self._job
+        pieces = list(self._pieces(participants))
+        generator = key.generator("views", step)
+        records = job.source.images_for(job.views)
+        drawn = [job.views.draw(generator, rows.size, size=job.source.size) for _, rows, _ in pieces]
+        dealt = workers.deal(step, participants, [rows.size for _, rows, _ in pieces])
+        pieces = [pieces[place] for place in dealt]
+        stored = self._read(records, [rows.reshape(-1) for _, rows, _ in pieces])
+        for (users, rows, own), place, taken in zip(pieces, dealt, stored, strict=True):
+            draws = drawn[place]
+            found = self._of(rows.reshape(-1), draws, taken)
+            inputs, labels = (flat.unflatten(0, rows.shape) for flat in found)
+            mask = _devices.sent(own, job.device)
+            inputs = torch.where(mask.reshape(*rows.shape, *[1] * (inputs.dim() - 2)), inputs, 0)
+            targets = torch.where(mask.reshape(*rows.shape, *[1] * (labels.dim() - 2)), labels, 0)
+            torch.manual_seed(key.seed("model", step, f"user {users[0]}"))
+            keys = None
+            if job.gradient.draws:
+                keys = dropout_keys(key, step, (f"user {user}" for user in users))
+            yield inputs, targets, mask / mask.sum(1, keepdim=True), keys
+
+    def _pieces(self, participants: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Users (b,), their records (b, R), and which of these are their own, (b, R)."""
+        counts = self._ends[participants + 1] - self._ends[participants]
+        rooms = np.array([room(int(count)) for count in counts], dtype=np.int64)
+        for width in np.unique(rooms):
+            alike, size = participants[rooms == width], max(1, self._job.performance.micro_batch // int(width))
+            for start in range(0, len(alike), size):
+                users = alike[start : start + size]
+                places = self._ends[users, None] + np.arange(width)
+                own = places < self._ends[users + 1, None]
+                yield users, self._order[np.where(own, places, self._ends[users, None])], own
+
+
+def room(records: int) -> int:
+    """The least of 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, ... that holds so many records.
+
+    >>> [room(records) for records in (1, 7, 9, 17, 100)]
+    [1, 7, 10, 20, 112]
+    """
+    step = 1 << max(0, (records - 1).bit_length() - 3)
+    return -(-records // step) * step
+
+
+class Scorer:
+    """The test split; where the model begins with a fixed trunk, its features are computed once.
+
+    Args:
+        job: the run.
+        progress: where to report to.
+    """
+
+    figure = "accuracy"
+
+    def __init__(self, job: Job, progress: Progress | None = None):
+        self._job, self._shown = job, copy.deepcopy(job.module)
+        self._features = None if job.trunk is None else features(job, job.source.test, progress or Silence())
+        self._labels = torch.from_numpy(job.source.test.labels)
+
+    def outputs(self, weights: Mapping[str, Tensor], places: Sequence[int] | None = None) -> Tensor:
+        """Logits (N, classes) of the model with these weights, on the CPU: of all test records, or of those at these
+        places."""
+        self._shown.load_state_dict(weights)
+        if self._job.trunk is None or self._features is None:
+            records = self._job.source.test
+            return accuracy.logits(self._shown, records, self._job.transform, self._job.device, places=places)
+        with torch.inference_mode():
+            chosen = self._features if places is None else self._features[torch.as_tensor(places)]
+            return OnFeatures(self._shown, self._job.trunk.head)(chosen).float().cpu()
+
+    def outputs_alone(self, weights: Mapping[str, Tensor]) -> Tensor:
+        """Logits (N, classes) of the model with these weights, on the CPU, of all test records, for what is released
+        of them.
+
+        **Guarantee.** Each row is a function of its own record and of the weights (`evaluate.logits_alone`).
+        """
+        job, records = self._job, self._job.source.test
+        self._shown.load_state_dict(weights)
+        if job.trunk is not None and self._features is not None:
+            return accuracy.logits_alone(OnFeatures(self._shown, job.trunk.head), self._features.split(accuracy.BATCH))
+        starts = range(0, len(records), accuracy.BATCH)
+        taken = (torch.from_numpy(records.take(slice(start, start + accuracy.BATCH))) for start in starts)
+        return accuracy.logits_alone(self._shown, (job.transform(one.to(job.device)) for one in taken))
+
+    def score(self, outputs: Tensor) -> dict[str, Any]:
+        """Accuracy, top five and loss of logits (N, classes)."""
+        return accuracy.score_of(outputs, self._labels, loss=self._job.settings.objective.loss).to_dict()
+
+    def evaluation(self, weights: Mapping[str, Tensor], outputs: Tensor | None = None) -> dict[str, Any]:
+        """Accuracy, loss, confusion and samples of the model with these weights, whose logits may be known already."""
+        source, loss = self._job.source, self._job.settings.objective.loss
+        outputs = self.outputs(weights) if outputs is None else outputs
+        return accuracy.to_dict(accuracy.evaluation(outputs, source.test, source.classes, loss=loss))
+
+
+class MultilabelScorer(Scorer):
+    """The same of a model that decides each of several labels by itself."""
+
+    def score(self, outputs: Tensor) -> dict[str, Any]:
+        """The share of right decisions and the loss of logits (N, L)."""
+        return multilabel.score_of(outputs, self._labels)
+
+    def evaluation(self, weights: Mapping[str, Tensor], outputs: Tensor | None = None) -> dict[str, Any]:
+        """The figures of each label of the model with these weights, whose logits may be known already."""
+        outputs = self.outputs(weights) if outputs is None else outputs
+        return multilabel.evaluation(outputs, self._labels, self._job.source.classes).to_dict()
+
+
+def scorer_of(job: Job, progress: Progress | None = None) -> Scorer:
+    """What measures a run's classifier, by what its loss says of its classes."""
+    return (Scorer if exclusive(job.settings.objective.loss) else MultilabelScorer)(job, progress)
 
 
 class StepsOfPlan:

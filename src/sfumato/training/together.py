@@ -21,9 +21,8 @@ from torch import distributed
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError
-from sfumato.training.processes.alive import AGAIN, Signs
-from sfumato.training.processes.meeting import MEET, TOGETHER, met
-from sfumato.training.started import STORE, one_of_several
+from sfumato._devices import STORE, one_of_several
+from sfumato.training.meeting import AGAIN, MEET, TOGETHER, Signs, met
 from sfumato.training.workers import ALONE, Workers
 
 AT_WORK = timedelta(days=7)

@@ -36,7 +36,7 @@ from sfumato.randomness import NoiseState, owner_key
 from sfumato.randomness.keys import HOME_VARIABLE, home
 from sfumato.randomness.noise.blocks import blocks_of
 from sfumato.runs.directory import WORKERS, RunDirectory
-from sfumato.training.processes.alive import Signs
+from sfumato.training.meeting import Signs
 
 SAME = "start all of them with the same data, options and versions of everything"
 

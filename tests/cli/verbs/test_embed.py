@@ -294,10 +294,10 @@ def test_whitening_from_the_command_line_goes_on_and_says_what_was_gained(people
 
 
 def test_a_result_below_its_beginning_is_said_in_the_first_line(people, workplace, capsys, monkeypatch):
-    from sfumato.embedding.whitening import steps
+    from sfumato.embedding import whitening_steps
 
     alike = torch.eye(32), torch.full((32,), 1e6)
-    monkeypatch.setattr(steps, "whitening", lambda found, **_: alike)
+    monkeypatch.setattr(whitening_steps, "whitening", lambda found, **_: alike)
     command = f"embed {people} --epsilon 8 --method whiten --far 0.3 --device cpu --threads 1 --output run"
     assert main(shlex.split(command)) == 0
     first = capsys.readouterr().out.lstrip().splitlines()[0]

@@ -24,7 +24,7 @@ from sfumato import randomness
 from sfumato._checks import SfumatoError
 from sfumato.cli import main
 from sfumato.data.paths import place_of
-from sfumato.data.subsets.filtered import MARK
+from sfumato.data.subsets import MARK
 from sfumato.privacy import PrivacyPlan, PrivateSelection
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import uses

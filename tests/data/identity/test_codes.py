@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from sfumato.data import known_again, open_source, own_codes
-from sfumato.data.identity.codes import LENGTH, as_array, pixel_code
+from sfumato.data.identity.owners import LENGTH, as_array, pixel_code
 from sfumato.data.images.decoding import LARGEST_WHOLE
 
 KEY = bytes(range(32))

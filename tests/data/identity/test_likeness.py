@@ -7,7 +7,7 @@ import torch
 
 from sfumato import SfumatoError
 from sfumato.data import find_alike
-from sfumato.data.identity import likeness
+from sfumato.data.identity import duplicates
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def test_near_features_are_found_and_others_are_not(public):
     private = torch.cat([near(public[:20], 0.05), 3 + torch.randn(50, 32, generator=torch.Generator().manual_seed(2))])
     pairs = find_alike(public, private)
     assert [(pair.private, pair.public) for pair in pairs] == [(place, place) for place in range(20)]
-    assert all(pair.by_features and 0 < pair.difference < likeness.NEARER for pair in pairs)
+    assert all(pair.by_features and 0 < pair.difference < duplicates.NEARER for pair in pairs)
 
 
 def test_a_public_image_with_copies_in_the_public_set_is_found_too(public):
@@ -43,7 +43,7 @@ def test_a_private_image_is_looked_for_by_itself(public, monkeypatch):
     assert {pair.private: pair.public for pair in odd if pair.private < 40} == whole, "however odd the others are"
     differences = [pair.difference for pair in find_alike(public, private)]
     assert [pair.difference for pair in odd if pair.private < 40] == pytest.approx(differences, abs=1e-5)
-    monkeypatch.setattr(likeness, "_BLOCK", 7)
+    monkeypatch.setattr(duplicates, "_BLOCK", 7)
     assert {pair.private: pair.public for pair in find_alike(public, private)} == whole
 
 

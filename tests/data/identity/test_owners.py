@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfumato.data.identity.codes import user_code
-from sfumato.data.identity.owners import Owners, are_shared, bounded, named, owners_of, spelt
+from sfumato.data.identity.owners import Owners, are_shared, bounded, named, owners_of, spelt, user_code
 
 KEY = bytes(range(32))
 PEOPLE = "abcdefg"

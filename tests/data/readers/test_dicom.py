@@ -12,14 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato import SfumatoError
-from sfumato.data import Transform, open_source
-from sfumato.data.identity.codes import user_code
-from sfumato.data.images import lookup
+from sfumato.data import Transform, open_source, subsets
+from sfumato.data.identity.owners import user_code
 from sfumato.data.images.decoding import decode, decode_whole, header, quiet_decoder
 from sfumato.data.images.levels import Levels, UndeclaredError
 from sfumato.data.paths import UnreadableError
 from sfumato.data.readers import dicom
-from sfumato.data.subsets import users
 
 pydicom = pytest.importorskip("pydicom", reason="pydicom is not installed: pip install 'sfumato[dicom]'")
 
@@ -175,14 +173,14 @@ def test_the_first_mapped_value_is_signed_where_pixels_are_though_it_is_stored_w
 def test_two_bytes_of_a_word_are_in_the_same_order_on_a_big_endian_machine():
     words = np.array([0x0201, 0x0403])  # the lower byte first
     for little, order in ((True, "<u2"), (False, ">u2")):
-        assert lookup.table([4, 0, 8], words.astype(order).tobytes(), "x", little_endian=little).entries.tolist() == [
+        assert dicom.table([4, 0, 8], words.astype(order).tobytes(), "x", little_endian=little).entries.tolist() == [
             *range(1, 5)
         ]
 
 
 def test_entries_below_0_are_refused():
     with pytest.raises(UnreadableError, match="x has a lookup table with entries below 0"):
-        lookup.table([3, 0, 16], [-1, 0, 1], "x", little_endian=True)
+        dicom.table([3, 0, 16], [-1, 0, 1], "x", little_endian=True)
 
 
 @pytest.mark.parametrize("bits", [8, 12, 16])
@@ -386,8 +384,8 @@ def test_a_patient_is_one_user_who_is_known_by_a_code_alone(tmp_path, scan, key,
     for part in parts:
         expected = [user_code(key, f"Meier^{int(Path(file).stem) // 4}") for file in part.files.tolist()]
         assert part.users.tolist() == expected
-    assert len(users.by_user(source.train)[1]) + len(users.by_user(source.test)[1]) == 10
-    assert users.shared_users(source, key) == 0
+    assert len(subsets.by_user(source.train)[1]) + len(subsets.by_user(source.test)[1]) == 10
+    assert subsets.shared_users(source, key) == 0
     assert "Meier" not in repr(source) + str(vars(source.train)) + str(vars(source.test))
 
 

@@ -6,7 +6,7 @@ from PIL import Image
 
 from sfumato import SfumatoError
 from sfumato.data import open_source
-from sfumato.data.images import formats
+from sfumato.data.images import decoding
 
 
 def test_train_and_test_folders_are_kept_as_they_are(class_folder, key):
@@ -100,7 +100,7 @@ def test_real_images_through_files(mnist, tmp_path, key):
 @pytest.mark.parametrize("form", ["JPEG2000", "AVIF", "TGA", "QOI", "PCX"])
 def test_whatever_pillow_opens_is_an_image(tmp_path, key, form):
     ending = {"JPEG2000": "jp2"}.get(form, form.lower())
-    if form not in formats.opened() or form not in Image.SAVE:
+    if form not in decoding.opened() or form not in Image.SAVE:
         pytest.skip(f"this Pillow reads or writes no {form}")
     for place in range(12):
         folder = tmp_path / ("cat", "dog")[place % 2]

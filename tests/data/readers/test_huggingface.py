@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from sfumato._checks import SfumatoError
-from sfumato.data import hub, open_source, refuse_absent
+from sfumato.data import open_source, refuse_absent
 
 datasets = pytest.importorskip("datasets", reason="Hugging Face's datasets is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -173,24 +173,13 @@ def test_what_is_no_name_of_the_hub_is_refused_as_a_path(argument):
         refuse_absent(f"hf:{argument}")
 
 
-def test_a_hub_that_does_not_answer_is_not_asked_again(pictures, monkeypatch):
-    from huggingface_hub import constants
-
-    modes: list[tuple[bool, bool]] = []
-
+def test_what_the_hub_has_is_read_and_what_it_has_not_is_refused(pictures, monkeypatch):
     def kept(name: str) -> Any:
-        modes.append((datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE))
         if name == "owner/kept":
             return pictures
         raise ConnectionError(name)
 
     monkeypatch.setattr(datasets, "load_dataset", kept)
-    monkeypatch.setattr(hub, "answers", lambda address: False)
     assert len(opened("hf:owner/kept").train) > 0
-    with pytest.raises(SfumatoError, match=r"hf:pictres is neither a path nor kept from the hub, and https://\S+ does"):
-        opened("hf:pictres")
-    assert modes == [(True, True)] * 2
-    monkeypatch.setattr(hub, "answers", lambda address: True)
     with pytest.raises(SfumatoError, match=r"hf:pictres cannot be read \(pictres\); correct the name"):
         opened("hf:pictres")
-    assert modes[2:] == [(False, False)]

@@ -12,7 +12,7 @@ from PIL import Image
 from torchvision import datasets
 
 from sfumato._checks import SfumatoError
-from sfumato.data import open_source, published, signatures
+from sfumato.data import kinds, open_source
 from sfumato.data.readers import zoo
 
 GENERATOR = np.random.default_rng(0)
@@ -176,17 +176,17 @@ def test_what_is_no_data_set_with_classes_or_is_not_there_is_refused_by_name(nam
 
 
 def test_a_shell_is_offered_what_the_reader_takes(monkeypatch, tmp_path):
-    assert published.spellings() == [*published.names()]
+    assert kinds.torchvision_names() == [*kinds.torchvision_sets()]
     spec = importlib.util.spec_from_file_location(
         "torchvision", tmp_path / "__init__.py", submodule_search_locations=[str(tmp_path)]
     )
     for found in (None, spec):  # neither installed nor whole
-        monkeypatch.setattr(signatures, "find_spec", lambda name, found=found: found)
-        assert published.spellings() == []
+        monkeypatch.setattr(kinds, "find_spec", lambda name, found=found: found)
+        assert kinds.torchvision_names() == []
 
 
 def test_most_data_sets_of_torchvision_are_known():
-    known = published.names()
+    known = kinds.torchvision_sets()
     wanted = "Flowers102 OxfordIIITPet Food101 GTSRB EuroSAT PCAM SVHN STL10 DTD FGVCAircraft CelebA QMNIST USPS"
     assert set(wanted.split()) | set(zoo.IN_ARRAYS) <= set(known)
     assert not {"CocoDetection", "Kitti", "MovingMNIST", "UCF101", "SBU", "FakeData", "VisionDataset"} & set(known)

@@ -7,10 +7,15 @@ from torch.nn import functional
 from sfumato import SfumatoError
 from sfumato.gradients import outputs_alone
 from sfumato.models import create, is_prior, trunk_of
-from sfumato.models.networks.dictionary import FEATURE_NORM, NORM_WITH_WAVELETS, SMALLEST, Dictionary, responses
-from sfumato.models.networks.scattering import Scattering
-from sfumato.models.priors.atoms import EVENNESS, WIDTH
-from sfumato.models.priors.stored import prior_for
+from sfumato.models.networks.dictionary import (
+    FEATURE_NORM,
+    NORM_WITH_WAVELETS,
+    SMALLEST,
+    Dictionary,
+    Scattering,
+    responses,
+)
+from sfumato.models.priors.stored import EVENNESS, WIDTH, prior_for
 
 
 def images(channels, size, count=3):

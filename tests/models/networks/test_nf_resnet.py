@@ -8,7 +8,7 @@ from torch import nn
 
 from sfumato.models import create, registry
 from sfumato.models.name import parse
-from sfumato.models.networks import nf_resnet
+from sfumato.models.networks import zoo
 
 SMALL = "timm:dm_nfnet_f0,depths=(1,1,1,1),channels=(32,32,32,32),stem_chs=32,group_size=8"
 
@@ -27,7 +27,7 @@ def test_no_regulariser_and_no_norm_layer(name):
 @pytest.mark.parametrize(("depth", "blocks"), [(50, 16), (101, 33), (200, 66)])
 def test_depth_and_gains(depth, blocks):
     with torch.device("meta"):
-        model = nf_resnet.create(depth, classes=10, channels=3)
+        model = zoo.create_nf_resnet(depth, classes=10, channels=3)
     gains = [name for name, _ in model.named_parameters() if name.endswith("skipinit_gain")]
     assert len(gains) == blocks
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from sfumato.models.networks.scattering import FEATURE_NORM, Scattering, morlet_filters
+from sfumato.models.networks.dictionary import WAVELET_NORM, Scattering, morlet_filters
 
 
 def images(channels, size):
@@ -29,8 +29,8 @@ def test_filters_answer_to_their_own_orientation():
 @pytest.mark.parametrize(("channels", "size"), [(1, 8), (1, 28), (3, 32), (3, 70)])
 def test_feature_vectors_come_close_to_the_stated_norm(channels, size):
     norms = Scattering(classes=3, channels=channels, size=(size, size)).features(images(channels, size)).norm(dim=1)
-    assert norms.max() <= FEATURE_NORM * 1.0001
-    assert norms.min() > 0.7 * FEATURE_NORM
+    assert norms.max() <= WAVELET_NORM * 1.0001
+    assert norms.min() > 0.7 * WAVELET_NORM
 
 
 @pytest.mark.parametrize("value", [-1.0, 0.0, 1.0])
@@ -48,7 +48,7 @@ def test_features_tell_textures_apart():
     model = Scattering(classes=2, channels=1, size=(16, 16))
     rows = (torch.arange(16) % 2).float().expand(1, 1, 16, 16)
     upright, flat = model.features(rows), model.features(rows.mT.contiguous())
-    assert (upright - flat).norm() > 0.5 * FEATURE_NORM
+    assert (upright - flat).norm() > 0.5 * WAVELET_NORM
 
 
 def test_only_the_head_is_trained_and_it_starts_at_zero():

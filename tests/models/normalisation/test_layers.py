@@ -10,9 +10,8 @@ from torch.nn import functional
 from sfumato import ClippedGradient, SfumatoError
 from sfumato.gradients.checks.oracle import clipped_sum
 from sfumato.models import KINDS, PUBLIC, create, normalised
-from sfumato.models.networks.standardise import WSConv2d, standardise
 from sfumato.models.normalisation.layers import JOINT, unit_variance
-from sfumato.models.normalisation.public_norms import PublicNorm
+from sfumato.models.normalisation.norms import PublicNorm, WSConv2d, standardise
 
 
 def model(spelling: str = "lenet5,norm=batch", size: int = 28) -> nn.Module:

@@ -14,7 +14,7 @@ from torch.nn import functional
 from sfumato import ClippedGradient, SfumatoError
 from sfumato.models import create, normalised, refresh, renewed
 from sfumato.models.normalisation import public_batch
-from sfumato.models.normalisation.public_norms import OwnPublicNorm, PublicNorm
+from sfumato.models.normalisation.norms import OwnPublicNorm, PublicNorm
 
 FORMS = ("public-batch", "public-batch-own", "public-batch-joint", "public-batch-through")
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from sfumato.models.priors import atoms as learning
-from sfumato.models.priors.atoms import EVENNESS, WIDTH, even, learn
+from sfumato.models.priors import stored as learning
+from sfumato.models.priors.stored import EVENNESS, WIDTH, even, learn
 
 
 def test_even_patches_have_no_mean_and_a_contrast_near_one():

@@ -31,7 +31,7 @@ def test_a_dictionary_is_read_as_it_was_written(tmp_path):
 
 def test_making_one_is_a_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(making, "ATOMS", (4, 2))
-    monkeypatch.setattr("sfumato.models.priors.atoms._PATCHES", 500)
+    monkeypatch.setattr("sfumato.models.priors.stored._PATCHES", 500)
     out = tmp_path / "small.safetensors"
     monkeypatch.setattr("sys.argv", ["making", str(out), "--kind", "grey", "--images", "12", "--seed", "3"])
     making.main()

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from sfumato.models.priors import whitening as formulas
-from sfumato.models.priors.whitening import haar, whitening
+from sfumato.models.priors import stored as formulas
+from sfumato.models.priors.stored import haar, whitening
 
 
 def features(count=4000, atoms=6):

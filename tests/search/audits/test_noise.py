@@ -21,11 +21,10 @@ from sfumato.runs import audited
 from sfumato.runs import directory as names
 from sfumato.runs.audited import Audited
 from sfumato.runs.directory import RunDirectory
-from sfumato.search.audits.residuals import Residuals
 from sfumato.search.audits.step import audit_step
-from sfumato.search.audits.subject import Subject
+from sfumato.search.audits.subject import Residuals, Subject
 from sfumato.training.conclusion import audits_shown
-from sfumato.training.preparation.noise import noise_of
+from sfumato.training.preparation.building import noise_of
 
 
 def subject(**further) -> Subject:

@@ -17,8 +17,8 @@ from sfumato import Noise, PrivacyPlan, SfumatoError, audit_run
 from sfumato.data import Images, Tokens
 from sfumato.experiment.settings import Settings
 from sfumato.gradients import ClippedGradient, ClippedSum
-from sfumato.models.class_weights import answer_weights
 from sfumato.models.losses import multilabel_cross_entropy
+from sfumato.models.shares import answer_weights
 from sfumato.privacy import FixedOrder, FullBatch, Poisson, Quantile, User
 from sfumato.randomness.noise.secure import SecureNoise
 from sfumato.runs import audited
@@ -27,7 +27,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import load
 from sfumato.search.audits.step import WhiteBox, audit_step, composed
 from sfumato.search.audits.subject import Subject, of_run
-from sfumato.training.preparation.noise import noise_of
+from sfumato.training.preparation.building import noise_of
 
 FORM = Images(size=6, channels=1)
 

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 import sfumato
 from sfumato import SfumatoError
-from sfumato.data.objects.recognised import asked_for
+from sfumato.data.readers.recognised import asked_for
 from sfumato.training.own.records import own_records
 
 KEY = bytes(32)

@@ -16,7 +16,7 @@ from sfumato.runs import audited
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.training import loop
-from sfumato.training.parts import audit as part_of_audit
+from sfumato.training.parts import directions as part_of_audit
 from sfumato.training.parts.canaries import COINS, made_up
 from sfumato.training.parts.part import Asked
 from sfumato.training.preparation import recorded

@@ -15,7 +15,7 @@ from PIL import Image
 from sfumato import PrivacyPlan, RunKey, SfumatoError, Source, open_source, train, verify
 from sfumato.data import Clock, hold_out
 from sfumato.experiment import Experiment, Settings
-from sfumato.experiment.keywords import experiment_of
+from sfumato.experiment.elsewhere import experiment_of
 from sfumato.observers.progress import Silence
 from sfumato.privacy import FixedOrder
 from sfumato.randomness import NoiseState

@@ -12,7 +12,7 @@ import torch
 import sfumato
 from sfumato import PrivacyPlan, RunKey, SfumatoError, load, open_source, train, verify
 from sfumato.data import Clock
-from sfumato.data.subsets.filtered import MARK
+from sfumato.data.subsets import MARK
 from sfumato.experiment.settings import Settings
 from sfumato.models import refresh
 from sfumato.privacy import DriftingPoisson, FixedOrder, Gaussian, Poisson, TruncatedPoisson

@@ -27,12 +27,12 @@ from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.runs.figures import published as records
 from sfumato.search import Trial
 from sfumato.training.conclusion import finish
-from sfumato.training.conclusion.early import finish_early
 from sfumato.training.conclusion.run_page import report
 from sfumato.training.parts import published
 from sfumato.training.preparation.prepare import prepare
+from sfumato.training.preparation.recorded import finish_early
 from sfumato.training.preparation.start import recorded_key, recorded_performance
-from sfumato.training.scorer import Scorer
+from sfumato.training.steps import Scorer
 
 pytestmark = pytest.mark.usefixtures("one_secret")
 

@@ -14,7 +14,7 @@ from sfumato.runs import verify
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.commitment import MICRO_BATCH_AT_FIRST
 from sfumato.training import loop
-from sfumato.training.preparation import exhausted
+from sfumato.training.preparation import start
 
 COMMAND = (
     "train digits --noise-multiplier 8 --learning-rate 0.5 --seed 7 --device cpu --threads 1 --model linear --steps 4 "
@@ -73,7 +73,7 @@ def test_a_step_is_taken_again_in_smaller_pieces(kind, short_of_memory, tmp_path
 def test_no_step_leaves_with_both_sizes(short_of_memory, tmp_path, monkeypatch):
     """The checkpoint before the step is on the disk before the new size is; and the same command goes on from it."""
     run, order = tmp_path / "run", []
-    save, pin = Checkpoint.save, exhausted._pin
+    save, pin = Checkpoint.save, start._pin
     monkeypatch.setattr(Checkpoint, "save", lambda self, path: (order.append(self.step), save(self, path)))
 
     def stopping(run, size):
@@ -84,7 +84,7 @@ def test_no_step_leaves_with_both_sizes(short_of_memory, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         short_of_memory(3, MemoryError(), after=9)
-        patch.setattr(exhausted, "_pin", stopping)
+        patch.setattr(start, "_pin", stopping)
         with pytest.raises(StopError):
             main([*COMMAND.split(), "--output", str(run)])
     assert Checkpoint.load(run / "checkpoint.safetensors").step == 1

@@ -11,8 +11,8 @@ from sfumato.runs import verify
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import file_hash
 from sfumato.training import loop
-from sfumato.training.conclusion.early import finish_early
 from sfumato.training.preparation import recorded
+from sfumato.training.preparation.recorded import finish_early
 from sfumato.training.step import PrivateStep
 
 STEPS = 4

@@ -30,8 +30,8 @@ from sfumato.cli.options.spellings import (
 from sfumato.cli.registry import name_of
 from sfumato.data.declared import Declared, Labels, Loading, People, Pixels, Texts
 from sfumato.data.paths import without_pattern
-from sfumato.experiment.budget import Budget, NoiseMade, PairOfRecords, Units
 from sfumato.experiment.experiment import Choices, ClassShares, Experiment, Normalisation
+from sfumato.experiment.settings import Budget, NoiseMade, PairOfRecords, Units
 
 if TYPE_CHECKING:
     from sfumato.data import SourceSpec

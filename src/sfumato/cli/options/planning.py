@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import PrintsJson
-from sfumato.experiment.budget import PairOfRecords, Units
+from sfumato.experiment.settings import PairOfRecords, Units
 
 if TYPE_CHECKING:
     from sfumato.privacy import PrivacyPlan

@@ -200,9 +200,9 @@ def values(one: pages.Spelt, current: str) -> list[Candidate]:
 def _sources(current: str) -> list[str]:
     kind, colon, argument = current.partition(":")
     if kind == "torchvision" and colon:
-        from sfumato.data.published import spellings
+        from sfumato.data.kinds import torchvision_names
 
-        return [f"{kind}:{name}" for name in spellings()]
+        return [f"{kind}:{name}" for name in torchvision_names()]
     from sfumato.data.kinds import KINDS  # which brings numpy
 
     if not colon:

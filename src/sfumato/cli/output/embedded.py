@@ -71,7 +71,7 @@ def show(run: Run | PublicRun, *, json: bool) -> None:
 def show_dry_run(job: AnyJob, run: RunDirectory, *, json: bool) -> None:
     """What training would be."""
     from sfumato.embedding.choices import AT_FEATURES
-    from sfumato.embedding.estimate import seconds
+    from sfumato.embedding.job import seconds
     from sfumato.training.conclusion.run_page import plan_table
     from sfumato.training.job import PublicJob
     from sfumato.training.preparation.estimate import average_bytes

@@ -28,8 +28,7 @@ def with_the_option_meant(problem: str, verb: type, arguments: Sequence[str] = (
         odd = [word for word in arguments if word.startswith("--") and _name_of(word) not in known]
         problem = f"Unrecognized options: {odd[0]}" if odd else problem
     if unknown := re.match(r"Unrecognized options: (?:[^-][^,]*, )*--?([\w-]+)", problem):
-        from sfumato.experiment.elsewhere import answer, is_called, is_foreign
-        from sfumato.experiment.keywords import OF_OPTIMIZERS, THEIR_OWN
+        from sfumato.experiment.elsewhere import OF_OPTIMIZERS, THEIR_OWN, answer, is_called, is_foreign
 
         known, name = {field.name for field in dataclasses.fields(verb)}, _name_of(unknown[1])
         if name in OF_OPTIMIZERS and "optimizer" in known:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError, positive_integer
+from sfumato._devices import STORE, local_count, one_of_several, silent
 from sfumato.cli.registry import name_of
-from sfumato.training.started import STORE, local_count, one_of_several, silent
 
 
 @contextlib.contextmanager
@@ -47,7 +47,7 @@ def run(verb: Any, arguments: Sequence[str]) -> int:
     verb.refuse_together()
     from sfumato import _devices
     from sfumato.training import together
-    from sfumato.training.processes.following import follow
+    from sfumato.training.preparation.resume import follow
 
     _devices.one_each(processes if given else local_count(), _devices.chosen(_device_of(verb)))
     with (

@@ -12,12 +12,12 @@ from sfumato.cli.options.observed import Observed
 from sfumato.cli.options.spellings import BudgetName, Examples, SourceRecipeOrRun, Whole, WholeByRule, spelt
 from sfumato.embedding.choices import BudgetOfRounds, ClientChoices, ServerChoices
 from sfumato.embedding.experiment import EmbeddingExperiment
-from sfumato.experiment.budget import NoiseMade, Pair
+from sfumato.experiment.settings import NoiseMade, Pair
 from sfumato.observers.progress import Bars
 
 if TYPE_CHECKING:
     from sfumato.embedding.job import AnyJob
-    from sfumato.embedding.trial import EmbeddingTrial
+    from sfumato.embedding.run import EmbeddingTrial
     from sfumato.observers.observer import Observer
     from sfumato.runs.directory import RunDirectory
 
@@ -88,7 +88,7 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
 
     def trial(self) -> EmbeddingTrial:
         """One training as it is requested here."""
-        from sfumato.embedding.trial import EmbeddingTrial
+        from sfumato.embedding.run import EmbeddingTrial
 
         return EmbeddingTrial(
             experiment=self.experiment,

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from sfumato import _devices
 from sfumato._checks import SfumatoError, fraction, one_of, positive_integer
 from sfumato._choices import choices_of
+from sfumato._devices import silent
 from sfumato._files import write
 from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import OfModel, Together
 from sfumato.cli.output import console, measured
 from sfumato.cli.output.measured import PARTS
 from sfumato.data.declared import Loading
-from sfumato.training.started import silent
 
 if TYPE_CHECKING:
     import numpy as np

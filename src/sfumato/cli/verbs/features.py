@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError, positive_integer
+from sfumato._devices import silent
 from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import EndsWithJson, SourceChoices, Together, source_spec, stem_of
 from sfumato.cli.output import console
 from sfumato.observers.progress import Bars, read_source
-from sfumato.training.started import silent
 
 if TYPE_CHECKING:
     from sfumato.data import Cache
@@ -106,7 +106,7 @@ class Features(Together, EndsWithJson, SourceChoices):
         from sfumato.randomness import owner_key
         from sfumato.runs.checkpoint import stored_materials
         from sfumato.training import caching, computing
-        from sfumato.training.preparation.origins import origins_of_backbone
+        from sfumato.training.preparation.building import origins_of_backbone
 
         sides = {"resolution": self.resolution, "resize": self.resize}
         backbone, expects = models.load_backbone(self.backbone, weights=self.weights, model=self.model, **sides)

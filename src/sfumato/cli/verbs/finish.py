@@ -23,12 +23,12 @@ class Finish(OfRun):
         from sfumato.embedding.run import is_embedding
         from sfumato.embedding.run import recorded as of_embedding
         from sfumato.runs.directory import RunDirectory
-        from sfumato.training.conclusion import early
+        from sfumato.training.preparation import recorded
 
         embeds = is_embedding(RunDirectory(self.run_directory))
-        if (ended := early.ended(self.run_directory)) is None and embeds:
+        if (ended := recorded.ended_already(self.run_directory)) is None and embeds:
             job, run = of_embedding(self.run_directory)
-            ended = early.finish_early(job, run)  # type: ignore[arg-type] - a private one, as was seen
+            ended = recorded.finish_early(job, run)  # type: ignore[arg-type] - a private one, as was seen
         elif ended is None:
-            ended = early.finish(self.run_directory, trust_code=self.trust_code)
+            ended = recorded.finish(self.run_directory, trust_code=self.trust_code)
         (embedded if embeds else outcome).show(ended, json=self.json)

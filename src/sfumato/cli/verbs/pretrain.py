@@ -64,8 +64,8 @@ class Pretrain(Observed, Together, TrainingChoices):
 
     def job(self, progress: Any) -> tuple[PublicJob, RunDirectory]:
         """Everything up to the first step, and where the run is to be."""
+        from sfumato.training import pretraining
         from sfumato.training.preparation.start import Machine
-        from sfumato.training.public import pretraining
 
         if self.resumes(self.what):
             return self.of_record(self.what)

@@ -91,12 +91,12 @@ class Report(OfRun):
     def _written(self, run: RunDirectory, plain: bool) -> tuple[FilePath, str, bool]:
         """Where the document is to lie, what it says, and whether everybody may read it."""
         from sfumato.runs import directory as names
-        from sfumato.training.conclusion import documents, run_page
+        from sfumato.training.conclusion import finish, run_page
 
         if self.model_card:
-            return run / documents.CARD, documents.card_of(run), True
+            return run / finish.CARD, finish.card_of(run), True
         if self.dpia:
-            return run / documents.ASSESSMENT, documents.assessment_of(run), False
+            return run / finish.ASSESSMENT, finish.assessment_of(run), False
         if self.public:
             return run / "report-public.html", run_page.report(run, public=True, total=self.total), True
         open_to_all = plain and run.read_json(names.STATEMENT).get("test_public", True)

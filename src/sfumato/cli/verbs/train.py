@@ -102,13 +102,13 @@ class Train(Observed, Together, PrivateChoices):
     def foresee(self, job: PrivateJob, run: RunDirectory, progress: Progress) -> None:
         """Say what training would be."""
         from sfumato.cli.output.outcome import show_dry_run
-        from sfumato.experiment import reading
+        from sfumato.training.preparation import sources
         from sfumato.training.run import earlier_uses, refuse_finished
 
         refuse_finished(run)
         for note in () if run.exists else earlier_uses(job):
             progress.report(note)
-        for note in (*reading.notes(job.source), *job.notes):
+        for note in (*sources.notes(job.source), *job.notes):
             progress.report(f"note: {note}")
         for note in (note for part in job.parts for note in part.notes(job.source, job.plan)):
             progress.report(note)

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from sfumato.data.identity.codes import LENGTH
+from sfumato.data.identity.owners import LENGTH
 from sfumato.data.parts import Part
 from sfumato.data.source import own_codes
-from sfumato.data.subsets.users import coded_users
+from sfumato.data.subsets import coded_users
 
 _BLOCK = 1024
 

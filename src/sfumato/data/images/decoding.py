@@ -1,8 +1,10 @@
-"""From image files to uint8 arrays: one rule for every format, colour space and size."""
+"""From image files to uint8 arrays: one rule for every format, colour space and size. Which files are images: by their
+names those that are commonly called so, and by content what Pillow opens."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import warnings
 from collections.abc import Iterator, Sequence
@@ -11,15 +13,76 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image, ImageOps, PngImagePlugin
 
 from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
 from sfumato.data import paths
-from sfumato.data.images import formats, metadata, png
-from sfumato.data.images.levels import Levels, check_depth, deep_grey_in_eight_bits, is_deep_grey
+from sfumato.data.images.levels import Levels, check_depth, deep_grey_in_eight_bits, is_deep_grey, load
 from sfumato.data.paths import UnreadableError, refuse_too_large, too_large
 from sfumato.data.readers import dicom
+
+_ALWAYS = (
+    *(".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm"),
+    *(".jp2", ".j2k", ".jpx", ".avif", ".heic", ".heif", ".jxl"),
+    *dicom.EXTENSIONS,
+)
+"""Endings of images whatever is installed: where such a file cannot be read it is refused, and not passed over."""
+
+PngImagePlugin.MAX_TEXT_CHUNK = max(PngImagePlugin.MAX_TEXT_CHUNK, 1 << 24)
+# Bytes of a text or colour profile beside the pixels, in place of 2^20: above it Pillow refuses the whole image.
+
+_FIRST = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+_NEVER = frozenset({"EPS", "WMF", "BUFR", "GRIB", "HDF5", "MPEG", "FPX", "MIC"})
+"""EPS starts Ghostscript, and WMF what Windows has; of the others Pillow reads no pixels by itself."""
+
+_STACKS = frozenset({"TIFF", "DCX", "IM", "SPIDER"})
+"""Formats of several images of equal rank. Of a JPEG or HEIF of several the main image is read."""
+_ANIMATED = frozenset({"GIF", "WEBP", "PNG", "AVIF", "FLI", "JXL"})
+"""Formats of animations: of several frames none is the image, and the first is often empty or a title."""
+_SUBFILE, _REDUCED_OR_MASK = 254, 0b101
+"""TIFF's tag of what a page is (NewSubfileType), and its bits of a smaller version or a mask of another page."""
+
+
+def refuse_stack(image: Image.Image, name: str) -> None:
+    """Refuse a file of several pages, of which none says that it is the image, and an animation.
+
+    Args:
+        image: as it was opened, at its first page, where it is afterwards.
+        name: what to call it in the refusal.
+    """
+    if image.format in _ANIMATED and getattr(image, "is_animated", False):  # which counts no further than two
+        raise UnreadableError(
+            f"{name} is an animation, and one image is wanted", "save one frame as a file of its own, or take it out"
+        )
+    pages = getattr(image, "n_frames", 1) if image.format in _STACKS else 1
+    if pages > 1 and (image.format != "TIFF" or any(_is_image(image, page) for page in range(1, pages))):
+        raise UnreadableError(
+            f"{name} has {pages} pages, and one image is wanted",
+            "save each page as a file of its own, or take it out",
+        )
+    if pages > 1:
+        image.seek(0)
+
+
+def _is_image(image: Image.Image, page: int) -> bool:
+    """Whether a page of a TIFF is an image of its own, and no smaller version or mask of another one."""
+    image.seek(page)
+    return not int(getattr(image, "tag_v2", {}).get(_SUBFILE, 0)) & _REDUCED_OR_MASK
+
+
+@functools.cache
+def opened() -> tuple[str, ...]:
+    """Pillow's names of the formats that are read, with those of plug-ins that are installed; common ones first."""
+    Image.init()
+    return (*_FIRST, *(name for name in Image.ID if name not in _NEVER and name not in _FIRST))
+
+
+@functools.cache
+def endings() -> frozenset[str]:
+    """File name endings that are read as images, in small letters."""
+    return frozenset({*_ALWAYS, *(one for one, name in Image.registered_extensions().items() if name in opened())})
+
 
 LARGEST_FILE = 1 << 30
 """Bytes: more than the largest image takes in any form; a file is read whole."""
@@ -54,7 +117,7 @@ def quiet_decoder() -> Iterator[None]:
 
 def is_image_file(path: Path) -> bool:
     """Whether a file is read as an image: by its name, or as a DICOM file by its first bytes."""
-    return path.suffix.lower() in formats.endings() or dicom.is_dicom_file(path)
+    return path.suffix.lower() in endings() or dicom.is_dicom_file(path)
 
 
 def read_bytes(path: Path | str) -> bytes:
@@ -171,7 +234,7 @@ def _upright(image: Image.Image, levels: Levels | None, name: str) -> Image.Imag
     if levels is not None and is_deep_grey(image):
         image = deep_grey_in_eight_bits(image, levels, name)
     else:
-        png.load(image, name)
+        load(image, name)
         turned = image.getexif().get(ExifTags.Base.Orientation, 1) != 1
         image = ImageOps.exif_transpose(image) if turned else image
     if image.has_transparency_data:
@@ -209,9 +272,9 @@ def _opened(content: bytes, path: Path | str, levels: Levels | None) -> Iterator
         if dicom.is_dicom(content):
             image = dicom.in_eight_bits(content, levels, name)
         else:
-            image = Image.open(io.BytesIO(metadata.without_excess(content)), formats=formats.opened())
+            image = Image.open(io.BytesIO(content), formats=opened())
         with image:
-            formats.refuse_stack(image, name)
+            refuse_stack(image, name)
             _check(image, levels, name)
             yield image, name
 

@@ -16,7 +16,7 @@ from sfumato._checks import SfumatoError
 from sfumato.data.declared import check_size
 from sfumato.data.images.given import Picture, each, is_one, pixels_of
 from sfumato.data.images.levels import Levels, UndeclaredError
-from sfumato.data.texts.tokens import Tokens
+from sfumato.data.tokens import Tokens
 
 INTERPOLATIONS = ("bilinear", "bicubic")
 

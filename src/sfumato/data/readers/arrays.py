@@ -7,15 +7,14 @@ import numpy as np
 from sfumato._checks import SfumatoError
 from sfumato.data import classes as class_lists
 from sfumato.data import paths
+from sfumato.data.classes import composed
 from sfumato.data.declared import Labels, Order, Texts
+from sfumato.data.identity.owners import BY_CLASS, check_by_class, record_in_test, refuse_several
 from sfumato.data.images.levels import Levels, undeclared
 from sfumato.data.parts import Parts
-from sfumato.data.readers import archive
+from sfumato.data.readers import from_arrays
 from sfumato.data.readers.from_arrays import checked_column, columns_among, parts_of
-from sfumato.data.readers.whose import BY_CLASS, check_by_class, refuse_several
-from sfumato.data.spellings import composed
-from sfumato.data.subsets.split import record_in_test
-from sfumato.data.texts.reading import load_numbers
+from sfumato.data.readers.texts import load_numbers
 
 _FOUR = ("x_train", "y_train", "x_test", "y_test")
 _PAIR = ("x", "y")
@@ -29,7 +28,7 @@ def load(path: str, order: Order) -> Parts:
 
     Floating-point images are taken as they are if every value lies in [0, 1], times 255, rounded; any other range is
     refused. Images uint16 and int16 are taken by the declared levels. An array `classes` of text names the classes, one
-    named as `filtered.MARK` says that the set was filtered by looking at private data. Images that are not square lose
+    named as `subsets.MARK` says that the set was filtered by looking at private data. Images that are not square lose
     the ends of their longer side. Arrays `users_train` and `users_test`, or `users` beside x and y, of whole numbers or
     text say whose image each one is, and `groups_train` and so on to which public group its user belongs; with
     `user_from` "class" its class's name says it, and there are no arrays of users. A pair x, y is split by a keyed hash
@@ -44,7 +43,7 @@ def load(path: str, order: Order) -> Parts:
     """
     file = paths.expanded(path)
     where = f"archive {str(file)!r}"
-    arrays, filtered = archive.read(file, where, _wanted)
+    arrays, filtered = from_arrays.read(file, where, _wanted)
     return of_arrays(arrays, order, where=where, filtered=filtered)
 
 

@@ -15,17 +15,23 @@ import numpy as np
 from sfumato._checks import SfumatoError
 from sfumato._memory import memory_limit
 from sfumato.data import classes as class_lists
+from sfumato.data.classes import composed
 from sfumato.data.declared import Declared, Order, Pixels, check_size
-from sfumato.data.identity.codes import LENGTH, pixel_code, stored_code, user_code
 from sfumato.data.identity.fingerprint import streamed
+from sfumato.data.identity.owners import (
+    BY_CLASS,
+    LENGTH,
+    check_by_class,
+    pixel_code,
+    record_in_test,
+    stored_code,
+    user_code,
+)
 from sfumato.data.images import decoding as image_files
 from sfumato.data.parts import Parts, Reading, RecordSets
 from sfumato.data.readers.dicom import BY_PATIENT, patient
 from sfumato.data.readers.listing import Listing, Texts
-from sfumato.data.readers.whose import BY_CLASS, check_by_class
 from sfumato.data.records import FileRecords, Records, in_threads, paths_of
-from sfumato.data.spellings import composed
-from sfumato.data.subsets.split import record_in_test
 
 COUNTED = 20_000
 """Records, up to which all are looked at when one of them cannot be read."""

@@ -9,8 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sfumato._checks import SfumatoError
-from sfumato.data.classes import refuse_unwritable
+from sfumato.data.classes import (
+    Spellings,
+    composed,
+    decomposed,
+    notes_on_parts,
+    part_called,
+    refuse_unwritable,
+    test_part,
+)
 from sfumato.data.declared import Declared, Order
+from sfumato.data.identity.owners import BY_CLASS, BY_FOLDER
 from sfumato.data.images.decoding import is_image_file
 from sfumato.data.parts import Parts
 from sfumato.data.readers.dicom import BY_PATIENT
@@ -25,10 +34,7 @@ from sfumato.data.readers.layout import (
     subfolders,
 )
 from sfumato.data.readers.listing import Gathering, Listing
-from sfumato.data.readers.whose import BY_CLASS, BY_FOLDER
-from sfumato.data.spellings import Spellings, composed, decomposed
 from sfumato.data.stored import Column, Files, Identities
-from sfumato.data.subsets import part_names
 
 _LAYOUT = "make one folder for each class, such as PATH/cat and PATH/dog, or PATH/train/cat and PATH/test/cat"
 _OF_USERS = "make a folder for each user in each class folder, such as PATH/cat/ann, or PATH/train/cat/ann"
@@ -61,8 +67,8 @@ def load(path: str, order: Order) -> Parts:
     holders = [folder for folder in folders if users.in_classes(folder)]
     parts, notes = parts_of(holders), ()
     if parts:
-        notes = part_names.notes(parts, where)
-        read = {"train": parts["train"], "test": parts[part_names.test_part(parts)]}
+        notes = notes_on_parts(parts, where)
+        read = {"train": parts["train"], "test": parts[test_part(parts)]}
         folders = [folder for folder in folders if folder in read.values() or folder not in parts.values()]
         parts = read
     else:
@@ -185,7 +191,7 @@ def _listed(places: list[Path]) -> str:
 def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: Declared, users: _Users) -> Listing:
     for folder in folders:
         if folder not in parts.values():
-            if part_names.part_called(folder.name) and not subfolders(folder):
+            if part_called(folder.name) and not subfolders(folder):
                 raise SfumatoError(
                     f"{folder.name} of folder {str(root)!r} has no class folders",
                     "put its images into class folders, or move it away",

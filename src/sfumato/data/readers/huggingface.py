@@ -1,25 +1,113 @@
-"""hf:PATH - a data set of Hugging Face's `datasets`: as it lies on the disk, as Parquet, or by its name on the hub."""
+"""Data sets of Hugging Face's `datasets`.
+
+hf:PATH - as it lies on the disk, as Parquet, or by its name on the hub.
+
+They are read as they are stored, whether mapped from the disk or in memory: as rows of tables, like those of Parquet
+files. What a transform would make of a row is not looked at.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import re
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from sfumato._checks import SfumatoError
-from sfumato.data import hub
+from sfumato.data.classes import notes_on_parts, part_named, test_part
 from sfumato.data.declared import Order
+from sfumato.data.identity.owners import BY_CLASS
+from sfumato.data.images.decoding import read_bytes
 from sfumato.data.parts import Parts
-from sfumato.data.paths import expanded, is_data_set
-from sfumato.data.readers import parquet
+from sfumato.data.paths import UnreadableError, expanded, is_data_set
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
+from sfumato.data.readers.sharded import columns
 from sfumato.data.readers.sharded.columns import listing
-from sfumato.data.readers.sharded.tables import TableRows
-from sfumato.data.readers.whose import BY_CLASS
-from sfumato.data.subsets.part_names import notes, part_named, test_part
+from sfumato.data.readers.sharded.row_groups import Rows, bytes_in, check_same, image_column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def from_hub(name: str, where: str) -> Any:
+    """What the hub has by this name, or what its library kept of it.
+
+    Args:
+        where: what to call it in a refusal.
+    """
+    import datasets  # pyright: ignore[reportMissingImports]
+
+    try:
+        return datasets.load_dataset(name)
+    except Exception as problem:  # of the file system, pyarrow, the network and the hub
+        raise unread(where, problem, "correct the name, or give a folder or Parquet") from None
+
+
+def unread(where: str, problem: Exception, remedy: str) -> SfumatoError:
+    """The refusal of what its library could not read."""
+    reason = " ".join(str(problem).split())[:150] or type(problem).__name__
+    return SfumatoError(f"{where} cannot be read ({reason})", remedy)
+
+
+GROUP = 100
+"""Rows that are read at once."""
+
+
+class TableRows(Rows):
+    """The images in the rows of data sets, one after the other.
+
+    Args:
+        sets: pairs of a name and a `datasets.Dataset`, all of which have the same columns.
+    """
+
+    def __init__(self, sets: Sequence[tuple[str, Any]]):
+        self._named = list(sets)
+        self.shards = [name for name, _ in sets]  # type: ignore[assignment]
+        self._sets = [one.with_format("arrow") for _, one in sets]
+        self.groups, counts = [], [0]
+        for number, (name, one) in enumerate(sets):
+            schema = one.features.arrow_schema
+            if number == 0:
+                self.schema = schema
+                self.image = image_column(schema, name)
+            check_same(self.schema, schema, self.image, name)
+            starts = range(0, len(one), GROUP)
+            self.groups += [(number, group) for group in range(len(starts))]
+            counts += [min(GROUP, len(one) - start) for start in starts]
+        self.starts = np.cumsum(counts).tolist()
+        self._cache: OrderedDict[int, pa.Array] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._named,)
+
+    def table(self, group: int, names: Sequence[str]) -> pa.Table:
+        """These columns of a group of rows."""
+        file, number = self.groups[group]
+        whole = [name.removesuffix(".bytes") if name not in self.schema.names else name for name in names]
+        rows = self._sets[file].with_format("arrow", columns=list(dict.fromkeys(whole)))
+        return rows[number * GROUP : (number + 1) * GROUP]
+
+    def read(self, place: int) -> bytes:
+        """The image in a row, as it is stored: in the table, or in the file that the table names."""
+        try:
+            return super().read(place)
+        except UnreadableError:
+            group = self._group(place)
+            if bytes_in(self.schema, self.image) == self.image:
+                raise
+            column = self.table(group, [self.image])[self.image]
+            path = (column[place - self.starts[group]].as_py() or {}).get("path")
+            if not path:
+                raise
+            return read_bytes(path)
+
 
 UNDERSTOOD = (
     *("label_columns", "label_column", "user_column", "skip_unreadable"),
@@ -32,7 +120,7 @@ _FILES = (".parquet", ".arrow", ".csv", ".json", ".jsonl", ".tar", ".zip", ".git
 
 
 def load(argument: str, order: Order) -> Parts:
-    """Read a folder that `save_to_disk` wrote, Parquet files (`parquet.load`), or what the hub has by this name.
+    """Read a folder that `save_to_disk` wrote, Parquet files (`columns.load`), or what the hub has by this name.
 
     The columns are those of Parquet files: the feature Image, ClassLabel (or text, or whole numbers), `user`, `group`
     and `time`. Splits called train and test are the parts, validation the test part where there is no other; a single
@@ -41,16 +129,16 @@ def load(argument: str, order: Order) -> Parts:
     find(argument)
     path, where = expanded(argument), f"hf:{argument}"
     if path.exists() and not is_data_set(argument):
-        return parquet.load(argument, order)
+        return columns.load(argument, order)
     if not path.exists():
-        found = hub.load(argument, where)
+        found = from_hub(argument, where)
     else:
         import datasets  # pyright: ignore[reportMissingImports]
 
         try:
             found = datasets.load_from_disk(str(path))
         except Exception as problem:  # of the file system and pyarrow
-            raise hub.unread(where, problem, "write it again with save_to_disk") from None
+            raise unread(where, problem, "write it again with save_to_disk") from None
     return of_sets(found if isinstance(found, dict) else {None: found}, order, where)
 
 
@@ -62,7 +150,7 @@ def find(argument: str) -> None:
             remedy = f"correct hf:{argument}; image files are read by folder:PATH, and those of a metadata.csv by "
             remedy += "csv:PATH/metadata.csv --path-column file_name"
             raise SfumatoError(f"folder {str(path)!r} is not of save_to_disk, and holds no Parquet", remedy)
-        parquet.find(argument)
+        columns.find(argument)
         return
     if not path.exists() and (_NAME.fullmatch(argument) is None or argument.lower().endswith(_FILES)):
         raise SfumatoError(f"data set {str(path)!r} does not exist", "correct the path after hf:")
@@ -101,4 +189,4 @@ def _parts(
         raise SfumatoError(f"{where} has no split train", "give the train split as well")
     read = {"train": "train", test_part(known.values()): "test"}
     chosen = {name: read[part] for name, part in known.items() if part in read}
-    return [*chosen], [*chosen.values()], notes(known.values(), where)
+    return [*chosen], [*chosen.values()], notes_on_parts(known.values(), where)

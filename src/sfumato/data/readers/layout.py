@@ -11,9 +11,9 @@ from pathlib import Path
 
 from sfumato._checks import SfumatoError
 from sfumato.data import paths
+from sfumato.data.classes import part_called
+from sfumato.data.identity.owners import BY_CLASS, BY_FOLDER
 from sfumato.data.images.decoding import is_image_file
-from sfumato.data.readers.whose import BY_CLASS, BY_FOLDER
-from sfumato.data.subsets.part_names import part_called
 
 PARTS = ("train", "test")
 """What the folders of the two parts are called."""

@@ -10,14 +10,11 @@ from typing import Any, Self
 import numpy as np
 
 from sfumato.data import classes as class_lists
+from sfumato.data.classes import PARTS, Spellings, notes_on_parts, test_part
 from sfumato.data.clock import TimeStamp
 from sfumato.data.declared import Order
-from sfumato.data.identity.owners import SEPARATOR, composed_users
-from sfumato.data.readers.whose import refuse_several
-from sfumato.data.spellings import Spellings
+from sfumato.data.identity.owners import SEPARATOR, composed_users, record_in_test, refuse_several
 from sfumato.data.stored import Stored
-from sfumato.data.subsets.part_names import PARTS, notes, test_part
-from sfumato.data.subsets.split import record_in_test
 
 TEXT = np.dtypes.StringDType()
 """Texts of any length: 16 bytes each, and their own where they are longer than 15."""
@@ -206,7 +203,7 @@ class Gathering:
 
     def notes(self, where: str) -> tuple[str, ...]:
         """What to say of a validation part."""
-        return notes(self._named, where)
+        return notes_on_parts(self._named, where)
 
 
 class Texts:

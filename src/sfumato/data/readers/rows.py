@@ -19,14 +19,11 @@ import numpy as np
 from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
 from sfumato.data import paths
-from sfumato.data.classes import refuse_unwritable
+from sfumato.data.classes import Spellings, composed, part_called, refuse_unwritable
 from sfumato.data.clock import WRITTEN, TimeStamp, time_stamp
 from sfumato.data.declared import Order
-from sfumato.data.identity.owners import NOBODY, composed_users, spelt
-from sfumato.data.spellings import Spellings, composed
-from sfumato.data.subsets.filtered import MARK
-from sfumato.data.subsets.part_names import part_called
-from sfumato.data.subsets.split import record_in_test
+from sfumato.data.identity.owners import NOBODY, composed_users, record_in_test, spelt
+from sfumato.data.subsets import MARK
 
 _QUOTED = re.compile('"[^"]*"')
 OTHER_NAME = "a column that says something else needs another name"

@@ -12,17 +12,15 @@ from typing import Any
 from sfumato._checks import SfumatoError
 from sfumato._files import refuse_special
 from sfumato.data import paths
-from sfumato.data.classes import refuse_unwritable, require_declared
+from sfumato.data.classes import composed, refuse_unwritable, require_declared
 from sfumato.data.declared import Loading, Order
+from sfumato.data.identity.owners import BY_CLASS
 from sfumato.data.parts import Parts
-from sfumato.data.readers import rows
+from sfumato.data.readers import rows, texts
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.listing import Gathering
-from sfumato.data.readers.whose import BY_CLASS
-from sfumato.data.spellings import composed
 from sfumato.data.stored import Column, Files, Identities
-from sfumato.data.texts import reading
 
 _PATH = ("path",)
 SHOWN = 5
@@ -40,21 +38,21 @@ def load(path: str, order: Order) -> Parts:
     is), `group` (the public group that this user belongs to), `time` (when it is from: dates by ISO 8601, or numbers),
     `split` (train or test). Without `split` a keyed hash decides: of the user where that column is present, so that one
     person's images stay together, else of the file's bytes. With `user_from` "dicom" each file's own patient identifier
-    is the user, with "class" its label, and there is no such column. A column named as `filtered.MARK` says that the
+    is the user, with "class" its label, and there is no such column. A column named as `subsets.MARK` says that the
     list was filtered by looking at private data. Other columns are not looked at.
 
     Of images, `label_columns` name columns of 0 and 1 in place of `label`, of which none, one or many may be 1.
     """
     table = paths.expanded(path)
     first = rows.first_of(table)
-    columns = reading.columns_of(first, order.declared.texts)
+    columns = texts.columns_of(first, order.declared.texts)
     if columns is not None and order.declared.loading.path_column is None:
         if order.declared.labels.label_columns is not None:
             raise SfumatoError(
                 f"`label_columns` are of images, and table {str(table)!r} holds texts",
                 "give one, in a column called label",
             )
-        return reading.load(table, first, columns, order)
+        return texts.load(table, first, columns, order)
     return _load_images(table, first, lambda: rows.rows_of(table), order)
 
 

@@ -11,18 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from sfumato._checks import SfumatoError, parse_json
+from sfumato.data.classes import composed
 from sfumato.data.clock import WRITTEN, TimeStamp, time_stamp
 from sfumato.data.declared import Order
-from sfumato.data.identity.owners import NOBODY, SEPARATOR
+from sfumato.data.identity.owners import BY_CLASS, NOBODY, SEPARATOR
 from sfumato.data.parts import Parts
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.listing import Gathering
 from sfumato.data.readers.rows import refuse_other_time
-from sfumato.data.readers.sharded.members import Members, Sample, opened, samples
-from sfumato.data.readers.sharded.names import parts_of, shards_of
-from sfumato.data.readers.whose import BY_CLASS
-from sfumato.data.spellings import composed
+from sfumato.data.readers.sharded.members import Members, Sample, opened, parts_of, samples, shards_of
 
 UNDERSTOOD = ("label_columns", "skip_unreadable", f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}")
 SUFFIX = ".tar"
@@ -40,7 +38,7 @@ def load(argument: str, order: Order) -> Parts:
     Members that follow one another and share their path up to the first dot of the name are one record: an image, and
     its class in `.cls`, or in `.json` as `label`, or else in `.txt`. The `.json` may have `user`, `group` and `time` as
     a table has them, and 0 or 1 for each of `label_columns`. Shards or folders called train and test (or validation,
-    `part_names`) are the parts; else a keyed hash decides, of the user where that is known, else of the image's bytes.
+    `part_named`) are the parts; else a keyed hash decides, of the user where that is known, else of the image's bytes.
     Other members are not looked at.
     """
     where = f"webdataset:{argument}"

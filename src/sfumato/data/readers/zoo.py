@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 
 from sfumato._checks import SfumatoError
-from sfumato.data import published
+from sfumato.data import kinds
+from sfumato.data.classes import part_called
 from sfumato.data.declared import Order
-from sfumato.data.objects import items
 from sfumato.data.parts import Parts
+from sfumato.data.readers import items
 from sfumato.data.readers.from_arrays import parts_of
-from sfumato.data.subsets.part_names import part_called
 
 IN_ARRAYS = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "CIFAR10", "CIFAR100")
 """Those that torchvision holds in one array."""
 UNDERSTOOD = ("label_columns",)
 _TEST_SPLITS = ("test", "val", "valid")
-"""What the test part may be called, in the order of preference (`part_names.test_part`)."""
+"""What the test part may be called, in the order of preference (`test_part`)."""
 _ABSENT = re.compile("not found|does not exist|is not present")
 
 
@@ -33,7 +33,7 @@ def load(name: str, order: Order) -> Parts:
     parts a keyed hash makes them. EMNIST is its `balanced` split (47 classes), turned upright: its files hold every
     image mirrored at the diagonal.
     """
-    name, kind = published.known(name)
+    name, kind = kinds.torchvision_set(name)
     where, loading = f"torchvision:{name}", order.declared.loading
     root = Path(loading.root).expanduser() if loading.root else default_root()
     sets = _sets(name, kind, root, download=loading.download)
@@ -66,8 +66,8 @@ def default_root() -> Path:
 
 def _sets(name: str, kind: type, root: Path, *, download: bool) -> dict[str | None, Any]:
     """The data sets to train and to test on, by their parts; one of no part where there are none."""
-    known = published.parameters(kind)
-    given = published.CHOSEN.get(name, {}) | ({"download": download} if "download" in known else {})
+    known = kinds.parameters(kind)
+    given = kinds.CHOSEN.get(name, {}) | ({"download": download} if "download" in known else {})
 
     def made(**which: Any) -> Any:
         return _made(name, kind, root, given | which)

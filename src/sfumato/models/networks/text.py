@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import one_of, positive_integer
-from sfumato.models.networks.scattering import FEATURE_NORM
+from sfumato.models.networks.dictionary import WAVELET_NORM
 
 NORMS = ("none", "layer")
 
@@ -24,7 +24,7 @@ class Bag(nn.Module):
         norm: the L2 norm of every text's features.
     """
 
-    def __init__(self, *, classes: int, vocabulary: int, length: int, norm: float = FEATURE_NORM):
+    def __init__(self, *, classes: int, vocabulary: int, length: int, norm: float = WAVELET_NORM):
         super().__init__()
         self.norm = float(norm)
         self.head = nn.Embedding(vocabulary, classes, padding_idx=0)

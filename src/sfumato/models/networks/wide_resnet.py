@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
-from sfumato.models.networks.standardise import FanInConv2d, GainedWSConv2d, WSConv2d
+from sfumato.models.normalisation.norms import FanInConv2d, GainedWSConv2d, WSConv2d
 
 GROUPS = 16
 NORMS = ("group", "none")

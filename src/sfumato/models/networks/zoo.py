@@ -1,15 +1,21 @@
-"""timm models, named `timm:NAME`."""
+"""Models of timm, named `timm:NAME`; and those of timm's making under names of their own.
+
+Normalizer-free ResNets (Brock et al. 2021, arXiv 2101.08692) are in the manner of De et al. 2022, appendix C.1.
+MobileNetV2 and ResNet-50 have group norm in place of batch norm, which would couple examples: 2 and 32 groups, as in Xu
+et al. 2022 (arXiv 2211.10844). Weights of timm fit where theirs were trained with group norm too, as `resnet50_gn`'s
+were.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from torch import nn
 
-from sfumato._checks import SfumatoError
-from sfumato.models.networks.nf_resnet import set_skipinit
+from sfumato._checks import SfumatoError, number
 from sfumato.models.weights.pretrained import zero_classifier
 
 PREFIX = "timm:"
@@ -121,3 +127,77 @@ def create_downloaded(
     elif stored != classes:
         raise SfumatoError(f"the weights of {name!r} have a head for {stored} classes, not {classes}", "give head new")
     return model
+
+
+BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 200: (3, 24, 36, 3)}
+"""Residual blocks in each of the four stages, by depth."""
+
+GAIN = "skipinit_gain"
+
+
+def create_nf_resnet(depth: int, *, classes: int, channels: int, skipinit: float = 0.0) -> nn.Module:
+    """NF-ResNet of timm's making with a learned gain at the end of every residual branch, and no regulariser.
+
+    Weights start from a Gaussian of variance 1 / fan_in, biases at zero (De et al. 2022, section 3.3).
+
+    Args:
+        depth: 50, 101 or 200.
+        classes: number of classes.
+        channels: colour channels C of the images.
+        skipinit: where the gains start: 0 in Brock et al. 2021, 1 in De et al. 2022 from random initialisation.
+    """
+    import timm
+
+    if depth not in BLOCKS:
+        raise SfumatoError(
+            f"the depth of an NF-ResNet must be one of {', '.join(map(str, BLOCKS))}, got {depth}",
+            "choose one of these, as in nf-resnet-50",
+        )
+    model = timm.create_model(
+        "nf_resnet50", depths=BLOCKS[depth], skipinit=True, num_classes=classes, in_chans=channels
+    )
+    for module in model.modules():
+        if isinstance(module, (nn.Conv2d, nn.Linear)):
+            nn.init.normal_(module.weight, std=module.weight[0].numel() ** -0.5)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    set_skipinit(model, skipinit, name=f"nf-resnet-{depth}")
+    return model
+
+
+def set_skipinit(model: nn.Module, value: float, *, name: str) -> None:
+    """Let every learned gain of a normalizer-free network start at this value."""
+    gains = [parameter for path, parameter in model.named_parameters() if path.endswith(GAIN)]
+    if not gains:
+        raise SfumatoError(f"model {name!r} has no gains to start at skipinit={value}", "leave that option out")
+    for gain in gains:
+        nn.init.constant_(gain, number("skipinit", value, remedy="give 0 or 1"))
+
+
+MOBILENET_GROUPS, RESNET_GROUPS = 2, 32
+
+
+def mobilenet_v2(*, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
+    """MobileNetV2 (Sandler et al. 2018): 2,387,840 parameters with 128 outputs on coloured images.
+
+    Args:
+        classes: number of outputs: classes, or the numbers of an embedding.
+        channels: colour channels C.
+        size: height and width (H, W) of the images.
+    """
+    from timm.layers.norm_act import GroupNormAct
+
+    norm = partial(GroupNormAct, num_groups=MOBILENET_GROUPS)
+    return create("timm:mobilenetv2_100", {"norm_layer": norm}, classes=classes, channels=channels, size=size)
+
+
+def resnet_50(*, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
+    """ResNet-50 (He et al. 2016): 23,770,304 parameters with 128 outputs on coloured images.
+
+    Args:
+        as `mobilenet_v2`.
+    """
+    from timm.layers.norm import GroupNorm
+
+    norm = partial(GroupNorm, num_groups=RESNET_GROUPS)
+    return create("timm:resnet50_gn", {"norm_layer": norm}, classes=classes, channels=channels, size=size)

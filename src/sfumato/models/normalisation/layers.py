@@ -16,10 +16,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from sfumato._checks import SfumatoError, one_of
-from sfumato.models.networks.standardise import WSConv2d
-from sfumato.models.normalisation.norms import NORMS, normalisation
+from sfumato.models.normalisation.norms import (
+    NORMS,
+    JointNorm,
+    OwnPublicNorm,
+    PublicNorm,
+    ThroughNorm,
+    WSConv2d,
+    normalisation,
+)
 from sfumato.models.normalisation.public_batch import give_examples, take_moments
-from sfumato.models.normalisation.public_norms import JointNorm, OwnPublicNorm, PublicNorm, ThroughNorm
 from sfumato.models.trial import evaluating
 
 JOINT = "public-batch-joint"
@@ -40,21 +46,20 @@ def normalised(module: nn.Module, kind: str, examples: Tensor | None = None, *, 
 
     Args:
         module: any model.
-        kind: "public-batch", batch norm with the moments of public examples; "public-batch-own" and
-            "public-batch-joint", with the moments of the example and the public examples (`public_norms`);
-            "public-batch-through", as the first, with the gradient through the moments; "frozen-batch", with the
-            moments of public examples at the initial weights; "lsuv", no layers, and initial weights scaled on public
-            examples (`unit_variance`); "group", "layer", "instance" as in `norms.normalisation`;
-            "weight-standardised", no layers, and convolutions with weight standardisation; "none".
-        examples: M public examples, preprocessed for the model, if `kind` is in `PUBLIC`.
-        at_once: whether to compute moments and scale initial weights now; False if weights are loaded afterwards.
+        kind: "public-batch", batch norm by the moments of public examples; "public-batch-own" and "public-batch-joint",
+            by those of the example itself with them (`OwnPublicNorm`); "public-batch-through", the first, with
+            the gradient through the moments; "frozen-batch", by the moments that public examples have at the initial
+            weights; "lsuv", no layers, and first weights scaled on public examples
+            (`unit_variance`); "group", "layer", "instance" as `norms.normalisation` makes them;
+            "weight-standardised", no layers, and standardised weights of convolutions; "none".
+        examples: M public examples as the model takes them, where `kind` is among `PUBLIC`.
+        at_once: whether moments are taken and first weights scaled; otherwise weights are about to be loaded.
 
-    **Guarantee.** No kind mixes private examples: an example's output is a function of that example, of the weights and
-    of public examples.
+    **Guarantee.** All kinds keep private examples apart: an example's output is a function of that example, of weights
+    and of public examples.
 
-    Raises:
-        SfumatoError: an unknown kind, a model without normalisation layers to replace, missing examples, or examples
-            for a kind that takes none.
+    Errors: `SfumatoError` for an unknown kind, a model without normalisation layers where some are needed, and examples
+    that are missing or not wanted.
     """
     one_of("normalisation", kind, KINDS)
     if (examples is not None) != (kind in PUBLIC):

@@ -1,10 +1,28 @@
-"""Normalisation layers of a model, as set by its options `norm`, `norm_last` and `mod`."""
+"""Layers that networks are made of: the normalisation of a model's option `norm`, and convolutions with standardised
+weights (Qiao et al. 2019, in the forms of De et al. 2022).
+
+Batch norm by the statistics of public examples: what Davody et al. 2020 (arXiv 2006.10919) wanted, made sound.
+
+As printed, the paper normalises by the private batch together with public examples, so that one example moves every
+other one's gradient, and its guarantee does not hold. Here no private example enters what another one is normalised by.
+
+- Public statistics (`PublicNorm`): each layer normalises by the moments of what the public examples give there, at the
+  present weights: constants for the gradient, one public pass for a whole step.
+- The example itself with them (`OwnPublicNorm`): each private example mixes its own moments in, with the weight
+  1 / (M + 1), as in the paper's test phase; public examples are still normalised by public moments alone.
+- Through the statistics (`ThroughNorm`): the first form once more, but for the gradient, which flows through the public
+  moments too, by one Jacobian of all moments that the examples of a step share.
+- Jointly (`JointNorm`): exactly {x} and the M public examples, through the whole network. What public examples give
+  then depends on x, at M + 1 times the cost.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 
@@ -94,3 +112,188 @@ def _switch(name: str, value: object) -> bool:
     if isinstance(value, int) and value in (0, 1):
         return bool(value)
     raise SfumatoError(f"{name} must be 1 or 0, got {value!r}", "give 1, or leave it out")
+
+
+# Keeps a filter with equal weights (or a single weight) finite. Far below the squared sum of any trained filter.
+_SMALLEST = 1e-12
+RELEASED_SMALLEST = 1e-4
+"""The least squared sum in the code that De et al. released."""
+
+
+def standardise(weight: Tensor, smallest: float = _SMALLEST) -> Tensor:
+    """Standardises the weights of each output unit to mean 0 and squared sum 1: (W - mean) / (std * sqrt(fan_in)).
+
+    Args:
+        weight: (out, in, *kernel), a convolution's weight. Mean and (population) standard deviation are over all
+            dimensions but the first; fan_in is the number of these elements.
+        smallest: lower bound on fan_in times the variance.
+
+    Returns:
+        A tensor of the same shape, differentiable in `weight`.
+
+    >>> standardise(torch.tensor([[1.0, 3.0], [5.0, -5.0]]).reshape(2, 2, 1, 1)).flatten(1)
+    tensor([[-0.7071,  0.7071],
+            [ 0.7071, -0.7071]])
+    """
+    rows = weight.flatten(1)
+    variance, mean = torch.var_mean(rows, dim=1, correction=0, keepdim=True)
+    scale = torch.rsqrt((variance * rows.shape[1]).clamp_min(smallest))
+    return ((rows - mean) * scale).reshape(weight.shape)
+
+
+class FanInConv2d(nn.Conv2d):
+    """`nn.Conv2d` whose parameters start from a Gaussian of variance 1 / fan_in and zero biases.
+
+    Input (N, C, H, W), output (N, D, H', W'), with nn.Conv2d's arguments. Source: De et al. 2022, appendix C.1.
+    """
+
+    def reset_parameters(self) -> None:
+        """Draw the weight from a Gaussian of variance 1 / fan_in; set the bias to zero."""
+        nn.init.normal_(self.weight, std=self.weight[0].numel() ** -0.5)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
+class WSConv2d(FanInConv2d):
+    """The same with its weight standardised at every use, so that gradients flow through the standardisation."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Convolve (N, C, H, W) with the standardised weight."""
+        return self._conv_forward(input, standardise(self.weight), self.bias)
+
+
+class GainedWSConv2d(FanInConv2d):
+    """The same with a learned gain of each output unit, which begins at 1: the form that De et al. released."""
+
+    def reset_parameters(self) -> None:
+        """As above, with gains of 1."""
+        super().reset_parameters()
+        self.gain = nn.Parameter(torch.ones_like(self.weight[:, 0, 0, 0]))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Convolve (N, C, H, W) with the standardised weight times the gain."""
+        weight = standardise(self.weight, RELEASED_SMALLEST) * self.gain.reshape(-1, 1, 1, 1)
+        return self._conv_forward(input, weight, self.bias)
+
+
+_NONE = 1e-30
+"""The eps of a batch norm with mean 0 and variance 1, used only for gain and shift: 1 + 1e-30 is 1 in every format.
+torch 2.11 refuses 0."""
+
+
+class PublicNorm(nn.Module):
+    """Batch norm of (N, C, ...) with stored moments of public examples, and a gain and a shift per channel.
+
+    Moments are population moments over public examples and positions.
+
+    Args:
+        channels: C.
+        eps: added to the variance.
+
+    **Guarantee.** An example's output is a function of that example, of the parameters and of public examples.
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, channels: int, *, eps: float = 1e-5):
+        super().__init__()
+        self.eps = eps
+        self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("variance", torch.ones(channels))
+        self.passes: int | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalises (N, C, ...). While moments are being computed, those of x are stored first."""
+        if self.passes is not None:
+            self._take(x)
+        return self._normalised(x)
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        return F.batch_norm(x, self.mean, self.variance, self.weight, self.bias, eps=self.eps)
+
+    def _take(self, x: Tensor) -> None:
+        assert self.passes is not None
+        self.passes += 1
+        variance, mean = torch.var_mean(x.transpose(0, 1).flatten(1), dim=1, correction=0)
+        self.mean.copy_(mean)
+        self.variance.copy_(variance)
+
+
+class OwnPublicNorm(PublicNorm):
+    """`PublicNorm` with the moments of the example and M public examples; the example has weight 1 / (M + 1).
+
+    The example's moments are over its positions, and its gradient flows through them. Without positions, its values are
+    its means, and their squares its second moments.
+    """
+
+    def __init__(self, channels: int, *, public: int, eps: float = 1e-5):
+        super().__init__(channels, eps=eps)
+        self.public = public
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        if self.passes is not None:  # public examples
+            return super()._normalised(x)
+        positions = x.flatten(2) if x.dim() > 2 else x.unsqueeze(2)
+        own_mean, own_square = positions.mean(2), positions.square().mean(2)
+        share = 1 / (self.public + 1)
+        mean = self.mean + share * (own_mean - self.mean)
+        # E[z^2] - mean^2 of the mixture, without cancellation.
+        variance = (1 - share) * self.variance + share * (own_square - own_mean.square()).clamp_min(0)
+        variance = variance + share * (1 - share) * (own_mean - self.mean).square()
+        scaled = (positions - mean.unsqueeze(2)) * (variance + self.eps).rsqrt().unsqueeze(2)
+        none, one = torch.zeros_like(self.mean), torch.ones_like(self.variance)
+        return F.batch_norm(scaled.reshape(x.shape), none, one, self.weight, self.bias, eps=_NONE)
+
+
+class ThroughNorm(PublicNorm):
+    """`PublicNorm` with moments m that are differentiable functions of all trained parameters theta.
+
+    The gradient flows through the moments by the Jacobian J = dm / dtheta, which `take_jacobian` computes once for all
+    examples. In training the moments are m + J (theta - theta'), where theta' has the values of theta without a
+    gradient. The added term is zero and has the correct derivative.
+    """
+
+    jacobian: Tensor | None
+
+    def __init__(self, channels: int, *, eps: float = 1e-5):
+        super().__init__(channels, eps=eps)
+        self.register_buffer("jacobian", None, persistent=False)
+        self.moments: tuple[Tensor, Tensor] | None = None
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        mean, variance = (self.mean, self.variance) if self.moments is None else self.moments
+        each = (-1, *[1] * (x.dim() - 2))
+        scaled = (x - mean.reshape(each)) * (variance.reshape(each) + self.eps).rsqrt()
+        none, one = torch.zeros_like(self.mean), torch.ones_like(self.variance)
+        return F.batch_norm(scaled, none, one, self.weight, self.bias, eps=_NONE)
+
+    def _take(self, x: Tensor) -> None:
+        super()._take(x.detach())
+        if torch.is_grad_enabled():
+            variance, mean = torch.var_mean(x.transpose(0, 1).flatten(1), dim=1, correction=0)
+            self.moments = mean, variance
+
+
+class JointNorm(nn.Module):
+    """Batch norm within each group of M + 1: an example and the public examples that follow it.
+
+    Args:
+        channels: C.
+        public: M.
+        eps: added to the variance.
+    """
+
+    def __init__(self, channels: int, *, public: int, eps: float = 1e-5):
+        super().__init__()
+        self.eps, self.public = eps, public
+        self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalises (N (M + 1), C, ...)."""
+        groups = (x.flatten(2) if x.dim() > 2 else x.unsqueeze(2)).unflatten(0, (-1, self.public + 1))
+        variance, mean = torch.var_mean(groups, dim=(1, 3), correction=0, keepdim=True)
+        scaled = ((groups - mean) * (variance + self.eps).rsqrt()).reshape(x.shape)
+        none, one = scaled.new_zeros(x.shape[1]), scaled.new_ones(x.shape[1])
+        return F.batch_norm(scaled, none, one, self.weight, self.bias, eps=_NONE)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato._checks import SfumatoError
-from sfumato.models.normalisation.public_norms import JointNorm, PublicNorm, ThroughNorm
+from sfumato.models.normalisation.norms import JointNorm, PublicNorm, ThroughNorm
 from sfumato.models.trial import evaluating
 
 EXAMPLES = "public_examples"

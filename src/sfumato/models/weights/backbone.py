@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import difflib
 import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
+from torch.nn.modules import module as registration
 
 from sfumato._checks import SfumatoError, positive_integer
-from sfumato.models.custom import trusted
-from sfumato.models.name import parse
+from sfumato.models.name import parse, trusted
 from sfumato.models.networks import zoo
 from sfumato.models.registry import create
-from sfumato.models.trainable import select
-from sfumato.models.weights.bounded import bounded
-from sfumato.models.weights.pretrained import classifier_names, file_of, fill, spread, stored_about
+from sfumato.models.weights.pretrained import classifier_names, file_of, fill, select, spread, stored_about
 from sfumato.models.weights.trunk import trunk_of
 
 TORCHVISION = "torchvision:"
@@ -134,7 +137,7 @@ def load_backbone(
         resolution: pixels on each side of its input; None for what it was trained with.
         resize: to how many pixels a side an image is brought before its middle is cut out; None for as many more than
             the resolution as the network expects.
-        model: the function that builds the network of a run, where that is one of the user's own: see `custom.trusted`.
+        model: the function that builds the network of a run, where that is one of the user's own: see `trusted`.
 
     Raises:
         SfumatoError: an unknown name, weights that cannot be had or don't fit, or a resolution that it cannot take.
@@ -288,3 +291,47 @@ def _expected_by_torchvision(name: str) -> Expects:
         mean=tuple(transform.mean),
         std=tuple(transform.std),
     )
+
+
+TIMES = 8
+MORE_TENSORS, MORE_NUMBERS = 1 << 10, 1 << 28
+"""What a network may have besides: layers that are replaced as it is built, a classifier that is taken off."""
+
+
+@contextmanager
+def bounded(path: Path) -> Iterator[None]:
+    """While a network is built by the word of a file: refuse one that its weights come nowhere near to filling.
+
+    Layer by layer, before a layer's numbers are drawn: a name of a few letters can ask for a million layers.
+
+    Args:
+        path: a safetensors file.
+
+    Raises:
+        SfumatoError: the network has more than `TIMES` as many tensors or numbers, and some more.
+    """
+    with safe_open(path, framework="pt") as file:
+        sizes = [prod(file.get_slice(name).get_shape()) for name in file.keys()]  # noqa: SIM118 - it is no mapping
+    most = TIMES * len(sizes) + MORE_TENSORS, TIMES * sum(sizes) + MORE_NUMBERS
+    found, own = [0, 0], threading.get_ident()
+
+    def count(layer: nn.Module, name: str, tensor: Any) -> None:
+        if threading.get_ident() != own or not isinstance(tensor, Tensor):
+            return
+        found[0] += 1
+        found[1] += tensor.numel()
+        if found[0] > most[0] or found[1] > most[1]:
+            raise SfumatoError(
+                f"{path} names a network that is far larger than the {len(sizes)} tensors that it holds",
+                "restore it from a copy",
+            )
+
+    hooks = [
+        registration.register_module_parameter_registration_hook(count),
+        registration.register_module_buffer_registration_hook(count),
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

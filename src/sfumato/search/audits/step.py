@@ -26,8 +26,7 @@ from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.unit import Drawn
 from sfumato.randomness import RunKey
 from sfumato.runs.audited import SURE, Audited
-from sfumato.search.audits.residuals import Residuals
-from sfumato.search.audits.subject import Subject, at
+from sfumato.search.audits.subject import Residuals, Subject, at
 from sfumato.training.step import PrivateStep
 
 OBSERVATIONS = 5_000

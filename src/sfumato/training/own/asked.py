@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn import functional
 
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
-from sfumato.experiment.budget import SECURE, STANDARD
 from sfumato.experiment.elsewhere import answer
+from sfumato.experiment.settings import SECURE, STANDARD
 from sfumato.gradients.checks.wrapped import loss_of_model, unwrapped
 from sfumato.gradients.examples import Tree
 from sfumato.privacy import PrivacyPlan
@@ -22,11 +22,11 @@ from sfumato.privacy.plan import default_delta
 from sfumato.randomness import owner_key
 from sfumato.runs.directory import SETTINGS, RunDirectory
 from sfumato.runs.owner import known
-from sfumato.training.own.pinned import stated
+from sfumato.training.own.bookkeeping import stated
 from sfumato.training.own.records import LABELS, OwnRecords, own_records
 from sfumato.training.own.steps import REFUSE, SKIP, Loss, PrivateSteps
 from sfumato.training.parts import budgeted
-from sfumato.training.preparation.noise import refuse_noise
+from sfumato.training.preparation.building import refuse_noise
 from sfumato.training.preparation.prepare import check_epsilon
 from sfumato.training.preparation.start import Machine, Start
 

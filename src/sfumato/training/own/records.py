@@ -18,7 +18,7 @@ from torch.utils.data import IterableDataset, default_collate
 
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, Tokens, Transform, open_source, own_codes
-from sfumato.data.objects.items import is_map_style
+from sfumato.data.readers.items import is_map_style
 from sfumato.gradients.examples import Tree, each, tensors
 from sfumato.privacy import Circumstances
 

@@ -32,12 +32,11 @@ from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.training.inputs import dropout_keys
 from sfumato.training.loop import CHECKPOINT_SECONDS, pause_after
-from sfumato.training.own import body, bookkeeping, pinned
+from sfumato.training.own import bookkeeping, optimizers
 from sfumato.training.own.optimizers import refuse_foreign, refuse_unfit
 from sfumato.training.own.records import OwnRecords
 from sfumato.training.preparation import resume
-from sfumato.training.preparation.noise import noise_named, with_noise
-from sfumato.training.preparation.precision import precision_of
+from sfumato.training.preparation.building import noise_named, precision_of, with_noise
 from sfumato.training.preparation.prepare import settled_on, size_micro_batch
 from sfumato.training.preparation.start import Start, known_micro_batch
 from sfumato.training.step import PrivateStep, descend
@@ -133,16 +132,16 @@ class PrivateSteps:
             methods=self._gradient.methods,
         )
         facts = with_noise(facts, noise, plan, self._gradient.zeros(), alone=micro_batch == 1)
-        known = pinned.record_of(model, optimizer, records, facts, self.performance, with_state)
+        known = bookkeeping.record_of(model, optimizer, records, facts, self.performance, with_state)
         if budget is not None:
             known["budget"] = {"name": budget}
         if run.exists:
             self._key = RunKey.load(run / names.RUN_KEY)
-            pinned.refuse_other(run, known, plan)
+            bookkeeping.refuse_other(run, known, plan)
         else:
             run.require_free()
             refuse_unfit(optimizer)
-            self._key = pinned.key_of(seed, known, plan, model)
+            self._key = bookkeeping.key_of(seed, known, plan, model)
         self._known, self._facts = known, facts
         self._private()  # refuses here what its first step would refuse
 
@@ -208,7 +207,7 @@ class PrivateSteps:
         self.note = f"{self.note}; {line.removeprefix('note: ')}" if self.note else line
 
     def _opening(self, identity: str) -> dict[str, Any]:
-        return pinned.opening(self._known, self.plan, identity)
+        return bookkeeping.opening_entry(self._known, self.plan, identity)
 
     def _begun(self, ledger: Ledger) -> Checkpoint:
         """The state to go on from, put into model and optimizer."""
@@ -253,18 +252,18 @@ class PrivateSteps:
                     releases.lose(ledger, Checkpoint.load(self._run / names.CHECKPOINT).step)
                     return True
                 descend(self._optimizer, self._trained, gradient)
-                left = body.seen(self._model)
+                left = optimizers.seen(self._model)
                 try:
-                    with body.only_private(self._optimizer, self._trained):
+                    with optimizers.only_private(self._optimizer, self._trained):
                         yield OwnStep(step + 1, plan.steps)
                 except GeneratorExit:  # a `break`, or an error in the body
                     with suppress(
                         SfumatoError
                     ):  # a model that the body has changed stays as the last checkpoint has it
-                        body.refuse_changed(self._model, self._trained, left)
+                        optimizers.refuse_changed(self._model, self._trained, left)
                         save(step + 1, state)
                     raise
-                body.refuse_changed(self._model, self._trained, left)
+                optimizers.refuse_changed(self._model, self._trained, left)
             if (now := time.monotonic()) - saved_at > pause or step + 1 == plan.steps:
                 save(step + 1, state)
                 saved_at = time.monotonic()

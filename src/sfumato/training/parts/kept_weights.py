@@ -1,24 +1,130 @@
-"""Weights of single steps that a run keeps, for averages, ensembles and intervals that are made of them afterwards."""
+"""Weights of single steps that a run keeps, for averages, ensembles and intervals that are made of them afterwards; and
+what the last of them say beside its model, for the page: how much accuracy varies over them, each by itself and in
+averages, and how far each score may be off (Shejwalkar et al. 2022, arXiv 2210.01864, section 5)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
 from sfumato._checks import positive_integer
-from sfumato.averaging import kept_steps, number_by_rule
+from sfumato.averaging import aggregates, kept_steps, number_by_rule, uncertainty
 from sfumato.data import Preparation
-from sfumato.models.losses import exclusive
+from sfumato.evaluation import accuracy
+from sfumato.models import ensemble
+from sfumato.models.losses import exclusive, probabilities
 from sfumato.privacy import Circumstances
+from sfumato.report import OverSteps
 from sfumato.runs import kept
 from sfumato.runs.checkpoint import read_safetensors
+from sfumato.runs.figures.uncertain import averages, notes_of, spacing_of, widening_for
 from sfumato.training.descent import trained_bytes
-from sfumato.training.kind import OfRecords
-from sfumato.training.parts.over_steps import over_steps
-from sfumato.training.parts.part import Asked, Early, Ending, Part
+from sfumato.training.parts.part import Asked, Decided, Early, Ending, Part, Trained
+from sfumato.training.steps import Scorer
+
+RECORDS = 1000
+"""Test records, spread evenly over the test part, on which averages are measured."""
+
+
+def over_steps(
+    decided: Decided,
+    trained: Trained,
+    scorer: Scorer,
+    kept: Mapping[int, Mapping[str, Tensor]],
+    *,
+    moved: Callable[[Tensor], Tensor] = lambda outputs: outputs,
+) -> OverSteps | None:
+    """Accuracies of averages over the last steps, and an interval for the logit of each sample's first class.
+
+    Args:
+        decided: the run.
+        trained: its model, and what that gives for the test part.
+        scorer: what that model is measured by.
+        kept: the weights that the run kept, by step, ascending.
+        moved: from what the module gives to logits of which the largest is that of the class that is named.
+
+    Returns:
+        None where fewer than two weights in a row were kept.
+
+    **Guarantee.** Figures on the test part, without noise: private where that is, as accuracy is.
+    """
+    last = _in_a_row(tuple(kept))
+    if len(last) < 2:
+        return None
+    whole, test = moved(trained.outputs), decided.source.test
+    count = len(test)
+    places = np.linspace(0, count - 1, min(count, RECORDS)).round().astype(int).tolist()
+    labels = torch.from_numpy(test.labels[places])
+
+    def right(outputs: Tensor) -> float:
+        return (outputs.argmax(1) == labels).double().mean().item()
+
+    def outputs(weights: Mapping[str, Tensor]) -> Tensor:
+        return moved(scorer.outputs({**trained.weights, **weights}, places))
+
+    each = {step: outputs(kept[step]) for step in last}
+    said = {step: probabilities(one, decided.settings.objective.loss) for step, one in each.items()}
+    width = max(2, len(last) // 2)
+    windows = [last[end - width : end] for end in range(width, len(last) + 1)]
+    found = {
+        "last": [right(one) for one in each.values()],
+        "upa": [right(outputs(aggregates.mean([kept[step] for step in window]))) for window in windows],
+        **{
+            method: [right(ensemble.METHODS[method](said[step] for step in window)) for window in windows]
+            for method in ("opa", "omv")
+        },
+    }
+    return OverSteps(
+        records=len(places),
+        steps=len(last),
+        width=width,
+        released=right(whole[places]),
+        rows=[
+            (method, shares[-1], statistics.stdev(shares) if len(shares) > 1 else 0.0)
+            for method, shares in found.items()
+        ],
+        **_intervals(decided, trained, scorer, kept, whole),
+    )
+
+
+def _in_a_row(steps: tuple[int, ...]) -> tuple[int, ...]:
+    """The last steps, as far back as each follows the one before.
+
+    >>> _in_a_row((1, 5, 8, 9, 10))
+    (8, 9, 10)
+    """
+    gaps = [place for place, (before, after) in enumerate(pairwise(steps), 1) if after != before + 1]
+    return steps[gaps[-1] if gaps else 0 :]
+
+
+def _intervals(
+    decided: Decided, trained: Trained, scorer: Scorer, kept: Mapping[int, Mapping[str, Tensor]], whole: Tensor
+) -> dict[str, Any]:
+    """Of the class that each sample is named: the ends of its logit's interval, and the middle."""
+    taken, settings = max(kept), decided.settings
+    apart = [step for step in kept if step > taken // 2]
+    if apart[-1] - apart[0] < spacing_of(taken):
+        return {}
+    samples = accuracy.shown(whole, decided.source.test)
+    if not samples:
+        return {}
+    first = whole[samples].argmax(1, keepdim=True)
+    steps = uncertainty.spaced(tuple(kept), taken, spacing=spacing_of(taken))
+    logits = torch.stack([scorer.outputs({**trained.weights, **kept[step]}, samples) for step in steps])
+    widening, of_noise = widening_for(decided.plan, settings.to_dict(), steps, taken)
+    low, high, mean, _ = uncertainty.interval(logits, widening=widening)
+    notes = [*notes_of(averaged=averages(settings.to_dict()), schedule=settings.descent.schedule), *of_noise]
+    ends = torch.stack([one.gather(1, first).squeeze(1) for one in (low, high, mean)], 1)
+    if not ends.isfinite().all():  # training has diverged
+        return {}
+    return {"intervals": ends.tolist(), "notes": notes}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +179,7 @@ class KeptWeights(Part):
             return
         ending.bound |= {"kept": kept.hashes(ending.run, reached)}
         scorer = ending.trained.scorer
-        if isinstance(scorer, OfRecords) and exclusive(ending.decided.settings.objective.loss):
+        if isinstance(scorer, Scorer) and exclusive(ending.decided.settings.objective.loss):
             weights = {step: read_safetensors(kept.place(ending.run, step))[0] for step in sorted(reached)}
             found = over_steps(ending.decided, ending.trained, scorer, weights, moved=ending.reading.moved)
             ending.evaluation |= {} if found is None else {"over_steps": asdict(found)}

@@ -23,8 +23,8 @@ from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.runs.figures import choice, published
 from sfumato.runs.figures.noisy_figures import NoisyFigures
 from sfumato.runs.figures.operating import NONE, SHARES
-from sfumato.training.kind import OfRecords
 from sfumato.training.parts.part import Asked, Early, Ending, Part
+from sfumato.training.steps import Scorer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class PublishedFigures(Part):
     def end(self, ending: Ending) -> None:
         """Release the table; its temperature is the model's, where it has one."""
         source, trained = ending.decided.source, ending.trained
-        if not isinstance(trained.scorer, OfRecords):
+        if not isinstance(trained.scorer, Scorer):
             ending.circumstances = replace(ending.circumstances, figures=None)
             return
         figures = released(

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sfumato.training.parts.audit import Audit
 from sfumato.training.parts.budgeted import Budgeted
-from sfumato.training.parts.calibration import Calibration
-from sfumato.training.parts.clock import ByTime, Drift
-from sfumato.training.parts.directions import Directions
+from sfumato.training.parts.clock import ByTime, ClassShares, Drift, Prevalence
+from sfumato.training.parts.directions import Audit, Directions
 from sfumato.training.parts.kept_weights import KeptWeights
 from sfumato.training.parts.part import Asked, Early, Part
-from sfumato.training.parts.prevalence import ClassShares, Prevalence
-from sfumato.training.parts.public_examples import PublicNormalisation
+from sfumato.training.parts.public_examples import Calibration, PublicNormalisation
 from sfumato.training.parts.published import PublishedFigures
 
 PARTS: tuple[type[Part], ...] = (

@@ -18,7 +18,7 @@ from sfumato.data.declared import Labels
 from sfumato.experiment import users
 from sfumato.experiment.defaults import aggregate_rules
 from sfumato.experiment.settings import Settings
-from sfumato.models import class_weights, shares
+from sfumato.models import shares
 from sfumato.models.choices import Objective
 from sfumato.privacy import Example, PrivacyPlan, User
 from sfumato.privacy.mechanism import Mechanism
@@ -27,11 +27,11 @@ from sfumato.randomness import goes_by_time
 from sfumato.training.descent import check_descent
 from sfumato.training.parts import registry
 from sfumato.training.parts.part import Early
-from sfumato.training.preparation.noise import refuse_noise
+from sfumato.training.preparation.building import refuse_noise
 
 if TYPE_CHECKING:
-    from sfumato.experiment.budget import Budget
     from sfumato.experiment.experiment import Experiment
+    from sfumato.experiment.settings import Budget
     from sfumato.privacy.clipping import Clipping
     from sfumato.privacy.planning.requested import Request
 
@@ -50,18 +50,15 @@ def check(asked: Experiment, spec: SourceSpec, options: Mapping[str, Any]) -> No
         options: what is asked for of the parts around it, by name.
     """
     check_experiment(asked, spec)
-    check_parts(spec, asked.unit == "user", asked.order == "time", options)
+    by_time = asked.order == "time"
+    registry.check(Early(spec=spec, of_persons=asked.unit == "user", by_time=by_time, options=options))
 
 
 def check_planned(settings: Settings, plan: PrivacyPlan, spec: SourceSpec, options: Mapping[str, Any]) -> None:
     """The same of settings and a plan."""
     check_settings(settings, steps=plan.steps, model=settings.model, spec=spec)
     refuse_noise(settings.noise, plan.mechanism, plan.clipping)
-    check_parts(spec, plan.users is not None, goes_by_time(plan), options)
-
-
-def check_parts(spec: SourceSpec, of_persons: bool, by_time: bool, options: Mapping[str, Any]) -> None:
-    """Refuse what no private run could have besides its plan and settings."""
+    of_persons, by_time = plan.users is not None, goes_by_time(plan)
     registry.check(Early(spec=spec, of_persons=of_persons, by_time=by_time, options=options))
 
 
@@ -71,7 +68,7 @@ def check_experiment(asked: Experiment, spec: SourceSpec | None = None) -> None:
     asked.refuse_momentum()
     users.check_choices(asked.unit, asked.per_user, asked.drawn)
     if asked.class_prevalence is not None and asked.drawn == "users":
-        class_weights.refuse_of_users()
+        shares.refuse_of_users()
     settings = settings_of(vars(asked))
     check_settings(settings, steps=asked.steps, model=asked.model, spec=spec)
     check_plan(asked, spec)
@@ -127,11 +124,11 @@ def check_shares(objective: Objective, labels: Labels) -> None:
     if prevalence is None:
         return
     if labels.label_columns is not None:
-        class_weights.answer_weights(prevalence, labels.label_columns)
+        shares.answer_weights(prevalence, labels.label_columns)
     elif exclusive(objective.loss):
         shares.refuse_other_sum(prevalence)
         if labels.classes is not None:
-            class_weights.weights_of(prevalence, labels.classes)
+            shares.weights_of(prevalence, labels.classes)
 
 
 def check_model(model: str, pretrained: str | None, spec: SourceSpec | None) -> None:

@@ -1,21 +1,124 @@
-"""The model with its initial weights, and how images become its inputs."""
+"""What a run is built of by its settings: the model with its initial weights and what stands behind these, how images
+become its inputs, its noise, and the precision of its products."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from sfumato import models
+from sfumato import _devices, models
 from sfumato._checks import SfumatoError
 from sfumato.data import AsStored, Contents, Preparation, Source, Tokens, Transform
-from sfumato.experiment.settings import Settings
+from sfumato.experiment.fixed_features import fixed_features
+from sfumato.experiment.settings import SECURE, Settings
 from sfumato.gradients.checks.wrapped import unwrapped
 from sfumato.models.losses import MULTILABEL, exclusive
-from sfumato.randomness import RunKey
+from sfumato.models.name import is_own, parse
+from sfumato.privacy import Circumstances, PrivacyPlan
+from sfumato.privacy.noise_grid import refuse_without_grid
+from sfumato.randomness import Noise, RunKey
 from sfumato.runs import checkpoint
+from sfumato.runs.checkpoint import stored_materials
+from sfumato.training.own.code import OwnCode
 from sfumato.training.parts.public_examples import PublicExamples
+from sfumato.training.preparation.start import Start
+
+
+def noise_of(settings: Settings, plan: PrivacyPlan, key: RunKey, *, max_norm: float | None = None) -> Noise:
+    """The noise of the plan's mechanism.
+
+    Args:
+        max_norm: in place of the plan's, where sums come in other units.
+    """
+    return noise_named(settings.noise, plan, key, max_norm=max_norm)
+
+
+def noise_named(noise: str, plan: PrivacyPlan, key: RunKey, *, max_norm: float | None = None) -> Noise:
+    """The same by the setting's name; what audits a run takes its noise from here too."""
+    how: dict[str, Any] = {"max_norm": plan.max_norm if max_norm is None else max_norm, "key": key}
+    if noise != SECURE:
+        return Noise(plan.mechanism, **how)
+    from sfumato.randomness.noise.secure import SecureNoise
+
+    refuse_without_grid(plan.mechanism, plan.clipping)
+    return SecureNoise(plan.mechanism, **how)
+
+
+def refuse_noise(noise: str | None, mechanism: Any, clipping: Any = None) -> None:
+    """Refuse secure noise where there is none: see `refuse_without_grid`."""
+    if noise == SECURE:
+        refuse_without_grid(mechanism, clipping)
+
+
+def with_noise(
+    facts: Circumstances, noise: str, plan: PrivacyPlan, zeros: Mapping[str, Tensor], *, alone: bool
+) -> Circumstances:
+    """What the statement must say, with what it must say of secure noise.
+
+    Args:
+        noise: the setting's name.
+        zeros: the sum over no units.
+        alone: whether each vector of a sum reaches the grid by itself (`NoiseGrid`).
+    """
+    if noise != SECURE:
+        return facts
+    from sfumato.randomness.noise.secure import grid_of
+
+    refuse_without_grid(plan.mechanism, plan.clipping)
+    elements = sum(value.numel() for value in zeros.values())
+    grid = grid_of(plan.noise_multiplier, elements, alone=alone)
+    return replace(facts, noise_sampler=grid.words, noise_grid=grid)
+
+
+LIBRARIES = ("timm", "torchvision")
+
+
+def origins(source: Source, settings: Settings) -> tuple[str, ...]:
+    """What stands behind the initial weights, and behind the features where the source is a cache, for a statement."""
+    own = settings.model == "module" or models.is_own(settings.model)
+    features = () if source.cache is None else source.cache.contents.origins
+    weights = origins_of(settings.network.initial_weights)
+    named = [*(["own model"] if own else []), *(["synthetic images"] if models.is_prior(settings.model) else [])]
+    return tuple(sorted({*features, *weights, *named}))
+
+
+def origins_of(weights: str | None) -> tuple[str, ...]:
+    """What stands behind weights: None, a library, or a path; whatever stands anywhere behind them counts."""
+    if weights is None:
+        return ()
+    return (weights,) if weights == "timm" else _origins_of_file(weights)
+
+
+def origins_of_backbone(name: str, weights: str | None) -> tuple[str, ...]:
+    """What stands behind the weights of a backbone: those of a file, of its library, or of a run."""
+    library, colon, _ = name.partition(":")
+    if weights is None and colon and library in LIBRARIES:
+        return (library,)
+    return _origins_of_file(weights or name)
+
+
+def trained_on(source: Source, settings: Settings) -> tuple[str, ...]:
+    """`Source.stored_digest` of what the initial weights, or those behind features, were trained on without privacy."""
+    return (
+        stored_materials(settings.network.initial_weights)
+        if source.cache is None
+        else tuple(source.cache.contents.trained_on)
+    )
+
+
+def _origins_of_file(weights: str) -> tuple[str, ...]:
+    path = models.file_of(weights)
+    statement = checkpoint.stored_statement(path)
+    if statement is None:
+        return ("file",)
+    facts = statement.get("circumstances", statement)
+    run = "public run" if "plan" not in statement else "private run" if statement["promises"] else "seeded run"
+    return tuple(sorted({run, *facts["origins"], *(["filtered data"] if facts["filtered"] else [])}))
 
 
 def transform_for(module: nn.Module, source: Source, settings: Settings) -> Preparation:
@@ -176,3 +279,46 @@ def _trains_classifier(module: nn.Module) -> bool:
     below = tuple(f"{name}." for name in models.classifier_names(module))
     named = [value.requires_grad for name, value in module.named_parameters() if below and name.startswith(below)]
     return not below or any(named)
+
+
+FLOAT32, BFLOAT16 = _devices.PRECISIONS
+_ONE_LAYER = "linear"
+
+
+def precision_of(start: Start) -> str:
+    """As asked for, else as recorded, else float32."""
+    recorded = start.unfinished.recorded
+    return start.machine.precision or (recorded.precision if recorded else FLOAT32)
+
+
+def with_precision(start: Start, source: Source, settings: Settings, own: OwnCode) -> tuple[Start, tuple[str, ...]]:
+    """The start with a precision where none was asked for, and what to tell of it.
+
+    By rule it is bfloat16 where the device multiplies that in hardware and a network is trained as a whole, which costs
+    no accuracy (`benchmarks/accuracy/bfloat16.py`); else float32. A run that has begun goes on in its own precision on
+    any device.
+    """
+    if start.machine.precision is not None or start.unfinished.recorded is not None:
+        return start, ()
+    device = _devices.chosen(start.machine.device)
+    if not (_devices.has_bfloat16(device) and as_a_whole(source, settings, own)):
+        return start, ()
+    how = f'{device} has it in hardware; --precision float32, or precision="float32" in Python, trains in float32'
+    return replace(start, machine=replace(start.machine, precision=BFLOAT16)), (f"precision is bfloat16 ({how})",)
+
+
+def as_a_whole(source: Source, settings: Settings, own: OwnCode) -> bool:
+    """Whether all of a network of images is trained, and the network, its norms and its loss are those that have a name
+    here: what code of the caller's own computes in bfloat16 is not known."""
+    name, _ = parse(settings.network.model)
+    return (
+        own.model is None
+        and own.loss is None
+        and source.cache is None
+        and source.tokens is None
+        and settings.norms.normalisation is None
+        and (not settings.descent.trainable or "all" in settings.descent.trainable)
+        and fixed_features(name, source.channels) is None
+        and name != _ONE_LAYER
+        and not is_own(name)
+    )

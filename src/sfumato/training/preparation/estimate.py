@@ -16,7 +16,7 @@ from sfumato.training import together
 from sfumato.training.descent import average_for, trained_bytes, training_over
 from sfumato.training.inputs import features_alone, kept_bytes, variants_kept
 from sfumato.training.job import Job, PrivateJob
-from sfumato.training.preparation.noise import noise_of
+from sfumato.training.preparation.building import noise_of
 
 
 @dataclass(frozen=True, kw_only=True)

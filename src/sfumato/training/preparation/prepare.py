@@ -15,6 +15,7 @@ from torch import nn
 
 from sfumato import _devices, models
 from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._devices import local_count
 from sfumato.data import Images, Source
 from sfumato.experiment import users
 from sfumato.experiment.settings import Performance, Settings
@@ -26,16 +27,19 @@ from sfumato.runs.owner.codes import refuse_trained_on
 from sfumato.training.descent import check_choices
 from sfumato.training.inputs import OnFeatures, features_alone, kept_bytes
 from sfumato.training.job import PUBLIC, PrivateJob, Shape, synthetic_targets
-from sfumato.training.kind import Kind
 from sfumato.training.own.code import Loss, OwnCode
-from sfumato.training.parts.part import Asked, Part
+from sfumato.training.parts.part import Asked, Kind, Part
 from sfumato.training.parts.registry import parts_of, split
-from sfumato.training.preparation.building import build, transform_for
-from sfumato.training.preparation.noise import with_noise
-from sfumato.training.preparation.origins import origins, trained_on
-from sfumato.training.preparation.precision import precision_of, with_precision
+from sfumato.training.preparation.building import (
+    build,
+    origins,
+    precision_of,
+    trained_on,
+    transform_for,
+    with_noise,
+    with_precision,
+)
 from sfumato.training.preparation.start import Machine, Start, known_micro_batch
-from sfumato.training.started import local_count
 from sfumato.training.steps import PRIVATE
 
 CPU_MEMORY = 512 << 20

@@ -1,27 +1,35 @@
-"""A run's job from its own record: for `train RUN` and `finish RUN`."""
+"""A run's job from its own record: for `train RUN` and `finish RUN`; and the end of a run before its last step."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
+
+from torch import nn
 
 from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, open_source
 from sfumato.experiment import as_recipe, users
 from sfumato.experiment.settings import Settings
-from sfumato.privacy import Circumstances, PrivacyPlan
+from sfumato.observers.observer import Rows
+from sfumato.privacy import Circumstances, Ledger, PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
-from sfumato.runs.directory import RunDirectory
+from sfumato.runs.directory import RunDirectory, sweep
 from sfumato.runs.run import Run, read
+from sfumato.training import pretraining
+from sfumato.training.conclusion.finish import conclude
 from sfumato.training.job import PrivateJob, PublicJob, PublicTraining, is_public
-from sfumato.training.own.code import OwnCode
+from sfumato.training.loop import take_none
+from sfumato.training.own.code import Loss, OwnCode
+from sfumato.training.own.optimizers import Makes
 from sfumato.training.parts import registry
+from sfumato.training.preparation import resume
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.preparation.start import Start
-from sfumato.training.public import pretraining
-from sfumato.training.run import refuse_finished
+from sfumato.training.run import finished, refuse_finished
 
 
 def ended(path: str) -> Run | None:
@@ -146,3 +154,67 @@ def _refuse_missing(path: str, record: Mapping[str, Any], own: OwnCode, *, sourc
         )
     if others := sorted(own.given - needed):
         raise SfumatoError(f"the run in {path} has no {' or '.join(others)} of its caller's own", "leave it out")
+
+
+def finish(
+    directory: str | os.PathLike[str],
+    *,
+    model: nn.Module | str | None = None,
+    loss: Loss | None = None,
+    optimizer: Makes | None = None,
+    source: Any = None,
+    trust_code: bool = False,
+) -> Run:
+    """End an unfinished run of `train` with what its last checkpoint holds, as `sfumato finish` does.
+
+    Args:
+        directory: of the run.
+        model: where the run trains an object of the caller's own, that or its like; where it trains what a function of
+            one's own builds, that function's name, as in "package:function".
+        loss, optimizer: where they are objects of the caller's own, these or their like.
+        source: the data, where the run was given some from Python in place of a spelling.
+        trust_code: run the function of one's own that the run names, whatever its name.
+
+    **Guarantee.** The statement gives the epsilon of the whole plan, however many steps were taken: stopping early
+    saves nothing, as the moment may have been chosen by looking at the data (`sfumato.Stop` says more).
+
+    Errors: `SfumatoError` for a finished run, and for code or data other than the run began with.
+    """
+    place = str(directory)
+    if (done := ended_already(place)) is not None:
+        return done
+    own = OwnCode(model=model if isinstance(model, nn.Module) else None, loss=loss, optimizer=optimizer)
+    named = model if isinstance(model, str) else None
+    return finish_early(*job(place, trust_code=trust_code, named=named, own=own, source=source))
+
+
+def ended_already(path: str) -> Run | None:
+    """The outcome of a run that had come to its end but for the last moments; None for one that had not.
+
+    Errors: `SfumatoError` for a finished run.
+    """
+    if (done := ended(path)) is not None:
+        return done
+    if RunDirectory(path).finished:
+        raise SfumatoError(
+            f"the run in {path} is finished",
+            f"measure it (sfumato evaluate {path} SOURCE), write its page (sfumato report {path}) or check it "
+            f"(sfumato verify {path})",
+        )
+    return None
+
+
+def finish_early(job: PrivateJob, run: RunDirectory) -> Run:
+    """End an unfinished run with what its last checkpoint holds. The statement is the whole plan's all the same."""
+    run.require()
+    refuse_finished(run)
+    with Ledger(run / names.LEDGER) as ledger:
+        sweep(run.path)
+        refuse_finished(run)
+        resume.compare(job, run, going_on=False)
+        checkpoint = resume.own_checkpoint(run, ledger, resume.paid_steps(ledger, job, run))
+        outcome = take_none(job, checkpoint)
+        resume.went_on(run, job.record(run.identity), checkpoint.step, checkpoint.step)
+        Rows(run).begin(checkpoint.step, job.steps)
+        statement = conclude(job, run, ledger, outcome)
+    return finished(job, run, statement, outcome)

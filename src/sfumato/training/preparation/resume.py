@@ -1,4 +1,5 @@
-"""How a run begins, and what it must be to go on: plan, settings, key, ledger and checkpoint bound to it."""
+"""How a run begins, and what it must be to go on: plan, settings, key, ledger and checkpoint bound to it. And taking
+part in runs that another process leads."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import Any
 from sfumato._checks import SfumatoError
 from sfumato._files import write
 from sfumato.experiment import as_recipe
+from sfumato.observers.progress import Silence
 from sfumato.privacy import Ledger, PrivacyPlan
 from sfumato.privacy.ledger import LOST, OPENING, is_release, open_with_salt, openings
 from sfumato.privacy.statements import computed
@@ -22,6 +24,7 @@ from sfumato.runs.owner import codes, uses
 from sfumato.runs.owner.known import Data
 from sfumato.training.descent import beginning_of_average, optimizer_of
 from sfumato.training.job import PrivateJob, PublicJob, lengths
+from sfumato.training.loop import Outcome, take_steps
 from sfumato.training.workers import ALONE, Workers
 
 PINNED = {
@@ -275,3 +278,27 @@ def _opening(job: PrivateJob, identity: str, functions: Mapping[str, str]) -> di
     decided = (job.settings.to_dict(), job.transform.to_dict(), dict(functions), job.source.features, job.candidate)
     decided += (job.keyed, job.further, job.performance.precision)
     return commitment.opening(job.plan, identity, data=job.source.fingerprint, decided=decided)
+
+
+def follow(workers: Workers, read: Callable[[str], tuple[PrivateJob | PublicJob, RunDirectory]]) -> None:
+    """Take part in each run that the leader begins or goes on with, as its own record says.
+
+    Args:
+        read: the job of a run directory, from its record.
+    """
+    while (run := workers.led()) is not None:
+        take_part(read(str(run.path))[0], run, workers)
+
+
+def take_part(job: PrivateJob | PublicJob, run: RunDirectory, workers: Workers) -> Outcome:
+    """What a worker does of a run that another one leads: all steps that are still to be taken, from its checkpoint on.
+
+    Errors: `SfumatoError`, naming the difference, where this worker's data, plan, settings, model or machine are others
+    than the run's.
+    """
+    compare(job, run)
+    key, checkpoint = own_key(run, None), own_checkpoint(run, None, 0)
+    if key.check_value(run.identity) != job.key.check_value(run.identity):
+        raise SfumatoError(f"the run key in {run.path} was replaced meanwhile", "give the same command again")
+    key = opened(key, None, run, salted=False, workers=workers)
+    return take_steps(job, run, job.kind.steps(job, key, Silence()), checkpoint, workers=workers)

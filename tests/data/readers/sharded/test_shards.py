@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.data import FileRecords, Records, capped, hold_out, open_source
-from sfumato.data.identity.codes import stored_code
+from sfumato.data.identity.owners import stored_code
 from sfumato.data.images.decoding import decode
 from sfumato.data.readers import files
 from sfumato.data.readers.sharded import row_groups

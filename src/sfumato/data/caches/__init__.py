@@ -1,1 +1,0 @@
-"""Caches: the features of a source under a fixed backbone, on disk."""

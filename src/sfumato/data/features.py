@@ -1,0 +1,276 @@
+"""features:PATH - what a fixed public backbone makes of every record, computed once and kept on disk.
+
+A cache is a folder. `features.json` says what it holds, and pieces `train-00000.safetensors`, ..., `test-00000...` hold
+`features` (n, K, D), or (n, K + 1, D) where the middle of each training image stands before its random windows,
+`labels` (n,) and `codes` (n, 32); where the source says whose its images are, also `users`, by their codes, and
+`groups`, uint8 (n, L) of text in UTF-8. A piece is written whole or not at all, so a cache is complete when all of its
+pieces are there, and one that was cut goes on with the first that is missing.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sfumato._checks import SfumatoError, differing, one_of, parse_json, positive_integer, shortened
+from sfumato._files import ordinary, write
+from sfumato.data.declared import TEST_FRACTION, OnProgress
+from sfumato.data.paths import FEATURES, expanded, is_cache
+from sfumato.data.pieces import CachedRecords, Piece, write_piece
+
+BACKBONE = "backbone.safetensors"
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+PARTS = ("train", "test")
+PLACES = "places"
+"""Where the records were read from: the same cache may be made of images that lie elsewhere by now."""
+SOURCE_FACTS = frozenset(("kind", "fingerprint", "material", "pixels", "classes", "examples", "read", "public")) | {
+    *("size", "channels", "size_rule", "filtered", "parted", PLACES)
+}
+USER_FACTS = frozenset({"users", "users_read", "user_from"})
+"""What a cache says of its source only where that knows whose record each one is."""
+PIECE_BYTES, PIECE_ROWS = 64 << 20, 1024  # a network on a CPU takes seconds to minutes for so many images
+_FOLLOWING = ("fingerprint", "pixels", "size", "enlarged", "digest", "weights", "rows")
+"""What follows from choices: named only where no choice differs."""
+_FORMAT = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What a cache holds: everything that decides its numbers. A cache goes on only as what it began.
+
+    Args:
+        width: D, the length of a feature vector.
+        counts: records in the parts "train" and "test".
+        source: what is known of the records: the `SOURCE_FACTS`.
+        views: K, how many versions of each training record there are to train on; test records have one.
+        middle: whether the middle of each training image is kept before its views, which is what it is scored on;
+            otherwise that is the first view.
+        dtype: "float32", "float16" or "bfloat16".
+        rows: records in a piece, the last one of a part excepted.
+        backbone: how to build the network again; None for features that came from elsewhere.
+        digest: SHA-256 of the backbone's function and weights; None without backbone.
+        weights: SHA-256 of the weights alone, which are kept beside the features.
+        origins: where the backbone's weights come from, as statements say it.
+        trained_on: `Source.stored_digest` of what they were trained on without privacy, as far as it is known.
+        transform: how images become the backbone's input, as `Transform.to_dict` has it.
+        crop: how views are cut out of a training image, in words and numbers.
+        test_fraction: the share of the test part, where the keyed hash split.
+    """
+
+    width: int
+    counts: Mapping[str, int]
+    source: Mapping[str, Any]
+    views: int = 1
+    middle: bool = False
+    dtype: str = "float32"
+    rows: int = 0
+    backbone: Mapping[str, Any] | None = None
+    digest: str | None = None
+    weights: str | None = None
+    origins: tuple[str, ...] | list[str] = ("unknown",)
+    trained_on: tuple[str, ...] | list[str] = ()
+    transform: Mapping[str, Any] | None = None
+    crop: Mapping[str, Any] = field(default_factory=dict)
+    test_fraction: float = TEST_FRACTION
+
+    def __post_init__(self) -> None:
+        positive_integer("width", self.width)
+        positive_integer("views", self.views)
+        one_of("dtype", self.dtype, DTYPES)
+        if set(self.source) - USER_FACTS != SOURCE_FACTS:
+            raise TypeError(f"source must hold {sorted(SOURCE_FACTS)}, got {sorted(self.source)}")
+        if not self.rows:
+            object.__setattr__(self, "rows", max(1, min(PIECE_ROWS, PIECE_BYTES // self.record_bytes)))
+
+    @property
+    def stored(self) -> int:
+        """Versions of each training record on disk: its views, after its middle where that is kept."""
+        return self.views + self.middle
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of one training record's features."""
+        return self.stored * self.width * DTYPES[self.dtype].itemsize
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 of everything above but the `PLACES`; every piece carries it."""
+        return hashlib.sha256(json.dumps(_anywhere(self.to_dict()), sort_keys=True).encode()).hexdigest()
+
+    def pieces(self, part: str) -> list[tuple[str, range]]:
+        """The files of a part, and which of its records each holds."""
+        count = self.counts[part]
+        rows = (range(start, min(start + self.rows, count)) for start in range(0, count, self.rows))
+        return [(f"{part}-{number:05d}.safetensors", some) for number, some in enumerate(rows)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that `from_dict` reads back."""
+        return {"format": _FORMAT} | asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Contents:
+        """The contents that `to_dict` wrote; `TypeError` or `KeyError` for anything else."""
+        if set(data) != {"format", *(one.name for one in fields(cls))} or data["format"] != _FORMAT:
+            raise TypeError("other fields")
+        return cls(**{name: value for name, value in data.items() if name != "format"})
+
+
+class Cache:
+    """A cache of features on disk.
+
+    Args:
+        path: the folder.
+
+    **Guarantee.** Whatever wrote it must have made each row from its own record alone. Reading keeps rows apart. The
+    files are as private as the images: a feature vector tells much of its image.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = expanded(path)
+
+    def __repr__(self) -> str:
+        return f"Cache({str(self.path)!r})"
+
+    @property
+    def exists(self) -> bool:
+        """Whether a cache stands here, complete or not."""
+        return is_cache(self.path)
+
+    @functools.cached_property
+    def contents(self) -> Contents:
+        """What the cache holds, or is to hold."""
+        try:
+            index = parse_json(ordinary(self.path / FEATURES).read_text("utf-8"))
+            if index["format"] != _FORMAT:
+                raise SfumatoError(
+                    f"cache {str(self.path)!r} was made by another version of sfumato", "compute it anew, elsewhere"
+                )
+            return Contents.from_dict(index)
+        except SfumatoError:
+            raise
+        except FileNotFoundError:
+            what = "holds no features" if self.path.exists() else "does not exist"
+            raise SfumatoError(
+                f"cache {str(self.path)!r} {what}", "make it with sfumato features SOURCE --output PATH"
+            ) from None
+        except OSError as error:
+            raise SfumatoError(f"cache {str(self.path)!r} cannot be read ({error.strerror})", "check it") from None
+        except (ValueError, TypeError, KeyError):
+            place = self.path / FEATURES
+            raise SfumatoError(f"{place} is damaged", "restore it from a copy, or compute anew") from None
+
+    def begin(self, contents: Contents) -> None:
+        """Lay down a new cache, or refuse to go on with one that is something else, naming the difference."""
+        if self.exists:
+            was, now = _anywhere(self.contents.to_dict()), _anywhere(json.loads(json.dumps(contents.to_dict())))
+            if odd := _differences(was, now):
+                raise SfumatoError(
+                    f"cache {str(self.path)!r} began as something else: {', '.join(odd)}",
+                    "give the command that it began with, or another `directory`",
+                )
+            return
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise SfumatoError(f"{str(self.path)!r} exists and holds no features", "give a new `directory`")
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write(self.path / FEATURES, json.dumps(contents.to_dict(), indent=2).encode() + b"\n", private=True)
+
+    def missing(self, part: str) -> list[tuple[str, range]]:
+        """The pieces of a part that are still to be written."""
+        return [(name, rows) for name, rows in self.contents.pieces(part) if not (self.path / name).is_file()]
+
+    def discard_damaged(self) -> list[str]:
+        """Delete the pieces that are not what was written, and name them."""
+        damaged = []
+        pieces = [(part, *piece) for part in PARTS for piece in self.contents.pieces(part)]
+        for part, name, rows in pieces:
+            if not (self.path / name).is_file():
+                continue
+            try:
+                self._piece(part, name, rows).check()
+            except SfumatoError:
+                (self.path / name).unlink()
+                damaged.append(name)
+        return damaged
+
+    def write(
+        self,
+        name: str,
+        features: Tensor,
+        labels: np.ndarray,
+        codes: np.ndarray,
+        *,
+        users: np.ndarray | None = None,
+        groups: np.ndarray | None = None,
+    ) -> None:
+        """Write a piece, whole or not at all, with the SHA-256 of its numbers.
+
+        Args:
+            name: as `missing` gives it.
+            features: (n, S, D); n and S, the versions of each record, are the piece's.
+            labels: int64 (n,) or (n, L).
+            codes: uint8 (n, 32), each record's own two (`codes`).
+            users: text (n,), each record's user's code (`user_codes`), where it is known.
+            groups: text (n,), the public group of each record's user, likewise.
+        """
+        contents = self.contents
+        stored = features.to(DTYPES[contents.dtype]).cpu().contiguous()
+        if bool((torch.isinf(stored) & torch.isfinite(features.cpu())).any()):
+            raise SfumatoError(
+                f"some features are beyond the range of {contents.dtype}", "give `dtype=bfloat16` or float32"
+            )
+        known = {"labels": labels, "codes": codes}
+        if "users" in contents.source:  # a cache goes on as it began
+            known |= {name: texts for name, texts in (("users", users), ("groups", groups)) if texts is not None}
+        write_piece(self.path / name, stored, known, cache=contents.identity)
+
+    def records(self, part: str, *, progress: OnProgress | None = None) -> CachedRecords:
+        """A part of a complete cache, whose files have been read once to see that they are what was written.
+
+        Args:
+            part: "train" or "test".
+            progress: called with (files read, files in all).
+        """
+        contents = self.contents
+        missing = [name for part in PARTS for name, _ in self.missing(part)]
+        if missing:
+            raise SfumatoError(
+                f"cache {str(self.path)!r} is not complete: {len(missing)} of its pieces are missing",
+                "give the command of sfumato features again: it goes on where it was cut",
+            )
+        pieces = [self._piece(part, name, rows) for name, rows in contents.pieces(part)]
+        with ThreadPoolExecutor() as pool:
+            for done, _ in enumerate(pool.map(Piece.check, pieces), start=1):
+                if progress is not None:
+                    progress(done, len(pieces))
+        return CachedRecords(pieces, contents.rows)
+
+    def _piece(self, part: str, name: str, rows: range) -> Piece:
+        contents = self.contents
+        shape = (len(rows), contents.stored if part == "train" else 1, contents.width)
+        return Piece.read(self.path / name, cache=contents.identity, dtype=DTYPES[contents.dtype], shape=shape)
+
+
+def _anywhere(contents: dict[str, Any]) -> dict[str, Any]:
+    """A cache's description without where its records were read from."""
+    return {**contents, "source": {name: value for name, value in contents["source"].items() if name != PLACES}}
+
+
+def _differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """In what two descriptions differ, in words."""
+    chosen, following = [], []
+    for (*_, name), before, after in differing(was, now):
+        words = f"{name} was {shortened(before)} and is {shortened(after)}"
+        if name in ("fingerprint", "material", "pixels"):
+            words = "its images or labels were others"
+        (following if name in _FOLLOWING else chosen).append(words)
+    return list(dict.fromkeys(chosen or following))

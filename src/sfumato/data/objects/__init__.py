@@ -1,1 +1,0 @@
-"""Data as Python has them, in place of a spelling: arrays, data sets and tables."""

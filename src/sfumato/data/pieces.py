@@ -1,0 +1,258 @@
+"""The pieces of a cache of features: files of safetensors with the SHA-256 of their numbers, read in parts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from sfumato._checks import SfumatoError, parse_json
+from sfumato._files import write
+from sfumato._systems import open_bytes, read_at
+from sfumato.data.identity.owners import LENGTH, as_array
+
+_METADATA = "sfumato"
+_TEXTS = ("users", "groups")
+_LONGEST_HEADER = 1 << 20
+_CHECKED = 4 << 20
+MOST_LABELS = 1 << 16
+
+
+def write_piece(path: Path, features: Tensor, known: Mapping[str, np.ndarray], *, cache: str) -> None:
+    """Write a piece, whole or not at all.
+
+    Args:
+        features: (n, S, D), as they are to be stored.
+        known: `labels`, `codes` and, where they are known, `users` and `groups`, as `Cache.write` has them.
+        cache: the identity of the cache that it belongs to.
+    """
+    tensors = {"features": features}
+    for name, array in known.items():
+        stored = np.array(array)  # safetensors wants to own what it writes
+        if name in _TEXTS:
+            stored = np.char.encode(array, "utf-8").view(np.uint8).reshape(len(array), -1)
+        tensors[name] = torch.from_numpy(stored)
+    code = hashlib.sha256()
+    for tensor in tensors.values():
+        code.update(tensor.flatten().view(torch.uint8).numpy().data)
+    about = {"cache": cache, "piece": path.name, "sha256": code.hexdigest()}
+    write(path, save(tensors, metadata={_METADATA: json.dumps(about, sort_keys=True)}), private=True)
+
+
+class CachedRecords:
+    """One part of a cache: N records, whose features are read from disk when they are asked for.
+
+    Args:
+        pieces: in their order; all but the last have `rows` records.
+        which: positions in the part, where only some of its records are meant.
+
+    Attributes:
+        labels: int64 (N,) or (N, L), as of `Records`.
+        codes: uint8 (N, 32), each record's own two (`codes`).
+        users: text (N,), the code of each record's user (`user_codes`), where the images said whose they are.
+        groups: text (N,), the public group of each record's user, likewise.
+        files, times: None: a cache does not know where a record came from, nor when.
+    """
+
+    files = times = None
+
+    def __init__(self, pieces: list[Piece], rows: int, which: np.ndarray | None = None):
+        self._pieces, self._rows, self._which = pieces, rows, which
+        empty = np.zeros(0, np.int64), as_array(())
+        known = [(piece.labels(), piece.codes()) for piece in pieces] or [empty]
+        labels, codes = (np.concatenate(arrays) for arrays in zip(*known, strict=True))
+        self.labels, self.codes = (labels, codes) if which is None else (labels[which], codes[which])
+        self.users, self.groups = (self._texts(name) for name in _TEXTS)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """N, and S, D where there are any records."""
+        return (len(self), *(self._pieces[0].shape[1:] if self._pieces else ()))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory: none."""
+        return 0
+
+    @property
+    def sums(self) -> list[str]:
+        """SHA-256 of each file's numbers, all of the part."""
+        return [piece.sha256 for piece in self._pieces]
+
+    def take(self, rows: np.ndarray | slice) -> np.ndarray:
+        """Features float32 (n, S, D) of the records at these positions, in all S versions that are stored of each."""
+        return self._read(rows, self._memory)
+
+    def in_turn(self) -> Callable[[np.ndarray | slice], np.ndarray]:
+        """`take` into two pieces of memory by turns: what a call gives lasts until the call after the next.
+
+        Fresh memory for every call costs as much time as reading from a fast disk: the system fills each page of it
+        with zeros first.
+        """
+        kept = deque([self._memory(0), self._memory(0)])
+
+        def memory(records: int) -> np.ndarray:
+            kept.rotate()
+            if len(kept[0]) < records:
+                kept[0] = self._memory(records)
+            return kept[0][:records]
+
+        return lambda rows: self._read(rows, memory)
+
+    def _texts(self, name: str) -> np.ndarray | None:
+        held = [piece.text(name) for piece in self._pieces if name in piece.shapes]
+        if not held:
+            return None
+        if len(held) < len(self._pieces):
+            (odd, *_) = (piece.path for piece in self._pieces if name not in piece.shapes)
+            raise SfumatoError(f"{odd} lacks the {name} that other pieces hold", "make the cache anew")
+        texts = np.concatenate(held)
+        return texts if self._which is None else texts[self._which]
+
+    def _memory(self, records: int) -> np.ndarray:
+        return np.empty((records, self._pieces[0].record_bytes if self._pieces else 0), np.uint8)
+
+    def _read(self, rows: np.ndarray | slice, memory_for: Callable[[int], np.ndarray]) -> np.ndarray:
+        places = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else rows
+        places = places if self._which is None else self._which[places]
+        memory = memory_for(len(places))
+        for piece, first, run in self._runs(places):
+            self._pieces[piece].fill(memory[run], first)
+        dtype, shape = self._pieces[0].dtype, self._pieces[0].shape[1:]
+        return torch.from_numpy(memory.reshape(-1)).view(dtype).reshape(len(places), *shape).float().numpy()
+
+    def chosen(self, which: np.ndarray) -> CachedRecords:
+        """The records where the mask (N,) is true."""
+        places = np.flatnonzero(which)
+        return CachedRecords(self._pieces, self._rows, places if self._which is None else self._which[places])
+
+    def _runs(self, places: np.ndarray) -> Iterator[tuple[int, int, slice]]:
+        """Neighbours on disk that are asked for one after another: piece, first record in it, and where they go."""
+        cuts = np.flatnonzero((np.diff(places) != 1) | (np.diff(places // self._rows) != 0)) + 1
+        for start, stop in pairwise([0, *cuts.tolist(), len(places)]):
+            if stop > start:
+                piece, first = divmod(int(places[start]), self._rows)
+                yield piece, first, slice(start, stop)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Where the numbers of a piece lie in its file."""
+
+    path: Path
+    dtype: torch.dtype
+    at: Mapping[str, int]
+    shapes: Mapping[str, tuple[int, ...]]
+    sha256: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """N, S, D."""
+        return self.shapes["features"]
+
+    @property
+    def record_bytes(self) -> int:
+        return self.shape[1] * self.shape[2] * self.dtype.itemsize
+
+    @classmethod
+    def read(cls, path: Path, *, cache: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Piece:
+        """The layout of a file that `write_piece` wrote.
+
+        Args:
+            cache: the identity of the cache that it must belong to.
+            dtype, shape: of its features.
+        """
+        try:
+            with path.open("rb") as file:
+                (length,) = struct.unpack("<Q", file.read(8))
+                if length > _LONGEST_HEADER:
+                    raise ValueError("no safetensors header")
+                header = parse_json(file.read(length))
+                size = file.seek(0, os.SEEK_END)
+            held = ("features", "labels", "codes", *(name for name in _TEXTS if name in header))
+            places = {name: header[name]["data_offsets"] for name in held}
+            end = 8 + length + max(stop for _, stop in places.values())
+            shapes = {name: tuple(header[name]["shape"]) for name in held}
+            several = shapes["labels"][1:]
+            if len(several) > 1 or any(type(width) is not int or not 0 < width <= MOST_LABELS for width in several):
+                raise ValueError("labels of another shape")
+            fits = end == size and shapes["features"] == shape and shapes["codes"][1] == 2 * LENGTH
+            fits = fits and all(one[0] == shape[0] for one in shapes.values())
+            fits = fits and all(len(shapes[name]) == 2 for name in held[2:])
+            own = parse_json(header["__metadata__"][_METADATA])
+            sha256 = str(own.pop("sha256"))
+        except (OSError, ValueError, LookupError, TypeError, struct.error) as error:
+            raise SfumatoError(f"{path} is damaged ({error!r})", "delete it and give the command again") from None
+        if own != {"cache": cache, "piece": path.name}:
+            raise SfumatoError(f"{path} belongs to another cache", "delete it and give the command again")
+        if not fits:
+            raise SfumatoError(f"{path} is cut short or of another shape", "delete it and give the command again")
+        at = {name: 8 + length + start for name, (start, _) in places.items()}
+        return cls(path=path, dtype=dtype, at=at, shapes=shapes, sha256=sha256)
+
+    def check(self) -> None:
+        """Refuse a file whose numbers are not those that were written."""
+        code = hashlib.sha256()
+        rows = max(1, _CHECKED // self.record_bytes)
+        memory = np.empty((rows, self.record_bytes), np.uint8)
+        for first in range(0, self.shape[0], rows):
+            some = memory[: min(rows, self.shape[0] - first)]
+            self.fill(some, first)
+            code.update(some.data)
+        for name in self.shapes:
+            if name != "features":
+                code.update(self._array(name).data)
+        if code.hexdigest() != self.sha256:
+            raise SfumatoError(
+                f"{self.path} holds other numbers than were written", "delete it and compute the features again"
+            )
+
+    def labels(self) -> np.ndarray:
+        """int64 (n,) or (n, L)."""
+        return self._array("labels").view(np.int64).reshape(self.shapes["labels"])
+
+    def codes(self) -> np.ndarray:
+        """uint8 (n, 32)."""
+        return self._array("codes").reshape(self.shapes["codes"])
+
+    def text(self, name: str) -> np.ndarray:
+        """Text (n,): "users" or "groups"."""
+        return np.char.decode(self._array(name).view(f"S{self.shapes[name][1]}"), "utf-8")
+
+    def _array(self, name: str) -> np.ndarray:
+        """The bytes of an array, uint8."""
+        memory = np.empty(math.prod(self.shapes[name]) * (8 if name == "labels" else 1), np.uint8)
+        self._fill(memory, self.at[name])
+        return memory
+
+    def fill(self, memory: np.ndarray, first: int) -> None:
+        """Read as many records as the memory, uint8 (n, bytes), holds, from the record `first` on."""
+        self._fill(memory.reshape(-1), self.at["features"] + first * self.record_bytes)
+
+    def _fill(self, memory: np.ndarray, offset: int) -> None:
+        # Not mapped: mapped pages would count as the process's own memory.
+        descriptor = open_bytes(self.path, os.O_RDONLY)
+        try:
+            rest = memory.data
+            while rest:
+                count = read_at(descriptor, rest, offset)
+                if not count:
+                    raise SfumatoError(f"{self.path} is cut short", "delete it and compute the features again")
+                rest, offset = rest[count:], offset + count
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,189 @@
+"""Labelled texts, out of a table's columns, or as numbers in an archive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sfumato._checks import SfumatoError
+from sfumato.data import classes as class_lists
+from sfumato.data.classes import Spellings, notes_on_parts, test_part
+from sfumato.data.declared import Order, Texts
+from sfumato.data.identity.owners import as_array, stored_code, word_code
+from sfumato.data.parts import Parts, Reading, RecordSets
+from sfumato.data.readers import rows as lines
+from sfumato.data.records import TextRecords
+from sfumato.data.tokens import Tokens
+
+COLUMN = "text"
+_EXAMPLE = "text,label or text,label,user,split"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(lines.Listed):
+    """One labelled text, as a table's line says it."""
+
+    text: str
+
+
+def columns_of(first: Sequence[str], declared: Texts) -> tuple[str, ...] | None:
+    """Which columns of a table with this first line hold its texts; None for a table of images.
+
+    >>> columns_of(["text", "label"], Texts())
+    ('text',)
+    >>> columns_of(["3", "A title", "A description"], Texts())
+    ('column 2', 'column 3')
+    """
+    if declared.text_column is not None:
+        return declared.text_column
+    if _bare(first):
+        return tuple(f"column {number}" for number in range(2, len(first) + 1))
+    return (COLUMN,) if COLUMN in first and "path" not in first else None
+
+
+def _bare(first: Sequence[str]) -> bool:
+    """Whether a table has no names of columns: its first line begins with the number of a class, as AG News does."""
+    return len(first) > 1 and first[0].strip().isdecimal() and "label" not in first
+
+
+def load(table: Path, first: Sequence[str], columns: Sequence[str], order: Order) -> Parts:
+    """Read a table with texts in `columns`, which are put together with a space between them.
+
+    Beside them it has the columns that a table of images has (`label`, `user`, `group`, `time`, `split`). A table
+    without names of columns has the number of the class first, counted from 1, and texts in all others, as AG News and
+    its like come.
+
+    Without `split` a keyed hash decides, of the user where that is known, else of the text.
+    """
+    where = f"table {str(table)!r}"
+    if _bare(first):
+        names = [f"column {number}" for number in range(1, len(first) + 1)]
+        lacking = [column for column in columns if column not in names]
+        if lacking:
+            raise SfumatoError(
+                f"{where} has no names of columns, and so no {lacking[0]!r}", "leave `text_column` out, or name them"
+            )
+        found = list(_bare_texts(table, names, columns, order.declared.labels.classes))
+    else:
+        lines.check_columns(first, columns, where, example=_EXAMPLE)
+        found = list(_texts(table, columns, order.names))
+    if not found:
+        raise SfumatoError(f"{where} lists no text", "add a line for each text")
+    named = {text.part for text in found}
+    return _parts(_read(found, test_part(named)), order, where, notes_on_parts(named, where))
+
+
+def _read(found: Sequence[Text], tested: str) -> list[Text]:
+    """Those of the parts that are read, the test part under this name; all of them where none names its part."""
+    read = {None: None, "train": "train", tested: "test"}
+    return [replace(text, part=read[text.part]) for text in found if text.part in read]
+
+
+def _texts(table: Path, columns: Sequence[str], names: Spellings) -> Iterator[Text]:
+    earlier: Text | None = None
+    for line, row in lines.rows_of(table):
+        known = lines.in_composed_form(lines.facts_of(row, (), table, line), names)
+        text = Text(text=" ".join(row[column] or "" for column in columns), **known)
+        lines.refuse_other_time(text.time, (earlier or text).time, f"line {line} of {str(table)!r}")
+        earlier = text
+        yield text
+
+
+def _bare_texts(
+    table: Path, names: Sequence[str], columns: Sequence[str], classes: tuple[str, ...] | None
+) -> Iterator[Text]:
+    for line, row in lines.rows_of(table, names):
+        number = (row[names[0]] or "").strip()
+        if not number.isdecimal() or int(number) == 0:
+            raise SfumatoError(
+                f"line {line} of {str(table)!r} begins with {number[:40]!r}, which is no class counted from 1",
+                "give the table a first line with names of columns, such as text,label",
+            )
+        label = str(int(number))
+        if classes is not None:
+            class_lists.require_named(int(number), len(classes), f"line {line} of {str(table)!r} has", first=1)
+            label = classes[int(number) - 1]
+        yield Text(text=" ".join(row[column] or "" for column in columns), label=label)
+
+
+def _parts(found: Sequence[Text], order: Order, where: str, notes: tuple[str, ...]) -> Parts:
+    key = order.owner_key
+    lines.refuse_unwritable_names(found)
+    classes = order.declared.labels.classes or class_lists.in_order(str(text.label) for text in found)
+    for text in found:
+        class_lists.require_declared(text.label, classes, f"{where} has", "the text")
+    form = _form(order)
+    stored = [text.text.encode("utf-8", "surrogatepass") for text in found]
+    test = [text.in_test(content, order) for text, content in zip(found, stored, strict=True)]
+
+    def part(side: bool) -> TextRecords:
+        own = [place for place, is_test in enumerate(test) if is_test is side]
+        texts = [found[place] for place in own]
+        return TextRecords(
+            tokens=_stacked([form.filled(form.numbers(text.text)) for text in texts], form),
+            codes=as_array(stored_code(key, stored[place]) + word_code(key, found[place].text) for place in own),
+            texts=np.array([text.text for text in texts], dtype=object),
+            rows=np.array(own, np.int64),
+            **lines.columns_of(texts, classes),
+        )
+
+    return Parts(
+        records=RecordSets(train=part(False), test=part(True)),
+        classes=classes,
+        reading=Reading(
+            size_rule=_size_rule(order),
+            tokens=form,
+            in_neither_part=test.count(None),
+            notes=notes,
+            **lines.reading_of(found, order),
+        ),
+    )
+
+
+def load_numbers(
+    arrays: dict[str, np.ndarray], order: Order, where: str, *, classes: tuple[str, ...], **reading: Any
+) -> Parts:
+    """Texts that are rows of numbers already, in the parts that they come in or that the keyed hash makes.
+
+    Args:
+        arrays: `x_train` (N, T), `y_train` (N,), `x_test` and `y_test`, and what may stand beside them.
+        reading: what else is to be said of it, as `Reading` has it.
+    """
+    form, key = _form(order, numbers=True), order.owner_key
+
+    def part(side: str) -> TextRecords:
+        x = arrays[f"x{side}"]
+        form.check(x, f"x{side} of {where}")
+        rows = x.astype(np.int32)
+        both = (
+            stored_code(key, row.tobytes()) + stored_code(key, np.trim_zeros(row, "b").tobytes())
+            for row in rows.astype("<i4")
+        )
+        return TextRecords(
+            tokens=_stacked([form.filled(row) for row in rows], form),
+            labels=arrays[f"y{side}"],
+            codes=as_array(both),
+            users=arrays.get(f"users{side}"),
+            groups=arrays.get(f"groups{side}"),
+            times=arrays.get(f"time{side}"),
+        )
+
+    records = RecordSets(train=part("_train"), test=part("_test"))
+    return Parts(records=records, classes=classes, reading=Reading(size_rule=_size_rule(order), tokens=form, **reading))
+
+
+def _form(order: Order, *, numbers: bool = False) -> Tokens:
+    texts = order.declared.texts
+    return Tokens.declared(length=texts.length, vocabulary=texts.vocabulary, words=texts.words, numbers=numbers)
+
+
+def _size_rule(order: Order) -> str:
+    return "declared" if order.declared.texts.length else "by rule"
+
+
+def _stacked(rows: Sequence[np.ndarray], form: Tokens) -> np.ndarray:
+    return np.stack(rows) if rows else np.zeros((0, form.length), np.int32)

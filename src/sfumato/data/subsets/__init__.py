@@ -1,1 +1,0 @@
-"""Subsets: which records are in which part, decided for each record or user alone."""

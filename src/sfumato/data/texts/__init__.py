@@ -1,1 +1,0 @@
-"""Texts: read, and turned into numbers by a public rule."""

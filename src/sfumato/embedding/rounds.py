@@ -1,0 +1,257 @@
+"""A round of DP-FedEmb: users drawn, virtual clients, their clipped sum, the server's step.
+
+    users drawn -> virtual clients -> local training -> clip(start - end) -> sum + noise -> / m -> server's optimizer
+
+An update has the sign of a gradient: the weights at the start less those at the end ("pseudo-gradient", Reddi et al.
+2021, arXiv 2003.00295). So the server's optimizer is any optimizer that descends, and its learning rate 1 without
+momentum puts the mean of the clients' weights in place (FedAvg). m is the declared number of clients, a public
+constant, however many of them happen to be empty.
+
+Which virtual client each user belongs to is decided for every user apart from all others (DP-FedEmb, section 3.3).
+Putting the users who happen to be drawn into clients of one size would not do where a user may be missing altogether:
+whoever leaves moves others on, so that one user changes many clients' updates, and no bound in terms of a few C holds.
+Where a user may fall silent instead, who is drawn stays the same, and it does (`evenly`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sfumato._checks import SfumatoError, one_of, positive, positive_integer
+from sfumato.embedding.local import LocalTraining
+from sfumato.gradients.clipping import accumulation_dtype, clip_factors, exact_squared_norms, exact_weighted_sum
+from sfumato.randomness import RunKey
+from sfumato.training.workers import ALONE, Workers
+
+Assign = Callable[[int, np.ndarray], np.ndarray]
+"""Of a round and the numbers of those who are drawn, ascending (n,), each one's client: (n,) int64 from 0 to m - 1."""
+
+
+def anew(key: RunKey, users: int, *, clients: int) -> Assign:
+    """In each round each user's client is an independent uniform draw of the run key for the user's number.
+
+    Args:
+        key: the run key.
+        users: how many there are.
+        clients: m, virtual clients in each round.
+
+    **Guarantee.** A user's client is a function of (key, round, the user's number, m). It is drawn whether or not the
+    user takes part, so nobody's presence moves anybody else: adding or removing one user changes the records of one
+    client alone.
+
+    >>> assigned, drawn = anew(RunKey.from_seed(0), 6, clients=3), np.arange(6)
+    >>> [assigned(0, drawn).tolist() == assigned(step, drawn).tolist() for step in (0, 1)]
+    [True, False]
+    """
+    positive_integer("users", users)
+    positive_integer("clients", clients)
+    return lambda step, drawn: key.generator("clients", step).integers(clients, size=users)[drawn]
+
+
+def evenly(key: RunKey, *, clients: int) -> Assign:
+    """In each round the users who are drawn are dealt to clients of one size, one user more or less, in a secret order:
+    the paper's partition into exactly 8 or 4 users each (Xu et al. 2022, section 4).
+
+    Args:
+        key: the run key.
+        clients: m, virtual clients in each round.
+
+    **Guarantee.** A user's client is a function of (key, round, who is drawn, m). Under zero-out adjacency a user who
+    falls silent is drawn all the same, so nobody else moves: the records of one client alone change. Where a user may
+    be missing, or another in their place, that need not hold, so plans of other adjacencies are refused.
+
+    >>> np.bincount(evenly(RunKey.from_seed(0), clients=3)(0, np.array([2, 3, 5, 7, 11, 13]))).tolist()
+    [2, 2, 2]
+    """
+    positive_integer("clients", clients)
+    return lambda step, drawn: key.generator("clients", step).permutation(len(drawn)) % clients
+
+
+def by_group(key: RunKey, groups: np.ndarray, *, clients: int, fixed: bool = False) -> Assign:
+    """Users of one group are always together; which client that is, a keyed hash of the group's name decides.
+
+    Args:
+        key: the run key.
+        groups: (users,) text, each user's own public group, such as a site or a device.
+        clients: m, virtual clients in each round.
+        fixed: whether a group keeps its client for the whole run; otherwise the hash takes the round in.
+
+    **Guarantee.** A user's client is a function of (key, round, the user's own group, m), or of (key, the group, m)
+    where it is fixed, so adding or removing one user changes the records of one client alone. With fixed groups a
+    client's users are the same in all rounds: without all of them together that client is empty, and its update zero.
+
+    >>> assigned = by_group(RunKey.from_seed(0), np.array(["a", "b", "a"]), clients=5, fixed=True)(7, np.arange(3))
+    >>> bool(assigned[0] == assigned[2])
+    True
+    """
+    positive_integer("clients", clients)
+    groups = np.asarray(groups)
+    if groups.ndim != 1 or groups.dtype.kind != "U":
+        raise SfumatoError(
+            f"groups must be a text for each user, got {groups.dtype} of shape {groups.shape}",
+            "give the name of each user's own group",
+        )
+    names, places = np.unique(groups, return_inverse=True)
+
+    def assign(step: int, drawn: np.ndarray) -> np.ndarray:
+        stream, turn = ("client of a group", 0) if fixed else ("client of a group in a round", step)
+        chosen = [int(key.generator(stream, turn, str(name)).integers(clients)) for name in names]
+        return np.array(chosen, dtype=np.int64)[places[drawn]]
+
+    return assign
+
+
+ADJACENCIES = ("add-or-remove", "zero-out", "replace-one")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClippedUpdateSum:
+    """The clipped update of a client, or the sum of several.
+
+    Attributes:
+        gradients: by parameter name: the sum of clip_C(weights at the start - weights at the end).
+        within: the sum over clients of 1 where the update's norm is at most C and 0 where not, less 1/2 each: what
+            adaptive clipping adds its noise to (Andrew et al. 2021, arXiv 1905.03871). As private as the sum itself.
+    """
+
+    gradients: dict[str, Tensor]
+    within: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippedUpdates:
+    """``sum over clients of clip_C(update)``, one client at a time, so that memory does not grow with their number.
+
+    Args:
+        local: how a client comes to its update.
+        max_norm: C, the bound on the L2 norm of a client's update over all parameters together.
+
+    **Guarantee.** Unit: a user; adjacency: add or remove one, let one contribute nothing, or replace one by another.
+    Such a change reaches the records of one client, if every user's client is independent of the other users
+    (`clients`), and that client's clipped update may move from anywhere in the ball of radius C to anywhere else in it.
+    So the sum moves by at most 2 C in L2 norm, and `ClippedUpdateSum.within` by at most 1. All users of a client
+    together move them by C and by 1/2, since an empty client contributes nothing: that is a promise for a group that is
+    fixed for the run. Each update obeys the bound as computed (`clipping.clip_factors`), with room for the grid's
+    rounding. An update with anything not finite counts as zero. Source: Xu et al. 2022 (arXiv 2211.10844), section 3.3,
+    whose own accounting takes the whole virtual client for the unit.
+    """
+
+    local: LocalTraining
+    max_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive("max_norm", self.max_norm)
+
+    @property
+    def sums_over(self) -> Literal["clients"]:
+        """Virtual clients: each one's update is clipped."""
+        return "clients"
+
+    def at(self, max_norm: float) -> ClippedUpdates:
+        """The same with another bound C."""
+        return replace(self, max_norm=max_norm)
+
+    def sensitivity(self, adjacency: str) -> float:
+        """How far one user can move the sum in L2 norm: 2 C."""
+        one_of("adjacency", adjacency, ADJACENCIES)
+        return 2 * self.max_norm
+
+    def zeros(self) -> dict[str, Tensor]:
+        """The sum over no clients."""
+        return {
+            name: torch.zeros_like(value, dtype=accumulation_dtype(value.dtype))
+            for name, value in self.local.start().items()
+        }
+
+    @torch.no_grad()
+    def __call__(self, inputs: Tensor, labels: Tensor, generator: np.random.Generator) -> ClippedUpdateSum:
+        """The clipped update of one client, from all of its records; arguments as for `LocalTraining.update`.
+
+        One without records has no update and no `within`: it is the same as one that is not there.
+        """
+        if len(labels) == 0:
+            return ClippedUpdateSum(gradients=self.zeros(), within=0.0)
+        update = self.local.update(inputs, labels, generator)
+        squares = sum(exact_squared_norms(value[None]) for value in update.values())
+        assert isinstance(squares, Tensor)
+        factors = clip_factors(squares, torch.zeros_like(squares), max_norm=self.max_norm, of=update.values())
+        finite = bool(squares.isfinite())
+        fits = not finite or bool(squares.sqrt() <= self.max_norm)
+        return ClippedUpdateSum(
+            gradients={name: exact_weighted_sum(value[None], factors) for name, value in update.items()},
+            within=0.5 if fits else -0.5,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Rounds:
+    """The virtual clients of each round, with their records.
+
+    Args:
+        key: the run key.
+        assign: which client each user belongs to.
+        users: (N,) int64, the number of the user whose record each one is.
+        labels: (N,) int64.
+        inputs: of record numbers (n,) the inputs (n, ...) that the module takes.
+
+    **Guarantee.** All records of a drawn user are in one client, the user's own; a client's records and its generator
+    are a function of (key, round, client, its own drawn users and their records): no other user's presence changes
+    them, as far as it changes nobody's client (`assign`). Records come in the order of user numbers, then record
+    numbers, whatever order they were drawn in.
+    """
+
+    key: RunKey
+    assign: Assign
+    users: np.ndarray
+    labels: np.ndarray
+    inputs: Callable[[np.ndarray], Tensor]
+    _order: np.ndarray = field(init=False, repr=False)
+    _ordered: np.ndarray = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.users.shape != self.labels.shape or self.users.ndim != 1 or self.users.dtype.kind not in "iu":
+            raise SfumatoError(
+                f"users must be a number for each record {self.labels.shape}, got {self.users.dtype} "
+                f"of shape {self.users.shape}",
+                "number the users from 0",
+            )
+        order = np.argsort(self.users, kind="stable")
+        object.__setattr__(self, "_order", order)
+        object.__setattr__(self, "_ordered", self.users[order])
+
+    def records(self, user: int) -> np.ndarray:
+        """A user's record numbers, ascending."""
+        start, end = np.searchsorted(self._ordered, (user, user + 1))
+        return self._order[start:end]
+
+    def clients(self, step: int, drawn: np.ndarray) -> dict[int, np.ndarray]:
+        """{client: its record numbers} of a round, of those clients that have any.
+
+        Args:
+            drawn: the numbers of the users who take part, in any order.
+        """
+        drawn = np.sort(drawn)
+        assigned = self.assign(step, drawn)
+        members = {int(client): drawn[assigned == client] for client in np.unique(assigned)}
+        found = {client: np.concatenate([self.records(user) for user in users]) for client, users in members.items()}
+        return {client: records for client, records in found.items() if len(records)}
+
+    def micro_batches(
+        self, step: int, drawn: np.ndarray, workers: Workers = ALONE
+    ) -> Iterator[tuple[Tensor, Tensor, np.random.Generator]]:
+        """One client after the other, as `ClippedUpdates` takes it: inputs, labels, and the client's own generator.
+
+        Where several workers take the round, those that are dealt to this one: clients with most records first.
+        """
+        clients = list(self.clients(step, drawn).items())
+        for place in workers.deal(step, np.sort(drawn), [len(records) for _, records in clients]):
+            client, records = clients[place]
+            inputs = self.inputs(records)
+            labels = torch.from_numpy(self.labels[records]).to(inputs.device)
+            yield inputs, labels, self.key.generator("client", step, str(client))

@@ -1,0 +1,136 @@
+"""Whitening as the one step of the only loop, and what measures it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sfumato.data import by_user
+from sfumato.embedding.job import UntrainedJob, WhiteningJob
+from sfumato.embedding.steps import EmbeddingScorer, embedded
+from sfumato.embedding.whitening import whitening
+from sfumato.gradients import outputs_alone, same_throughout
+from sfumato.models import Mapped
+from sfumato.observers.progress import Progress, Silence
+from sfumato.randomness import NoiseState, RunKey, Sampler
+from sfumato.training.parts.part import Kind
+from sfumato.training.preparation.building import noise_of
+from sfumato.training.step import PrivateStep
+from sfumato.training.steps import StepsOfPlan
+
+BATCH = 64
+"""Images whose features are computed at once."""
+
+
+class Begun(nn.Module):
+    """Images (N, C, H, W) to where training begins, (N, D) of length 1."""
+
+    def __init__(self, mapped: Mapped):
+        super().__init__()
+        self.mapped = mapped
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Those of `Mapped.begun`."""
+        return self.mapped.begun(images)
+
+
+class WhiteningSteps(StepsOfPlan):
+    """The one step: all users, the clipped sum of their scatters with noise, and the map that follows from it.
+
+    **Guarantee.** Every user takes part, each once, with all of their records in one vector, which nobody else's
+    records are in. What leaves is the private step's noisy sum over the plan's number of users, and a function of it.
+    """
+
+    def __init__(self, job: WhiteningJob, key: RunKey, progress: Progress | None = None):
+        assert isinstance(job.module, Mapped)
+        plan, self._plan, self._job, self._module = job.plan, job.plan, job, job.module
+        noise = noise_of(job.settings, plan, key)
+        self._step = PrivateStep(plan=plan, gradient=job.gradient, noise=noise, divisor=plan.expected_batch_size)
+        self._deviation = noise.standard_deviation / plan.expected_batch_size
+        users, names = by_user(job.source.train)
+        self._order = np.argsort(users, kind="stable")
+        self._ends = np.searchsorted(users[self._order], np.arange(len(names) + 1))
+        self._sampler = Sampler(plan, key, records=len(names))
+        self._progress = progress or Silence()
+
+    def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
+        """What leads from the identity to the map by one step of rate 1, and the noise's next state."""
+        released, following = self._step(step, self._users(self._sampler.draw(step)), state)
+        matrix, shift = whitening(released, deviation=self._deviation)
+        own = self._module.map
+        moved = {"map.weight": own.weight.detach().cpu() - matrix, "map.bias": own.bias.detach().cpu() - shift}
+        return {name: value.to(self._job.device) for name, value in moved.items()}, following
+
+    def _users(self, drawn: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
+        """One user after the other, as `ClippedScatters` takes them."""
+        vectors, labels = self._vectors(), torch.from_numpy(self._job.source.train.labels)
+        for user in drawn:
+            own = self._order[self._ends[user] : self._ends[user + 1]]
+            yield vectors[own], labels[own]
+
+    def _vectors(self) -> Tensor:
+        """The first coordinates (N, K) of all training images, where training begins.
+
+        **Guarantee.** Each row is a function of its own image, computed with as many others whatever their number is
+        (`outputs_alone`).
+        """
+        job, records = self._job, self._job.source.train
+        begun = Begun(self._module).eval()
+        found = torch.empty(len(records), job.gradient.width)
+        self._progress.begin("computing features", len(records))
+        with same_throughout(begun, torch.zeros(1, *job.source.shape, device=job.device)):
+            for start in range(0, len(records), BATCH):
+                rows = slice(start, start + BATCH)
+                images = job.transform(torch.from_numpy(records.take(rows)).to(job.device))
+                filled = F.pad(images, (0, 0) * (images.dim() - 1) + (0, BATCH - len(images)))
+                own = outputs_alone(begun, filled)[: len(images), : job.gradient.width]
+                found[rows] = own.float().cpu()
+                self._progress.advance(min(start + BATCH, len(records)))
+        return found
+
+
+class NoSteps:
+    """The steps of an embedding of which nothing is trained: there are none."""
+
+    def __init__(self, job: UntrainedJob, key: RunKey, progress: Progress | None = None):
+        pass
+
+    def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
+        """Refused."""
+        raise TypeError("nothing is trained of this embedding")
+
+    def figures(self, step: int) -> dict[str, Any]:
+        """None."""
+        return {}
+
+
+class AtFeaturesScorer(EmbeddingScorer):
+    """Recall of a map of fixed features, which are computed once.
+
+    Args:
+        job: the run.
+        progress: where to report to.
+    """
+
+    def __init__(self, job: WhiteningJob | UntrainedJob, progress: Progress | None = None):
+        super().__init__(job, progress)
+        self._begun: Tensor | None = None
+
+    def _embedded(self, weights: Mapping[str, Tensor], rows: np.ndarray) -> Tensor:
+        job, mapped = self._job, self._shown
+        assert isinstance(mapped, Mapped)
+        mapped.load_state_dict(weights)
+        if self._begun is None:
+            self._begun = embedded(Begun(mapped), job.source.test, job.transform, job.device)
+        with torch.inference_mode():
+            own = self._begun[torch.from_numpy(rows)].to(job.device)
+            return F.normalize(mapped.finished(own), dim=1).float().cpu()
+
+
+WHITENING = Kind(steps=WhiteningSteps, scorer=AtFeaturesScorer)
+NOTHING = Kind(steps=NoSteps, scorer=AtFeaturesScorer)

@@ -1,0 +1,218 @@
+"""Training without privacy, on public data: the start of private fine-tuning, and the figure to compare it with.
+
+A type of its own: nothing here takes a plan, writes a ledger or adds noise, and what comes of it says that it promises
+nothing. Source: De et al. 2022, appendix C.3 (pre-training).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from torch import nn
+
+from sfumato._checks import SfumatoError
+from sfumato._choices import choices_of
+from sfumato._devices import silent
+from sfumato.averaging import EMA
+from sfumato.data import Source, SourceSpec, parse
+from sfumato.experiment import defaults
+from sfumato.experiment.as_recipe import request_of
+from sfumato.experiment.elsewhere import settings_of
+from sfumato.experiment.settings import Settings
+from sfumato.observers.notebook import shown
+from sfumato.observers.progress import Progress, Silence, read_source
+from sfumato.randomness import RunKey, owner_key
+from sfumato.runs.directory import RunDirectory
+from sfumato.training import together
+from sfumato.training.job import PublicJob, PublicTraining
+from sfumato.training.preparation import beforehand
+from sfumato.training.preparation.building import build, origins
+from sfumato.training.preparation.prepare import begun, check_machine, own_threads
+from sfumato.training.preparation.sources import opened
+from sfumato.training.preparation.start import Machine, Start
+from sfumato.training.run import PublicRun, executed
+from sfumato.training.steps import PUBLIC, refuse_running_statistics
+
+MICRO_BATCH = 256
+
+
+def refuse_private(kind: str) -> NoReturn:
+    """Refuse data of this kind of source that are not declared public."""
+    raise SfumatoError(
+        f"training without privacy needs public data, and this {kind} source is private",
+        "declare it public (`public=True`) if it is; train private data with sfumato train",
+    )
+
+
+def prepare(
+    source: Source,
+    training: PublicTraining,
+    *,
+    model: nn.Module | None = None,
+    start: Start | None = None,
+    **others: Any,
+) -> PublicJob:
+    """Everything up to the first step. Refuses data that are not declared public."""
+    if not source.public:
+        refuse_private(source.kind)
+    if training.batch_size > len(source.train):
+        raise SfumatoError(
+            f"batch_size must not exceed the number of examples, got {training.batch_size} of {len(source.train)}",
+            "give a smaller one",
+        )
+    settings, start = training.settings, Start.given(start, others)
+    source.images_for(settings.views)
+
+    def built(key: RunKey) -> nn.Module:
+        return build(model, source, settings, key)
+
+    known = begun(
+        source,
+        settings,
+        start,
+        built,
+        kind=PUBLIC,
+        steps=training.steps,
+        micro_batch=micro_batch(start, training.batch_size),
+    )
+    refuse_running_statistics(known["module"], together.own())
+    return PublicJob(
+        **known,
+        batch_size=training.batch_size,
+        origins=origins(source, settings),
+        max_norm=training.max_norm,
+    )
+
+
+def micro_batch(start: Start, batch_size: int) -> int:
+    """The most examples at once: as asked for, else as recorded, else what the workers can share out."""
+    if start.machine.micro_batch is not None:
+        return start.machine.micro_batch
+    recorded = start.unfinished.recorded
+    return recorded.micro_batch if recorded else min(MICRO_BATCH, -(-batch_size // together.own().count))
+
+
+def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, list[str]]:
+    """How to train: what was asked for by name, the rest by rule; and why the rest is what it is.
+
+    Args:
+        given: fields of `Settings`, `steps`, `batch_size` and `max_norm`; None, or absent, for what follows a rule.
+    """
+    examples, batch_size = len(source.train), given.get("batch_size")
+    if batch_size is None:
+        batch_size = min(defaults.PUBLIC_BATCH, examples)
+    rules = defaults.public_rules(
+        examples,
+        batch_size,
+        given=given,
+        size=source.size,
+        channels=source.channels,
+        cached=source.cached_views,
+        texts=source.tokens is not None,
+        multilabel=source.multilabel,
+    )
+    values = {name: rule.value for name, rule in rules.items()}
+    values |= {name: value for name, value in given.items() if value is not None}
+    settings = Settings(**{name: values[name] for name in choices_of(Settings) if name in values})
+    training = PublicTraining(
+        settings=settings, steps=values["steps"], batch_size=batch_size, max_norm=given.get("max_norm")
+    )
+    return training, defaults.reasons(rules, given)
+
+
+def refuse_at_once(given: Mapping[str, Any], spec: SourceSpec) -> None:
+    """Refuse, before any data are read, what none could be trained by, or not the source of this spelling."""
+    settings = beforehand.settings_of(given)
+    steps = given.get("steps")
+    PublicTraining(
+        settings=settings,
+        steps=1 if steps is None else steps,
+        batch_size=1 if given.get("batch_size") is None else given["batch_size"],
+    )
+    beforehand.check_settings(settings, steps=steps, model=given.get("model"), spec=spec)
+    if not spec.is_public:
+        refuse_private(parse(spec.spec)[0])
+
+
+def job_of(
+    spec: SourceSpec,
+    given: Mapping[str, Any],
+    run: RunDirectory,
+    machine: Machine,
+    *,
+    notes: Sequence[str],
+    progress: Progress,
+) -> PublicJob:
+    """Everything up to the first step of a training in this directory, with the reasons reported where it begins."""
+    refuse_at_once(given, spec)
+    check_machine(machine)
+    source = read_source(spec, progress)
+    training, reasons = decide(given, source)
+    asked = {name: given.get(name) for name in (*choices_of(Settings), "steps", "batch_size", "max_norm", "seed")}
+    request = request_of(spec, asked, machine)
+    job = prepare(source, training, start=Start.of(run, machine=machine, request=request))
+    if not run.exists:
+        for line in (*notes, *reasons):
+            progress.report(line)
+    return job
+
+
+@own_threads()
+def pretrain(
+    model: str | nn.Module,
+    source: Any,
+    *,
+    directory: str | os.PathLike[str],
+    steps: int,
+    batch_size: int,
+    settings: Settings | None = None,
+    averaging: EMA | None = EMA(),  # noqa: B008 - frozen
+    progress: Progress | None = None,
+    **choices: Any,
+) -> PublicRun:
+    """Train without privacy, on public data; an unfinished run in `directory` is resumed. Processes of torchrun take
+    the steps together.
+
+    Args:
+        model: a name (see `sfumato.models`) or a module of one's own, which stays as it is: a copy is trained.
+        source: a spelling such as "torchvision:CIFAR100", an opened `Source`, or data from Python (`open_source`).
+        directory: the run directory. `sfumato.train(..., pretrained=directory)` fine-tunes its averaged weights; with
+            `pretrained_weights="last"` the last ones, which lie beside them.
+        steps, batch_size: how long, and how many examples in a step.
+        settings: the choices that shape the model.
+        averaging: the weights' moving average, or None for the last weights; with aggregate="uta", which releases the
+            mean of the last weights, leave it out.
+        progress: where to report to.
+        choices: fields of `Settings` in place of `settings`, and
+
+            max_norm: to which norm a step's mean gradient is clipped; None for no clipping.
+
+            public: the owner's declaration that the records of a source named by its spelling are public.
+
+            device, threads, micro_batch: performance.
+
+            observers: who else looks on.
+
+    **Guarantee.** None. Private data are refused.
+    """
+    machine = Machine(**{name: choices.pop(name, None) for name in ("device", "threads", "micro_batch")})
+    public, observers = choices.pop("public", False), choices.pop("observers", ())
+    length = {"steps": steps, "batch_size": batch_size, "max_norm": choices.pop("max_norm", None)}
+    own, name = (model, "module") if isinstance(model, nn.Module) else (None, model)
+    zoom = settings.augmentation.zoom if settings is not None else choices.get("zoom") or 1.0
+    source = opened(source, public=True if public else None, zoom=zoom)
+    if isinstance(source, str):
+        spec = SourceSpec(spec=source, public=True if public else None, zoom=zoom)
+        refuse_at_once({**settings_of(settings, name, averaging, choices).flat(), **length}, spec)
+        check_machine(machine)
+        source = spec.open(owner_key())
+    settings = settings_of(settings, name, averaging, choices, source)
+    run = RunDirectory(directory)
+    training = PublicTraining(settings=settings, **length)
+
+    def job() -> PublicJob:
+        return prepare(source, training, model=own, start=Start.of(run, machine=machine))
+
+    return executed(job, run, progress=Silence() if silent() else shown(progress), observers=observers)

@@ -1,1 +1,0 @@
-"""Training without privacy, on public data."""

@@ -1,0 +1,150 @@
+"""The cap on each user's records: at most G stay, chosen by the user's own records alone."""
+
+from __future__ import annotations
+
+import hmac
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sfumato._checks import SfumatoError
+from sfumato.data import Records, Source, capped, open_source
+from sfumato.data.identity.owners import codes_of
+
+KEY = bytes(range(32))
+IMAGES = np.random.default_rng(0).integers(256, size=(12, 4, 4, 1), dtype=np.uint8)
+CODES = codes_of(KEY, IMAGES, IMAGES)
+
+Record = tuple[str, int, int]
+"""User, image, label."""
+records = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 11), st.integers(0, 1)), min_size=1, max_size=40)
+most = st.integers(1, 6)
+
+
+def source_of(listed: Sequence[Record], **others) -> Source:
+    users, images, labels = (np.array(column) for column in zip(*listed, strict=True))
+    train = Records(images=IMAGES[images], codes=CODES[images], labels=labels.astype(np.int64), users=users.astype(str))
+    facts = {
+        "classes": ("x", "y"),
+        "size": 4,
+        "channels": 1,
+        "examples": 1000,
+        "public": False,
+        "size_rule": "declared",
+    }
+    whole = {"kind": "npz", "read": (), "fingerprint": "0" * 64} | facts | others
+    return Source(train=train, test=train, users=len({*users}), **whole)
+
+
+def listed_in(part: Records) -> list[Record]:
+    places = [int(np.flatnonzero((image == IMAGES).all((1, 2, 3)))[0]) for image in part.images]
+    assert part.users is not None
+    return list(zip(part.users.tolist(), places, part.labels.tolist(), strict=True))
+
+
+def kept(listed: Sequence[Record], at_most: int, key: bytes = KEY) -> list[Record]:
+    return listed_in(capped(source_of(listed), key, at_most).train)
+
+
+def plainly(listed: Sequence[Record], at_most: int) -> list[Record]:
+    """User by user, and each user's records in the order of their hashes."""
+    stay = []
+    for user in {user for user, *_ in listed}:
+        own = [(place, record) for place, record in enumerate(listed) if record[0] == user]
+
+        def rank(one: tuple[int, Record]) -> tuple[bytes, int, int]:
+            place, (_, image, label) = one
+            return hmac.digest(KEY, b"cap" + CODES[image, :16].tobytes(), "sha256"), label, place
+
+        stay += [place for place, _ in sorted(own, key=rank)[:at_most]]
+    return [listed[place] for place in sorted(stay)]
+
+
+@given(records, most)
+def test_the_first_of_each_users_records_by_their_keyed_hash_stay_in_their_order(listed, at_most):
+    assert kept(listed, at_most) == plainly(listed, at_most)
+
+
+@given(records, most)
+def test_at_most_so_many_of_each_user_stay_and_all_where_there_are_no_more(listed, at_most):
+    before, after = (Counter(user for user, *_ in some) for some in (listed, kept(listed, at_most)))
+    assert after == {user: min(count, at_most) for user, count in before.items()}
+
+
+@given(records, most, st.sampled_from("abcd"))
+def test_a_user_who_leaves_changes_nothing_for_the_others(listed, at_most, user):
+    rest = [record for record in listed if record[0] != user]
+    if rest:
+        assert kept(rest, at_most) == [record for record in kept(listed, at_most) if record[0] != user]
+
+
+@given(records, most, st.randoms(use_true_random=False))
+def test_the_same_records_stay_in_whatever_order_they_come(listed, at_most, random):
+    mixed = random.sample(listed, len(listed))
+    assert Counter(kept(mixed, at_most)) == Counter(kept(listed, at_most))
+
+
+def test_equal_records_stay_by_occurrence():
+    assert kept([("a", 3, 0)] * 5 + [("b", 3, 0)] * 2, 3) == [("a", 3, 0)] * 3 + [("b", 3, 0)] * 2
+    assert kept([("a", 3, 1), ("a", 3, 0), ("a", 3, 1)], 2) == [("a", 3, 1), ("a", 3, 0)]
+
+
+def test_which_stay_is_not_known_without_the_key():
+    everything = [("a", image, 0) for image in range(12)]
+    chosen = {tuple(kept(everything, 3, key)) for key in (KEY, bytes(32), bytes(31) + b"x", b"y" * 32)}
+    assert len(chosen) > 2
+
+
+def test_it_is_bound_to_the_data_and_to_the_cap():
+    one, other = source_of([("a", 1, 0), ("b", 2, 1)]), source_of([("a", 1, 0), ("b", 2, 1)], fingerprint="1" * 64)
+    found = {
+        capped(*given).fingerprint for given in ((one, KEY, 1), (one, KEY, 2), (other, KEY, 1), (one, bytes(32), 1))
+    }
+    assert len(found | {one.fingerprint}) == 5
+
+
+def test_the_number_that_stays_is_declared_or_read_off_the_data():
+    source = source_of([("a", image, 0) for image in range(9)] + [("b", 0, 1)], read=("size",))
+    counted, declared = capped(source, KEY, 4), capped(source, KEY, 4, examples=6)
+    assert (counted.examples, counted.read) == (5, ("examples", "size"))
+    assert (declared.examples, declared.read) == (6, ("size",))
+    assert capped(replace(source, read=("examples", "size")), KEY, 4, examples=6).read == ("size",)
+
+    assert counted.users == 2
+    assert counted.test is source.test
+
+
+def test_that_files_were_left_out_stays_named():
+    source = source_of([("a", 0, 0), ("b", 0, 1)], read=("size", "left_out"))
+    assert capped(source, KEY, 1).read == ("examples", "size", "left_out")
+
+
+def test_everything_that_is_known_of_a_record_stays_with_it(tmp_path):
+    """Larger images, time stamps, groups and labels."""
+    images = np.arange(40, dtype=np.uint8)[:, None, None] + np.zeros((1, 16, 16), np.uint8)
+    arrays = {"x": images, "y": np.arange(40) % 2, "users": np.arange(40) % 3, "groups": np.arange(40) % 3 + 7}
+    np.savez(tmp_path / "a.npz", **arrays, time=np.arange(40) / 4)
+    source = open_source(f"npz:{tmp_path}/a.npz", owner_key=KEY, size=8, zoom=1.5, test_fraction=0.3)
+    smaller = capped(source, KEY, 5)
+    assert smaller.zoomed is not None
+    numbers = smaller.train.images[:, 0, 0, 0].astype(int)
+    assert len(numbers) == 5 * smaller.users < len(source.train)
+    for part in (smaller.train, smaller.zoomed):
+        assert np.array_equal(part.images[:, 0, 0, 0], numbers)
+        assert part.users.tolist() == [str(number % 3) for number in numbers]
+        assert part.groups.tolist() == [str(number % 3 + 7) for number in numbers]
+        assert np.array_equal(part.times, numbers / 4)
+        assert np.array_equal(part.labels, numbers % 2)
+
+
+def test_what_cannot_be_capped_is_refused():
+    source = source_of([("a", 1, 0), ("b", 2, 1)])
+    with pytest.raises(SfumatoError, match="at_most must be at least 1, got 0; give how many records of each user"):
+        capped(source, KEY, 0)
+    with pytest.raises(SfumatoError, match="does not say whose record each one is; give a table with the column user"):
+        capped(open_source("digits", owner_key=KEY), KEY, 3)

@@ -1,0 +1,108 @@
+"""Texts as numbers: by a public rule, each by itself."""
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sfumato._checks import SfumatoError
+from sfumato.data import Tokens, preparation
+from sfumato.data.tokens import WORD
+
+
+def test_the_hash_is_the_stated_one():
+    tokens = Tokens(length=3, vocabulary=1000)
+    digest = hashlib.blake2b(b"word", digest_size=8, person=b"sfumato word").digest()
+    assert tokens.read("Word").tolist() == [2 + int.from_bytes(digest, "big") % 998, 0, 0]
+
+
+def test_words_are_split_by_the_stated_expression():
+    assert WORD.findall("it's 3.5% of the naïve_price, he said: 'no'") == [
+        *("it's", "3", "5", "of", "the", "naïve", "price", "he", "said", "no")
+    ]
+
+
+@given(text=st.text(max_size=60), length=st.integers(1, 12), vocabulary=st.integers(3, 50))
+def test_a_text_has_so_many_numbers_of_the_vocabulary_and_zeros_after_them(text, length, vocabulary):
+    row = Tokens(length=length, vocabulary=vocabulary).read(text)
+    words = min(length, len(WORD.findall(text.lower())))
+    assert row.shape == (length,)
+    assert ((row[:words] >= 2) & (row[:words] < vocabulary)).all()
+    assert not row[words:].any()
+
+
+def test_a_list_of_words_numbers_them_in_its_order_and_no_others(tmp_path):
+    (tmp_path / "words.txt").write_text("the\ncat\n\nit's\n")
+    tokens = Tokens.declared(length=5, vocabulary=None, words=str(tmp_path / "words.txt"))
+    assert tokens.vocabulary == 5
+    assert tokens.read("The dog, it's the CAT").tolist() == [2, 1, 4, 2, 3]
+    assert preparation(tokens.to_dict()) == tokens
+    assert tokens.declaration == {"length": 5, "words": ("the", "cat", "it's")}
+
+
+def test_whatever_decides_the_numbers_changes_the_identity():
+    rules = [Tokens(), Tokens(length=32), Tokens(vocabulary=100), Tokens(tokenizer="numbers")]
+    rules += [Tokens.declared(length=None, vocabulary=None, words=words) for words in (("a", "b"), ("b", "a"))]
+    assert len({rule.identity for rule in rules}) == len(rules)
+    assert all(rule.identity[:16] in rule.described for rule in rules)
+
+
+def test_numbers_are_taken_as_they_are():
+    tokens = Tokens(length=3, vocabulary=10, tokenizer="numbers")
+    assert tokens.read(np.array([4, 9])).tolist() == [4, 9, 0]
+    assert tokens(np.array([[1, 2, 3]], np.int32)).dtype == torch.int64
+    assert tokens.is_one(np.array([4, 9]))
+    assert not tokens.is_one(np.array([[4, 9]]))
+    for odd, match in ((np.array([10]), "holds the number 10"), ("text", "rows of whole numbers")):
+        with pytest.raises(SfumatoError, match=match):
+            tokens.read(odd)
+
+
+def test_made_up_texts_are_of_many_lengths():
+    tokens = Tokens(length=8, vocabulary=50)
+    rows = tokens.synthetic(6)
+    assert (rows > 0).sum(1).tolist()[:4] == [8, 0, 1, 8]
+    assert len(set(rows[3].tolist())) < 8
+    assert rows.max() < 50
+    assert torch.equal(rows, tokens.synthetic(6))
+
+
+@pytest.mark.parametrize(
+    ("declared", "match"),
+    [
+        ({"length": 0}, "length must be"),
+        ({"length": 1 << 20}, "length must be at most"),
+        ({"vocabulary": 2}, "vocabulary must be more than 2"),
+        ({"words": ("The",)}, "'The', which no text is split into"),
+        ({"words": ("two words",)}, "'two words', which no text is split into"),
+        ({"words": ("a", "a")}, "'a' twice"),
+        ({"words": ()}, "no word"),
+        ({"words": "nowhere.txt"}, "do not exist"),
+        ({"words": ("a",), "vocabulary": 9}, "both given"),
+        ({"numbers": True}, "nobody has declared"),
+        ({"numbers": True, "vocabulary": 9, "words": ("a",)}, "leave `words` out|leave words out"),
+    ],
+)
+def test_what_cannot_be_is_refused(declared, match):
+    with pytest.raises(SfumatoError, match=match):
+        Tokens.declared(**{"length": None, "vocabulary": None, "words": None, **declared})
+
+
+def test_texts_stay_as_long_as_they_are_declared():
+    rows = np.array([[1, 0, 0, 0], [1, 2, 0, 0]], np.int32)
+    assert Tokens(length=4)(rows).tolist() == rows.tolist()
+
+
+def test_other_shapes_are_refused():
+    with pytest.raises(SfumatoError, match="whole numbers"):
+        Tokens(length=3)(np.zeros((2, 4), np.int32))
+
+
+def test_the_first_words_are_read_and_no_number_below_zero():
+    tokens = Tokens(length=2, vocabulary=10, tokenizer="numbers")
+    assert tokens.read(np.array([3, 4, 5])).tolist() == [3, 4]
+    with pytest.raises(SfumatoError, match="holds the number -1, and the vocabulary has 10"):
+        tokens.read(np.array([3, -1]))
