@@ -127,10 +127,10 @@ def test_what_is_no_run(at, monkeypatch, tmp_path, capsys):
     plan = glance.PrivacyPlan.calibrate(examples=100, batch_size=100, steps=5, epsilon=1.0, delta=1e-5)
     record_use(source, plan)
     uses.record_choice(data := Data.of(source), PrivateChoice(epsilon=0.5, candidates=3))
-    (one, _) = uses.spent(data).uses
+    (one, _) = uses.spent(data)["uses"]
     assert (one["name"], one["kind"]) == ("a loop of one's own", "run")
     main(["spent", f"npz:{at / 'people.npz'}"])
     assert f"{one['date']}  a loop of one's own" in capsys.readouterr().out
     both = uses.spent(data)
-    assert [(one["kind"], one["delta"]) for one in both.uses] == [("run", 1e-5), ("choice", 0.0)]
-    assert [one.runs for one in both.together] == [1], "a choice says nothing of what was trained on"
+    assert [(one["kind"], one["delta"]) for one in both["uses"]] == [("run", 1e-5), ("choice", 0.0)]
+    assert [one["runs"] for one in both["together"]] == [1], "a choice says nothing of what was trained on"

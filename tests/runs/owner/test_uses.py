@@ -89,7 +89,7 @@ def test_users_who_were_told_apart_otherwise_count_apart(plan):
     assert (uses.earlier(one).runs, uses.earlier(one).seeded) == ({"x": of_users}, 1)
     assert (uses.earlier(other).runs, uses.earlier(other).seeded, uses.earlier(other).apart) == ({}, 0, 1)
     uses.record(other, of_users, run="y")
-    assert [len(uses.spent(one).together), *(one.runs for one in uses.spent(one).together)] == [2, 1, 1]
+    assert [total["runs"] for total in uses.spent(one)["together"]] == [1, 1]
     changed = Data(("b",), ("folder:/a",), users="third")
     assert list(uses.earlier(changed).runs) == ["x", "y"], "of changed data whose they are is taken for said in one way"
     uses.record(other, of_users, run="x")
@@ -103,7 +103,7 @@ def test_what_a_data_set_was_used_for_is_listed_once_for_each_run(record, plan):
     selection = PrivateSelection(plan=plan(1), draws=CandidateCount(mean=2), score_noise=None)
     uses.record(Data(("a",)), selection, run="run2", budget="faces")
     uses.record_choice(Data(("a",)), PrivateChoice(epsilon=0.25, candidates=3))
-    found = uses.spent(Data(("a",))).to_dict()
+    found = uses.spent(Data(("a",)))
     known = [(one["kind"], one["seeded"], one["budgets"]) for one in found["uses"]]
     assert known == [("run", True, []), ("search", False, ["faces"]), ("choice", False, [])]
     assert [(one["runs"], one["seeded"]) for one in found["together"]] == [(2, 1)]

@@ -23,14 +23,12 @@ class Together(NamedTuple):
         unit: "example" or "user".
         runs: how many they are.
         epsilon, delta: for one such unit that is in the data of each of them.
-        seeded: how many are by a seed, whose plans count, and which promise nothing.
     """
 
     unit: str
     runs: int
     epsilon: float
     delta: float
-    seeded: int = 0
 
 
 def side_by_side(many: Sequence[Use]) -> list[Together]:

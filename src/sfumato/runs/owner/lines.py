@@ -22,7 +22,14 @@ def now() -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Used:
+class Dated:
+    """Says when its line was written, in UTC."""
+
+    date: str = field(default_factory=now)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Used(Dated):
     """Private data are about to be used: by a run, a private search, or a choice by test images.
 
     Under a budget the line is its reservation too, of the whole plan.
@@ -38,7 +45,6 @@ class Used:
         seeded: whether its randomness follows from a seed: its plan counts, and it promises nothing.
         budget: the name of the budget that it is reserved in; None for none.
         cost: what it takes of that budget's limit.
-        date: when the line was written.
     """
 
     run: str
@@ -51,7 +57,6 @@ class Used:
     seeded: bool = False
     budget: str | None = None
     cost: float = 0.0
-    date: str = field(default_factory=now)
 
     @property
     def kind(self) -> str:
@@ -92,20 +97,18 @@ class Used:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BudgetSet:
+class BudgetSet(Dated):
     """A budget was set, or given another total.
 
     Args:
         name: of the budget.
         filter: its total from then on, and how plans count against it.
         lost: how many lines the store had lost when it was first set: what it counts came later.
-        date: when the line was written.
     """
 
     name: str
     filter: PrivacyFilter
     lost: int = 0
-    date: str = field(default_factory=now)
     kind = BUDGET
 
     @property
@@ -115,34 +118,30 @@ class BudgetSet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodesListed:
+class CodesListed(Dated):
     """A list of codes of records has so many of them.
 
     Args:
         path: of the list, in the owner's folder.
         count: all that it has.
-        date: when the line was written.
     """
 
     path: str
     count: int
-    date: str = field(default_factory=now)
     kind = CODES
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opened:
+class Opened(Dated):
     """An unseeded run was opened for further steps.
 
     Args:
         run: its identity.
         salt: of this opening.
-        date: when the line was written.
     """
 
     run: str
     salt: str
-    date: str = field(default_factory=now)
     kind = OPENING
 
 

@@ -12,7 +12,7 @@ from sfumato.privacy import PrivateChoice
 from sfumato.privacy.statements.presented import ceiling
 from sfumato.privacy.unit import Example
 from sfumato.runs.owner import budgets, codes, store
-from sfumato.runs.owner.composition import Together, Use, side_by_side, unit_of
+from sfumato.runs.owner.composition import Use, side_by_side, unit_of
 from sfumato.runs.owner.known import Data
 from sfumato.runs.owner.lines import CHOICE, Opened, Used
 
@@ -174,31 +174,14 @@ def _for(whose: set[str] | None, users: str) -> bool:
     return whose is None or users in whose
 
 
-@dataclass(frozen=True)
-class Spent:
-    """What one data set was used for.
+def spent(data: Data) -> dict[str, Any]:
+    """What the owner's list knows of these data, or of what was read from their places, as plain data.
 
-    Args:
-        uses: each run, private search, or choice by test images, in the order in which they began, as plain data.
-        together: what they come to, for each unit by itself; persons whom two runs told apart otherwise are apart too.
-        by_numbers: how many runs on the list, of whatever data, are known by the numbers of these alone.
-        disagreements: what is wrong with the owner's lists, so that the sums are too small (`codes.disagreements`).
-    """
-
-    uses: tuple[dict[str, Any], ...]
-    together: tuple[Together, ...]
-    by_numbers: int = 0
-    disagreements: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data; epsilons rounded up to six decimals."""
-        sums = [one._asdict() | {"epsilon": ceiling(one.epsilon, 6)} for one in self.together]
-        lists = {"by_numbers": self.by_numbers, "disagreements": list(self.disagreements)}
-        return {"uses": list(self.uses), "together": sums, **lists}
-
-
-def spent(data: Data) -> Spent:
-    """What the owner's list knows of these data, or of what was read from their places.
+    Returns:
+        `uses`: each run, private search, or choice by test images, in the order in which they began; `together`: what
+        they come to, for each unit by itself (persons whom two runs told apart otherwise are apart too); `by_numbers`:
+        how many runs, on whatever data, are known by the numbers of these alone; `disagreements`: what is wrong with
+        the owner's lists, so that the sums are too small. Epsilons are rounded up to six decimals.
 
     Errors: `SfumatoError` where the list cannot be read, for then the sum is not known.
     """
@@ -212,14 +195,14 @@ def spent(data: Data) -> Spent:
         own = [runs[run][-1] for run, one in whose.items() if one == users]
         for one in side_by_side([line.use for line in own if not isinstance(line.use, PrivateChoice)]):
             seeded = sum(any(line.seeded for line in runs[of.run]) for of in own if of.unit == one.unit)
-            sums.append(one._replace(seeded=seeded))
+            sums.append(one._asdict() | {"epsilon": ceiling(one.epsilon, 6), "seeded": seeded})
     every = [*found.lines, *found.others]
-    return Spent(
-        uses=tuple(map(_row, runs.values())),
-        together=tuple(sums),
-        by_numbers=len({one.run for one in every if not one.places and one.kind != CHOICE}),
-        disagreements=tuple(codes.disagreements()),
-    )
+    return {
+        "uses": [*map(_row, runs.values())],
+        "together": sums,
+        "by_numbers": len({one.run for one in every if not one.places and one.kind != CHOICE}),
+        "disagreements": [*codes.disagreements()],
+    }
 
 
 def _row(lines: Sequence[Used]) -> dict[str, Any]:

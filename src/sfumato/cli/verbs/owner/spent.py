@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from sfumato.cli.options.choices import PrintsJson, SourceChoices, source_spec
 from sfumato.cli.options.spellings import SourceName
 from sfumato.cli.output import console
-
-if TYPE_CHECKING:
-    from sfumato.runs.owner.uses import Spent as History
 
 NOT_KNOWN = (
     "note: the list takes a set that was changed, be it by one image, and lies elsewhere for another one, and cannot "
@@ -50,33 +47,33 @@ class Spent(PrintsJson, SourceChoices):
             apart = [] if source.public else [*sentences.of_others(uses.earlier(data))]
         except SfumatoError as error:
             found = uses.spent(Data((), tuple(paths.places_of(self.what))))
-            if not found.uses:
+            if not found["uses"]:
                 raise
             apart = [*sentences.disagreements()]
             console.note(f"note: {error}; so these are the runs on what lay at this place, and no others")
         self._show(found, apart)
 
-    def _show(self, found: History, apart: list[str]) -> None:
+    def _show(self, found: dict[str, Any], apart: list[str]) -> None:
         from sfumato.runs.owner.budgets import runs
         from sfumato.runs.owner.known import BY_NUMBERS
 
-        if found.by_numbers:
-            apart.append(f"note: {runs(found.by_numbers)} of yours used tensors or arrays that are {BY_NUMBERS}")
+        if found["by_numbers"]:
+            apart.append(f"note: {runs(found['by_numbers'])} of yours used tensors or arrays that are {BY_NUMBERS}")
         if self.json:
-            console.as_json({"source": self.what, **found.to_dict()})
+            console.as_json({"source": self.what, **found})
         else:
             show(self.what, found)
         for note in apart if self.json else (*apart, NOT_KNOWN):
             console.note(note)
 
 
-def show(what: str, found: History) -> None:
+def show(what: str, found: dict[str, Any]) -> None:
     """The history as a table, and its sums in words."""
     from sfumato.privacy.statements.presented import rounded_up
     from sfumato.runs.owner.budgets import runs
     from sfumato.runs.owner.sentences import of_seeded
 
-    if not found.uses:
+    if not found["uses"]:
         console.result(f"no run of yours is known to have used {what} as private data")
         return
     rows = [
@@ -95,13 +92,13 @@ def show(what: str, found: History) -> None:
                 ]
             ),
         )
-        for one in found.uses
+        for one in found["uses"]
     ]
     console.table(("date (UTC)", "run", "kind", "unit", "epsilon", "delta", ""), rows, texts=4, apart=True)
-    for one in found.together:
+    for one in found["together"]:
         console.result(
-            f"for each single {one.unit}: {runs(one.runs)}, together epsilon {rounded_up(one.epsilon)} at delta "
-            f"{one.delta!r}, if all were planned in advance{of_seeded(one.seeded)}"
+            f"for each single {one['unit']}: {runs(one['runs'])}, together epsilon {rounded_up(one['epsilon'])} at "
+            f"delta {one['delta']!r}, if all were planned in advance{of_seeded(one['seeded'])}"
         )
-    for name in dict.fromkeys(name for one in found.uses for name in one["budgets"]):
+    for name in dict.fromkeys(name for one in found["uses"] for name in one["budgets"]):
         console.note(f"sfumato budget {name} shows what is left of it")
