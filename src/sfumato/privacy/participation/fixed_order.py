@@ -77,7 +77,7 @@ class FixedOrder(Batches):
     def facts(self, population: int) -> dict[str, object]:
         """What decides an example's bin, and how many bins there are."""
         decided = {"random": "a secret draw", "position": "place in the file", "time": "time stamp"}
-        return {"order": decided[self.assignment], "batch size B": self.batch_size, "bins": self.bins(population)}
+        return {"order": decided[self.assignment], "batch_size": self.batch_size, "bins": self.bins(population)}
 
     def words(self, population: int, one: str = "example") -> str:
         """What a statement says of it; `one` is what takes part."""

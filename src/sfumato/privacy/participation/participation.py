@@ -54,7 +54,7 @@ class Participation(ABC):
 
     def facts(self, population: int) -> dict[str, object]:
         """What a table tells of it beside its name: its own fields and numbers that follow."""
-        return {"batch size B": self.expected_batch_size(population)}
+        return {"batch_size": self.expected_batch_size(population)}
 
     @abstractmethod
     def words(self, population: int, one: str = "example") -> str:
@@ -92,4 +92,4 @@ class Batches(Participation):
 
     def facts(self, population: int) -> dict[str, object]:
         """The expected batch size and by what chance an example takes part."""
-        return {"expected batch size B": self.batch_size, "sampling probability q": self.probability(population)}
+        return {"batch_size": self.batch_size, "sampling_probability": self.probability(population)}

@@ -78,7 +78,7 @@ class TruncatedPoisson(Poisson):
 
     def facts(self, population: int) -> dict[str, object]:
         """Those of Poisson sampling, and the cut."""
-        return {**super().facts(population), "largest batch": self.largest}
+        return {**super().facts(population), "largest_batch": self.largest}
 
     def words(self, population: int, one: str = "example") -> str:
         """What a statement says of it; `one` is what takes part."""

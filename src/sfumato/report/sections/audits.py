@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from sfumato.report.plots.curves import inline
-from sfumato.report.plots.drawing import beside, calm, rendered
+from sfumato.report.plots.drawing import HEIGHT, beside, calm, inline, rendered
 from sfumato.report.sections.numbers import percent
 from sfumato.report.style import MUTED, SERIES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_HEIGHT = 236
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +51,7 @@ class Histogram:
 
         seen = f"{sum(self.within):,} with a canary and {sum(self.without):,} without one"
         words = f"Two histograms of {self.axis}: {seen}."
-        return inline(draw, name=self.name, height=_HEIGHT, alternative=words)
+        return inline(draw, name=self.name, height=HEIGHT, alternative=words)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ from typing import Any
 from markupsafe import Markup
 
 from sfumato._checks import SfumatoError
+from sfumato.report.plots.curves import roc
 from sfumato.report.plots.drawing import in_page, rendered
-from sfumato.report.plots.receiver import roc
 from sfumato.report.sections.numbers import percent, significant
 
 
