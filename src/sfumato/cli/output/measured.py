@@ -95,7 +95,9 @@ def of_classes(
     facts = Facts(data | words, OF_CLASSES, [(f"  {name}", f"{share:.2%}") for name, share in shares.items()])
     shift = shift_of(found.confusion, classes)
     return Measured(
-        data | ({} if shift is None else {"shift": shift.data}), facts, () if shift is None else (shift.line,)
+        data | ({} if shift is None else {"shift": shift.data}),
+        facts,
+        () if shift is None else (f"note: {shift.words}",),
     )
 
 
@@ -112,11 +114,11 @@ class Shift(NamedTuple):
         return {"class": self.name, "named": self.named, "true": self.true}
 
     @property
-    def line(self) -> str:
-        """What to do about it, in a line."""
+    def words(self) -> str:
+        """What to do about it."""
         return (
-            f"note: the model says {self.name} of {self.named:.0%}, and {self.true:.0%} are; where shares are known, "
-            "--prevalence moves its scores there"
+            f"it says {self.name} of {self.named:.0%}, and {self.true:.0%} are; where shares are known, "
+            "sfumato predict --prevalence moves its scores there"
         )
 
 

@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 OF_EMBEDDINGS = ("recall", "far", "threshold", "recall_by_minibatch", "retrieval", "compared")
 OF_LABELS = ("exact_match", "mean_auc", "labels")
 MEBIBYTE = 1 << 20
+PUBLISHED = (
+    "published      accuracy {published[accuracy][0]:.2%}, from {published[accuracy][1]:.2%} to "
+    "{published[accuracy][2]:.2%} with the noise (may be given away)",
+    "               always the most frequent class has about {published[majority]:.0%}",
+    "               calibration error {published[calibration_error][0]:.2%}, from "
+    "{published[calibration_error][1]:.2%} to {published[calibration_error][2]:.2%}, at temperature "
+    "{published[temperature]:.2f}",
+    "               said to be {published[operating_point][positive]} from a score of "
+    "{published[operating_point][threshold]:g} on: by the rule {published[operating_point][rule]}, from these counts",
+    "               {published[note]}",
+)
 PRIVATE = "  (measured on private data: keep it to yourself)"
 
 
@@ -66,10 +77,12 @@ def _of_promise(run: Run) -> dict[str, Any]:
     if "recall" in run.figures:
         data["epsilon_of_group"] = group_epsilon(run.statement.plan)
     if (figures := run.published) is not None:
-        names = ("accuracy", "per_class", "precision", "auc", "calibration_error", "temperature")
+        names = ("accuracy", "majority", "per_class", "precision", "auc", "calibration_error", "temperature")
         data["published"] = {name: getattr(figures, name) for name in names}
         if figures.operating is not None:
             data["published"]["operating_point"] = figures.operating.to_dict()
+        if not figures.table.temperature and not run.statement.circumstances.calibrated_on_public:
+            data["published"]["note"] = "no temperature was chosen: too few test images for that at this epsilon"
     if (found := audited.read(RunDirectory(run.directory))) is not None:
         data["audit"] = found.summary
     return {
@@ -130,7 +143,12 @@ def _of_run(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
     if run.steps < statement.plan.steps:
         unit = "rounds" if embeds else "steps"
         yield Note(f"note: ended after {run.steps} of {statement.plan.steps} {unit}; the figures are the whole plan's")
-    yield from ("", *_lines_of_measures(run, data), *_shift_of(run), *_published_of(run), "", data["statement"], "")
+    yield from ("", *_lines_of_measures(run, data), _shift_of(run))
+    if "published" in data and data["published"]["accuracy"][0] is None:
+        yield "published      the noise leaves nothing of the accuracy: give a larger --report-epsilon, or more images"
+    else:
+        yield from (console.filled(line, data) for line in PUBLISHED)
+    yield from ("", data["statement"], "")
     yield from _other_promises(run, data)
     yield Note(f"{path / names.REPORT}   the page: what is promised, what is not covered, how well it does")
     if not run.open:
@@ -178,43 +196,15 @@ def _other_promises(run: Run, data: dict[str, Any]) -> Iterator[str]:
         yield from (line, "")
 
 
-def _shift_of(run: Run) -> Iterator[str]:
+def _shift_of(run: Run) -> str | None:
     """Where the model names a class much more often than there is of it, or less: what can be done."""
     from sfumato.cli.output import measured
 
     found = measured.shift_of(run.figures.get("confusion", ()), run.figures.get("classes", ()))
-    if found is not None:
-        private = "" if run.statement.circumstances.test_public else " (private, too)"
-        train = "" if run.published is not None else "; in training --report-epsilon corrects what it can"
-        yield (
-            f"               it says {found.name} of {found.named:.0%}, and {found.true:.0%} are{private}: sfumato "
-            f"predict {run.directory} --prevalence CLASS=SHARE ... moves its scores to declared shares{train}"
-        )
-
-
-def _published_of(run: Run) -> Iterator[str]:
-    """What a run's published figures say."""
-    figures = run.published
-    if figures is None:
-        return
-    value, low, high = figures.accuracy
-    if value is None:
-        yield "published      the noise leaves nothing of the accuracy: give a larger --report-epsilon, or more images"
-        return
-    yield f"published      accuracy {value:.2%}, from {low:.2%} to {high:.2%} with the noise (may be given away)"
-    if figures.majority is not None:
-        yield f"               always the most frequent class has about {figures.majority:.0%}"
-    value, low, high = figures.calibration_error
-    if value is not None:
-        tempered = "" if figures.temperature == 1 else f", at temperature {figures.temperature:.2f}"
-        yield f"               calibration error {value:.2%}, from {low:.2%} to {high:.2%}{tempered}"
-    if (point := figures.operating) is not None:
-        yield (
-            f"               said to be {point.positive} from a score of {point.threshold:g} on: operating point "
-            f"{point.rule}, from these counts"
-        )
-    if not figures.table.temperature and not run.statement.circumstances.calibrated_on_public:
-        yield "               no temperature was chosen: there are too few test images for that at this epsilon"
+    if found is None:
+        return None
+    train = "" if run.published is not None else "; in training --report-epsilon corrects what it can"
+    return f"               {found.words}{train}{'' if run.open else PRIVATE}"
 
 
 # -- dry runs ----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato.report.plots.drawing import beside, calm, plot, svg
-from sfumato.report.plots.lines import Axis, Line, draw, ticks
+from sfumato.report.plots.lines import Axis, Line, Marked, draw
 from sfumato.report.style import INK, MUTED, SERIES
 
 _PANEL = (3.4, 2.7)
@@ -17,6 +17,7 @@ _ACROSS = 3
 _LOGARITHMIC_FROM = 20
 MOST_NAMED = 24
 """So many runs have their names under their bars."""
+_DOTS: dict[str, Any] = {"marker": "o", "linestyle": "none", "markersize": 4, "alpha": 0.6}
 _RING: dict[str, Any] = {
     "marker": "o",
     "linestyle": "none",
@@ -148,26 +149,21 @@ def swept(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str:
     across = min(_ACROSS, len(varied))
     down = -(-len(varied) // across)
     with plot("sweep", _PANEL[0] * across, _PANEL[1] * down) as figure:
-        figure_name = figure_of(rows[0])
-        accuracies = [100 * float(row[figure_name]) for row in rows]
-        best = accuracies.index(max(accuracies))
+        measured = figure_of(rows[0])
+        heights = [float(row[measured]) for row in rows]
+        best = heights.index(max(heights))
         for place, name in enumerate(varied):
             axes = figure.add_subplot(down, across, place + 1)
-            values = [row[name] for row in rows]
-            positions, labels = _positions(values)
-            axes.scatter(positions, accuracies, s=18, color=SERIES[0], alpha=0.75, linewidths=0)
-            axes.scatter(positions[best : best + 1], accuracies[best : best + 1], s=42, color=SERIES[1], linewidths=0)
-            if labels is not None:
-                axes.set_xticks(range(len(labels)), labels)
-                axes.margins(x=0.15)
-            elif min(positions) > 0 and max(positions) >= _LOGARITHMIC_FROM * min(positions):
-                axes.set_xscale("log")
-                ticks(axes.xaxis, Axis("", log=True))
-            axes.margins(y=0.1)
-            axes.set_xlabel(name.replace("_", " "))
-            if place % across == 0:
-                axes.set_ylabel(f"validation {figure_name}, %")
-            calm(axes)
+            positions, labels = _positions([row[name] for row in rows])
+            wide = labels is None and min(positions) > 0 and max(positions) >= _LOGARITHMIC_FROM * min(positions)
+            axes.margins(0.15, 0.1)
+            draw(
+                axes,
+                [Line([*zip(positions, heights, strict=True)], look=_DOTS)],
+                Axis(name.replace("_", " "), log=wide, names=labels),
+                Axis("" if place % across else f"validation {measured}", share=True),
+                marked=[Marked((positions[best], heights[best]))],
+            )
         return svg(figure)
 
 

@@ -34,6 +34,7 @@ class Axis(NamedTuple):
         share: whether its values are shares, shown in percent.
         ticks: where it has ticks; by rule where they are None.
         whole: whether its values are whole numbers.
+        names: what 0, 1, 2, ... stand for.
     """
 
     label: str
@@ -42,6 +43,7 @@ class Axis(NamedTuple):
     share: bool = False
     ticks: Sequence[float] | None = None
     whole: bool = False
+    names: Sequence[str] | None = None
 
 
 class Line(NamedTuple):
@@ -124,5 +126,8 @@ def ticks(axis: DrawnAxis, own: Axis) -> None:
     else:
         axis.set_major_locator(MaxNLocator(5, integer=own.whole, steps=[1, 2, 5, 10]))
     axis.set_minor_locator(NullLocator())
+    if own.names is not None:
+        axis.set_ticks(range(len(own.names)), own.names)
+        return
     words = "{:.4g}%".format if own.share else significant
     axis.set_major_formatter(FuncFormatter(lambda value, _: words(100 * value if own.share else value)))
