@@ -67,7 +67,7 @@ def page(facts: Facts, *, public: bool = False) -> str:
         training=learning_curves(facts.metrics, of_classes),
         result=None if of_classes is None else result(of_classes, promised),
         multilabel=of_labels and label_by_label(of_labels, public_test=facts.public_test),
-        embedding=facts.evaluation.presented() if isinstance(facts.evaluation, EmbeddingEvaluation) else None,
+        embedding=facts.evaluation if isinstance(facts.evaluation, EmbeddingEvaluation) else None,
         tables=[
             ("Plan", "What decides epsilon.", _table(facts.plan)),
             ("Settings", "What the model and its training were.", _table(facts.settings)),

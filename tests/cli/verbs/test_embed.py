@@ -189,7 +189,7 @@ def test_an_unfinished_run_goes_on_or_is_ended(people, monkeypatch, capsys):
     assert "resume it with sfumato embed one" in capsys.readouterr().err
     assert main(["embed", "one"]) == 0
     assert main(["finish", "other"]) == 0
-    assert "note: ended after 0 of 3 rounds; the figures are the plan's" in capsys.readouterr().err
+    assert "note: ended after 0 of 3 rounds; the figures are the whole plan's" in capsys.readouterr().err
     assert main(["finish", "third", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["steps"] == 0
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from markupsafe import Markup
 
+from sfumato.report.sections.numbers import estimate, percent, significant
 from sfumato.report.style import LIGHT, MUTED, RULE, figures, in_the_dark, stylesheet
 
 if TYPE_CHECKING:
@@ -122,6 +123,15 @@ def _compiled(template: str) -> Template:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters |= {
+        "percent": percent,
+        "significant": significant,
+        "count": "{:,}".format,
+        "hundredths": lambda share: f"{100 * share:.2f}",
+        "between": lambda ends: "{} to {}".format(*map(percent, ends)),
+        "estimate": estimate,
+    }
+    environment.globals["in_page"] = in_page
     return environment.from_string(files("sfumato.report").joinpath(template).read_text("utf-8"))
 
 

@@ -11,7 +11,7 @@ from sfumato.report.plots.curves import receiver
 from sfumato.report.plots.drawing import WIDTH, inline, rendered
 from sfumato.report.plots.lines import Axis, Line, draw
 from sfumato.report.sections.classes import ClassScore
-from sfumato.report.sections.facts import Calibration, Interval, Published
+from sfumato.report.sections.facts import Calibration, Published
 from sfumato.report.sections.numbers import percent
 from sfumato.report.style import INK, SERIES
 
@@ -58,42 +58,17 @@ def published(found: Published | None) -> Markup:
         for low, high, _, (right, least, most) in found.bands
         if right is not None and most - least < 0.5
     ]
-    classes = list(found.per_class)[:_MOST_CLASSES]
-    values = {
-        "epsilon": f"{found.epsilon:g}",
-        "records": f"{max(0.0, found.records[0] or 0.0):,.0f}",
-        "accuracy": interval(found.accuracy),
-        "error": interval(found.error),
-        "temperature": "" if found.temperature == 1 else f"{found.temperature:.2f}",
-        "operating": found.operating and (found.operating[0], f"{found.operating[1]:g}"),
-        "rows": [
-            (name, interval(found.per_class[name]), interval(found.auc[name]) if name in found.auc else "")
-            for name in classes
-        ],
-        "auc": bool(found.auc),
-        "left_out": len(found.per_class) - len(classes),
+    plots = {
         "plot": Markup(reliability(points, name="published-reliability")) if points else "",
         "receiver": Markup(receiver(*_curves(found))),
     }
-    return Markup(rendered("published.html.jinja", **values))
+    return Markup(rendered("published.html.jinja", found=found, most=_MOST_CLASSES, **plots))
 
 
 def _curves(found: Published) -> tuple[dict[str, Sequence[tuple[float, float]]], dict[str, float]]:
     """The ROC curves of which the noise leaves something, and the areas under them."""
     areas = {name: area for name, (area, _, _) in found.auc.items() if area is not None and name in found.roc}
     return {name: found.roc[name] for name in areas}, areas
-
-
-def interval(found: Interval) -> str:
-    """A share with its interval.
-
-    >>> interval((0.9712, 0.962, 0.981)), interval((None, 0.0, 1.0))
-    ('97.1% (96.2% to 98.1%)', 'unknown: the noise leaves nothing of it')
-    """
-    value, low, high = found
-    if value is None:
-        return "unknown: the noise leaves nothing of it"
-    return f"{percent(value)} ({percent(low)} to {percent(high)})"
 
 
 def _warning(error: float, excess: float) -> str:

@@ -13,7 +13,7 @@ from sfumato.report.plots.drawing import in_page
 from sfumato.report.sections.calibrated import calibrated
 from sfumato.report.sections.classes import ENOUGH, ClassScore, class_scores, confused_pairs, wilson, worst
 from sfumato.report.sections.embedding import EmbeddingEvaluation
-from sfumato.report.sections.facts import Evaluation, OverSteps, Published
+from sfumato.report.sections.facts import Evaluation, Published
 from sfumato.report.sections.multilabel import MultilabelEvaluation
 from sfumato.report.sections.numbers import percent, significant
 
@@ -43,43 +43,24 @@ def result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
     known, few = [score for score in scores if score.enough], [score for score in scores if not score.enough]
     bars = known if len(known) <= _MOST_BARS else known[:_LOWEST_BARS]
     return {
-        "accuracy": percent(evaluation.accuracy),
-        "interval": "{} to {}".format(*map(percent, wilson(evaluation.correct, evaluation.examples))),
-        "chance": percent(evaluation.chance),
-        "chance_at": f"{100 * evaluation.chance:.2f}",
-        "majority": percent(evaluation.majority),
-        "mean": f"{100 * evaluation.accuracy:.2f}",
-        "loss": significant(evaluation.loss),
-        "examples": f"{evaluation.examples:,}",
-        "classes": f"{classes:,}",
+        "of": evaluation,
+        "interval": wilson(evaluation.correct, evaluation.examples),
         "untested": classes - len(scores),
-        "top5": "" if evaluation.top5 is None else percent(evaluation.top5),
         "fairness": f"{_fairness(scores, evaluation.accuracy, what)} {_UNFAIR if promised else ''}".rstrip(),
-        "bars": [
-            {
-                "name": score.name,
-                "width": f"{100 * score.accuracy:.2f}",
-                "share": percent(score.accuracy),
-                "counts": f"{score.correct:,} of {score.examples:,}",
-                "worst": score in lowest,
-                "low": f"{100 * score.interval[0]:.2f}",
-                "spread": f"{100 * (score.interval[1] - score.interval[0]):.2f}",
-                "between": "{} to {}".format(*map(percent, score.interval)),
-            }
-            for score in bars
-        ],
-        "few": ", ".join(f"{score.name} ({score.correct} of {score.examples})" for score in few[:_LOWEST_BARS]),
-        "few_left_out": f"{len(few) - _LOWEST_BARS:,}" if len(few) > _LOWEST_BARS else "",
+        "bars": bars,
+        "lowest": lowest,
+        "few": few,
+        "most_few": _LOWEST_BARS,
         "enough": ENOUGH,
-        "bars_left_out": f"{len(known) - len(bars):,}" if len(bars) < len(known) else "",
-        "median": percent(known[len(known) // 2].accuracy) if known else "",
+        "bars_left_out": len(known) - len(bars),
+        "median": known[len(known) // 2].accuracy if known else None,
         "matrix": None if many else _matrix(evaluation),
         "heat_map": Markup(heat_map(evaluation.confusion)) if many else None,
         "pairs": confused_pairs(evaluation) if many else [],
         "samples": [
             _sample(*sample) | drawn for sample, drawn in zip(evaluation.samples, _intervals(evaluation), strict=True)
         ],
-        "over_steps": _over_steps(evaluation.over_steps),
+        "averages": _AVERAGES,
         "calibration": calibrated(evaluation.calibration),
         "what": what,
     }
@@ -88,23 +69,6 @@ def result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
 def what_was_tested(evaluation: Evaluation) -> str:
     """What was tested."""
     return "text" if any(isinstance(sample, str) for sample, *_ in evaluation.samples) else "image"
-
-
-def _over_steps(found: OverSteps | None) -> dict[str, Any] | None:
-    """The table of averages over the last steps."""
-    if found is None:
-        return None
-    return {
-        "records": f"{found.records:,}",
-        "steps": found.steps,
-        "released": percent(found.released),
-        "rows": [
-            (_AVERAGES[name].format(found.width), percent(accuracy), f"{100 * deviation:.2f}")
-            for name, accuracy, deviation in found.rows
-        ],
-        "intervals": bool(found.intervals),
-        "notes": list(found.notes),
-    }
 
 
 def _intervals(evaluation: Evaluation) -> list[dict[str, Any]]:
@@ -175,14 +139,13 @@ def _sample(record: bytes | str, truth: str, prediction: str, score: float) -> d
 def headline(evaluation: Evaluation | MultilabelEvaluation | EmbeddingEvaluation | None) -> dict[str, Any] | None:
     """The figure that a reader looks for first, and what it has to be compared with."""
     if isinstance(evaluation, EmbeddingEvaluation):
-        figures = evaluation.presented()
         return {
-            "name": f"recall at a false accept rate of {figures['far']}",
-            "value": figures["recall"],
+            "name": f"recall at a false accept rate of {significant(evaluation.far)}",
+            "value": percent(evaluation.recall),
             "lines": [
-                *filter(None, [figures["warning"]]),
-                *(f"{words} {value} (95% interval {between})" for words, value, between in figures["compared"]),
-                f"{figures['same']} pairs of test images that show the same class",
+                *filter(None, [evaluation.warning]),
+                *(f"{words} {value} (95% interval {between})" for words, value, between in evaluation.rows),
+                f"{evaluation.pairs_of_one_class:,} pairs of test images that show the same class",
             ],
             "track": None,
             "with_noise": False,
