@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from markupsafe import Markup
 
+from sfumato.privacy.statements.presented import rounded_up
 from sfumato.report.sections.numbers import estimate, percent, significant
 from sfumato.report.style import LIGHT, MUTED, RULE, figures, in_the_dark, stylesheet
 
 if TYPE_CHECKING:
-    from jinja2 import Template
+    from jinja2 import Environment
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -112,27 +114,35 @@ def _inline(text: str, name: str, height: int, alternative: str, colours: Mappin
 
 
 def rendered(template: str, **values: Any) -> str:
-    """The template of this name, filled in; text is escaped, and a value that is missing is an error."""
-    return _compiled(template).render(style=Markup(stylesheet()), **values)
+    """The template of this name, filled in; text in HTML is escaped, and a value that is missing is an error."""
+    return _environment().get_template(template).render(style=Markup(stylesheet()), **values)
 
 
 @cache
-def _compiled(template: str) -> Template:
+def _environment() -> Environment:
     import jinja2
 
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    found = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: files("sfumato.report").joinpath(name).read_text("utf-8")),
+        autoescape=lambda name: name is not None and name.endswith(".html.jinja"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    environment.filters |= {
+    found.filters |= {
         "percent": percent,
         "significant": significant,
         "count": "{:,}".format,
         "hundredths": lambda share: f"{100 * share:.2f}",
         "between": lambda ends: "{} to {}".format(*map(percent, ends)),
         "estimate": estimate,
+        "up": rounded_up,
+        "down": lambda epsilon: f"{int(epsilon * 100) / 100:.2f}",
+        "json": json.dumps,
+        "plain": lambda text: re.sub(r"([\\`*_{}\[\]<>#|!])", r"\\\1", text),  # where Markdown would make more of it
     }
-    environment.globals["in_page"] = in_page
-    return environment.from_string(files("sfumato.report").joinpath(template).read_text("utf-8"))
+    found.globals["in_page"] = in_page
+    return found
 
 
 def in_page(png: bytes) -> dict[str, object]:
