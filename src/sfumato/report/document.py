@@ -88,7 +88,7 @@ def promise(statement: Mapping[str, Any], attack: Attack | None, *, hints: bool)
     return {
         "lead": plain[0] if plain else "",
         "plain": plain[1:],
-        "ended_early": None not in (taken, planned) and taken < planned,
+        "ended_early": taken is not None and planned is not None and taken < planned,
         "not_covered": grouped([str(line) for line in statement["not_covered"]], hints=hints),
     }
 

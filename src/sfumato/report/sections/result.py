@@ -9,7 +9,6 @@ from typing import Any
 from markupsafe import Markup
 
 from sfumato.report.plots.curves import heat_map
-from sfumato.report.plots.drawing import in_page
 from sfumato.report.sections.calibrated import calibrated
 from sfumato.report.sections.classes import ENOUGH, ClassScore, class_scores, confused_pairs, wilson, worst
 from sfumato.report.sections.embedding import EmbeddingEvaluation
@@ -58,11 +57,13 @@ def result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
         "heat_map": Markup(heat_map(evaluation.confusion)) if many else None,
         "pairs": confused_pairs(evaluation) if many else [],
         "samples": [
-            _sample(*sample) | drawn for sample, drawn in zip(evaluation.samples, _intervals(evaluation), strict=True)
+            drawn | dict(zip(("record", "truth", "prediction", "score"), sample, strict=True))
+            for sample, drawn in zip(evaluation.samples, _intervals(evaluation), strict=True)
         ],
         "averages": _AVERAGES,
         "calibration": calibrated(evaluation.calibration),
         "what": what,
+        "longest": _LONGEST_TEXT,
     }
 
 
@@ -123,19 +124,6 @@ def _matrix(evaluation: Evaluation) -> list[tuple[str, list[tuple[int, int, bool
     return rows
 
 
-def _sample(record: bytes | str, truth: str, prediction: str, score: float) -> dict[str, Any]:
-    if isinstance(record, str):
-        own: dict[str, Any] = {"text": record if len(record) <= _LONGEST_TEXT else f"{record[:_LONGEST_TEXT]} …"}
-    else:
-        own = in_page(record)
-    return own | {
-        "truth": truth,
-        "prediction": prediction,
-        "right": truth == prediction,
-        "score": f"{float(score):.0%}" if math.isfinite(score) else "not a number",
-    }
-
-
 def headline(evaluation: Evaluation | MultilabelEvaluation | EmbeddingEvaluation | None) -> dict[str, Any] | None:
     """The figure that a reader looks for first, and what it has to be compared with."""
     if isinstance(evaluation, EmbeddingEvaluation):
@@ -151,7 +139,7 @@ def headline(evaluation: Evaluation | MultilabelEvaluation | EmbeddingEvaluation
             "with_noise": False,
         }
     if isinstance(evaluation, MultilabelEvaluation):
-        track = _track(*evaluation.accuracy, evaluation.baseline)
+        track = (*evaluation.accuracy, evaluation.baseline)
         return evaluation.headline() | {"track": track, "with_noise": False}
     if evaluation is None or not evaluation.examples:
         return None
@@ -164,7 +152,7 @@ def headline(evaluation: Evaluation | MultilabelEvaluation | EmbeddingEvaluation
             f"95% interval {percent(low)} to {percent(high)}, from {evaluation.examples:,} test {what}s",
             f"by chance {percent(chance)}; always the most frequent class {percent(majority)}",
         ],
-        "track": _track(evaluation.accuracy, low, high, chance, majority),
+        "track": (evaluation.accuracy, low, high, chance, majority),
         "with_noise": False,
     }
 
@@ -184,16 +172,6 @@ def published_headline(found: Published | None) -> dict[str, Any] | None:
             f"by chance {percent(chance)}"
             + ("" if found.majority is None else f"; always the most frequent class about {percent(found.majority)}"),
         ],
-        "track": _track(accuracy, low, high, chance, *([] if found.majority is None else [found.majority])),
+        "track": (accuracy, low, high, chance, *([] if found.majority is None else [found.majority])),
         "with_noise": True,
-    }
-
-
-def _track(value: float, low: float, high: float, *marks: float) -> dict[str, Any]:
-    """A share as a bar, with its interval and marks of what it has to be compared with."""
-    return {
-        "width": f"{100 * value:.2f}",
-        "low": f"{100 * low:.2f}",
-        "spread": f"{100 * (high - low):.2f}",
-        "marks": [f"{100 * mark:.2f}" for mark in marks],
     }
