@@ -94,7 +94,7 @@ def test_an_operating_point_is_chosen_said_and_used(rays, call, capsys):
 
     printed = " ".join(call(f"train {rays} {QUICK} --output run --report-epsilon 3").split())
     assert "said to be pneumonia from a score of" in printed
-    assert "by the rule shares, from these counts" in printed
+    assert "operating point shares, from these counts" in printed
     told = json.loads(call(f"evaluate run {rays} --positive pneumonia --json"))
     assert told["operating_point"]["rule"] == "shares"
     assert told["test"]["threshold"] == 0.5, "of the moved scores"

@@ -30,7 +30,8 @@ PUBLISHED = (
     "{published[calibration_error][1]:.2%} to {published[calibration_error][2]:.2%}, at temperature "
     "{published[temperature]:.2f}",
     "               said to be {published[operating_point][positive]} from a score of "
-    "{published[operating_point][threshold]:g} on: by the rule {published[operating_point][rule]}, from these counts",
+    "{published[operating_point][threshold]:g} on: operating point {published[operating_point][rule]}, from these "
+    "counts",
     "               {published[note]}",
 )
 PRIVATE = "  (measured on private data: keep it to yourself)"
