@@ -143,17 +143,18 @@ class Repeated:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: each run, what was measured of all of them, and what they cost together."""
-        measured: dict[str, Any] = {"budgets": list(self.budgets), "without_privacy": self.without_privacy}
-        if not self.budgets and self.figure == "recall":
-            measured = {"recall": self.mean, "far": self.runs[0].figures["far"], "interval": self.interval}
-        elif not self.budgets:
-            measured = {"accuracy": self.median, "top5": self.top5, "averages": self.averages}
-        if not self.budgets:
-            measured |= {"spread": self.spread, "values": self.values}
-        others = ("runs", "rows", "budgets", "without_privacy", "standing")
+        spread: dict[str, Any] = {"spread": self.spread, "values": self.values} if self.runs else {}
+        if self.budgets:
+            measured = {"budgets": list(self.budgets), "without_privacy": self.without_privacy}
+        elif self.figure == "recall":
+            measured = {"recall": self.mean, "far": self.runs[0].figures["far"], "interval": self.interval, **spread}
+        else:
+            measured = {"accuracy": self.median, "top5": self.top5, "averages": self.averages, **spread}
+        others = ("runs", "rows", "budgets", "without_privacy", "standing", "open")
         return {
             "rows": list(self.rows),
             **measured,
+            "public": self.open,
             **{name: value for name, value in vars(self).items() if name not in others},
         }
 
