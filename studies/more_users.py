@@ -28,7 +28,8 @@ from sfumato.privacy import PrivacyPlan, User
 from sfumato.privacy.plan import default_delta
 from sfumato.privacy.statements.presented import rounded_up
 from sfumato.privacy.unit import DRAWN
-from sfumato.report.plots.drawing import calm, logarithmic, plot, svg
+from sfumato.report.plots.drawing import plot, svg
+from sfumato.report.plots.lines import Axis, Line, draw
 from sfumato.report.style import SERIES
 from studies import command
 from studies.extrapolation import extrapolate, spent_by
@@ -108,7 +109,6 @@ class MoreUsers(PrintsJson, Pair):
         unit, population = User(drawn=self.drawn, at_most=self.per_user, **among), self.users  # type: ignore
         if self.drawn == "examples":  # these are then what coins are tossed for
             population = self.users * unit.vectors if self.examples is None else self.examples
-        momentum = 0.9 if self.momentum is None else self.momentum
         return PrivacyPlan.calibrate(
             examples=population,
             delta=self._delta_among(self.users),
@@ -116,7 +116,7 @@ class MoreUsers(PrintsJson, Pair):
             steps=self.steps,
             noise_multiplier=self.noise_multiplier,
             unit=unit,
-            **self.request(population, momentum=momentum, schedule=self.schedule)._asdict(),
+            **self.request(population)._asdict(),
         )
 
     def _rows(self, plan: PrivacyPlan, delta: float) -> list[dict[str, Any]]:
@@ -167,33 +167,31 @@ def drawn(rows: Sequence[Mapping[str, Any]], *, by_size: bool = False) -> str:
         an SVG file.
     """
     with plot("extrapolated", 4.6, 3.2) as figure:
-        axes = figure.add_subplot()
         of, across, up = ("users", "batch_size", "epsilon") if by_size else ("epsilon", "users", "batch_size")
         colours = dict(zip(dict.fromkeys(row[of] for row in rows), SERIES * len(rows), strict=False))
-        for value, accountant in dict.fromkeys((row[of], row["accountant"]) for row in rows):
-            known = [
-                (row[across], row[up])
-                for row in rows
-                if (row[of], row["accountant"]) == (value, accountant) and row[up] is not None
-            ]
-            if known:
-                axes.plot(
-                    *zip(*sorted(known), strict=True),
-                    marker="o",
-                    markersize=4,
-                    color=colours[value],
-                    linestyle="-" if accountant == "pld" else "--",
-                    label=f"{f'{value:,} users' if by_size else f'epsilon {value:g}'}, {accountant}",
-                )
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        for axis in (axes.xaxis, axes.yaxis):
-            logarithmic(axis)
-        axes.set_xlabel("in a step, in expectation" if by_size else "users")
-        axes.set_ylabel("epsilon" if by_size else "in a step, in expectation")
-        if axes.lines:
-            axes.legend(frameon=False, fontsize=7)
-        calm(axes)
+        lines = [
+            Line(
+                sorted(
+                    (row[across], row[up])
+                    for row in rows
+                    if (row[of], row["accountant"]) == (value, accountant) and row[up] is not None
+                ),
+                f"{f'{value:,} users' if by_size else f'epsilon {value:g}'}, {accountant}",
+                {
+                    "marker": "o",
+                    "markersize": 4,
+                    "color": colours[value],
+                    "linestyle": "-" if accountant == "pld" else "--",
+                },
+            )
+            for value, accountant in dict.fromkeys((row[of], row["accountant"]) for row in rows)
+        ]
+        draw(
+            figure.add_subplot(),
+            [line for line in lines if line.points],
+            Axis("in a step, in expectation" if by_size else "users", log=True),
+            Axis("epsilon" if by_size else "in a step, in expectation", log=True),
+        )
         return svg(figure)
 
 

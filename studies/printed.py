@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the repository root, for `
 from sfumato._checks import SfumatoError
 from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import PrivateChoices
-from sfumato.cli.verbs.pretrain import show_public
+from sfumato.cli.output import trained
 from sfumato.observers.progress import Bars
 from studies import command, printed_run
 
@@ -45,7 +45,7 @@ class Printed(PrivateChoices):
                 progress.report(line)
             how = {"directory": run.path, "device": chosen.device, "threads": chosen.threads, "progress": progress}
             done = printed_run.train(chosen.spec, experiment, **how)
-        show_public(done, json=self.json)
+        trained.show(done, json=self.json)
 
 
 if __name__ == "__main__":

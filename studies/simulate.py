@@ -8,6 +8,7 @@ Source: Sander, Stock and Sablayrolles 2023, "TAN without a burn: scaling laws o
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -21,8 +22,7 @@ from sfumato._files import write
 from sfumato.cli.options import recipe, space, spellings
 from sfumato.cli.options.choices import PrivateChoices, stem_of
 from sfumato.cli.output import console
-from sfumato.cli.output.commands import command_of
-from sfumato.cli.output.searched import report_cost
+from sfumato.cli.output.searched import costs
 from sfumato.cli.verbs.sweep import BEST, Sweep
 from sfumato.experiment import defaults
 from sfumato.observers.progress import Bars
@@ -89,6 +89,26 @@ class Simulate(PrivateChoices):
         _show(found, place / BEST, _command(chosen, found), json=self.json)
 
 
+def command_of(verb: str, what: str, options: Mapping[str, Any], switches: Mapping[str, bool]) -> str:
+    """The command line of a verb with these options.
+
+    Args:
+        what: its argument.
+        options: by name; lists follow their option word by word, but for a window, which has a comma.
+        switches: options without a value, by name, and whether they are on.
+
+    >>> command_of("train", "folder:my pictures", {"learning_rate": 0.5, "flip": True}, {"public": True})
+    "sfumato train 'folder:my pictures' --learning-rate 0.5 --flip True --public"
+    """
+    words = ["sfumato", verb, what]
+    for name, value in options.items():
+        values = value if isinstance(value, (tuple, list)) else (value,)
+        joined = [",".join(map(str, values))] if name == "window" else [str(one) for one in values]
+        words += [f"--{name.replace('_', '-')}", *joined]
+    words += [f"--{name.replace('_', '-')}" for name, on in switches.items() if on]
+    return shlex.join(words)
+
+
 def _command(chosen: Sweep, found: Simulation) -> str:
     """The command that trains at full size with the best settings."""
     options = {name: value for name, value in chosen.chosen_of(found).items() if name != "source"}
@@ -135,14 +155,17 @@ def _show(found: Simulation, best: Path, command: str, *, json: bool) -> None:
         for row in found.rows
     ]
     head = (*(name.replace("_", " ") for name in names), "accuracy", "batch", "noise", "its epsilon", "run")
-    console.table(head, lines, apart=True)
+    console.result()
+    console.table(head, lines)
+    console.result()
     console.note(
         f"simulated at 1/{found.simulate} of their batch and noise; scored on {found.scored_on:,} records that no run "
         "was trained on"
     )
     for line in found.notes:
         console.note(line)
-    report_cost(found)
+    for line in costs(found):
+        console.result(line)
     for larger in found.larger_runs:
         _show_larger(larger, found.simulate)
     plan = found.full_plan
@@ -167,7 +190,9 @@ def _show_larger(larger: LargerRuns, simulate: int) -> None:
         )
         for row in larger.rows
     ]
-    console.table(("change", "predicted", "found", "difference", "its epsilon", "run"), lines, texts=1, apart=True)
+    console.result()
+    console.table(("change", "predicted", "found", "difference", "its epsilon", "run"), lines, texts=1)
+    console.result()
     correlation, chance = larger.rank_correlation, f"one standard error of {larger.scored_on:,} records"
     ranks = "" if correlation is None else f"; rank correlation {correlation:.2f} (Spearman's)"
     console.paragraph(

@@ -113,7 +113,7 @@ def without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "<svg></svg>" if rows else ""
     )
-    for place in ("plots.attack", "plots.receiver", "sections.calibrated"):
+    for place in ("plots.attack", "plots.curves", "sections.calibrated"):
         monkeypatch.setattr(f"sfumato.report.{place}.inline", _undrawn)
     monkeypatch.setattr("sfumato.training.conclusion.run_page.detections", _any_plan)
 

@@ -111,24 +111,15 @@ def test_rankings_and_comparisons_show_accuracies_of_public_data_only(plan):
 
 
 def test_curves_and_repeated_runs_show_accuracies_of_public_data_only(one_run: Run):
-    curve = search.Curve(
-        budgets=(1.0, 3.0),
-        rows=({"accuracy": 0.5}, {"accuracy": 0.75}),
-        without_privacy=None,
-        epsilon_of_all=3.5,
-        delta=1e-5,
-        epsilon_of_all_uses=4.0,
-        adjacency="add-or-remove",
-        adjacency_of_all_uses="add-or-remove",
-        public=True,
-        promises=True,
-    )
-    assert said(curve) == "Curve(epsilon 1: 50.0%, epsilon 3: 75.0%; together epsilon 3.500 at delta 1e-05)"
-    assert said(replace(curve, public=False)) == "Curve(epsilon 1, epsilon 3; together epsilon 3.500 at delta 1e-05)"
+    cost = {"delta": 1e-5, "epsilon_of_all_uses": 4.0, "adjacency": "add-or-remove"}
+    runs = tuple(replace(one_run, figures={**one_run.figures, "accuracy": value}) for value in (0.5, 0.75))
+    curve = search.Repeated(runs=runs, budgets=(1.0, 3.0), open=True, promises=True, epsilon_of_all=3.5, **cost)
+    assert said(curve) == "Repeated(epsilon 1: 50.0%, epsilon 3: 75.0%; together epsilon 3.500 at delta 1e-05)"
+    assert said(replace(curve, open=False)) == "Repeated(epsilon 1, epsilon 3; together epsilon 3.500 at delta 1e-05)"
     repeated = search.Repeated(
         runs=(one_run, one_run),
         standing=2,
-        epsilon=12.0,
+        epsilon_of_all=12.0,
         delta=1e-3,
         epsilon_of_all_uses=12.0,
         adjacency="add-or-remove",
@@ -138,11 +129,7 @@ def test_curves_and_repeated_runs_show_accuracies_of_public_data_only(one_run: R
         said(repeated)
         == "Repeated(2 runs; seeded, promises nothing; their plans together epsilon 12.000 at delta 0.001)"
     )
-    statement = one_run.statement
-    shown = replace(
-        one_run, statement=replace(statement, circumstances=replace(statement.circumstances, test_public=True))
-    )
-    found = said(replace(repeated, runs=(shown, shown)))
+    found = said(replace(repeated, open=True))
     assert f"median accuracy {one_run.accuracy:.1%}, standard deviation 0.0%" in found
 
 

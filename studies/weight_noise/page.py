@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 from markupsafe import Markup, escape
 
-from sfumato.report.plots.curves import inline
-from sfumato.report.plots.drawing import calm
+from sfumato.report.plots.drawing import calm, inline
 from sfumato.report.sections.numbers import significant
 from sfumato.report.style import INK, MUTED, stylesheet
 

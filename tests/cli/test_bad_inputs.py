@@ -102,15 +102,13 @@ REFUSED = {
     "sfumato tradeoff --help",
     "tradeoff --examples 1000 --epsilon 3 --noise-multiplier 0": "--noise-multiplier must lie between 0.1 and 10,000, "
     "got 0; give numbers such as 1 2 4 8",
-    "tradeoff --examples 1000 --epsilon 0.1 --noise-multiplier 1": "epsilon 0.1 is already exceeded by one step of "
-    "noise multiplier 1 (...); give more noise or a larger epsilon",
+    "tradeoff --examples 1000 --epsilon 0.1 --noise-multiplier 1": "epsilon 0.1 is already exceeded by one step (...); "
+    "give more noise or a larger epsilon",
     "tradeoff --examples 1000 --epsilon 3 --epochs 0": "--epochs must be positive, got 0.0; give a number such as 100",
     "tradeoff --examples 1000 --epsilon 3 --epochs 0.5": "--epochs must allow at least one step, got 0.5 for batches "
     "of 1000 of 1000; give more epochs or a smaller batch",
-    "tradeoff --examples 1000 --epsilon 3 --views 0": "--views must be at least 1, got 0; give a whole number of at "
-    "least 1",
-    "tradeoff --examples 1000 --epsilon 3 --plot a.jpg": "--plot must end with one of .svg, .png, .pdf, got 'a.jpg'; "
-    "name a file such as a.svg",
+    "tradeoff --examples 1000 --epsilon 3 --plot a.jpg": "--plot must end with .svg, got 'a.jpg'; name a file "
+    "such as a.svg",
     "tradeoff --examples 1000 --epsilon 3 --plot missing/a.svg": "--plot must lie in a folder that exists, got "
     "'missing/a.svg'; make the folder first",
     # choices of the model and its training

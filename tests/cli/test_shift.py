@@ -38,8 +38,8 @@ def rays(workplace) -> str:
 def test_a_shift_on_the_owners_test_part_is_said_to_the_owner_alone(rays, call):
     printed = call(f"train {rays} {QUICK} --output run --seed 1")
     (line,) = [line for line in printed.splitlines() if "it says pneumonia of" in line]
-    assert "are (private, too): sfumato predict run --prevalence" in " ".join(printed.split())
-    assert "--report-epsilon corrects what it can" in " ".join(printed.split())
+    for words in ("sfumato predict --prevalence moves", "--report-epsilon corrects what it can", "keep it to yourself"):
+        assert words in line
     named = line.split("pneumonia of ")[1].split(",")[0]
     call("report run --public")
     for name in ("report-public.html", "statement.json", "plan.json"):

@@ -387,7 +387,7 @@ def test_plan_and_train_draw_as_many_users(count, of_each, share, monkeypatch):
     monkeypatch.setattr("sfumato.privacy.plan.calibration.least", lambda *_, **__: 1.0)  # the noise is of no concern
     kept, per_user = round(count * of_each), math.ceil(of_each)
     size = max(math.ceil(of_each), round(share * kept))
-    sizes = {"users": count, "records": per_user, "population": kept, "each": max(1, round(kept / count))}
+    sizes = {"users": count, "records": per_user, "population": kept}
     rule = user_rule(gradients=size, steps=1, epsilon=8.0, delta=1e-5, **sizes)
     drawn = rule.users.plan.expected_batch_size
     assert drawn == defaults.users_like(size, kept, count)

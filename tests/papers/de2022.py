@@ -489,7 +489,7 @@ def repeated(case):
     several = Repeated(
         runs=runs,  # type: ignore[arg-type]
         standing=len(case),
-        epsilon=1.0,
+        epsilon_of_all=1.0,
         delta=1e-5,
         epsilon_of_all_uses=1.0,
         adjacency="add-or-remove",

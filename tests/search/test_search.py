@@ -33,7 +33,7 @@ def no_images(monkeypatch) -> None:
     """Drawing takes longer than the small runs here; `tests/report` looks at what is drawn."""
     monkeypatch.setattr("sfumato.report.sections.learning_curves.curve", lambda rows, key, levels: "<svg></svg>")
     monkeypatch.setattr("sfumato.search.kept.swept", lambda rows, varied: f"<svg>{len(rows)} {varied}</svg>")
-    monkeypatch.setattr("sfumato.search.curve.curve_of_budgets", lambda rows, plain: f"<svg>{len(rows)}</svg>")
+    monkeypatch.setattr("sfumato.search.repeated.curve_of_budgets", lambda rows, plain: f"<svg>{len(rows)}</svg>")
 
 
 class Lines:
@@ -136,20 +136,20 @@ def test_single_changes_stand_beside_no_change(tmp_path):
 
 
 def test_seeds_count_on_and_cost_together(tmp_path):
-    found = search.seeds(PRIVATE, 2, directory=tmp_path / "n")
+    found = search.repeat(PRIVATE, seeds=2, directory=tmp_path / "n")
     seeds = [json.loads((tmp_path / "n" / str(n) / "settings.json").read_text())["settings"]["seed"] for n in (1, 2)]
     assert seeds == [3, 4]
     plan = found.runs[0].statement.plan
-    assert found.epsilon == pytest.approx(plan.epsilon(steps=2 * plan.steps), rel=1e-3)
-    assert (found.standing, found.median) == (2, sum(found.accuracies) / 2)
-    assert found.epsilon_of_all_uses == found.epsilon
-    again = search.seeds(PRIVATE, 1, directory=tmp_path / "n")
-    assert (again.accuracies, again.standing) == (found.accuracies[:1], 2)
+    assert found.epsilon_of_all == pytest.approx(plan.epsilon(steps=2 * plan.steps), rel=1e-3)
+    assert (found.standing, found.median) == (2, sum(found.values) / 2)
+    assert found.epsilon_of_all_uses == found.epsilon_of_all
+    again = search.repeat(PRIVATE, seeds=1, directory=tmp_path / "n")
+    assert (again.values, again.standing) == (found.values[:1], 2)
 
 
 def test_budgets_have_a_run_each(tmp_path):
     trial = replace(PRIVATE, experiment=replace(EXPERIMENT, noise_multiplier=None))
-    found = search.budgets(trial, (8.0, 2.0), directory=tmp_path / "b")
+    found = search.repeat(trial, epsilons=(8.0, 2.0), directory=tmp_path / "b")
     assert found.budgets == (2.0, 8.0)
     assert all(row["epsilon"] <= epsilon for row, epsilon in zip(found.rows, found.budgets, strict=True))
     plans = [
@@ -211,13 +211,15 @@ def test_a_process_that_was_not_begun_trains_nothing(tmp_path):
             lambda place: search.one_at_a_time(PUBLIC, {"ema": LogUniform(low=0.1, high=0.9)}, directory=place),
             "ema varies over a range",
         ),
-        (lambda place: search.seeds(PUBLIC, 0, directory=place), "seeds must be at least 1"),
+        (lambda place: search.repeat(PUBLIC, seeds=0, directory=place), "seeds must be at least 1"),
         (
-            lambda place: search.budgets(PUBLIC, (1, 2), directory=place),
+            lambda place: search.repeat(PUBLIC, epsilons=(1, 2), directory=place),
             "several budgets and noise_multiplier are both given",
         ),
         (
-            lambda place: search.budgets(replace(PUBLIC, experiment=Experiment(steps=2)), (2.0, 2.0), directory=place),
+            lambda place: search.repeat(
+                replace(PUBLIC, experiment=Experiment(steps=2)), epsilons=(2.0, 2.0), directory=place
+            ),
             "names a budget twice",
         ),
     ],

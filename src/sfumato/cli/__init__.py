@@ -114,16 +114,13 @@ def parse(arguments: Sequence[str]):
     if name in (*HELP, HELP_ALL):
         print(overview())
         return 0
-    if name in ("--completion", "--install-completion", "--complete"):
+    if name in ("--completion", "--complete"):
         from sfumato.cli.output import completion
 
-        if name == "--complete":
-            shell, line, breaks = (*rest, "", "", "")[:3]
-            lines = completion.complete(shell, line, breaks, PROGRAM)
-        else:
-            written = completion.script if name == "--completion" else completion.install
-            lines = [written(" ".join(rest), PROGRAM)]
-        print("\n".join(lines))
+        shell, line, breaks = (*rest, "", "", "")[:3]
+        completing = name == "--complete"
+        found = completion.complete(shell, line, breaks, PROGRAM) if completing else [completion.script(shell, PROGRAM)]
+        print("\n".join(found))
         return 0
     if name not in VERBS:
         near = difflib.get_close_matches(name, VERBS, n=1)
@@ -162,6 +159,6 @@ def overview() -> str:
 
     width = max(map(len, VERBS))
     listing = [f"  {name:<{width}}  {summary}" for name, summary in VERBS.items()]
-    usage = f"usage: {PROGRAM} [-h] [--version] [--install-completion] VERB ..."
+    usage = f"usage: {PROGRAM} [-h] [--version] [--completion SHELL] VERB ..."
     further = f"{PROGRAM} VERB --help shows the options of a verb; where there are many, --help all shows every one"
     return "\n".join([usage, "", *textwrap.wrap(DESCRIPTION, 80), "", "verbs:", *listing, "", further])

@@ -34,19 +34,19 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
     }
 )
 
-_FOLDERS = {
-    **dict.fromkeys(("budget", "sign", "spent", "runs", "compare"), "owner"),
-    "audit": "checks",
-    "serve": "use",
-    "export": "use",
+_MODULES = {
+    **{name: f"owner.{name}" for name in ("budget", "spent", "runs", "compare")},
+    **dict.fromkeys(("pretrain", "finish"), "train"),
+    **dict.fromkeys(("export", "serve"), "use"),
+    "tradeoff": "plan",
+    "sign": "verify",
 }
-"""Where a verb is that does not lie beside the others."""
+"""Where a verb is that is in no module of its own name."""
 
 
 def load(name: str) -> Any:
     """The dataclass whose fields are the verb's options and whose method `run` does its work."""
-    place = ".".join(filter(None, ("sfumato.cli.verbs", _FOLDERS.get(name), name.replace("-", "_"))))
-    return getattr(importlib.import_module(place), _class_of(name))
+    return getattr(importlib.import_module(f"sfumato.cli.verbs.{_MODULES.get(name, name)}"), _class_of(name))
 
 
 def name_of(verb: type) -> str:

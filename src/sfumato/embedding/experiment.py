@@ -30,7 +30,7 @@ from sfumato.embedding.choices import (
     ServerChoices,
     unread,
 )
-from sfumato.experiment.settings import NoiseMade, Pair
+from sfumato.experiment.settings import NoiseMade, Pair, planned
 
 if TYPE_CHECKING:
     import numpy as np
@@ -93,7 +93,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         if method != "central":
             beforehand.check_named(spec)
         if method not in (*WITHOUT_PLAN, *AT_FEATURES):
-            request = self.request(beforehand.ANY_NUMBER, schedule=self.schedule, warmup=self.warmup)
+            request = self.request(beforehand.ANY_NUMBER, momentum=0.0)
             norm = 1.0 if self.max_norm is None else self.max_norm
             clipping = None
             if self.quantile is not None:  # what the count's noise leaves of the updates' depends on the clients
@@ -283,8 +283,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
 
     def _plan(self, source: Source) -> tuple[PrivacyPlan, list[str]]:
         from sfumato.experiment import defaults
-        from sfumato.privacy import PrivacyPlan, Quantile, User
-        from sfumato.privacy.plan import default_delta
+        from sfumato.privacy import Quantile, User
 
         population, grouped = self.population(source), self.grouping == "fixed"
         users = source.users or population
@@ -297,11 +296,6 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
             reasons.append(f"by rule: steps {ROUNDS} (rounds, as in Xu et al. 2022 for EMNIST)")
         if given["batch"] is None:
             given["batch"] = self.size_of_round(population, reasons)
-        momentum = 0.9 if self.momentum is None else self.momentum
-        heavy_ball = self.optimizer in (None, "momentum")
-        request = self.request(
-            population, momentum=momentum if heavy_ball else 0.0, schedule=self.schedule, warmup=self.warmup
-        )
         unit = User(drawn="clients", at_most=self.per_user, users=users if grouped else None, grouped=grouped)
         norm = 1.0 if self.max_norm is None else self.max_norm
         m = self.clients or max(1, given["batch"] // (1 if grouped else USERS_PER_CLIENT))
@@ -309,17 +303,16 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
             None if self.quantile is None else Quantile(max_norm=norm, quantile=self.quantile, count_noise=m / 20)
         )
         try:
-            plan = PrivacyPlan.calibrate(
-                examples=population,
-                delta=default_delta(users) if self.delta is None else self.delta,
+            plan = planned(
+                self,
+                population,
+                unit,
+                self.request(population),
                 batch_size=given["batch"],
                 steps=given["steps"],
-                noise_multiplier=given["noise"],
                 epsilon=given["epsilon"],
                 max_norm=norm if adaptive is None else None,
                 clipping=adaptive,
-                unit=unit,
-                **request._asdict(),
             )
         except SfumatoError as error:
             if adaptive is None or "count_noise" not in str(error):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sfumato._checks import SfumatoError, positive
 from sfumato._choices import asked, choices_of
 from sfumato.averaging.averages import Averages
-from sfumato.experiment.settings import SECURE, Augmentation, Budget, NoiseMade, PairOfRecords, Units
+from sfumato.experiment.settings import SECURE, Augmentation, Budget, NoiseMade, PairOfRecords, Units, planned
 from sfumato.models.choices import Network, Norms, Objective
 from sfumato.optim.descent import Descent
 
@@ -103,8 +103,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
     def _plan(self, source: Source) -> tuple[PrivacyPlan, list[str]]:
         """The plan, with the reasons for its batch size and steps."""
         from sfumato.experiment import defaults
-        from sfumato.privacy import PrivacyPlan, User
-        from sfumato.privacy.plan import default_delta
+        from sfumato.privacy import User
         from sfumato.privacy.statements.presented import rounded_up
 
         epsilon, noise, steps, batch_size = self.epsilon, self.noise_multiplier, self.steps, self.batch_size
@@ -115,11 +114,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
             "steps": None not in (epsilon, noise) and steps is None,
             "batch_size": None not in (epsilon, noise, steps),
         }
-        heavy_ball = self.optimizer in (None, "momentum")
-        momentum = 0.9 if self.momentum is None else self.momentum
-        request = self._sized(source).request(
-            source.examples, momentum=momentum if heavy_ball else 0.0, schedule=self.schedule, warmup=self.warmup
-        )
+        request = self._sized(source).request(source.examples)
         sizes = self.sizes_by_rule(source, request)
         unit, why = self._unit(source, request, sizes)
         if unit.shared and self.adjacency is None:
@@ -133,16 +128,14 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
                 batch_size = defaults.users_like(batch_size, source.examples, units, request)
         elif self.unit == "user" and self.drawn is None and batch_size is not None:
             batch_size = min(batch_size, population)  # as many gradients as there are
-        plan = PrivacyPlan.calibrate(
-            examples=population,
-            unit=unit,
-            delta=default_delta(units) if self.delta is None else self.delta,
+        plan = planned(
+            self,
+            population,
+            unit,
+            request,
             batch_size=sizes["batch_size"].value if batch_size is None and not solved["batch_size"] else batch_size,
             steps=sizes["steps"].value if steps is None and not solved["steps"] else steps,
-            noise_multiplier=noise,
             epsilon=None if bounded else epsilon,
-            max_norm=1.0 if self.max_norm is None else self.max_norm,
-            **request._asdict(),
         )
         given = {name: solved[name] or getattr(self, name) or None for name in sizes}
         reasons = [*why, *defaults.reasons(sizes, given)]

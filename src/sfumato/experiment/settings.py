@@ -17,6 +17,8 @@ from sfumato.privacy.planning import requested
 
 if TYPE_CHECKING:
     from sfumato.data import Views
+    from sfumato.privacy import PrivacyPlan
+    from sfumato.privacy.unit import Unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,13 +85,21 @@ class Pair(asked(requested.Pair, without=requested.OF_PARTICIPATIONS["drifting"]
     """Who takes part in a step: a Poisson sample, all (full-batch), fixed batches in turn (fixed-order), a sample of
     one group after the other (cyclic), or a Poisson sample cut at a fixed size (truncated)."""
 
-    def request(
-        self, examples: int, *, momentum: float = 0.0, schedule: str | None = None, warmup: int | None = None
-    ) -> requested.Request:
-        """Both as `PrivacyPlan.calibrate` takes them, the noise the best for heavy-ball SGD with this schedule."""
+    def request(self, examples: int, *, momentum: float | None = None) -> requested.Request:
+        """Both as `PrivacyPlan.calibrate` takes them, the noise the best for heavy-ball SGD with the schedule that is
+        asked for beside them.
+
+        Args:
+            momentum: in place of the one that is asked for, or is the rule's.
+        """
         names = (one.name for one in fields(PairOfRecords if isinstance(self, PairOfRecords) else Pair))
         pair: dict[str, Any] = {name: getattr(self, name) for name in names}
-        return requested.requested(examples=examples, momentum=momentum, rates=rates_of(schedule, warmup), **pair)
+        own: float | None = getattr(self, "momentum", None)
+        if momentum is None:
+            heavy_ball = getattr(self, "optimizer", None) in (None, "momentum")
+            momentum = 0.0 if not heavy_ball else 0.9 if own is None else own
+        rates = rates_of(getattr(self, "schedule", None), getattr(self, "warmup", None))
+        return requested.requested(examples=examples, momentum=momentum, rates=rates, **pair)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +127,29 @@ class NoiseMade:
     """How noise is drawn and added: as floating-point numbers (standard), or exactly on a public grid by a
     cryptographic generator (secure), so that the guarantee also covers rounding. secure needs independent noise and a
     fixed clipping norm."""
+
+
+def planned(asked: Any, population: int, unit: Unit, request: requested.Request, **given: Any) -> PrivacyPlan:
+    """The plan of a request: what is None of batch size, steps, noise and epsilon follows from the others.
+
+    Args:
+        asked: what holds these and `delta`, which follows a rule where it is None.
+        population: how many records or users are drawn from.
+        given: what is taken in place of what `asked` holds.
+
+    Errors: `SfumatoError` where not exactly one of the four is None, and where no plan meets the others.
+    """
+    from sfumato.privacy import PrivacyPlan
+    from sfumato.privacy.plan import default_delta
+
+    numbers = ("batch_size", "steps", "noise_multiplier", "epsilon", "max_norm")
+    return PrivacyPlan.calibrate(
+        examples=population,
+        unit=unit,
+        delta=default_delta(unit.count(population)) if asked.delta is None else asked.delta,
+        **{**{name: getattr(asked, name) for name in numbers}, **given},
+        **request._asdict(),
+    )
 
 
 def rates_of(schedule: str | None, warmup: int | None) -> Callable[[int], tuple[float, ...]] | None:

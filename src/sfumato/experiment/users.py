@@ -10,7 +10,6 @@ import numpy as np
 
 from sfumato._checks import SfumatoError, one_of, positive_integer
 from sfumato.privacy import Example, FixedOrder, FullBatch, Gaussian, Poisson, PrivacyPlan, User, user_rule
-from sfumato.privacy.plan import default_delta
 from sfumato.privacy.planning.requested import Request
 from sfumato.privacy.statements.other_units import of_person
 from sfumato.privacy.statements.presented import rounded_up
@@ -178,8 +177,7 @@ def drawn_by_rule(
         gradients=min(gradients, source.examples),
         steps=steps,
         epsilon=epsilon,
-        delta=default_delta(users) if delta is None else delta,
-        each=max(1, round(source.examples / users)),
+        delta=delta,
         population=source.examples,
     )
     told = [
@@ -187,7 +185,8 @@ def drawn_by_rule(
         f"{row.parallel:.3g} where they agree"
         for row in (rule.examples, rule.users)
     ]
-    return rule.take, [f"by rule: drawn {rule.take} (less noise over the signal)", *told]
+    drawn = rule.taken.drawn
+    return drawn, [f"by rule: drawn {drawn} (less noise over the signal)", *told]
 
 
 def counted(source: Source, plan: PrivacyPlan) -> tuple[str, int]:

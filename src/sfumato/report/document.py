@@ -18,7 +18,7 @@ from sfumato.report.sections.facts import Evaluation, Facts
 from sfumato.report.sections.learning_curves import learning_curves
 from sfumato.report.sections.multilabel import MultilabelEvaluation, label_by_label
 from sfumato.report.sections.not_covered import grouped
-from sfumato.report.sections.numbers import cell, significant
+from sfumato.report.sections.numbers import cell
 from sfumato.report.sections.result import headline, published_headline, result
 
 
@@ -43,7 +43,7 @@ def page(facts: Facts, *, public: bool = False) -> str:
     if withheld:
         facts = replace(facts, metrics=(), evaluation=None, most_of_one=None)
     promised = facts.statement["epsilon"] is not None
-    own = promise(facts.statement, facts.attack, model=facts.model, hints=not public)
+    own = promise(facts.statement, facts.attack, hints=not public)
     of_classes = facts.evaluation if isinstance(facts.evaluation, Evaluation) and facts.evaluation.examples else None
     of_labels = facts.evaluation if isinstance(facts.evaluation, MultilabelEvaluation) else None
     return rendered(
@@ -54,6 +54,8 @@ def page(facts: Facts, *, public: bool = False) -> str:
         withheld=withheld,
         public_test=facts.public_test,
         promise=own,
+        said=facts.statement,
+        model=facts.model,
         picture=None if facts.attack is None else Markup(facts.attack.picture),
         headline=headline(facts.evaluation) or published_headline(facts.published),
         owner=[(name.replace("_", " "), value) for name, value in facts.owner.items()],
@@ -67,7 +69,7 @@ def page(facts: Facts, *, public: bool = False) -> str:
         training=learning_curves(facts.metrics, of_classes),
         result=None if of_classes is None else result(of_classes, promised),
         multilabel=of_labels and label_by_label(of_labels, public_test=facts.public_test),
-        embedding=facts.evaluation.presented() if isinstance(facts.evaluation, EmbeddingEvaluation) else None,
+        embedding=facts.evaluation if isinstance(facts.evaluation, EmbeddingEvaluation) else None,
         tables=[
             ("Plan", "What decides epsilon.", _table(facts.plan)),
             ("Settings", "What the model and its training were.", _table(facts.settings)),
@@ -76,60 +78,19 @@ def page(facts: Facts, *, public: bool = False) -> str:
     )
 
 
-def promise(statement: Mapping[str, Any], attack: Attack | None, *, model: str, hints: bool) -> dict[str, Any]:
+def promise(statement: Mapping[str, Any], attack: Attack | None, *, hints: bool) -> dict[str, Any]:
     """The section, for the page's template; hints are for whoever trains again."""
-    figures = [("epsilon", "none")]
-    if statement["epsilon"] is not None:
-        figures = [
-            ("epsilon", rounded_up(float(statement["epsilon"]))),
-            ("delta", significant(float(statement["delta"]))),
-        ]
-    figures += [(key, str(statement[key])) for key in ("unit", "adjacency") if statement.get(key)]
     plain = [str(line) for line in statement["plain"]]
-    planned = statement.get("planned")
     # The warning of a seeded run leads its page; nothing that sounds like a promise is set larger than it.
     if attack is not None:
         plain.insert(0, attack.words)
-    lead = plain.pop(0) if plain else ""
-    return {
-        "planned": planned and f"({rounded_up(float(planned['epsilon']))}, {planned['delta']!r})",
-        "scope": _scope(statement),
-        "lead": lead,
-        "plain": plain,
-        "figures": figures,
-        "ended_early": _ended_early(statement),
-        "strength": "" if attack is None else _strength(statement),
-        "not_covered": grouped([str(line) for line in statement["not_covered"]], hints=hints),
-        "sentence": statement["sentence"],
-        "sources": [(key, str(statement[key])) for key in ("theorem", "accountant", "citation") if statement.get(key)]
-        + ([("SHA-256 of model.safetensors", model)] if model else []),
-    }
-
-
-def _scope(statement: Mapping[str, Any]) -> str:
-    """Of what and at which delta epsilon speaks."""
-    if statement["epsilon"] is None:
-        return ""
-    unit = statement.get("unit")
-    who = f"for each single {'person' if unit == 'user' else unit}, " if unit else ""
-    return f"{who}at delta {significant(float(statement['delta']))}; smaller is safer"
-
-
-def _strength(statement: Mapping[str, Any]) -> str:
-    """How an epsilon like this one is usually called."""
-    epsilon = float(statement["epsilon"])
-    word = "strong" if epsilon <= 1 else "reasonable" if epsilon <= 10 else "weak, if any"
-    return (
-        f"Protection at such an epsilon is called {word} by Ponomareva et al. 2023, who draw the lines at 1 and at 10. "
-        "It is for you to say whether it is enough for these data."
-    )
-
-
-def _ended_early(statement: Mapping[str, Any]) -> str:
     taken, planned = statement.get("steps_taken"), statement.get("steps_planned")
-    if taken is None or planned is None or taken >= planned:
-        return ""
-    return f"The run ended after {taken:,} of {planned:,} steps. The promise stays the one of the whole plan."
+    return {
+        "lead": plain[0] if plain else "",
+        "plain": plain[1:],
+        "ended_early": taken is not None and planned is not None and taken < planned,
+        "not_covered": grouped([str(line) for line in statement["not_covered"]], hints=hints),
+    }
 
 
 def _table(facts: Mapping[str, Any]) -> list[tuple[str, str]]:

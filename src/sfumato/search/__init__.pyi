@@ -1,14 +1,10 @@
 from .audits.run import audit_run as audit_run
-from .curve import Curve as Curve
-from .curve import Foreseen as Foreseen
-from .curve import budgets as budgets
-from .curve import foresee as foresee
 from .kept import Comparison as Comparison
 from .kept import Ranking as Ranking
 from .kept import one_at_a_time as one_at_a_time
 from .kept import open as open
 from .repeated import Repeated as Repeated
-from .repeated import seeds as seeds
+from .repeated import repeat as repeat
 from .selection import Selected as Selected
 from .selection import private as private
 from .shared import Scoring as Scoring

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 from torch import nn
@@ -20,11 +22,12 @@ from sfumato.data import Source, SourceSpec, parse
 from sfumato.experiment import defaults
 from sfumato.experiment.as_recipe import request_of
 from sfumato.experiment.elsewhere import settings_of
+from sfumato.experiment.fixed_features import fixed_features
 from sfumato.experiment.settings import Settings
 from sfumato.observers.notebook import shown
 from sfumato.observers.progress import Progress, Silence, read_source
 from sfumato.randomness import RunKey, owner_key
-from sfumato.runs.directory import RunDirectory
+from sfumato.runs.directory import EVALUATION, RunDirectory
 from sfumato.training import together
 from sfumato.training.job import PublicJob, PublicTraining
 from sfumato.training.preparation import beforehand
@@ -32,10 +35,16 @@ from sfumato.training.preparation.building import build, origins
 from sfumato.training.preparation.prepare import begun, check_machine, own_threads
 from sfumato.training.preparation.sources import opened
 from sfumato.training.preparation.start import Machine, Start
-from sfumato.training.run import PublicRun, executed
+from sfumato.training.preparation.trial import AnyTrial
+from sfumato.training.run import PublicRun, execute, executed
 from sfumato.training.steps import PUBLIC, refuse_running_statistics
 
 MICRO_BATCH = 256
+OF_THE_MODEL = (
+    *("model", "pretrained", "pretrained_weights", "head", "head_deviation", "head_bias", "loss", "trainable"),
+    "seed",
+)
+"""Choices that a private run shares with one without privacy; the others follow its own rules."""
 
 
 def refuse_private(kind: str) -> NoReturn:
@@ -216,3 +225,22 @@ def pretrain(
         return prepare(source, training, model=own, start=Start.of(run, machine=machine))
 
     return executed(job, run, progress=Silence() if silent() else shown(progress), observers=observers)
+
+
+def accuracy_of_the_same(trial: AnyTrial, model: str, place: Path, progress: Progress) -> float:
+    """The accuracy of a private trial's model trained without privacy, in this place, by the rules of sfumato pretrain.
+
+    Args:
+        model: its name, that of the rule where the trial chose none.
+    """
+    run = RunDirectory(place)
+    if not run.finished:
+        if not run.exists:
+            run.require_free()
+        spec = replace(trial.spec, examples=None, zoom=None)
+        given = {name: getattr(trial.experiment, name) for name in OF_THE_MODEL} | {"model": model}
+        if (fixed := fixed_features(model)) is not None:  # a head on fixed features, as on those of a cache
+            given |= {"learning_rate": fixed.public_rate, "schedule": "cosine", "shift": 0, "flip": False}
+        machine = replace(trial.machine, micro_batch=None)
+        execute(job_of(spec, given, run, machine, notes=trial.notes, progress=progress), run, progress=progress)
+    return run.read_json(EVALUATION)["accuracy"]

@@ -137,7 +137,7 @@ def test_a_row_is_planned_as_it_stands_and_says_what_its_noise_comes_to(rows: st
     assert main(["train", rows, "--epsilon", "1", "--dry-run", "--json"]) == 0
     printed = capsys.readouterr()
     plan = json.loads(printed.out)["plan"]
-    assert [plan[name] for name in ("noise multiplier", "steps T", "expected batch size B")] == [8.0, 3, 64]
+    assert [plan[name] for name in ("noise_multiplier", "steps", "batch_size")] == [8.0, 3, 64]
     assert 0 < plan["epsilon"] < 1
     assert re.search(r"^note: noise multiplier 8 comes to epsilon 0\.\d{3}, within 1$", printed.err, re.MULTILINE)
 
@@ -165,9 +165,9 @@ def test_a_dry_run_of_several_budgets_answers_for_each_row(rows: str, call):
     private = f"train {rows} --private"
     told = json.loads(call(f"{private} --epsilon 2.5,1 --output b --dry-run --json"))
     assert told["budgets"] == [1, 2.5]
-    assert [run["plan"]["noise multiplier"] for run in told["runs"]] == [8.0, 4.0]
-    assert [run["run"] for run in told["runs"]] == ["b/epsilon-1", "b/epsilon-2.5"]
-    assert all(run["estimate"]["seconds"] > 0 for run in told["runs"])
+    assert [run["plan"]["noise_multiplier"] for run in told["rows"]] == [8.0, 4.0]
+    assert [run["run"] for run in told["rows"]] == ["b/epsilon-1", "b/epsilon-2.5"]
+    assert all(run["estimate"]["seconds"] > 0 for run in told["rows"])
     assert not Path("b").exists(), "nothing is begun"
     words = call(f"{private} --epsilon 2.5,1 --output b --dry-run")
     assert words.index("epsilon 1\n") < words.index("epsilon 2.5\n") < words.index("These would be 2 releases")
@@ -178,7 +178,7 @@ def test_a_dry_run_of_several_budgets_answers_for_each_row(rows: str, call):
     again = json.loads(call(f"{private} --epsilon 2.5,1 --output c --dry-run --json"))
     assert again["epsilon_of_all"] == told["epsilon_of_all"] < again["epsilon_of_all_uses"]
     stands = json.loads(call(f"{private} --epsilon 2.5,1 --output b --dry-run --json"))
-    assert [run["would"] for run in stands["runs"]] == ["stand", "stand"]
+    assert [run["would"] for run in stands["rows"]] == ["stand", "stand"]
     assert stands["epsilon_of_all_uses"] == told["epsilon_of_all"], "none is counted twice"
 
 

@@ -37,7 +37,6 @@ WORDS = {
     "sfumato verify runs/mu": ["runs/mushrooms"],
     "sfumato evaluate runs/mushrooms fo": ["folder:"],
     "sfumato compare runs/mushrooms runs/m": ["runs/mushrooms"],
-    "sfumato compare runs/mushrooms runs/mushrooms ": [],
     "sfumato nonsense ": [],
     "FOO=1 bin/sfumato tr": ["train", "tradeoff"],
 }
@@ -120,26 +119,6 @@ def test_zsh_reads_its_script(places: Path, capsys):
     asked = f"autoload -Uz compinit && compinit -D\n{script}\nprint $_comps[sfumato]"
     ended = subprocess.run(["zsh", "-f", "-c", asked], capture_output=True, text=True, check=True)
     assert ended.stdout == "_sfumato\n"
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_one_command_installs_it(shell: str, tmp_path: Path, capsys, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("SHELL", f"/usr/bin/{shell}")
-    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "ZDOTDIR"):
-        monkeypatch.delenv(name, raising=False)
-    own = tmp_path / f".{shell}rc"
-    if shell != "fish":
-        own.write_text("alias ll='ls -l'\n")
-    for _ in range(2):  # the second time adds nothing
-        assert main(["--install-completion"]) == 0
-        place = Path(capsys.readouterr().out.split(" is written")[0])
-    assert main(["--completion", shell]) == 0
-    assert place.read_text() == capsys.readouterr().out
-    if shell == "fish":
-        assert place == tmp_path / ".config" / "fish" / "completions" / "sfumato.fish"
-    else:
-        assert own.read_text() == f"alias ll='ls -l'\nsource {place}\n"
 
 
 @pytest.mark.parametrize("shell", [[], ["tcsh"]])

@@ -1,10 +1,52 @@
-"""What is said while something takes long."""
+"""The one renderer: plain data as JSON, or what is declared to be shown of them; and what is said meanwhile."""
 
 from __future__ import annotations
 
+import json
 import time
 
+import pytest
+
 from sfumato.cli.output import console
+from sfumato.cli.output.console import Facts, Note, Table
+
+DATA = {"accuracy": 0.5, "top5": None, "epsilon": 2.99961, "epsilon_rdp": 3.1, "steps": 2000, "kept": [], "run": "a"}
+ROWS = [{"noise": 1.5, "run": "runs/a"}, {"noise": None, "run": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("parts", "out", "err"),
+    [
+        (("a line {as it is}", None, ""), "a line {as it is}\n\n", ""),
+        ((Note("note: for the reader"),), "", "note: for the reader\n"),
+        (
+            (Facts(DATA),),
+            "accuracy        0.5\nepsilon         3.000\nepsilon by RDP  3.101\n"
+            "steps           2000\nrun             a\n",
+            "",
+        ),
+        (
+            (Facts(DATA, {"right": "{accuracy:.1%} of {steps:,}", "top five": "{top5:.1%}"}, [("{own}", "words")]),),
+            "right  50.0% of 2,000\n{own}  words\n",
+            "",
+        ),
+        (
+            (Table(ROWS, {"noise": "{noise:.2f}", "run": "{run}"}),),
+            "noise  run\n 1.50  runs/a\n       b\n",
+            "",
+        ),
+        ((Table(ROWS, [("run", "{run}"), ("", "{noise}")], texts=1),), "run\nruns/a  1.5\nb\n", ""),
+    ],
+)
+def test_each_part_is_shown_in_its_own_way(parts, out, err, capsys):
+    console.show(DATA, *parts, json=False)
+    assert capsys.readouterr() == (out, err)
+
+
+def test_json_holds_the_data_and_nothing_else_is_said(capsys):
+    console.show(DATA, "a line", Note("a note"), json=True)
+    printed = capsys.readouterr()
+    assert (json.loads(printed.out), printed.err) == (DATA, "")
 
 
 def test_off_a_terminal_a_line_says_what_takes_long_and_nothing_what_does_not(capsys, monkeypatch):

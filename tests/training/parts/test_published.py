@@ -391,8 +391,8 @@ def test_several_runs_publish_nothing(arrays, tmp_path):
     trial = Trial(experiment=Experiment(epsilon=3.0), source=arrays, options={"report_epsilon": 1.0})
     space = {"learning_rate": Choice(values=(0.1, 0.2))}
     calls = (
-        lambda: search.seeds(trial, 2, directory=tmp_path / "a"),
-        lambda: search.budgets(trial, (1.0, 3.0), directory=tmp_path / "b"),
+        lambda: search.repeat(trial, seeds=2, directory=tmp_path / "a"),
+        lambda: search.repeat(trial, epsilons=(1.0, 3.0), directory=tmp_path / "b"),
         lambda: search.open(trial, space, directory=tmp_path / "c"),
         lambda: search.one_at_a_time(trial, space, directory=tmp_path / "d"),
         lambda: search.private(trial, space, directory=tmp_path / "e"),

@@ -1,6 +1,7 @@
 """Completion by a shell: verbs, options, topics of help, kinds of sources, values, recipes, runs and paths.
 
-`sfumato --completion SHELL` prints a script of a few lines, which asks `sfumato --complete SHELL LINE` at each tab.
+`sfumato --completion SHELL` prints a script of a few lines, which asks `sfumato --complete SHELL LINE` at each tab; a
+shell's own file has it read: eval "$(sfumato --completion bash)".
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sfumato._checks import SfumatoError
-from sfumato._files import make_directory, write, writing
 from sfumato.cli.options import recipe
 from sfumato.cli.options.spellings import UnclearError
 from sfumato.cli.output import help as pages
@@ -54,7 +54,7 @@ FISH = """\
 complete -c {program} -f -a '({program} --complete fish (commandline -cp))'
 """
 SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
-GLOBAL = ("--help", "--version", "--completion", "--install-completion")
+GLOBAL = ("--help", "--version", "--completion")
 _OF_SOURCES = ("SOURCE", "PUBLIC", "PRIVATE")
 
 
@@ -74,33 +74,6 @@ def script(shell: str, program: str) -> str:
         known = ", ".join(SCRIPTS)
         raise UnclearError(f"--completion must be one of {known}, got {shell!r}", "name one of these shells")
     return SCRIPTS[shell].format(program=program).rstrip("\n")
-
-
-def install(shell: str, program: str) -> str:
-    """Write the script where the shell finds it, and a line for it into the shell's own file; what was written.
-
-    Args:
-        shell: its name; "" for the one that `$SHELL` names.
-    """
-    shell = shell or Path(os.environ.get("SHELL", "")).name
-    text, home = script(shell, program), Path.home()
-    if shell == "fish":
-        place = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "fish" / "completions" / f"{program}.fish"
-    else:
-        place = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share") / program / f"completion.{shell}"
-    with writing(place):
-        make_directory(place.parent)
-        write(place, f"{text}\n".encode())
-    if shell == "fish":
-        return f"{place} is written; the next fish completes {program}"
-    own = (home if shell == "bash" else Path(os.environ.get("ZDOTDIR") or home)) / f".{shell}rc"
-    line = f"source {shlex.quote(str(place))}"
-    with writing(own):
-        known = own.read_text("utf-8").splitlines() if own.exists() else []
-        if line not in known:
-            with own.open("a", encoding="utf-8") as file:
-                file.write(f"{line}\n")
-    return f"{place} is written, and {own} reads it; the next {shell} completes {program}"
 
 
 def complete(shell: str, line: str, breaks: str, program: str) -> Iterator[str]:
@@ -137,7 +110,7 @@ def candidates(words: Sequence[str]) -> list[Candidate]:
     if equals and name in options:
         return [Candidate(f"{name}={one.word}", one.purpose) for one in values(options[name], value)]
     if current.startswith("-"):
-        return _beginning(current, (Candidate(option, one.until(".").purpose) for option, one in options.items()))
+        return _beginning(current, (Candidate(option, one.short.purpose) for option, one in options.items()))
     place = next((place for place in reversed(range(len(before))) if before[place].startswith("-")), None)
     if place is not None and before[place] in ("-h", "--help"):
         return _beginning(current, map(Candidate, pages.topics(page)))
@@ -146,24 +119,8 @@ def candidates(words: Sequence[str]) -> list[Candidate]:
     behind = len(before) - 1 - (place or 0)
     if given is not None and behind < taken:
         return values(given, current)
-    return _positional(page, options, before, current)
-
-
-def _positional(
-    page: pages.Page, options: dict[str, pages.Spelt], before: Sequence[str], current: str
-) -> list[Candidate]:
-    """What the next argument without an option's name may be."""
-    count, skipped = 0, 0
-    for word in before[1:]:
-        if word.startswith("-"):
-            one = options.get(word)
-            skipped = 0 if one is None else min(_takes(one), 1)
-        elif skipped:
-            skipped -= 1
-        else:
-            count += 1
-    wanted = [one for one in page.positional for _ in range(99 if "..." in one.usage else len(one.usage.split()))]
-    return values(wanted[count], current) if count < len(wanted) else []
+    found = [each for one in page.positional for kind in one.usage.split() for each in values(one, current, kind)]
+    return list(dict.fromkeys(found))
 
 
 def _takes(one: pages.Spelt) -> int:
@@ -176,9 +133,9 @@ def _metavar(one: pages.Spelt) -> str:
     return one.usage.partition(" ")[2] if one.usage.startswith("-") else one.usage
 
 
-def values(one: pages.Spelt, current: str) -> list[Candidate]:
+def values(one: pages.Spelt, current: str, metavar: str = "") -> list[Candidate]:
     """What an option, or an argument, may be that begins like this."""
-    kinds = _metavar(one).split()[0].split("|") if _metavar(one) else []
+    kinds = [kind for kind in (metavar or _metavar(one).partition(" ")[0]).split("|") if kind[:1].isalpha()]
     found: list[str] = []
     if one.name == "source" or any(kind in _OF_SOURCES for kind in kinds):
         found += _sources(current)

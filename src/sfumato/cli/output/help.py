@@ -21,7 +21,7 @@ from sfumato.cli.options.spellings import Spelling, UnclearError, spelling_of
 from sfumato.cli.registry import name_of
 
 ALL = "all"
-INDENT, NARROWEST, WIDEST, LINES = 24, 60, 110, 45
+INDENT, NARROWEST, WIDEST = 24, 60, 110
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +45,10 @@ class Spelt:
         """All that is said of it."""
         return f"{self.purpose} {self.default}".rstrip()
 
-    def until(self, marks: str) -> Spelt:
-        """With the beginning of what it is for, up to one of these marks."""
-        of = re.match(r"(?:(?:Of|For|With) [^:]+: )?", self.purpose)
-        assert of is not None
-        rest = self.purpose[of.end() :]
-        return replace(self, purpose=f"{of[0]}{re.split(rf'[{marks}](?: |$)', rest)[0]}.") if marks else self
+    @property
+    def short(self) -> Spelt:
+        """With the beginning of what it is for."""
+        return replace(self, purpose=f"{re.split(r'[.;](?: |$)', self.purpose)[0]}.")
 
 
 class Page(NamedTuple):
@@ -60,23 +58,14 @@ class Page(NamedTuple):
     options: dict[str, list[Spelt]]
     further: str = ""
 
-    def until(self, marks: str) -> Page:
-        """With the beginning of what each option is for."""
-        options = {group: [one.until(marks) for one in listed] for group, listed in self.options.items()}
-        return self._replace(options=options)
-
 
 def text_of(verb: type, *, every: bool) -> str:
     """What there is to show, as wide as the terminal.
 
     Args:
-        every: every option, instead of the common ones with as much of what each is for as `LINES` have room for.
+        every: every option, instead of the common ones with the beginning of what each is for.
     """
-    if every or name_of(verb) not in COMMON:
-        return _text(full(verb), verb)
-    page = common(verb)
-    texts = [_text(page.until(marks), verb) for marks in ("", ".", ".;", ".;:")]
-    return next((text for text in texts if text.count("\n") < LINES), texts[-1])
+    return _text(full(verb) if every or name_of(verb) not in COMMON else common(verb), verb)
 
 
 def text_about(verb: type, topic: str) -> str:
@@ -162,7 +151,7 @@ def common(verb: type) -> Page:
     """The page with the options that most users need, and the topics of the others."""
     page, name = full(verb), name_of(verb)
     chosen = COMMON[name]
-    options = {group: [one for one in listed if one.name in chosen] for group, listed in page.options.items()}
+    options = {group: [one.short for one in listed if one.name in chosen] for group, listed in page.options.items()}
     hidden = {
         group: [one for one in listed if one.name not in (*chosen, "help")] for group, listed in page.options.items()
     }

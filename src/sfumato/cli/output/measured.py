@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sfumato.cli.output.console import Facts
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -12,6 +14,24 @@ if TYPE_CHECKING:
     from sfumato.report import Evaluation, LabelScore, MultilabelEvaluation
     from sfumato.runs.reading import Reading
 
+OF_CLASSES = {
+    "accuracy": "{accuracy:.2%} of {images} {what} ({of})",
+    "top five": "{top5:.2%}",
+    "label sets": "{accuracy_of_label_sets:.2%} of {images_with_label_sets} images with a set",
+    "loss": "{loss:.4f}",
+}
+OF_LABELS = {
+    "right decisions": "{accuracy:.2%} ({interval[0]:.2%} to {interval[1]:.2%}) of {images} x {count}",
+    "  by the more frequent answer": "{baseline:.2%}",
+    "exact match": "{exact_match[0]:.2%} ({exact_match[1]:.2%} to {exact_match[2]:.2%}) of {images} images ({of})",
+    "mean area under ROC": "{mean_auc:.4f}",
+    "loss": "{loss:.4f}",
+}
+OF_EMBEDDINGS = {
+    "recall": "{recall:.2%} at a false accept rate of {far:g} ({of})",
+    "threshold": "similarity {threshold:.4f}",
+    "pairs": "{pairs_of_one_class:,} pairs of one class, {pairs_of_two_classes:,} of two, of {images:,} images",
+}
 PARTS = {"test": "test part", "train": "training part", "all": "both parts"}
 TRAINED_ON = "note: if the run was trained on this source, these figures include its training images"
 PRIVATE = "note: measured on private data without noise; these figures are not covered by any promise"
@@ -21,7 +41,7 @@ class Measured(NamedTuple):
     """Figures on a part of a source."""
 
     data: dict[str, Any]
-    rows: list[tuple[str, str]]
+    facts: Facts
     notes: tuple[str, ...] = ()
 
     def moved(self, reading: Reading) -> Measured:
@@ -35,7 +55,9 @@ class Measured(NamedTuple):
         if test is None:
             return self
         data = self.data | {"test": {"positive": positive, **test.to_dict()}}
-        return self._replace(data=data, rows=[*self.rows, *_rows_of_test(test, str(positive))])
+        return self._replace(
+            data=data, facts=self.facts._replace(more=[*self.facts.more, *_rows_of_test(test, str(positive))])
+        )
 
     def remarks(self) -> list[str]:
         """What is to be said of them: what they are of, and that no promise covers them."""
@@ -69,17 +91,13 @@ def of_classes(
         "images_with_label_sets": with_set,
         "public": source.public,
     }
-    what = "images" if source.tokens is None else "texts"
-    rows = [
-        ("accuracy", f"{found.accuracy:.2%} of {found.examples} {what} ({PARTS[part]})"),
-        *([] if found.top5 is None else [("top five", f"{found.top5:.2%}")]),
-        *([] if share is None else [("label sets", f"{share:.2%} of {with_set} images with a set")]),
-        ("loss", f"{found.loss:.4f}"),
-        *((f"  {name}", f"{share:.2%}") for name, share in shares.items()),
-    ]
+    words = {"of": PARTS[part], "what": "images" if source.tokens is None else "texts"}
+    facts = Facts(data | words, OF_CLASSES, [(f"  {name}", f"{share:.2%}") for name, share in shares.items()])
     shift = shift_of(found.confusion, classes)
     return Measured(
-        data | ({} if shift is None else {"shift": shift.data}), rows, () if shift is None else (shift.line,)
+        data | ({} if shift is None else {"shift": shift.data}),
+        facts,
+        () if shift is None else (f"note: {shift.words}",),
     )
 
 
@@ -96,11 +114,11 @@ class Shift(NamedTuple):
         return {"class": self.name, "named": self.named, "true": self.true}
 
     @property
-    def line(self) -> str:
-        """What to do about it, in a line."""
+    def words(self) -> str:
+        """What to do about it."""
         return (
-            f"note: the model says {self.name} of {self.named:.0%}, and {self.true:.0%} are; where shares are known, "
-            "--prevalence moves its scores there"
+            f"it says {self.name} of {self.named:.0%}, and {self.true:.0%} are; where shares are known, "
+            "sfumato predict --prevalence moves its scores there"
         )
 
 
@@ -126,28 +144,20 @@ def shift_of(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> Shif
 
 def of_labels(found: MultilabelEvaluation, source: Source, part: str, threshold: float) -> Measured:
     """The figures of several labels that may all be true, each by itself."""
-    rows = [
-        ("right decisions", f"{_interval(found.accuracy)} of {found.examples} x {len(found.labels)}"),
-        ("  by the more frequent answer", f"{found.baseline:.2%}"),
-        ("exact match", f"{_interval(found.exact_match)} of {found.examples} images ({PARTS[part]})"),
-        ("mean area under ROC", "unknown" if found.mean_auc is None else f"{found.mean_auc:.4f}"),
-        ("loss", f"{found.loss:.4f}"),
-        *((f"  {one.name}", _of_label(one)) for one in found.labels),
-    ]
+    data = found.to_dict() | {"images": found.examples, "part": part, "public": source.public}
+    words = {"of": PARTS[part], "count": len(found.labels), "baseline": found.baseline, "interval": found.accuracy[1:]}
+    facts = Facts(data | words, OF_LABELS, [(f"  {one.name}", _of_label(one)) for one in found.labels])
     note = f"note: a label is said to be true from a score of {threshold:g} on; 95% intervals"
-    return Measured(found.to_dict() | {"images": found.examples, "part": part, "public": source.public}, rows, (note,))
+    return Measured(data, facts, (note,))
 
 
 def of_embeddings(found: dict[str, Any], source: Source, part: str) -> Measured:
     """Recall at a false accept rate, and how often the nearest are of the same class."""
-    pairs = f"{found['pairs_of_one_class']:,} pairs of one class, {found['pairs_of_two_classes']:,} of two"
-    rows = [
-        ("recall", f"{found['recall']:.2%} at a false accept rate of {found['far']:g} ({PARTS[part]})"),
-        ("threshold", f"similarity {found['threshold']:.4f}"),
-        ("pairs", f"{pairs}, of {found['images']:,} images"),
-        *((f"nearest {k}", f"{share:.2%} have one of their class there") for k, share in found["retrieval"].items()),
+    nearest = [
+        (f"nearest {k}", f"{share:.2%} have one of their class there") for k, share in found["retrieval"].items()
     ]
-    return Measured(found | {"part": part, "public": source.public}, rows)
+    facts = Facts(found | {"of": PARTS[part]}, OF_EMBEDDINGS, nearest)
+    return Measured(found | {"part": part, "public": source.public}, facts)
 
 
 def _interval(found: tuple[float, float, float]) -> str:

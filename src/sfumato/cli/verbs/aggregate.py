@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sfumato.cli.options.choices import OfModel
 from sfumato.cli.options.spellings import Number, Path, SourceText, Whole
 from sfumato.cli.output import console
+from sfumato.cli.output.console import Note, Table
 
 if TYPE_CHECKING:
     from sfumato.training.conclusion.aggregating import Aggregate as Made
@@ -54,39 +56,37 @@ class Aggregate(OfModel):
             output=self.output,
             model=self.model,
         )
-        if self.json:
-            data = {"method": made.recipe.method, "steps": list(made.recipe.steps), "decay": made.recipe.decay}
-            data |= {"reason": made.reason, "epsilon": made.epsilon}
-            console.as_json({**data, "candidates": _scored(made), "model": str(made.path)})
-        else:
-            self._show(made)
+        recipe = made.recipe
+        data: dict[str, Any] = {"method": recipe.method, "steps": list(recipe.steps), "decay": recipe.decay}
+        data |= {"reason": made.reason, "epsilon": made.epsilon, "candidates": _scored(made), "model": str(made.path)}
+        console.show(data, *self._parts(made, data), json=self.json)
 
-    def _show(self, made: Made) -> None:
+    def _parts(self, made: Made, data: dict[str, Any]) -> Iterator[str | Table]:
         """How the candidates did, which was chosen why, and what that costs."""
-        if rows := _scored(made):
-            name = "decay" if made.recipe.method == "ema" else "weights"
+        steps = data["steps"]
+        if data["candidates"]:
+            columns = {"decay": "{decay}"} if data["method"] == "ema" else {"last weights": "{weights}"}
             marks = ["<- taken" if one == made.recipe else "" for one in made.candidates]
-            lines = [(f"{row[name]}", f"{row['accuracy']:.2%}", mark) for row, mark in zip(rows, marks, strict=True)]
-            console.table((name.replace("weights", "last weights"), "accuracy", ""), lines)
-        steps = made.recipe.steps
+            rows = [row | {"mark": mark} for row, mark in zip(data["candidates"], marks, strict=True)]
+            yield Table(rows, columns | {"accuracy": "{accuracy:.2%}", "": "{mark}"})
         of = f"{len(steps)} weights after steps {steps[0]} to {steps[-1]}"
         if len(steps) == 1:
             of = f"weights after step {steps[0]} alone, the last ones"
-        fall = "" if made.recipe.decay is None else f", decay {made.recipe.decay:g}"
-        console.result(f"{made.recipe.method} of the {of}{fall} ({made.reason})")
+        fall = "" if data["decay"] is None else f", decay {data['decay']:g}"
+        yield f"{data['method']} of the {of}{fall} ({made.reason})"
         if made.epsilon is None:
-            console.result("It follows from what the run has released: its promise stays as it is, at no further cost.")
+            yield "It follows from what the run has released: its promise stays as it is, at no further cost."
         else:
-            console.result(
+            yield (
                 f"The run's promise stays as it is. For each record that was scored on, this choice is "
                 f"({made.epsilon:g}, 0)-differentially private; further choices by the same records (they are on "
                 "your list of uses) and several records of one person add up. A person in one part pays for that "
                 "part alone, and one in both pays the sum."
             )
-        console.note(f"{made.path}   the model")
-        console.note(f"sfumato evaluate {made.path} SOURCE   measures it")
+        yield Note(f"{made.path}   the model")
+        yield Note(f"sfumato evaluate {made.path} SOURCE   measures it")
         if made.beside_the_run:
-            console.note(f"sfumato verify {self.run_directory}   computes it again from the kept weights")
+            yield Note(f"sfumato verify {self.run_directory}   computes it again from the kept weights")
 
 
 def _scored(made: Made) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from sfumato.cli.options.spellings import (
     positional,
 )
 from sfumato.cli.output import console
+from sfumato.cli.output.console import Note
 from sfumato.observers.progress import Bars
 
 if TYPE_CHECKING:
@@ -101,14 +102,14 @@ class Dedup(EndsWithJson):
         # A filter by a set that was filtered by private data is not stable either.
         marked = self.drop == "public" or found.public.filtered or found.private.filtered
         written = self._written(found, place, marked=marked)
-        if self.json:
-            console.as_json({**found.figures(), "page": str(place / PAGE), "written": written})
-        else:
-            console.result(found.summary())
-            for line in self._notes(found, place, written, marked=marked):
-                console.note(line)
-            if written is None and self.drop != "none":
-                console.result("Nothing is left, so no set was written.")
+        empty = written is None and self.drop != "none"
+        console.show(
+            {**found.figures(), "page": str(place / PAGE), "written": written},
+            found.summary(),
+            *map(Note, self._notes(found, place, written, marked=marked)),
+            "Nothing is left, so no set was written." if empty else None,
+            json=self.json,
+        )
 
     def _place(self) -> FilePath:
         """Where everything goes, not into the same place as the other way round."""
@@ -263,24 +264,23 @@ class Compared(NamedTuple):
         """The pairs, as a list of their places and as a page that shows them."""
         import json
 
-        from sfumato.report import ShownPair, page_of_pairs
+        from sfumato.report import page_of_pairs
 
         with writing(place):
             place.mkdir(parents=True, mode=0o700, exist_ok=True)
-        public, private = _places(self.public), _places(self.private)
+        places = {"public": _places(self.public), "private": _places(self.private)}
         listed = [
-            asdict(pair) | {"public": public[pair.public], "private": private[pair.private]} for pair in self.pairs
+            asdict(pair) | {side: found[getattr(pair, side)] for side, found in places.items()} for pair in self.pairs
         ]
         write(place / "pairs.json", json.dumps(listed, indent=1).encode(), private=True)
         pairs = [
-            ShownPair(
-                private=self.private_images[pair.private],
-                public=self.public_images[pair.public],
-                private_name=_name(private[pair.private]),
-                public_name=_name(public[pair.public]),
-                note=_note(pair),
-                difference=pair.difference,
-            )
+            {
+                "private": self.private_images[pair.private],
+                "public": self.public_images[pair.public],
+                **{f"{side}_name": _name(found[getattr(pair, side)]) for side, found in places.items()},
+                "note": _note(pair),
+                "difference": pair.difference,
+            }
             for pair in self.pairs
         ]
         write(place / PAGE, page_of_pairs("Alike in both sets", self.summary(), pairs).encode(), private=True)

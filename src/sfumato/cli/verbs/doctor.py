@@ -13,6 +13,7 @@ from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.cli.options.choices import PrintsJson
 from sfumato.cli.output import console
+from sfumato.cli.output.console import Facts, Note
 
 LIBRARIES = ("torch", "torchvision", "timm", "numpy", "pillow", "dp-accounting", "scipy", "safetensors", "tyro")
 LEAST_SPACE = 1 << 30
@@ -53,14 +54,13 @@ class Doctor(PrintsJson):
             console.note(f"another owner's key is made; the lists of the lost one lie in {new_key()}")
         findings = [*_versions(), *_machine(), *_places()]
         wrong = [one for one in findings if one.remedy is not None]
-        if self.json:
-            console.as_json({"healthy": not wrong, "findings": [one._asdict() for one in findings]})
-        else:
-            console.columns([one[:2] for one in findings])
-            for one in wrong:
-                console.note(f"wrong: {one.what} ({one.found}); {one.remedy}")
-            if not wrong:
-                console.note("nothing is wrong; begin with: sfumato train digits")
+        console.show(
+            {"healthy": not wrong, "findings": [one._asdict() for one in findings]},
+            Facts({}, more=[one[:2] for one in findings]),
+            *(Note(f"wrong: {one.what} ({one.found}); {one.remedy}") for one in wrong),
+            None if wrong else Note("nothing is wrong; begin with: sfumato train digits"),
+            json=self.json,
+        )
         return 1 if wrong else 0
 
 

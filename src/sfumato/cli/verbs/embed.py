@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 from sfumato.cli.options import recipe
@@ -66,13 +67,13 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
             return
         chosen = self if resumed else self.with_recipe(self.what)
         run = RunDirectory(self.what) if resumed else chosen.directory()
-        from sfumato.cli.output import embedded
+        from sfumato.cli.output import trained
         from sfumato.runs.run import read
         from sfumato.training.job import is_public
         from sfumato.training.run import execute
 
         if resumed and not is_public(run) and run.complete():
-            embedded.show(read(run), json=self.json)
+            trained.show(read(run), json=self.json)
             return
         with Bars() as progress:
             if resumed:
@@ -80,11 +81,11 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
             else:
                 job = replace(chosen.trial(), notes=tuple(chosen.notes_on(run))).job(run, progress)
             if self.dry_run:
-                embedded.show_dry_run(job, run, json=self.json)
+                trained.show_dry_run(job, run, json=self.json)
                 return
             observers = self.observers(run, progress, public=job.source.public)
             finished = execute(job, run, progress=progress, observers=observers)
-        embedded.show(finished, json=self.json)
+        trained.show(finished, json=self.json)
 
     def trial(self) -> EmbeddingTrial:
         """One training as it is requested here."""
@@ -106,18 +107,18 @@ class Embed(Observed, Together, Begins, Pair, NoiseMade, ServerChoices, ClientCh
     def _repeated(self, seeds: int) -> None:
         """Train by several keys, and say what came of it."""
         from sfumato import search
-        from sfumato.cli.output import repeated
+        from sfumato.cli.output import searched
 
         refuse_seeds_foreseen(dry_run=self.dry_run)
         trial = self.with_recipe(self.what).trial()
-        directory = self.output or f"runs/{stem_of(self.what)}-seeds"
+        base = FilePath(self.output or f"runs/{stem_of(self.what)}-seeds")
         with Bars(repeating=False) as progress:
 
             def observers(job: AnyJob, run: RunDirectory) -> tuple[Observer, ...]:
                 return self.observers(run, progress, public=job.source.public)
 
-            found = search.seeds(trial, seeds, directory=directory, observers=observers, progress=progress)
-        repeated.show_seeds(found, json=self.json)
+            found = search.repeat(trial, seeds=seeds, directory=base, observers=observers, progress=progress)
+        searched.show_repeated(found, base, json=self.json)
 
     def of_record(self, path: str) -> tuple[AnyJob, RunDirectory]:
         """The job of a run directory, from its record."""

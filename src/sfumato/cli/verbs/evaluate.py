@@ -99,7 +99,7 @@ class Evaluate(Together, OfModel, Loading):
         device = torch.device(_devices.chosen(self.device))
         measure = self._classifier if loaded.embedding is None else self._embedding
         found = measure(loaded, device)
-        console.figures(found.data, found.rows, *found.remarks(), json=self.json)
+        console.show(found.data, found.facts, *map(console.Note, found.remarks()), json=self.json)
 
     def _classifier(self, loaded: Loaded, device: torch.device) -> measured.Measured:
         """Accuracy, of one class for each record or of several labels, and a test for one of them."""

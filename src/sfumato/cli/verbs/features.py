@@ -11,12 +11,21 @@ from sfumato._devices import silent
 from sfumato.cli.options import spellings
 from sfumato.cli.options.choices import EndsWithJson, SourceChoices, Together, source_spec, stem_of
 from sfumato.cli.output import console
+from sfumato.cli.output.console import Facts, Note
 from sfumato.observers.progress import Bars, read_source
 
 if TYPE_CHECKING:
     from sfumato.data import Cache
     from sfumato.observers.progress import Progress
     from sfumato.training.caching import Showing
+
+
+LINES = {
+    "features": "{train:,} training and {test:,} test records, D = {width}",
+    "views": "{views} of each training image ({crop})",
+    "cache": "{cache} ({bytes:,} bytes, {dtype})",
+    "time": "{seconds:.1f} s for {computed:,} records",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,27 +137,27 @@ class Features(Together, EndsWithJson, SourceChoices):
         return missing, together, time.monotonic() - began
 
     def _report(self, cache: Cache, computed: int, together: bool, seconds: float) -> None:
-        contents, counts = cache.contents, cache.contents.counts
-        size = sum(path.stat().st_size for path in cache.path.iterdir())
-        figures = {
+        contents = cache.contents
+        data = {
             "cache": str(cache.path),
-            "train": counts["train"],
-            "test": counts["test"],
+            "train": contents.counts["train"],
+            "test": contents.counts["test"],
             "width": contents.width,
             "views": contents.views,
+            "crop": contents.crop["crop"],
             "dtype": contents.dtype,
-            "bytes": size,
+            "bytes": sum(path.stat().st_size for path in cache.path.iterdir()),
             "computed": computed,
             "seconds": seconds,
             "one_by_one": not together,
         }
-        rows = [
-            ("features", f"{counts['train']:,} training and {counts['test']:,} test records, D = {contents.width}"),
-            ("views", f"{contents.views} of each training image ({contents.crop['crop']})"),
-            ("cache", f"{cache.path} ({size / 1e6:,.1f} MB, {contents.dtype})"),
-            ("time", f"{seconds:.1f} s for {computed:,} records"),
-        ]
-        alone = "note: the backbone ran on one image at a time, since in a batch images might reach each other"
-        secret = "note: features tell much of their images; keep the cache as private as these"
-        notes = [*([] if together else [alone]), *([] if contents.source["public"] else [secret])]
-        console.figures(figures, rows, *notes, f"next: sfumato train features:{cache.path}", json=self.json)
+        alone = Note("note: the backbone ran on one image at a time, since in a batch images might reach each other")
+        secret = Note("note: features tell much of their images; keep the cache as private as these")
+        console.show(
+            data,
+            Facts(data, LINES),
+            None if together else alone,
+            None if contents.source["public"] else secret,
+            Note(f"next: sfumato train features:{cache.path}"),
+            json=self.json,
+        )

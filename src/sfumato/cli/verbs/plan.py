@@ -1,33 +1,127 @@
-"""sfumato plan: one unknown from the others."""
+"""sfumato plan and sfumato tradeoff: one unknown from the others, and which noise allows how many steps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import one_of, positive_integer
-from sfumato.cli.options.planning import PlanChoices
-from sfumato.cli.options.spellings import UnclearError
+from sfumato._files import write
+from sfumato.cli.options import spellings
+from sfumato.cli.options.choices import PrintsJson
+from sfumato.cli.options.spellings import BatchSizes, Delta, Multipliers, Number, Path, UnclearError, Whole
 from sfumato.cli.output import console
+from sfumato.cli.output.console import Facts, Note, Table
+from sfumato.experiment.settings import PairOfRecords, Units, planned
+
+if TYPE_CHECKING:
+    from sfumato.privacy import PrivacyPlan
+    from sfumato.privacy.planning.tradeoff import Point
+    from sfumato.privacy.unit import Unit
 
 FOUR = ("batch_size", "steps", "noise_multiplier", "epsilon")
+OF_WAYS = {
+    "drawn": "{drawn}",
+    "epsilon": "{epsilon:up}",
+    "noise": "{noise_multiplier:g}",
+    "batch": "{batch_size}",
+    "cosine 1": "{parallel:.4g}",
+    "cosine 0": "{orthogonal:.4g}",
+    "": "{mark}",
+}
+OF_FRONTIER = {
+    "noise": "{noise_multiplier:g}",
+    "steps": "{steps:,}",
+    "epochs": "{expected_epochs:,.1f}",
+    "gradients": "{gradients:.3g}",
+    "epsilon": "{epsilon:up}",
+    "by RDP": "{epsilon_rdp:up}",
+    "S/N step": "{signal_to_noise_step:,.4g}",
+    "S/N run": "{signal_to_noise_run:,.4g}",
+    "of limit": "{share_of_limit:.1%}",
+    "": "{remark}",
+}
+NOTES = (
+    "S/N compares plans and forecasts nothing: B / sigma in a step, sqrt(T) times that in the run; of limit: its share "
+    "of what full batches get from the same budget",
+    "the rule of De et al. 2022, section 5, is from CIFAR-10 with a WRN-16-4 from random weights at epsilon 8: for "
+    "other data it is a place to begin",
+)
 
 
+@spellings.spelt
 @dataclass(frozen=True, kw_only=True)
-class Plan(PlanChoices):
+class Plan(PrintsJson, Units, PairOfRecords):
     """Find one of noise multiplier, steps, batch size and epsilon from the others. Looks at no data.
 
     Give three of the four, with --examples. For instance: sfumato plan --examples 50000 --batch-size 4096 --steps 2500
     --epsilon 8. For users give --users in place of --examples; without --drawn both ways of drawing are compared.
     """
 
+    examples: spellings.Whole = None
+    """N, the number of training examples; of users, of those that are kept (by default --per-user of each)."""
+    users: spellings.Whole = None
+    """The number of users, where the unit is a user."""
+    batch_size: spellings.Whole = None
+    """Expected number of examples in a step, or of users where these are drawn; all there are for full-batch steps."""
+    steps: spellings.Whole = None
+    """Number of training steps."""
+    noise_multiplier: spellings.Number = None
+    """Standard deviation of the noise over the clipping norm."""
+    epsilon: spellings.Number = None
+    """The privacy budget."""
+    delta: spellings.Delta = None
+    """The chance at which the bound may fail."""
+    max_norm: float = 1.0
+    """The clipping norm; it does not change epsilon."""
+    momentum: spellings.OfMomentum = None
+    """Of the optimizer: banded and buffered noise is the best for it."""
+    schedule: spellings.OfSchedule = None
+    """Of the learning rate: likewise."""
+    start: spellings.Start = None
+    """Where each record's own time stamp decides its step: when step 0 begins. It does not change epsilon."""
+    period: spellings.Period = None
+    """And how much time each step then covers."""
+
     def run(self) -> None:
         """Solve and print."""
-        from sfumato.cli.output import planned, user_plans
+        from sfumato.privacy.planning import remarks
+
+        unit, population = self._unit()
+        if unit is None:
+            self._both_ways(population)
+            return
+        with console.bar("calibrating"):
+            plan = planned(self, population, unit, self.request(population))
+        weak = remarks.weak_signal(plan, 2)
+        for note in filter(None, (remarks.above_one_record(plan), remarks.uneven(plan), weak and f"even {weak}")):
+            console.note(f"note: {note}")
+        data = remarks.costs(plan) | remarks.figures(plan)
+        following = None if unit.drawn == "clients" else Note(self._next(plan))
+        console.show(data, Facts(data), following, json=self.json)
+
+    def _unit(self) -> tuple[Unit | None, int]:
+        """The unit, and how many examples or users are drawn from; no unit where both ways are to be compared."""
+        from sfumato.privacy import Example, User
+        from sfumato.privacy.unit import DRAWN
 
         if self.unit == "user":
-            user_plans.run(self)
-            return
-        self._refuse_of_users()
+            if self.users is None:
+                raise UnclearError("--users is missing", "give the number of users, such as --users 3400")
+            users = positive_integer("users", self.users)
+            if self.drawn is None:
+                return None, users
+            one_of("drawn", self.drawn, DRAWN)
+            unit = User(drawn=self.drawn, at_most=self.per_user, users=users if self.drawn == "examples" else None)  # type: ignore[arg-type]
+            kept = users * unit.vectors if self.examples is None else self.examples
+            return unit, kept if self.drawn == "examples" else users
+        if self.unit is not None:
+            one_of("unit", self.unit, ("example", "user"))
+        for name in ("users", "per_user", "drawn"):
+            if getattr(self, name) is not None:
+                option = name.replace("_", "-")
+                raise UnclearError(f"--{option} is for users, and the unit is an example", "give --unit user")
         if self.examples is None:
             raise UnclearError(
                 "--examples is missing", "give the number of training examples, such as --examples 50000"
@@ -42,23 +136,172 @@ class Plan(PlanChoices):
                 "leave out only the one that should follow from the others; sfumato train SOURCE --dry-run chooses by "
                 "rules",
             )
-        with console.bar("calibrating"):
-            plan = self.calibrated(self.examples, self.delta_among(self.examples))
-        planned.show(plan, self)
-
-    def _refuse_of_users(self) -> None:
-        if self.unit is not None:
-            one_of("unit", self.unit, ("example", "user"))
-        for name in ("users", "per_user", "drawn"):
-            if getattr(self, name) is not None:
-                option = name.replace("_", "-")
-                raise UnclearError(f"--{option} is for users, and the unit is an example", "give --unit user")
+        return Example(), self.examples
 
     def _check_clock(self) -> None:
         from sfumato.data import Clock
 
         if Clock.declared(self.start, self.period) is not None and self.order != "time":
+            raise UnclearError("--start and --period are given without --order time", "leave them out, or give it")
+
+    def _both_ways(self, users: int) -> None:
+        """Both ways of drawing at one promise, and the one to take."""
+        from sfumato.privacy import user_rule
+
+        needed = ("per_user", "batch_size", "steps", "epsilon")
+        if missing := [f"--{name.replace('_', '-')}" for name in needed if getattr(self, name) is None]:
             raise UnclearError(
-                "--start and --period are given without --order time",
-                "leave them out, or give it",
+                f"{', '.join(missing)} must be given to compare both ways of drawing", "give it, or say --drawn"
             )
+        if self.noise_multiplier is not None or self.mechanism or self.participation:
+            raise UnclearError(
+                "a noise multiplier, mechanism or participation is given, and both ways of drawing are compared by the "
+                "noise that they need",
+                "leave it out, or say --drawn",
+            )
+        sizes: dict[str, Any] = {"records": self.per_user, "gradients": self.batch_size, "steps": self.steps}
+        budget: dict[str, Any] = {"epsilon": self.epsilon, "delta": self.delta}
+        with console.bar("calibrating both ways"):
+            rule = user_rule(users=users, **sizes, **budget, population=self.examples)
+        plan, rows = rule.taken.plan, rule.rows()
+        data = {"users": users, "per_user": self.per_user, "ways": rows, "take": rule.taken.drawn}
+        console.show(
+            data,
+            Table([row | {"mark": "<- take" if row["taken"] else ""} for row in rows], OF_WAYS, texts=1),
+            Note("noise: its multiplier; batch: examples, or users, in a step, the same gradients to compute;"),
+            Note("cosine: noise over signal where a user's gradients all agree (1), or are orthogonal (0)"),
+            None
+            if rule.sure
+            else Note("note: which is better depends on the data; the rule takes the geometric mean of both columns"),
+            Note(
+                f"next: sfumato train SOURCE --unit user --users {users} --per-user {self.per_user} "
+                f"--drawn {rule.taken.drawn} --batch-size {plan.expected_batch_size} --steps {plan.steps} "
+                f"--epsilon {self.epsilon:g} --delta {plan.delta!r}"
+            ),
+            json=self.json,
+        )
+
+    def _next(self, plan: PrivacyPlan) -> str:
+        """The command that trains by it."""
+        what = "examples" if plan.unit.drawn == "examples" else "users"
+        users = f" --users {plan.users}" if what == "examples" and plan.users is not None else ""
+        norm = "" if plan.max_norm == 1 else f" --max-norm {plan.max_norm:g}"
+        names = [*(one.name for one in (*fields(Units), *fields(PairOfRecords))), "momentum", "schedule"]
+        given = {name.replace("_", "-"): getattr(self, name) for name in names if getattr(self, name) is not None}
+        given |= {name: " ".join(value) for name, value in given.items() if isinstance(value, tuple)}
+        if self.drift is not None:
+            given.setdefault("drift-groups", "NAME")
+        if self.order == "time":
+            given |= {"start": self.start or "TIME", "period": self.period or "DURATION"}
+        return (
+            f"next: sfumato train SOURCE{users} --{what} {plan.population} --batch-size {plan.expected_batch_size} "
+            f"--steps {plan.steps} --noise-multiplier {plan.noise_multiplier!r} --delta {plan.delta!r}{norm}"
+            + "".join(f" --{name} {value}" for name, value in given.items())
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tradeoff(PrintsJson):
+    """Show which noise allows how many steps within a budget, for one or several batch sizes. Looks at no data.
+
+    For instance: sfumato tradeoff --examples 50000 --epsilon 8 --batch-size 1024 4096 --epochs 150
+    """
+
+    examples: Whole = None
+    """N, the number of training examples."""
+    epsilon: Number = None
+    """The privacy budget."""
+    delta: Delta = None
+    """The chance at which the bound may fail."""
+    batch_size: BatchSizes = None
+    """Expected numbers of examples in a step; as many as --examples means full-batch steps."""
+    noise_multiplier: Multipliers = None
+    """The noise multipliers to show."""
+    epochs: Number = None
+    """The computation that is allowed, B T / N: the point to take within it is marked."""
+    plot: Path = None
+    """Draw the frontiers into this file: .svg."""
+
+    def run(self) -> None:
+        """Solve, draw and print."""
+        from sfumato.privacy.participation import participation_for
+        from sfumato.privacy.plan import default_delta
+        from sfumato.privacy.planning.tradeoff import FLAT, chosen, frontier
+        from sfumato.report.plots import comparisons
+
+        if self.examples is None or self.epsilon is None:
+            missing = "--examples" if self.examples is None else "--epsilon"
+            raise UnclearError(
+                f"{missing} is missing", "give budget and number of examples, as in --examples 50000 --epsilon 8"
+            )
+        positive_integer("examples", self.examples)
+        if self.plot is not None:
+            comparisons.check(self.plot)
+        sizes = sorted(set(self.batch_size or [min(4096, self.examples)]))
+        for size in sizes:
+            participation_for(population=self.examples, batch_size=size)
+        delta, frontiers = default_delta(self.examples) if self.delta is None else self.delta, []
+        for size in sizes:
+            with console.bar(f"batch size {size}") as on_progress:
+                found = frontier(
+                    examples=self.examples,
+                    batch_size=size,
+                    epsilon=self.epsilon,
+                    delta=delta,
+                    noise_multipliers=self.noise_multiplier or None,
+                    epochs=self.epochs,
+                    on_progress=on_progress,
+                )
+            frontiers.append(found)
+        best = chosen(frontiers, self.epochs)
+        share = next(found.share(best) for found in frontiers if best in found.points)
+        rows = [found.to_dict() for found in frontiers]
+        if self.plot is not None:
+            write(FilePath(self.plot), comparisons.frontiers(rows, self.epochs).encode())
+        data = {"examples": self.examples, "epsilon": self.epsilon, "delta": delta, "epochs": self.epochs}
+        data |= {"frontiers": rows, "take": best.plan.to_dict(), "next": _command(best)}
+        console.show(
+            data,
+            *(part for row in rows for part in self._parts(row, data)),
+            *map(Note, NOTES),
+            Note(f"taken: batch size {best.plan.expected_batch_size:,}, {self._why(best)}") if len(sizes) > 1 else None,
+            Note(f"note: the point taken has {share:.0%} of the limit; more steps, with more noise, would raise it")
+            if share < FLAT
+            else None,
+            self.plot and Note(f"{self.plot}   the frontiers as a plot"),
+            Note(f"next: {data['next']}"),
+            json=self.json,
+        )
+
+    def _parts(self, found: dict[str, Any], data: dict[str, Any]) -> tuple[str, Table, str]:
+        """The table of one batch size."""
+        head = "batch size {batch_size:,} of {examples:,}, epsilon {epsilon:g}, delta {delta:g}"
+        rows = [point | {"remark": self._remark(point)} for point in found["points"]]
+        return head.format(**data | found), Table(rows, OF_FRONTIER), ""
+
+    def _remark(self, point: dict[str, Any]) -> str:
+        """What the marks of a row say; the arrow is the row to take."""
+        words = {"steps": "steps: rule of De et al. 2022", "epochs": f"the most steps in {self.epochs or 0:g} epochs"}
+        marks = [words[point["rule"]]] if point["rule"] else []
+        marks += ["flat from here"] if point["flat"] else []
+        if point["take"] and not marks:
+            marks = ["enough steps: more of full batches gain nothing"]
+        return ("<- " if point["take"] else "   ") + ", ".join(marks) if marks else ""
+
+    def _why(self, best: Point) -> str:
+        """Why this batch size of several."""
+        from sfumato.privacy.planning.tradeoff import batch_by_rule
+
+        if self.epochs is None:
+            return "the largest; with --epochs it would be one that fits them"
+        ideal = batch_by_rule(best.plan.population, self.epsilon or 0, self.epochs)
+        return f"the nearest to {ideal:,.0f}, which is what the rule suggests for {self.epochs:g} epochs"
+
+
+def _command(best: Point) -> str:
+    """The command that trains by this point, with every digit of it: a rounded noise could miss the budget."""
+    plan = best.plan
+    return (
+        f"sfumato train SOURCE --examples {plan.population} --batch-size {plan.expected_batch_size} "
+        f"--steps {plan.steps} --noise-multiplier {plan.noise_multiplier!r} --delta {plan.delta!r}"
+    )

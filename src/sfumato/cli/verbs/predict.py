@@ -10,6 +10,7 @@ from sfumato._checks import SfumatoError, fraction, positive_integer, shortened
 from sfumato.cli.options.choices import OfModel
 from sfumato.cli.options.spellings import Number, Shares, Top, positional
 from sfumato.cli.output import console
+from sfumato.cli.output.console import Facts, Note
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -77,8 +78,9 @@ class Predict(OfModel):
         data |= {"unreadable": unreadable} if unreadable else {}
         data |= {} if self.interval is None else self._with_intervals(rows, paths, loaded.classes, self.interval)
         names = [shortened(path) for path in paths] if of_texts else paths
-        notes = (f"note: {note}" for note in (*loaded.reading.words, *data.get("notes", ())))
-        console.figures(data, list(zip(names, map(_line, rows), strict=True)), *notes, json=self.json)
+        notes = (Note(f"note: {note}") for note in (*loaded.reading.words, *data.get("notes", ())))
+        lines = Facts({}, more=list(zip(names, map(_line, rows), strict=True)))
+        console.show(data, lines, *notes, json=self.json)
         for one in unreadable:
             console.note(f"left out: {one['reason']}")
         return 1 if unreadable else 0  # although the others have their labels

@@ -10,6 +10,7 @@ from sfumato._checks import SfumatoError
 from sfumato.cli.options.choices import OfRun
 from sfumato.cli.options.spellings import FreeText
 from sfumato.cli.output import console
+from sfumato.cli.output.console import Note
 
 if TYPE_CHECKING:
     from sfumato.runs.directory import RunDirectory
@@ -79,14 +80,12 @@ class Report(OfRun):
         changed = None if plain else altered(run)
         if changed is not None:
             console.note(f"note: {run / changed} is not as the run left it; see sfumato verify {run.path}")
-        if self.json:
-            console.as_json({"report": str(path), "public": self.public or self.model_card})
-        else:
-            console.result(str(path))
-            if self.dpia:
-                console.note("note: it is for the owner; fill in what is marked")
-            elif not open_to_all:
-                console.note("note: it may show private images and figures; sfumato report --public leaves them out")
+        note = (
+            None if open_to_all else "it may show private images and figures; sfumato report --public leaves them out"
+        )
+        note = "it is for the owner; fill in what is marked" if self.dpia else note
+        data = {"report": str(path), "public": self.public or self.model_card}
+        console.show(data, str(path), note and Note(f"note: {note}"), json=self.json)
 
     def _written(self, run: RunDirectory, plain: bool) -> tuple[FilePath, str, bool]:
         """Where the document is to lie, what it says, and whether everybody may read it."""

@@ -94,10 +94,7 @@ class Sweep(PrivateChoices):
             }
             if kind == "factors":
                 compared = search.one_at_a_time(trial, rules, search=mode, **how)
-                if chosen.dry_run:
-                    searched.announce_changes(compared)
-                else:
-                    searched.show_comparison(compared, mode, json=chosen.json)
+                searched.show_comparison(compared, mode, json=chosen.json)
             elif kind == "selected":
                 law, options = chosen.draws(), chosen.options()
                 won = search.private(trial, rules, draws=law, score_noise=chosen.score_noise, options=options, **how)

@@ -1,4 +1,4 @@
-"""sfumato train: the main job."""
+"""sfumato train, the main job; sfumato pretrain, the same without privacy; and sfumato finish, which ends a run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,29 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe, spellings
-from sfumato.cli.options.choices import PrivateChoices, Together, refuse_seeds_foreseen, refuse_several, stem_of
+from sfumato.cli.options.choices import (
+    OfRun,
+    PrivateChoices,
+    Together,
+    TrainingChoices,
+    refuse_seeds_foreseen,
+    refuse_several,
+    stem_of,
+)
 from sfumato.cli.options.observed import Observed
-from sfumato.cli.options.spellings import EpsilonOfFigures, FreeText, SourceRecipeOrRun, SourceText, Whole, WholeByRule
+from sfumato.cli.options.spellings import (
+    BatchSize,
+    EpsilonOfFigures,
+    FreeText,
+    SourceRecipeOrRun,
+    SourceText,
+    Steps,
+    Unclipped,
+    Whole,
+    WholeByRule,
+    spelt,
+)
+from sfumato.cli.output import console
 from sfumato.observers.progress import Bars
 
 if TYPE_CHECKING:
@@ -19,7 +39,7 @@ if TYPE_CHECKING:
     from sfumato.observers.progress import Progress
     from sfumato.runs.directory import RunDirectory
     from sfumato.search import Trial
-    from sfumato.training.job import PrivateJob
+    from sfumato.training.job import PrivateJob, PublicJob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +99,7 @@ class Train(Observed, Together, PrivateChoices):
             self.chosen()  # refuses what cannot be read, before anything heavy is imported
         self.refuse_unobserved()
         budget = self.epsilons if isinstance(self.epsilons, tuple) else None
-        from sfumato.cli.output.outcome import show
+        from sfumato.cli.output.trained import show
         from sfumato.runs.heading import Heading
         from sfumato.training.preparation import recorded
         from sfumato.training.run import execute
@@ -101,7 +121,7 @@ class Train(Observed, Together, PrivateChoices):
 
     def foresee(self, job: PrivateJob, run: RunDirectory, progress: Progress) -> None:
         """Say what training would be."""
-        from sfumato.cli.output.outcome import show_dry_run
+        from sfumato.cli.output.trained import show_dry_run
         from sfumato.training.preparation import sources
         from sfumato.training.run import earlier_uses, refuse_finished
 
@@ -117,31 +137,24 @@ class Train(Observed, Together, PrivateChoices):
     def repeated(self, budgets: tuple[float, ...] | None) -> None:
         """Train once for each budget, or by several keys, and say what came of it."""
         from sfumato import search
-        from sfumato.cli.output import repeated
-        from sfumato.cli.output.outcome import foreseen
+        from sfumato.cli.output import searched, trained
 
         self._check_repeated(budgets)
         chosen = self.chosen()
         base = FilePath(self.output or f"runs/{stem_of(self.what)}-{'seeds' if budgets is None else 'budgets'}")
+        how: dict[str, Any] = {"seeds": self.seeds}
+        if budgets is not None:
+            chosen = replace(chosen, epsilon=None)
+            how = {"epsilons": budgets, "of_budget": self.of_budget}
+            how["foreseen"] = trained.foreseen if self.dry_run else None
         with Bars(repeating=False) as progress:
 
             def observers(job: PrivateJob, run: RunDirectory) -> tuple[Observer, ...]:
                 return self.observers(run, progress, public=job.source.public)
 
-            how: dict[str, Any] = {"directory": base, "progress": progress}
-            if budgets is None:
-                found = search.seeds(chosen.trial(), self.seeds or 0, **how, observers=observers)
-                show = partial(repeated.show_seeds, found)
-            else:
-                trial = replace(chosen, epsilon=None).trial()
-                how["of_budget"] = self.of_budget
-                if self.dry_run:
-                    show = partial(repeated.show_dry_run, search.foresee(trial, budgets, row_of=foreseen, **how))
-                else:
-                    show = partial(
-                        repeated.show_budgets, search.budgets(trial, budgets, **how, observers=observers), base
-                    )
-        show(json=self.json)
+            found = search.repeat(chosen.trial(), directory=base, observers=observers, progress=progress, **how)
+        show = searched.show_foreseen if self.dry_run else searched.show_repeated
+        show(found, base, json=self.json)
 
     def of_budget(self, epsilon: float) -> Trial:
         """The training of one budget, which may have a row of its own in the recipe."""
@@ -209,3 +222,91 @@ class Train(Observed, Together, PrivateChoices):
         run = chosen.directory()  # refuses a place that is taken before anything is read
         trial = chosen.trial()
         return replace(trial, notes=(*chosen.notes_on(run), *trial.notes)).job(run, progress), run
+
+
+@partial(spelt, weight_decay="by rule: 0.0005", schedule="by rule: step")
+@dataclass(frozen=True, kw_only=True)
+class Pretrain(Observed, Together, TrainingChoices):
+    """Train without privacy, on public data: the start of private fine-tuning, or a figure to compare it with.
+
+    SOURCE is as in sfumato train, and must be public; or a recipe (recipe:NAME, or a .toml file); or an unfinished run
+    directory, which is resumed. The model promises nothing, and says so. Fine-tune it with sfumato train --pretrained
+    RUN.
+    """
+
+    what: SourceRecipeOrRun
+    """Where the images are, a recipe, or a run to resume."""
+
+    batch_size: BatchSize = None
+    """Number of examples in a step."""
+    steps: Steps = None
+    """Number of training steps."""
+    max_norm: Unclipped = None
+    """The L2 norm to which a step's mean gradient is scaled down where it is longer; no promise follows from it."""
+    micro_batch: WholeByRule = None
+    """The most examples in memory at once."""
+
+    def run(self) -> None:
+        """Train, and say how well the model does."""
+        if not self.resumes(self.what):
+            self.with_recipe(self.what)  # what cannot be read is refused before anything heavy is imported
+        self.refuse_unobserved()
+        from sfumato.cli.output import trained
+        from sfumato.training.run import execute
+
+        with Bars() as progress:
+            job, run = self.job(progress)
+            observers = self.observers(run, progress, public=True)
+            done = execute(job, run, progress=progress, observers=observers)
+        trained.show(done, json=self.json)
+        if not self.json:
+            console.note(f"sfumato train SOURCE --pretrained {done.directory} --model {job.settings.model}")
+            console.note("   fine-tunes it privately, with a classifier that starts at zero")
+
+    def of_record(self, path: str) -> tuple[PublicJob, RunDirectory]:
+        """The job of a run directory, from its record."""
+        from sfumato.training.preparation import recorded
+
+        return recorded.public_job(path, trust_code=self.trust_code)
+
+    def job(self, progress: Any) -> tuple[PublicJob, RunDirectory]:
+        """Everything up to the first step, and where the run is to be."""
+        from sfumato.training import pretraining
+        from sfumato.training.preparation.start import Machine
+
+        if self.resumes(self.what):
+            return self.of_record(self.what)
+        chosen = self.with_recipe(self.what)
+        run = chosen.directory()
+        chosen, notes = chosen.as_pretrained()
+        given = {field.name: getattr(chosen, field.name) for field in fields(chosen)}
+        machine = Machine(device=chosen.device, threads=chosen.threads, micro_batch=chosen.micro_batch)
+        notes = (*chosen.notes_on(run), *notes)
+        return pretraining.job_of(chosen.spec, given, run, machine, notes=notes, progress=progress), run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish(OfRun):
+    """End an unfinished run with what its last checkpoint holds.
+
+    The statement gives the epsilon of the whole plan all the same: stopping early saves nothing.
+    """
+
+    trust_code: bool = False
+    """Run the code that the run names as its model (package:function)."""
+
+    def run(self) -> None:
+        """End it and print the outcome."""
+        from sfumato.cli.output import trained
+        from sfumato.embedding.run import is_embedding
+        from sfumato.embedding.run import recorded as of_embedding
+        from sfumato.runs.directory import RunDirectory
+        from sfumato.training.preparation import recorded
+
+        embeds = is_embedding(RunDirectory(self.run_directory))
+        if (ended := recorded.ended_already(self.run_directory)) is None and embeds:
+            job, run = of_embedding(self.run_directory)
+            ended = recorded.finish_early(job, run)  # type: ignore[arg-type] - a private one, as was seen
+        elif ended is None:
+            ended = recorded.finish(self.run_directory, trust_code=self.trust_code)
+        trained.show(ended, json=self.json)

@@ -1,12 +1,14 @@
-"""sfumato verify: does the statement follow from the record?"""
+"""sfumato verify and sfumato sign: whether a statement follows from its record, and who vouches for it."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from sfumato.cli.options.choices import OfRun
-from sfumato.cli.options.spellings import Path
+from sfumato._checks import SfumatoError
+from sfumato.cli.options.choices import OfRun, PrintsJson
+from sfumato.cli.options.spellings import Path, RunIfAny
 from sfumato.cli.output import console
+from sfumato.cli.output.console import Note
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,13 +27,53 @@ class Verify(OfRun):
         from sfumato.runs import verify
 
         verdict = verify(self.run_directory, signer=self.signer)
-        if self.json:
-            checks = [asdict(check) for check in verdict.checks]
-            console.as_json(
-                {"holds": verdict.holds, "promises": verdict.promises, "line": verdict.line, "checks": checks}
-            )
-        else:
-            for check in verdict.checks:
-                console.note(f"{'holds' if check.holds else 'FAILS'}  {check.what}")
-            console.result(verdict.line)
+        checks = [asdict(check) for check in verdict.checks]
+        console.show(
+            {"holds": verdict.holds, "promises": verdict.promises, "line": verdict.line, "checks": checks},
+            *(Note(f"{'holds' if check.holds else 'FAILS'}  {check.what}") for check in verdict.checks),
+            verdict.line,
+            json=self.json,
+        )
         return 0 if verdict.holds else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sign(PrintsJson):
+    """Vouch for a finished run by a signature of its statement, model and ledger.
+
+    Shows who vouches, not when, nor that it ran. The key is one of its own (sfumato sign --new-key PATH), never the
+    owner's; its public half, PATH.pub, is given to whoever is to check (sfumato verify RUN --signer PATH.pub).
+    """
+
+    run_directory: RunIfAny = None
+    """The run directory."""
+    key: Path = None
+    """The file of the signing key, which nobody else may read."""
+    new_key: Path = None
+    """Make a signing key at this place, and its public half beside it, in place of signing."""
+
+    def run(self) -> None:
+        """Sign and name the file, or make a key and print its public half."""
+        from sfumato.runs import signature
+        from sfumato.runs.verdict import sign
+
+        run, key = self.run_directory, self.key
+        if (run is None) != (key is None) or (key is None) == (self.new_key is None):
+            raise SfumatoError(
+                "sfumato sign takes a run and --key, or --new-key alone",
+                "give sfumato sign RUN --key PATH, or sfumato sign --new-key PATH",
+            )
+        if self.new_key is not None:
+            digits = signature.new_key(self.new_key)
+            public = f"{self.new_key}.pub"
+            console.show(
+                {"key": self.new_key, "public_key_file": public, "public_key": digits},
+                digits,
+                Note(f"the public key; {self.new_key} is the secret, {public} is for whoever is to check"),
+                json=self.json,
+            )
+            return
+        assert run is not None
+        assert key is not None
+        path = str(sign(run, key))
+        console.show({"signature": path}, path, Note(f"it shows {signature.SHOWS}"), json=self.json)

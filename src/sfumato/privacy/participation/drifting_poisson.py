@@ -108,10 +108,10 @@ class DriftingPoisson(Batches):
         names = f" ({', '.join(self.named)})" if self.named else ""
         peaks = [f"0 to {self.batch_size / size:.4g}" for size in self.sizes]
         return {
-            "expected batch size B": self.batch_size,
+            "batch_size": self.batch_size,
             "drift": f"{self.shape}, {self.period} steps",
-            "second group": f"{self.sizes[1]} examples{names}, each with probability {peaks[1]}",
-            "all others": f"{self.sizes[0]} examples, each with probability {peaks[0]}",
+            "second_group": f"{self.sizes[1]} examples{names}, each with probability {peaks[1]}",
+            "all_others": f"{self.sizes[0]} examples, each with probability {peaks[0]}",
         }
 
     def words(self, population: int, one: str = "example") -> str:

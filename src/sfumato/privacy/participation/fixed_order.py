@@ -78,7 +78,7 @@ class FixedOrder(Batches):
     def facts(self, population: int) -> dict[str, object]:
         """How the bin of an example is decided, and the number of bins."""
         decided = {"random": "a secret draw", "position": "place in the file", "time": "time stamp"}
-        return {"order": decided[self.assignment], "batch size B": self.batch_size, "bins": self.bins(population)}
+        return {"order": decided[self.assignment], "batch_size": self.batch_size, "bins": self.bins(population)}
 
     def words(self, population: int, one: str = "example") -> str:
         """What a statement says about it; `one` is the name of what takes part."""

@@ -54,7 +54,7 @@ class Participation(ABC):
 
     def facts(self, population: int) -> dict[str, object]:
         """Its rows in a table, besides its name: its fields and the numbers that follow from them."""
-        return {"batch size B": self.expected_batch_size(population)}
+        return {"batch_size": self.expected_batch_size(population)}
 
     @abstractmethod
     def words(self, population: int, one: str = "example") -> str:
@@ -92,4 +92,4 @@ class Batches(Participation):
 
     def facts(self, population: int) -> dict[str, object]:
         """The expected batch size and the sampling probability."""
-        return {"expected batch size B": self.batch_size, "sampling probability q": self.probability(population)}
+        return {"batch_size": self.batch_size, "sampling_probability": self.probability(population)}

@@ -79,7 +79,7 @@ class TruncatedPoisson(Poisson):
 
     def facts(self, population: int) -> dict[str, object]:
         """Those of Poisson sampling, and the largest batch."""
-        return {**super().facts(population), "largest batch": self.largest}
+        return {**super().facts(population), "largest_batch": self.largest}
 
     def words(self, population: int, one: str = "example") -> str:
         """What a statement says about it; `one` is the name of what takes part."""

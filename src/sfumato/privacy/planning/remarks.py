@@ -1,12 +1,15 @@
-"""What is said of a plan before it is paid for: that its delta promises little, or that little can be learnt by it."""
+"""A plan as plain data, and what is said of it before it is paid for, such as that little can be learnt by it."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+from sfumato.privacy.clipping import Quantile
 from sfumato.privacy.participation import FixedOrder
 from sfumato.privacy.plan import PrivacyPlan
+from sfumato.privacy.unit import User
 
 ENOUGH_SIGNAL = 10.0
 """Below this `signal_per_class` most trials learnt less than half of what can be learnt: docs/defaults.md."""
@@ -36,6 +39,57 @@ LEARNT = (
 LEAST_SENSIBLE_NOISE = 0.05
 MANY_TURNS = 10
 """From so many on, one turn more or less is a tenth of how often an example takes part."""
+
+
+def figures(plan: PrivacyPlan, clock: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The plan's numbers as plain data, those that follow from others among them; what it costs is in `costs`.
+
+    Args:
+        clock: by which each record's own time stamp decides its step, as it was declared.
+    """
+    of_users: dict[str, Any] = {}
+    if isinstance(plan.unit, User):
+        kept = "all" if plan.unit.at_most is None else plan.unit.at_most
+        of_users = {"users": plan.users, "per_user": kept, "drawn": plan.unit.drawn}
+        if plan.unit.grouped:
+            of_users["fixed_groups"] = plan.population
+    return {
+        "unit": plan.unit.name,
+        **of_users,
+        "adjacency": plan.adjacency,
+        **({"examples": plan.population} if plan.unit.drawn == "examples" else {}),
+        "participation": plan.participation.name,
+        **plan.participation.facts(plan.population),
+        **(clock or {}),
+        "steps": plan.steps,
+        "expected_epochs": plan.expected_epochs,
+        "mechanism": plan.mechanism.name,
+        "noise_multiplier": plan.noise_multiplier,
+        **({} if plan.mechanism.independent else {"copies_of_the_model": plan.mechanism.buffers(plan.steps)}),
+        "max_norm": plan.max_norm,
+        **(
+            {"quantile": plan.clipping.quantile, "count_noise": plan.clipping.count_noise}
+            if isinstance(plan.clipping, Quantile)
+            else {}
+        ),
+        "delta": plan.delta,
+        "fingerprint": plan.fingerprint,
+    }
+
+
+def costs(plan: PrivacyPlan) -> dict[str, Any]:
+    """Epsilon of the plan, by which accountant and theorem; and by Renyi DP, for comparison with papers."""
+    return {
+        "epsilon": plan.epsilon(),
+        "epsilon_rdp": plan.epsilon_rdp,
+        "accountant": plan.theorem.tight,
+        "theorem": plan.theorem.name,
+    }
+
+
+def notes(plan: PrivacyPlan, classes: int) -> list[str]:
+    """What looks wrong about a plan for so many classes."""
+    return [*filter(None, (above_one_record(plan), uneven(plan), weak_signal(plan, classes)))]
 
 
 def above_one_record(plan: PrivacyPlan) -> str | None:

@@ -12,50 +12,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
-from sfumato._checks import SfumatoError, fraction, number, positive, positive_integer
+from sfumato._checks import SfumatoError, fraction, number, positive
 from sfumato.privacy.calibration import MAX_STEPS, gaussian_mu
 from sfumato.privacy.plan import PrivacyPlan
+from sfumato.privacy.planning.remarks import costs
 
 EPSILON = 8.0
-BATCH_SIZE = 4096
-NOISE_MULTIPLIER = 3.0
-"""Figure 6(a): the best noise multiplier at that batch size and budget, about."""
 STEPS = 2500
-"""Figure 6(b): the best number of steps there, about; figure 7(a): roughly constant for large batches."""
+"""Figure 6(b): the best number of steps at that budget and batch size 4096, about; figure 7(a): roughly constant for
+large batches."""
 MODERATE_BATCH = 2048
 """Section 5: the moderate batch size that is recommended where computation is short."""
-
-FOUND = (
-    "rules of thumb: De et al. 2022, section 5, found them on CIFAR-10 with a WRN-16-4 from random weights, 45,000 "
-    "examples, epsilon 8 by Renyi DP; for other data they are a place to begin"
-)
-RULES = {
-    "steps": (
-        "best near 2,500 at batch 4,096 (figure 6b), roughly constant for large batches, falling as small ones grow "
-        "(figure 7a), roughly in proportion to epsilon (section 4.2); yet tables 13 and 14, tuned for each epsilon "
-        "from 1 to 8, have 875 to 2,468 and 906 to 2,007, and ImageNet had 71,589 (table 15)"
-    ),
-    "noise": (
-        "best near 3 at batch 4,096 (figure 6a): by Renyi DP the same point as 2,500 steps, which the PLD allows with "
-        "less noise"
-    ),
-    "small batches": (
-        "best at about the same number of epochs (figure 7b); the text gives no figure, so below a batch of "
-        f"{MODERATE_BATCH:,} the epochs of that one are taken, which is sfumato's reading"
-    ),
-    "batch size": (
-        "larger was more accurate (figure 2, up to 16,384) but took more computation; where that is short, about "
-        f"{MODERATE_BATCH:,} is recommended for those data"
-    ),
-    "learning rate": (
-        "in proportion to the batch size for small batches, then constant (figure 7c); tables 13 and 14, batches of "
-        "4,096 and 16,384, have 2 for epsilon up to 4 and 4 for 6 and 8, with SGD and gradients divided by the "
-        "clipping norm"
-    ),
-}
 
 
 def steps_by_rule(epsilon: float, batch_size: int, examples: int) -> int:
@@ -99,7 +69,7 @@ class Point:
 
     Args:
         plan: the plan.
-        rule: "steps" or "noise" for a rule of thumb of De et al. 2022, "epochs" for the most steps within a budget of
+        rule: "steps" for the rule of thumb of De et al. 2022, "epochs" for the most steps within a budget of
             computation, None for a point of the grid.
 
     >>> plan = PrivacyPlan.calibrate(examples=50_000, batch_size=4096, steps=2500, noise_multiplier=4.0, delta=1e-5)
@@ -120,15 +90,6 @@ class Point:
     def signal_to_noise_run(self) -> float:
         """B sqrt(T) / sigma: T steps of one direction add up to T B C, their noise to sqrt(T) sigma C."""
         return self.signal_to_noise_step * math.sqrt(self.plan.steps)
-
-    @property
-    def effective_noise(self) -> float:
-        """sigma / (B sqrt(T)): the noise on the run's mean gradient in one direction, in units of C."""
-        return 1 / self.signal_to_noise_run
-
-    def gradients(self, views: int = 1) -> int:
-        """B T K: the expected number of gradients to compute, K views of each participant."""
-        return self.plan.expected_batch_size * self.plan.steps * positive_integer("views", views)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +138,32 @@ class Frontier:
         enough = (point for point in self.points if point.plan.steps >= ENOUGH and self.share(point) >= FLAT)
         return min(taken, next(enough, taken), key=lambda point: point.plan.steps)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The points as plain data: each plan's numbers, its signal over the noise, and why it stands out."""
+        plan = self.best.plan
+        return {
+            "batch_size": plan.expected_batch_size,
+            "participation": plan.participation.name,
+            "sampling_probability": plan.sampling_probability,
+            "limit": self.limit,
+            "points": [
+                {
+                    "noise_multiplier": point.plan.noise_multiplier,
+                    "steps": point.plan.steps,
+                    "expected_epochs": point.plan.expected_epochs,
+                    "gradients": point.plan.expected_batch_size * point.plan.steps,
+                    **costs(point.plan),
+                    "signal_to_noise_step": point.signal_to_noise_step,
+                    "signal_to_noise_run": point.signal_to_noise_run,
+                    "share_of_limit": self.share(point),
+                    "rule": point.rule,
+                    "flat": point is self.flat_from,
+                    "take": point is self.best,
+                }
+                for point in self.points
+            ],
+        }
+
 
 def frontier(
     *,
@@ -198,39 +185,29 @@ def frontier(
             30,000 (or 1,000 epochs, if that is more).
         epochs: the computation that is allowed, B T / N. Where the rule's steps do not fit, the most that do are
             marked.
-        tell: called with how many points are done, and of how many.
+        on_progress: called with how many points are done, and of how many.
 
-    **Guarantee.** No point's epsilon exceeds the budget: of a noise multiplier's steps the last that was certified is
-    taken, and of a number of steps the least noise that was (`PrivacyPlan.calibrate`).
+    **Guarantee.** No point's epsilon exceeds the budget: each plan is `PrivacyPlan.calibrate`'s, with the most steps of
+    a noise multiplier or the least noise of a number of steps.
 
     Errors: `SfumatoError` when a value is out of range, or when a noise multiplier of the grid does not allow one step.
     """
     positive("epsilon", epsilon, remedy="give the privacy budget, a number such as 3")
     fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
-    one = PrivacyPlan.calibrate(examples=examples, batch_size=batch_size, steps=1, noise_multiplier=1.0, delta=delta)
-    mu = gaussian_mu(epsilon, delta)
+    known = {"examples": examples, "batch_size": batch_size, "delta": delta}
+    one, mu = PrivacyPlan.calibrate(**known, steps=1, noise_multiplier=1.0), gaussian_mu(epsilon, delta)
     grid = _grid(one, mu) if noise_multipliers is None else [_sensible(sigma) for sigma in noise_multipliers]
-    wanted = [*_marked(one, epsilon, epochs), *(_Wanted(None, sigma=sigma) for sigma in sorted(grid, reverse=True))]
+    wanted: list[tuple[str | None, dict[str, Any]]] = [
+        *((rule, {"steps": steps}) for rule, steps in _marked(one, epsilon, epochs)),
+        *((None, {"noise_multiplier": sigma}) for sigma in sorted(grid, reverse=True)),
+    ]
     points: dict[tuple[float, int], Point] = {}
-    for done, (rule, sigma, steps) in enumerate(wanted):
+    for done, (rule, given) in enumerate(wanted):
         if on_progress is not None:
             on_progress(done, len(wanted))
-        if sigma is None:
-            plan = PrivacyPlan.calibrate(
-                examples=examples, batch_size=batch_size, steps=steps, epsilon=epsilon, delta=delta
-            )
-        else:
-            plan = one.with_noise(sigma)
-            most = plan.most_steps(epsilon)
-            if noise_multipliers is None and rule is None and most < _FEWEST:
-                break  # the rest of the grid has less noise and allows fewer
-            if most < 1:
-                raise SfumatoError(
-                    f"epsilon {epsilon:g} is already exceeded by one step of noise multiplier {sigma:g} "
-                    f"({plan.epsilon():.3g})",
-                    "give more noise or a larger epsilon",
-                )
-            plan = replace(plan, steps=most)
+        plan = PrivacyPlan.calibrate(**known, **given, epsilon=epsilon)
+        if noise_multipliers is None and rule is None and plan.steps < _FEWEST:
+            break  # the rest of the grid has less noise and allows fewer
         points.setdefault((plan.noise_multiplier, plan.steps), Point(plan=plan, rule=rule))
     return Frontier(epsilon=epsilon, limit=examples * mu, points=tuple(points[key] for key in sorted(points)))
 
@@ -245,19 +222,11 @@ def chosen(frontiers: Sequence[Frontier], epochs: float | None = None) -> Point:
     )
 
 
-class _Wanted(NamedTuple):
-    """A point to solve: the most steps for a noise multiplier, or the least noise for a number of steps."""
-
-    rule: str | None
-    sigma: float | None = None
-    steps: int | None = None
-
-
-def _marked(one: PrivacyPlan, epsilon: float, epochs: float | None) -> list[_Wanted]:
-    """The points that a rule names."""
+def _marked(one: PrivacyPlan, epsilon: float, epochs: float | None) -> list[tuple[str, int]]:
+    """The points that a rule names, by their steps."""
     batch, population = one.expected_batch_size, one.population
     by_rule = min(steps_by_rule(epsilon, batch, population), MAX_STEPS)
-    marked = [_Wanted("steps", steps=by_rule)]
+    marked = [("steps", by_rule)]
     if epochs is not None:
         fit = math.floor(positive("epochs", epochs, remedy="give a number such as 100") * population / batch)
         if fit < 1:
@@ -266,9 +235,7 @@ def _marked(one: PrivacyPlan, epsilon: float, epochs: float | None) -> list[_Wan
                 "give more epochs or a smaller batch",
             )
         if fit < by_rule:
-            marked.append(_Wanted("epochs", steps=fit))
-    if (batch, epsilon) == (BATCH_SIZE, EPSILON):
-        marked.append(_Wanted("noise", sigma=NOISE_MULTIPLIER))
+            marked.append(("epochs", fit))
     return marked
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from sfumato._checks import SfumatoError, positive, positive_integer
-from sfumato.privacy.plan import PrivacyPlan
+from sfumato.privacy.plan import PrivacyPlan, default_delta
 from sfumato.privacy.unit import User, users_like
 
 
@@ -42,27 +42,28 @@ class UserRule:
     users: Drawing
 
     @property
-    def take(self) -> Literal["examples", "users"]:
+    def taken(self) -> Drawing:
         """The one with less noise over signal, by the geometric mean over both cosines."""
-        return min((self.examples, self.users), key=lambda row: row.between).drawn
+        return min((self.examples, self.users), key=lambda row: row.between)
 
     @property
     def sure(self) -> bool:
         """Whether it is the better one at either cosine."""
-        of = {row.drawn: row for row in (self.examples, self.users)}
-        taken, other = of.pop(self.take), next(iter(of.values()))
-        return taken.orthogonal <= other.orthogonal and taken.parallel <= other.parallel
+        rows = (self.examples, self.users)
+        return all(self.taken.orthogonal <= row.orthogonal and self.taken.parallel <= row.parallel for row in rows)
 
     def rows(self) -> list[dict[str, Any]]:
         """Both as plain data, with their noise multipliers and batch sizes."""
         return [
-            {name: value for name, value in asdict(row).items() if name != "plan"}
-            | {
-                "between": row.between,
+            {
+                "drawn": row.drawn,
+                "epsilon": row.plan.epsilon(),
                 "noise_multiplier": row.plan.noise_multiplier,
                 "batch_size": row.plan.expected_batch_size,
-                "epsilon": row.plan.epsilon(),
-                "taken": row.drawn == self.take,
+                "orthogonal": row.orthogonal,
+                "parallel": row.parallel,
+                "between": row.between,
+                "taken": row is self.taken,
             }
             for row in (self.examples, self.users)
         ]
@@ -75,8 +76,7 @@ def user_rule(
     gradients: int,
     steps: int,
     epsilon: float,
-    delta: float,
-    each: int | None = None,
+    delta: float | None = None,
     population: int | None = None,
 ) -> UserRule:
     """Both ways of drawing at the same promise for users and the same gradients to compute, each with the least noise.
@@ -98,9 +98,9 @@ def user_rule(
         users: N.
         records: G, at most so many are kept of each user.
         gradients: B, to compute in a step, in expectation.
-        each: g, of how many records a user's update is; by default all G.
-        population: the number of kept records of all users; by default N G. Of users as
-            many are drawn as have B of these, or of N g (`users_like`).
+        delta: by rule where it is None (`default_delta` of N).
+        population: the number of kept records of all users; by default N G. Over N, rounded, it is g. As many users are
+            drawn as have B of these records (`users_like`).
 
     Errors: `SfumatoError` where no noise meets the promise, or where B gradients are less than one user's.
     """
@@ -108,13 +108,13 @@ def user_rule(
     for name, value in (("users", users), ("records", records), ("gradients", gradients), ("steps", steps)):
         positive_integer(name, value, remedy=remedy)
     positive("epsilon", epsilon, remedy="give the privacy budget, a number such as 3")
-    each = records if each is None else positive_integer("each", each, remedy=remedy)
+    kept = users * records if population is None else population
+    each = max(1, round(kept / users))
     if round(gradients / each) < 1:
         raise SfumatoError(
             f"gradients must be at least the {each} of one user, got {gradients}", "give more, or fewer of each user"
         )
-    shared = {"steps": steps, "epsilon": epsilon, "delta": delta}
-    kept = users * records if population is None else population
+    shared = {"steps": steps, "epsilon": epsilon, "delta": default_delta(users) if delta is None else delta}
     by_examples = PrivacyPlan.calibrate(
         examples=kept,
         batch_size=min(gradients, kept),
@@ -123,7 +123,7 @@ def user_rule(
     )
     by_users = PrivacyPlan.calibrate(
         examples=users,
-        batch_size=users_like(gradients, records=each * users if population is None else population, users=users),
+        batch_size=users_like(gradients, records=kept, users=users),
         unit=User(drawn="users", at_most=records),
         **shared,
     )

@@ -4,14 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from sfumato.report.plots.drawing import beside, calm, logarithmic, plot, svg
-from sfumato.report.style import SERIES
+from sfumato._checks import SfumatoError
+from sfumato.report.plots.drawing import beside, calm, plot, svg
+from sfumato.report.plots.lines import Axis, Line, Marked, draw
+from sfumato.report.style import INK, MUTED, SERIES
 
 _PANEL = (3.4, 2.7)
 _ACROSS = 3
 _LOGARITHMIC_FROM = 20
+MOST_NAMED = 24
+"""So many runs have their names under their bars."""
+_DOTS: dict[str, Any] = {"marker": "o", "linestyle": "none", "markersize": 4, "alpha": 0.6}
+_RING: dict[str, Any] = {
+    "marker": "o",
+    "linestyle": "none",
+    "markersize": 12,
+    "markerfacecolor": "none",
+    "color": INK,
+    "markeredgewidth": 1.2,
+}
+
+
+def check(path: str) -> None:
+    """Refuse a file that could not be drawn, before anything is computed for it."""
+    if Path(path).suffix.lower() != ".svg":
+        raise SfumatoError(f"plot must end with .svg, got {path!r}", "name a file such as a.svg")
+    if not Path(path).absolute().parent.is_dir():
+        raise SfumatoError(f"plot must lie in a folder that exists, got {path!r}", "make the folder first")
 
 
 def curve_of_budgets(rows: Sequence[Mapping[str, Any]], without_privacy: float | None = None) -> str:
@@ -24,21 +46,83 @@ def curve_of_budgets(rows: Sequence[Mapping[str, Any]], without_privacy: float |
     Returns:
         an SVG file.
     """
-    from matplotlib.ticker import NullLocator
-
+    points = [(float(row["epsilon"]), float(row["accuracy"])) for row in rows]
     with plot("budgets", 4.6, 3.2) as figure:
         axes = figure.add_subplot()
-        epsilons = [float(row["epsilon"]) for row in rows]
-        axes.plot(epsilons, [100 * float(row["accuracy"]) for row in rows], "o-", color=SERIES[0], markersize=4)
-        if without_privacy is not None:
-            axes.axhline(100 * without_privacy, color=SERIES[1], linewidth=1, linestyle="--")
-            beside(axes, "without privacy", (epsilons[0], 100 * without_privacy), (0, 3), color=SERIES[1])
-        axes.set_xscale("log")
-        axes.set_xticks(epsilons, [f"{epsilon:.3g}" for epsilon in epsilons])
-        axes.xaxis.set_minor_locator(NullLocator())
         axes.margins(y=0.15)
-        axes.set_xlabel("epsilon")
-        axes.set_ylabel("test accuracy, %")
+        draw(
+            axes,
+            [Line(points, look={"marker": "o", "markersize": 4})],
+            Axis("epsilon", log=True, ticks=[epsilon for epsilon, _ in points]),
+            Axis("test accuracy", share=True),
+            levels=None if without_privacy is None else {"without privacy": without_privacy},
+        )
+        return svg(figure)
+
+
+def frontiers(rows: Sequence[Mapping[str, Any]], epochs: float | None = None) -> str:
+    """What `Frontier.to_dict` gives of each batch size: steps against noise, and signal against computation.
+
+    On the left the most steps that each noise multiplier allows. On the right the signal-to-noise of the run, as a
+    share of the full-batch limit, against expected epochs: where it is flat, more computation buys little of it. The
+    point to take of each batch size has a ring.
+
+    Args:
+        epochs: the computation that is allowed, drawn as a line.
+
+    Returns:
+        an SVG file.
+    """
+    with plot("tradeoff", 10.4, 4.0) as figure:
+        for place, (across, up) in enumerate(
+            (
+                (Axis("noise multiplier", log=True), Axis("most steps", log=True)),
+                (Axis("expected epochs", log=True), Axis("signal-to-noise, of the limit", (0, 1.06), share=True)),
+            )
+        ):
+            names = ("noise_multiplier", "steps") if place == 0 else ("expected_epochs", "share_of_limit")
+            axes = figure.add_subplot(1, 2, place + 1)
+            found = [[tuple(float(point[name]) for name in names) for point in row["points"]] for row in rows]
+            lines = [
+                Line(points, f"batch size {row['batch_size']:,}")  # type: ignore[arg-type]
+                for points, row in zip(found, rows, strict=True)
+            ]
+            taken = [
+                own
+                for points, row in zip(found, rows, strict=True)
+                for own, point in zip(points, row["points"], strict=True)
+                if point["take"]
+            ]
+            rings = [Line([own], look=_RING) for own in taken]  # type: ignore[list-item]
+            draw(axes, [*lines, *rings], across, up, grid="both", levels={"flat: 95%": 0.95} if place else None)
+            if place and epochs is not None:
+                axes.axvline(epochs, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
+                beside(axes, f"{epochs:g} allowed", (epochs, 0), (4, 4), color=MUTED)
+        return svg(figure)
+
+
+def spending(rows: Sequence[Mapping[str, Any]], total: str) -> str:
+    """Bars that stand on each other: each run's share of a budget upon that of the runs before it.
+
+    Args:
+        rows: `run`, `share` and `used` of each, in their order.
+        total: what the whole is, in words.
+
+    Returns:
+        an SVG file.
+    """
+    with plot("spending", max(4.6, 1.6 + 0.3 * len(rows)), 3.2) as figure:
+        axes, places = figure.add_subplot(), range(len(rows))
+        shares = [100 * row["share"] for row in rows]
+        axes.bar(places, shares, 0.7, bottom=[100 * (row["used"] - row["share"]) for row in rows], color=SERIES[0])
+        axes.axhline(100, color=SERIES[1], linewidth=1, linestyle="--")
+        beside(axes, total, (-0.5, 100), (0, 3), color=SERIES[1])
+        named = len(rows) <= MOST_NAMED
+        axes.set_xticks(places if named else [], [row["run"] for row in rows] if named else [], rotation=30, ha="right")
+        axes.set_xlabel("runs, in the order in which they were reserved" if rows else "no run yet", color=MUTED)
+        axes.set_ylabel("used, %")
+        axes.set_xlim(-0.6, max(0.6, len(rows) - 0.4))
+        axes.set_ylim(0, 115)
         calm(axes)
         return svg(figure)
 
@@ -65,26 +149,21 @@ def swept(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str:
     across = min(_ACROSS, len(varied))
     down = -(-len(varied) // across)
     with plot("sweep", _PANEL[0] * across, _PANEL[1] * down) as figure:
-        figure_name = figure_of(rows[0])
-        accuracies = [100 * float(row[figure_name]) for row in rows]
-        best = accuracies.index(max(accuracies))
+        measured = figure_of(rows[0])
+        heights = [float(row[measured]) for row in rows]
+        best = heights.index(max(heights))
         for place, name in enumerate(varied):
             axes = figure.add_subplot(down, across, place + 1)
-            values = [row[name] for row in rows]
-            positions, labels = _positions(values)
-            axes.scatter(positions, accuracies, s=18, color=SERIES[0], alpha=0.75, linewidths=0)
-            axes.scatter(positions[best : best + 1], accuracies[best : best + 1], s=42, color=SERIES[1], linewidths=0)
-            if labels is not None:
-                axes.set_xticks(range(len(labels)), labels)
-                axes.margins(x=0.15)
-            elif min(positions) > 0 and max(positions) >= _LOGARITHMIC_FROM * min(positions):
-                axes.set_xscale("log")
-                logarithmic(axes.xaxis)
-            axes.margins(y=0.1)
-            axes.set_xlabel(name.replace("_", " "))
-            if place % across == 0:
-                axes.set_ylabel(f"validation {figure_name}, %")
-            calm(axes)
+            positions, labels = _positions([row[name] for row in rows])
+            wide = labels is None and min(positions) > 0 and max(positions) >= _LOGARITHMIC_FROM * min(positions)
+            axes.margins(0.15, 0.1)
+            draw(
+                axes,
+                [Line([*zip(positions, heights, strict=True)], look=_DOTS)],
+                Axis(name.replace("_", " "), log=wide, names=labels),
+                Axis("" if place % across else f"validation {measured}", share=True),
+                marked=[Marked((positions[best], heights[best]))],
+            )
         return svg(figure)
 
 

@@ -1,29 +1,26 @@
-"""The page's plots as inline SVG: same numbers, same bytes; colours are the page's own, in light and in dark mode."""
+"""The page's line plots and its heat map, as inline SVG: same numbers, same bytes; colours are the page's own."""
 
 from __future__ import annotations
 
-import io
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import escape
+
 from sfumato.privacy.statements.presented import rounded_up
-from sfumato.report.plots.drawing import NOTHING, beside, calm
+from sfumato.report.plots.drawing import HEIGHT, WIDTH, calm, inline, svg
+from sfumato.report.plots.lines import Axis, Line, Marked, draw, ticks
 from sfumato.report.sections.numbers import percent, significant
-from sfumato.report.style import INK, LIGHT, MUTED, RULE, SERIES, figures
+from sfumato.report.style import MUTED, RULE, SERIES, figures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# In the finished SVG each colour of the palette is replaced by the page's variable of that name.
-_VARIABLES = {value: f"var(--{name})" for name, value in LIGHT.items()}
-_SERIES = {"accuracy": SERIES[0], "loss": SERIES[1], "recall": SERIES[0]}
-
-# Half the page's column: one plot fills a phone, two stand side by side on a desk.
-WIDTH, HEIGHT = 340, 236
+Curve = Sequence[tuple[float, float]]
+_COLOURS = {"accuracy": SERIES[0], "loss": SERIES[1], "recall": SERIES[0]}
+_DASHES: tuple[tuple[float, tuple[float, ...]], ...] = ((0, ()), (0, (5, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
 _MOST_POINTS = 400
 _MOST_CELLS = 250
 _SHADES = 24
@@ -40,58 +37,143 @@ def curve(rows: Sequence[Mapping[str, Any]], key: str, levels: Mapping[str, floa
     Returns:
         an `<svg>` element, or an empty string where no row has the figure.
     """
-    points = [(int(row["step"]), float(row[key])) for row in rows if _finite(row.get(key))]
+    points = _thinned([(int(row["step"]), float(row[key])) for row in rows if _finite(row.get(key))])
     if not points:
         return ""
-    points = _thinned(points)
-    steps, values = [point[0] for point in points], [point[1] for point in points]
-    colour = _SERIES[key]
     unit, share = ("round" if key == "recall" else "step"), key != "loss"
-    show = percent if share else significant
-    ticks = epsilon_ticks(rows)
-    lines = sorted((levels or {}).items(), key=lambda level: level[1]) if key == "accuracy" else []
+    show, spent = percent if share else significant, epsilon_ticks(rows)
+    known = (levels or {}) if key == "accuracy" else {}
+    heights = [*(value for _, value in points), *known.values()]
+    low, high = min(heights), max(heights)
+    margin = 0.12 * (high - low) or 0.05 * max(abs(high), 0.1)
+    limits = max(0.0, low - margin), min(1.0 if share else math.inf, high + margin)
+    last = points[-1]
 
-    def draw(figure: Figure) -> None:
-        from matplotlib.ticker import FuncFormatter, MaxNLocator
-
+    def fill(figure: Figure) -> None:
         axes = figure.add_axes((0.135, 0.18, 0.83, 0.64))
-        axes.plot(steps, values, color=colour, linewidth=1.8, solid_capstyle="round", solid_joinstyle="round")
-        axes.plot(steps[-1:], values[-1:], "o", color=colour, markersize=5, clip_on=False)
-        last = max(int(row["step"]) for row in rows)
-        axes.set_xlim(0, max(last, 1) * 1.03)
-        low, high = min(*values, *(level for _, level in lines), math.inf), max(values)
-        _draw_levels(axes, lines)
-        margin = 0.12 * (high - low) or 0.05 * max(abs(high), 0.1)
-        ceiling = 1.0 if share else math.inf
-        axes.set_ylim(max(0.0, low - margin), min(ceiling, high + margin))
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
-        axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
-        axes.yaxis.set_major_formatter(
-            FuncFormatter(lambda value, _: f"{100 * value:.4g}%" if share else f"{value:.4g}")
+        draw(
+            axes,
+            [Line(points, look={"color": _COLOURS[key]})],
+            Axis(f"{unit}s", (0, max(*(int(row["step"]) for row in rows), 1) * 1.03), whole=True),
+            Axis("", limits, share=share),
+            levels={f"{name} {percent(value)}": value for name, value in known.items()},
+            marked=[Marked(last, show(last[1]), "above" if not share or last[1] < sum(limits) / 2 else "below")],
         )
-        axes.set_xlabel(f"{unit}s", color=MUTED, labelpad=4)
-        above = 9 if not share or values[-1] < sum(axes.get_ylim()) / 2 else -17
-        beside(axes, show(values[-1]), (steps[-1], values[-1]), (0, above), ha="right", color=INK, fontweight="bold")
-        if ticks:
-            _draw_epsilon(axes.twiny(), axes.get_xlim(), ticks)
-        calm(axes)
+        if spent:
+            _draw_epsilon(axes.twiny(), axes.get_xlim(), spent)
 
     alternative = (
-        f"Line: {key} on the test split, {show(values[0])} at {unit} {steps[0]:,} and {show(values[-1])} at {unit} "
-        f"{steps[-1]:,}, against {unit}s{', with the epsilon spent on a second axis' if ticks else ''}."
+        f"Line: {key} on the test split, {show(points[0][1])} at {unit} {points[0][0]:,} and {show(last[1])} at {unit} "
+        f"{last[0]:,}, against {unit}s{', with the epsilon spent on a second axis' if spent else ''}."
     )
-    return inline(draw, name=key, height=HEIGHT, alternative=alternative)
+    return inline(fill, name=key, height=HEIGHT, alternative=alternative)
 
 
-def _draw_levels(axes: Axes, lines: Sequence[tuple[str, float]]) -> None:
-    """Lines at what the figure must be compared with, named over the highest."""
-    for _, level in lines:
-        axes.axhline(level, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
-    if lines:
-        named = ", ".join(f"{name} {percent(level)}" for name, level in lines)
-        point = (axes.get_xlim()[1], lines[-1][1])
-        beside(axes, named, point, (0, 3), ha="right", va="bottom", color=MUTED, fontsize=10)
+def of_two_runs(name: str, both: Sequence[Curve], runs: Sequence[str]) -> str:
+    """One figure of two runs against steps, as an `<svg>` element."""
+    known = [(points, label, run) for points, label, run in zip(both, ("first", "second"), runs, strict=True) if points]
+    lasts = ", ".join(f"{points[-1][1]:.4g} of {run}" for points, _, run in known)
+    return inline(
+        lambda figure: draw(
+            figure.add_axes((0.135, 0.18, 0.83, 0.7)),
+            [Line(points, label, {"color": SERIES[label == "second"]}) for points, label, _ in known],
+            Axis("step", whole=True),
+            Axis(""),
+        ),
+        name=f"compared-{name}",
+        height=HEIGHT,
+        alternative=f"{name} against steps; at the end {lasts}",
+    )
+
+
+def receiver(curves: Mapping[str, Curve], areas: Mapping[str, float]) -> str:
+    """True-positive against false-positive rate of some classes, for the page: the plot of those hardest to tell apart.
+
+    Args:
+        curves: (false-positive rate, true-positive rate) at each threshold, rising, by class.
+        areas: under each of them. Of two classes, whose curves mirror each other, and of more than four, those of the
+            smallest areas are drawn.
+
+    Returns:
+        an `<svg>` element, or an empty string without curves.
+    """
+    drawn = sorted(curves, key=lambda name: areas[name])[: 1 if len(curves) == 2 else len(_DASHES)]
+    if not drawn:
+        return ""
+    named = ", ".join(f"{percent(areas[name])} of {escape(name)}" for name in drawn)
+    return inline(
+        lambda figure: _draw_receiver(figure, {name: curves[name] for name in drawn}, areas),
+        name="receiver",
+        height=WIDTH,
+        alternative=f"Lines: ROC curves, areas {named}.",
+    )
+
+
+def receiver_file(name: str, curve: Curve, area: float, point: tuple[float, float]) -> str:
+    """The curve of one class as an SVG file, with the point of the threshold that was chosen marked."""
+    from matplotlib.figure import Figure
+
+    with figures("receiver"):
+        figure = Figure(figsize=(4.6, 4.6))
+        _draw_receiver(figure, {name: curve}, {name: area}, [Marked(point)])
+        return svg(figure, bbox_inches="tight")
+
+
+def _draw_receiver(
+    figure: Figure, curves: Mapping[str, Curve], areas: Mapping[str, float], marked: Sequence[Marked] = ()
+) -> None:
+    axes = figure.add_axes((0.175, 0.15, 0.785, 0.81))
+    quarters = (0, 0.25, 0.5, 0.75, 1)
+    lines = [
+        Line(curve, f"{name if len(name) <= 20 else name[:19] + '…'}  {percent(areas[name])}", {"linestyle": dashes})
+        for (name, curve), dashes in zip(curves.items(), _DASHES, strict=False)
+    ]
+    draw(
+        axes,
+        lines,
+        Axis("others taken for it", (-0.01, 1), share=True, ticks=quarters),
+        Axis("of the class, found", (0, 1.01), share=True, ticks=quarters),
+        diagonal=True,
+        marked=marked,
+        grid="both",
+    )
+    legend = axes.legend(loc="lower right", frameon=False, fontsize="small", title="area under the curve")
+    legend.get_title().set_color(MUTED)
+
+
+def roc(points: Sequence[Mapping[str, Any]], marked: float | None = None) -> str:
+    """Recall against the false accept rate on a logarithmic axis, for the page.
+
+    Args:
+        points: `at_far`, above 0, and `recall` of each operating point, by rising rate.
+        marked: the rate whose recall is written down; one of the points'.
+
+    Returns:
+        an `<svg>` element, or an empty string without points.
+    """
+    if not points:
+        return ""
+    found = [(float(point["at_far"]), float(point["recall"])) for point in points]
+    first, last = found[0][0], found[-1][0]
+    chosen = next((place for place, (rate, _) in enumerate(found) if rate == marked), None)
+    own = found[:0] if chosen is None else [found[chosen]]
+    limits = first / (1.1 if len(found) > 1 else 10), max(last, 10 * first) * 1.1
+    shown = [
+        f"{percent(found[place][1])} at {significant(found[place][0])}"
+        for place in sorted({0, len(found) - 1, chosen or 0})
+    ]
+    return inline(
+        lambda figure: draw(
+            figure.add_axes((0.135, 0.18, 0.83, 0.76)),
+            [Line(found)],
+            Axis("false accept rate", limits, log=True),
+            Axis("", (0, 1.02), share=True),
+            marked=[Marked(one, percent(one[1]), "above left" if one[1] < 0.85 else "below right") for one in own],
+        ),
+        name="roc",
+        height=HEIGHT,
+        alternative=f"Line: recall against the false accept rate, {', '.join(shown)}.",
+    )
 
 
 def _draw_epsilon(top: Axes, limits: tuple[float, float], ticks: Sequence[tuple[float, str]]) -> None:
@@ -124,35 +206,17 @@ def surer_of_mistakes(rows: Sequence[Mapping[str, Any]]) -> int | None:
     return int(least["step"])
 
 
-def epsilon_ticks(rows: Sequence[Mapping[str, Any]], most: int = 8) -> list[tuple[float, str]]:
-    """Where on the axis of steps a round epsilon was spent, and what was spent in the end.
+def epsilon_ticks(rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, str]]:
+    """Each quarter of the steps, and the epsilon spent by it, rounded up; between rows it is interpolated."""
+    import numpy as np
 
-    Epsilon grows with the steps but not in proportion, so its axis has its ticks at round values of epsilon, each at
-    the step by which it was spent, found by linear interpolation between rows.
-
-    Returns:
-        pairs of step and label, rising, never nearer together than an eighth of the run. The last is the epsilon of
-        the last row, rounded up.
-    """
     spent = sorted((int(row["step"]), float(row["epsilon"])) for row in rows if _finite(row.get("epsilon")))
     if not spent:
         return []
-    last_step, last = spent[-1]
-    end = (float(last_step), rounded_up(last, 2))
-    if last <= spent[0][1]:
-        return [end]
-    power = 10.0 ** math.floor(math.log10(last / most))
-    spacing = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= last / most)
-    ticks: list[tuple[float, str]] = []
-    for index in range(1, most + 1):
-        value = index * spacing
-        for (left, low), (right, high) in pairwise(spent):
-            if low <= value <= high and low < high:
-                step = left + (right - left) * (value - low) / (high - low)
-                if last_step / 8 <= last_step - step and (not ticks or step - ticks[-1][0] >= last_step / 8):
-                    ticks.append((step, f"{value:.4g}"))
-                break
-    return [*ticks, end]
+    steps, epsilons = zip(*spent, strict=True)
+    quarters = [steps[-1] * quarter / 4 for quarter in range(1, 5)]
+    found = np.interp(quarters, steps, epsilons, left=np.nan)
+    return [(at, rounded_up(value, 2)) for at, value in zip(quarters, found.tolist(), strict=True) if value == value]
 
 
 def heat_map(confusion: Sequence[Sequence[int]]) -> str:
@@ -183,12 +247,10 @@ def heat_map(confusion: Sequence[Sequence[int]]) -> str:
     image[opacity == 0] = 0
 
     def draw(figure: Figure) -> None:
-        from matplotlib.ticker import MaxNLocator
-
         axes = figure.add_axes((0.14, 0.13, 0.84, 0.84))
         axes.imshow(image, interpolation="none", extent=(0, classes, classes, 0), aspect="auto")
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
+            ticks(axis, Axis("", whole=True))
         axes.set_xlabel("predicted class, by its place in the list", color=MUTED)
         axes.set_ylabel("true class", color=MUTED)
         calm(axes, None)
@@ -212,50 +274,3 @@ def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
         return points
     stride = (len(points) - 1) / (_MOST_POINTS - 1)
     return [points[round(index * stride)] for index in range(_MOST_POINTS)]
-
-
-def inline(
-    draw: Callable[[Figure], None],
-    *,
-    name: str,
-    height: int,
-    alternative: str,
-    colours: Mapping[str, str] | None = None,
-) -> str:
-    """What `draw` draws, as an `<svg>` element of a page.
-
-    Args:
-        draw: fills a figure of the page's width, in colours that stand for the page's variables.
-        name: of the plot, no two on a page alike.
-        height: in pixels.
-        alternative: the plot in words.
-        colours: which of the page's variables further colours stand for.
-    """
-    from matplotlib.figure import Figure
-
-    with figures(name, size=11.5):
-        figure = Figure(figsize=(WIDTH / 72, height / 72))
-        figure.patch.set_visible(False)
-        draw(figure)
-        written = io.StringIO()
-        figure.savefig(written, format="svg", metadata=NOTHING)
-    return _inline(written.getvalue(), name, height, alternative, {**_VARIABLES, **(colours or {})})
-
-
-def _inline(text: str, name: str, height: int, alternative: str, colours: Mapping[str, str]) -> str:
-    """Matplotlib's file as an element of a page: no prologue, ids of its own, the page's font and colours."""
-    body = text[text.index("<svg") :]
-    body = body[body.index(">") + 1 :]
-    body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", body, flags=re.DOTALL)
-    body = re.sub(r'<g id="[^"]*"', "<g", body)
-    body = re.sub(r'\bid="', f'id="{name}-', body)
-    body = re.sub(r'xlink:href="#', f'href="#{name}-', body)
-    body = body.replace("xlink:href=", "href=").replace("url(#", f"url(#{name}-")
-    body = re.sub(r"font-family: [^;\"]*;? *", "", body)
-    body = re.sub(r"font: (?:bold |700 )?([\d.]+px) [^;\"]*", r"font-size: \1", body)
-    body = re.sub(r' transform="rotate\(-0 [^"]*"', "", body)
-    for sentinel, variable in colours.items():
-        body = body.replace(sentinel, variable)
-    body = re.sub(r"\s*\n\s*", "\n", body)
-    opening = f'<svg class="plot" role="img" aria-label="{alternative}" viewBox="0 0 {WIDTH} {height}">'
-    return opening + body.strip()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
@@ -13,15 +15,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from markupsafe import Markup
 
-from sfumato.report.style import MUTED, RULE, figures, in_the_dark, stylesheet
+from sfumato.privacy.statements.presented import rounded_up
+from sfumato.report.sections.numbers import estimate, percent, significant
+from sfumato.report.style import LIGHT, MUTED, RULE, figures, in_the_dark, stylesheet
 
 if TYPE_CHECKING:
-    from jinja2 import Template
+    from jinja2 import Environment
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 SMALL_IMAGE = 64
+# Half the page's column: one plot fills a phone, two stand side by side on a desk.
+WIDTH, HEIGHT = 340, 236
+_VARIABLES = {value: f"var(--{name})" for name, value in LIGHT.items()}
+"""In a finished plot of a page each colour of the palette is replaced by the page's variable of that name."""
 NOTHING = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 """What an SVG file would say of its making, and which would change its bytes."""
 
@@ -38,28 +45,9 @@ def calm(axes: Axes, lines: Literal["x", "y", "both"] | None = "y") -> None:
         spine.set_visible(side == "bottom")
 
 
-def logarithmic(axis: Axis) -> None:
-    """Ticks of a logarithmic axis as plain numbers: at powers of ten, and between them where these are few."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 60 * low else (1.0,)))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-
-
 def beside(axes: Axes, text: str, point: tuple[float, float], offset: tuple[float, float], **looks: Any) -> None:
     """Words at so many points from a point."""
     axes.annotate(text, point, offset, textcoords="offset points", **looks)
-
-
-def shares(axes: Axes, x: str, y: str) -> None:
-    """Ticks from 0 to 1 on both axes, with what they are of."""
-    ticks = (0, 0.25, 0.5, 0.75, 1)
-    axes.set_xticks(ticks, [f"{tick:.0%}" for tick in ticks])
-    axes.set_yticks(ticks, [f"{tick:.0%}" for tick in ticks])
-    axes.set_xlabel(x, color=MUTED, labelpad=4)
-    axes.set_ylabel(y, color=MUTED, labelpad=6)
 
 
 @contextmanager
@@ -78,19 +66,83 @@ def svg(figure: Figure, **layout: Any) -> str:
     return in_the_dark(out.getvalue())
 
 
+def inline(
+    draw: Callable[[Figure], None],
+    *,
+    name: str,
+    height: int,
+    alternative: str,
+    colours: Mapping[str, str] | None = None,
+) -> str:
+    """What `draw` draws, as an `<svg>` element of a page.
+
+    Args:
+        draw: fills a figure of the page's width, in colours that stand for the page's variables.
+        name: of the plot, no two on a page alike.
+        height: in pixels.
+        alternative: the plot in words.
+        colours: which of the page's variables further colours stand for.
+    """
+    from matplotlib.figure import Figure
+
+    with figures(name, size=11.5):
+        figure = Figure(figsize=(WIDTH / 72, height / 72))
+        figure.patch.set_visible(False)
+        draw(figure)
+        written = io.StringIO()
+        figure.savefig(written, format="svg", metadata=NOTHING)
+    return _inline(written.getvalue(), name, height, alternative, {**_VARIABLES, **(colours or {})})
+
+
+def _inline(text: str, name: str, height: int, alternative: str, colours: Mapping[str, str]) -> str:
+    """Matplotlib's file as an element of a page: no prologue, ids of its own, the page's font and colours."""
+    body = text[text.index("<svg") :]
+    body = body[body.index(">") + 1 :]
+    body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", body, flags=re.DOTALL)
+    body = re.sub(r'<g id="[^"]*"', "<g", body)
+    body = re.sub(r'\bid="', f'id="{name}-', body)
+    body = re.sub(r'xlink:href="#', f'href="#{name}-', body)
+    body = body.replace("xlink:href=", "href=").replace("url(#", f"url(#{name}-")
+    body = re.sub(r"font-family: [^;\"]*;? *", "", body)
+    body = re.sub(r"font: (?:bold |700 )?([\d.]+px) [^;\"]*", r"font-size: \1", body)
+    body = re.sub(r' transform="rotate\(-0 [^"]*"', "", body)
+    for sentinel, variable in colours.items():
+        body = body.replace(sentinel, variable)
+    body = re.sub(r"\s*\n\s*", "\n", body)
+    opening = f'<svg class="plot" role="img" aria-label="{alternative}" viewBox="0 0 {WIDTH} {height}">'
+    return opening + body.strip()
+
+
 def rendered(template: str, **values: Any) -> str:
-    """The template of this name, filled in; text is escaped, and a value that is missing is an error."""
-    return _compiled(template).render(style=Markup(stylesheet()), **values)
+    """The template of this name, filled in; text in HTML is escaped, and a value that is missing is an error."""
+    return _environment().get_template(template).render(style=Markup(stylesheet()), **values)
 
 
 @cache
-def _compiled(template: str) -> Template:
+def _environment() -> Environment:
     import jinja2
 
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    found = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: files("sfumato.report").joinpath(name).read_text("utf-8")),
+        autoescape=lambda name: name is not None and name.endswith(".html.jinja"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    return environment.from_string(files("sfumato.report").joinpath(template).read_text("utf-8"))
+    found.filters |= {
+        "percent": percent,
+        "significant": significant,
+        "count": "{:,}".format,
+        "hundredths": lambda share: f"{100 * share:.2f}",
+        "between": lambda ends: "{} to {}".format(*map(percent, ends)),
+        "estimate": estimate,
+        "up": rounded_up,
+        "down": lambda epsilon: f"{int(epsilon * 100) / 100:.2f}",
+        "json": json.dumps,
+        "plain": lambda text: re.sub(r"([\\`*_{}\[\]<>#|!])", r"\\\1", text),  # where Markdown would make more of it
+    }
+    found.globals["in_page"] = in_page
+    return found
 
 
 def in_page(png: bytes) -> dict[str, object]:

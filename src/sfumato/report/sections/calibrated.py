@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from sfumato.report.plots.curves import WIDTH, inline
-from sfumato.report.plots.drawing import calm, rendered, shares
-from sfumato.report.plots.receiver import receiver
+from sfumato.report.plots.curves import receiver
+from sfumato.report.plots.drawing import WIDTH, inline, rendered
+from sfumato.report.plots.lines import Axis, Line, draw
 from sfumato.report.sections.classes import ClassScore
-from sfumato.report.sections.facts import Calibration, Interval, Published
+from sfumato.report.sections.facts import Calibration, Published
 from sfumato.report.sections.numbers import percent
-from sfumato.report.style import INK, MUTED
+from sfumato.report.style import INK, SERIES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BAD = 0.05
 """Expected calibration error from which on a page warns."""
-_POINTS = ("#070707", "var(--first)")
+_OWN = {"color": SERIES[0]}
 _MOST_CLASSES = 40
 _FEWEST = 10
 """A point of a plot stands for at least so many images."""
@@ -58,42 +58,17 @@ def published(found: Published | None) -> Markup:
         for low, high, _, (right, least, most) in found.bands
         if right is not None and most - least < 0.5
     ]
-    classes = list(found.per_class)[:_MOST_CLASSES]
-    values = {
-        "epsilon": f"{found.epsilon:g}",
-        "records": f"{max(0.0, found.records[0] or 0.0):,.0f}",
-        "accuracy": interval(found.accuracy),
-        "error": interval(found.error),
-        "temperature": "" if found.temperature == 1 else f"{found.temperature:.2f}",
-        "operating": found.operating and (found.operating[0], f"{found.operating[1]:g}"),
-        "rows": [
-            (name, interval(found.per_class[name]), interval(found.auc[name]) if name in found.auc else "")
-            for name in classes
-        ],
-        "auc": bool(found.auc),
-        "left_out": len(found.per_class) - len(classes),
+    plots = {
         "plot": Markup(reliability(points, name="published-reliability")) if points else "",
         "receiver": Markup(receiver(*_curves(found))),
     }
-    return Markup(rendered("published.html.jinja", **values))
+    return Markup(rendered("published.html.jinja", found=found, most=_MOST_CLASSES, **plots))
 
 
 def _curves(found: Published) -> tuple[dict[str, Sequence[tuple[float, float]]], dict[str, float]]:
     """The ROC curves of which the noise leaves something, and the areas under them."""
     areas = {name: area for name, (area, _, _) in found.auc.items() if area is not None and name in found.roc}
     return {name: found.roc[name] for name in areas}, areas
-
-
-def interval(found: Interval) -> str:
-    """A share with its interval.
-
-    >>> interval((0.9712, 0.962, 0.981)), interval((None, 0.0, 1.0))
-    ('97.1% (96.2% to 98.1%)', 'unknown: the noise leaves nothing of it')
-    """
-    value, low, high = found
-    if value is None:
-        return "unknown: the noise leaves nothing of it"
-    return f"{percent(value)} ({percent(low)} to {percent(high)})"
 
 
 def _warning(error: float, excess: float) -> str:
@@ -111,24 +86,28 @@ def reliability(points: Sequence[Point], *, name: str) -> str:
     """How often predictions are right against how sure they are, with the line of those that are as often right as they
     say."""
 
-    def draw(figure: Figure) -> None:
-        axes = figure.add_axes((0.15, 0.15, 0.81, 0.81))
-        axes.plot((0, 1), (0, 1), color=MUTED, linewidth=1, linestyle=(0, (3, 3)))
-        for sure, _, low, high in points:
-            if high > low:
-                axes.plot((sure, sure), (low, high), color=_POINTS[0], linewidth=1.2)
-        axes.plot([one[0] for one in points], [one[1] for one in points], "o-", color=_POINTS[0], markersize=4.5)
-        axes.set_xlim(0, 1.02)
-        axes.set_ylim(0, 1.02)
-        shares(axes, "the model is so sure", "and so often right")
+    quarters = (0, 0.25, 0.5, 0.75, 1)
+    bars = [Line([(sure, low), (sure, high)], look=_OWN | {"linewidth": 1.2}) for sure, _, low, high in points]
+
+    def fill(figure: Figure) -> None:
+        axes = figure.add_axes((0.175, 0.15, 0.785, 0.81))
+        draw(
+            axes,
+            [
+                Line([(sure, right) for sure, right, *_ in points], look=_OWN | {"marker": "o", "markersize": 4.5}),
+                *bars,
+            ],
+            Axis("the model is so sure", (0, 1.02), share=True, ticks=quarters),
+            Axis("and so often right", (0, 1.02), share=True, ticks=quarters),
+            diagonal=True,
+            grid="both",
+        )
         axes.text(0.03, 0.95, "above the line: better than it says", color=INK, fontsize=9.5)
-        calm(axes, "both")
 
     listed = ", ".join(f"{percent(right)} at {percent(sure)}" for sure, right, *_ in points)
     return inline(
-        draw,
+        fill,
         name=name,
         height=WIDTH,
         alternative=f"Points: accuracy by confidence, {listed}; a line marks where both are alike.",
-        colours={_POINTS[0]: _POINTS[1]},
     )

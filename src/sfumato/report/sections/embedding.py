@@ -13,9 +13,8 @@ from typing import Any
 from markupsafe import Markup
 
 from sfumato._checks import SfumatoError
-from sfumato.report.plots.drawing import in_page, rendered
-from sfumato.report.plots.receiver import roc
-from sfumato.report.sections.numbers import percent, significant
+from sfumato.report.plots.curves import roc
+from sfumato.report.plots.drawing import rendered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,27 +56,7 @@ def neighbours(rows: Sequence[Looked]) -> Markup:
     Returns:
         HTML that needs no network and runs no script; empty without rows.
     """
-    return Markup(
-        rendered(
-            "neighbours.html.jinja",
-            rows=[
-                {
-                    "name": row.name,
-                    **in_page(row.png),
-                    "found": [
-                        {
-                            "name": found.name,
-                            "same": found.name == row.name,
-                            "similarity": significant(found.similarity),
-                            **in_page(found.png),
-                        }
-                        for found in row.found
-                    ],
-                }
-                for row in rows
-            ],
-        )
-    )
+    return Markup(rendered("neighbours.html.jinja", rows=rows))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,24 +103,26 @@ class EmbeddingEvaluation:
                 f"the run's evaluation cannot be read ({type(error).__name__}: {error})", "restore it from a copy"
             ) from None
 
-    def presented(self) -> dict[str, Any]:
-        """What the page's template prints."""
+    @property
+    def picture(self) -> Markup:
+        """Recall against the false accept rate, with the chosen rate marked where the curve has it."""
         points = [{"at_far": far, "recall": recall} for far, recall in self.curve]
-        rates = [far for far, _ in self.curve]
-        return {
-            "recall": percent(self.recall),
-            "far": significant(self.far),
-            "threshold": f"{self.threshold:.4f}",
-            "images": f"{self.images:,}",
-            "same": f"{self.pairs_of_one_class:,}",
-            "different": f"{self.pairs_of_two_classes:,}",
-            "minibatch": "" if self.recall_by_minibatch is None else percent(self.recall_by_minibatch),
-            "retrieval": [(k, percent(share)) for k, share in self.retrieval.items()],
-            "roc": Markup(roc(points, self.far if self.far in rates else None)),
-            "neighbours": neighbours(self.neighbours),
-            "warning": below_beginning(self.compared),
-            "compared": comparison(self.compared),
-        }
+        return Markup(roc(points, self.far if self.far in [far for far, _ in self.curve] else None))
+
+    @property
+    def rows(self) -> list[tuple[str, str, str]]:
+        """What recall is compared with: see `comparison`."""
+        return comparison(self.compared)
+
+    @property
+    def warning(self) -> str | None:
+        """That it is not above its beginning: see `below_beginning`."""
+        return below_beginning(self.compared)
+
+    @property
+    def similar(self) -> Markup:
+        """Some images, with those that are nearest."""
+        return neighbours(self.neighbours)
 
 
 COMPARED = {"pixels": "pixels as they are", "beginning": "before training", "result": "the model"}

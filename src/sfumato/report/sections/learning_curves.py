@@ -7,10 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from sfumato.privacy.statements.presented import rounded_up
 from sfumato.report.plots.curves import curve, surer_of_mistakes
 from sfumato.report.sections.facts import Evaluation
-from sfumato.report.sections.numbers import percent, significant
 
 _MOST_ROWS = 12
 
@@ -27,26 +25,16 @@ def learning_curves(metrics: Sequence[Mapping[str, Any]], evaluation: Evaluation
     ]
     if not plots:
         return None
-    shares = [name for name in ("accuracy", "recall") if any(row.get(name) is not None for row in rows)]
-    figures = [*shares, *(["loss"] if any(row.get("loss") is not None for row in rows) else [])]
-    measured = [row for row in rows if any(row.get(name) is not None for name in figures)]
+    columns = [
+        name for name in ("epsilon", "accuracy", "recall", "loss") if any(row.get(name) is not None for row in rows)
+    ]
+    measured = [row for row in rows if any(row.get(name) is not None for name in ("accuracy", "recall", "loss"))]
     stride = (len(measured) - 1) / (_MOST_ROWS - 1)
     chosen = measured if stride <= 1 else [measured[round(index * stride)] for index in range(_MOST_ROWS)]
     return {
         "plots": plots,
-        "columns": ("step", "epsilon", *figures),
-        "rows": [
-            (
-                f"{int(row['step']):,}",
-                *(
-                    "" if row.get(key) is None else show(float(row[key]))
-                    for key, show in [("epsilon", rounded_up), *((n, percent) for n in shares), ("loss", significant)]
-                    if key in ("epsilon", *figures)
-                ),
-            )
-            for row in chosen
-        ],
+        "columns": columns,
+        "rows": chosen,
         "thinned": len(chosen) < len(measured),
-        "epsilon": any(row.get("epsilon") is not None for row in rows),
         "surer": surer_of_mistakes(rows),
     }

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from sfumato._checks import SfumatoError
 from sfumato.report.plots.drawing import rendered
-from sfumato.report.sections.numbers import percent, significant
+from sfumato.report.sections.numbers import percent
 
 
 class Between(NamedTuple):
@@ -128,30 +128,4 @@ class MultilabelEvaluation:
 
 def label_by_label(found: MultilabelEvaluation, *, public_test: bool) -> Markup:
     """The part of a page that has each label's figures."""
-    return Markup(
-        rendered(
-            "multilabel.html.jinja",
-            public_test=public_test,
-            accuracy=_share(found.accuracy),
-            baseline=percent(found.baseline),
-            exact=_share(found.exact_match),
-            area="" if found.mean_auc is None else f"{found.mean_auc:.3f}",
-            loss=significant(found.loss),
-            threshold=f"{found.threshold:g}",
-            examples=f"{found.examples:,}",
-            rows=[
-                (
-                    one.name,
-                    "unknown" if one.auc is None else "{:.3f} ({:.3f} to {:.3f})".format(*one.auc),
-                    _share(one.sensitivity),
-                    _share(one.specificity),
-                    f"{one.positives:,} ({percent(one.positives / found.examples)})",
-                )
-                for one in found.labels
-            ],
-        )
-    )
-
-
-def _share(found: Between | None) -> str:
-    return "unknown" if found is None else "{} ({} to {})".format(*map(percent, found))
+    return Markup(rendered("multilabel.html.jinja", found=found, public_test=public_test))

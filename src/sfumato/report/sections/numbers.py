@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 
 from sfumato.privacy.statements.presented import rounded_up
@@ -42,6 +42,18 @@ def percent(share: float) -> str:
     if share in (0, 1):
         return f"{share:.0%}"
     return f"{min(99.9, max(0.1, 100 * share)):.1f}%"
+
+
+def estimate(found: Sequence[float | None] | None) -> str:
+    """A share with the ends of its interval, where anything is known of it.
+
+    >>> estimate((0.9712, 0.962, 0.981)), estimate(None)
+    ('97.1% (96.2% to 98.1%)', 'unknown')
+    """
+    value, low, high = found or (None, None, None)
+    if value is None or low is None or high is None:
+        return "unknown"
+    return f"{percent(value)} ({percent(low)} to {percent(high)})"
 
 
 def cell(name: str, value: object) -> str:

@@ -9,11 +9,10 @@ from typing import Any
 from markupsafe import Markup
 
 from sfumato.report.plots.curves import heat_map
-from sfumato.report.plots.drawing import in_page
 from sfumato.report.sections.calibrated import calibrated
 from sfumato.report.sections.classes import ENOUGH, ClassScore, class_scores, confused_pairs, wilson, worst
 from sfumato.report.sections.embedding import EmbeddingEvaluation
-from sfumato.report.sections.facts import Evaluation, OverSteps, Published
+from sfumato.report.sections.facts import Evaluation, Published
 from sfumato.report.sections.multilabel import MultilabelEvaluation
 from sfumato.report.sections.numbers import percent, significant
 
@@ -43,68 +42,34 @@ def result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
     known, few = [score for score in scores if score.enough], [score for score in scores if not score.enough]
     bars = known if len(known) <= _MOST_BARS else known[:_LOWEST_BARS]
     return {
-        "accuracy": percent(evaluation.accuracy),
-        "interval": "{} to {}".format(*map(percent, wilson(evaluation.correct, evaluation.examples))),
-        "chance": percent(evaluation.chance),
-        "chance_at": f"{100 * evaluation.chance:.2f}",
-        "majority": percent(evaluation.majority),
-        "mean": f"{100 * evaluation.accuracy:.2f}",
-        "loss": significant(evaluation.loss),
-        "examples": f"{evaluation.examples:,}",
-        "classes": f"{classes:,}",
+        "of": evaluation,
+        "interval": wilson(evaluation.correct, evaluation.examples),
         "untested": classes - len(scores),
-        "top5": "" if evaluation.top5 is None else percent(evaluation.top5),
         "fairness": f"{_fairness(scores, evaluation.accuracy, what)} {_UNFAIR if promised else ''}".rstrip(),
-        "bars": [
-            {
-                "name": score.name,
-                "width": f"{100 * score.accuracy:.2f}",
-                "share": percent(score.accuracy),
-                "counts": f"{score.correct:,} of {score.examples:,}",
-                "worst": score in lowest,
-                "low": f"{100 * score.interval[0]:.2f}",
-                "spread": f"{100 * (score.interval[1] - score.interval[0]):.2f}",
-                "between": "{} to {}".format(*map(percent, score.interval)),
-            }
-            for score in bars
-        ],
-        "few": ", ".join(f"{score.name} ({score.correct} of {score.examples})" for score in few[:_LOWEST_BARS]),
-        "few_left_out": f"{len(few) - _LOWEST_BARS:,}" if len(few) > _LOWEST_BARS else "",
+        "bars": bars,
+        "lowest": lowest,
+        "few": few,
+        "most_few": _LOWEST_BARS,
         "enough": ENOUGH,
-        "bars_left_out": f"{len(known) - len(bars):,}" if len(bars) < len(known) else "",
-        "median": percent(known[len(known) // 2].accuracy) if known else "",
+        "bars_left_out": len(known) - len(bars),
+        "median": known[len(known) // 2].accuracy if known else None,
         "matrix": None if many else _matrix(evaluation),
         "heat_map": Markup(heat_map(evaluation.confusion)) if many else None,
         "pairs": confused_pairs(evaluation) if many else [],
         "samples": [
-            _sample(*sample) | drawn for sample, drawn in zip(evaluation.samples, _intervals(evaluation), strict=True)
+            drawn | dict(zip(("record", "truth", "prediction", "score"), sample, strict=True))
+            for sample, drawn in zip(evaluation.samples, _intervals(evaluation), strict=True)
         ],
-        "over_steps": _over_steps(evaluation.over_steps),
+        "averages": _AVERAGES,
         "calibration": calibrated(evaluation.calibration),
         "what": what,
+        "longest": _LONGEST_TEXT,
     }
 
 
 def what_was_tested(evaluation: Evaluation) -> str:
     """What was tested."""
     return "text" if any(isinstance(sample, str) for sample, *_ in evaluation.samples) else "image"
-
-
-def _over_steps(found: OverSteps | None) -> dict[str, Any] | None:
-    """The table of averages over the last steps."""
-    if found is None:
-        return None
-    return {
-        "records": f"{found.records:,}",
-        "steps": found.steps,
-        "released": percent(found.released),
-        "rows": [
-            (_AVERAGES[name].format(found.width), percent(accuracy), f"{100 * deviation:.2f}")
-            for name, accuracy, deviation in found.rows
-        ],
-        "intervals": bool(found.intervals),
-        "notes": list(found.notes),
-    }
 
 
 def _intervals(evaluation: Evaluation) -> list[dict[str, Any]]:
@@ -159,36 +124,22 @@ def _matrix(evaluation: Evaluation) -> list[tuple[str, list[tuple[int, int, bool
     return rows
 
 
-def _sample(record: bytes | str, truth: str, prediction: str, score: float) -> dict[str, Any]:
-    if isinstance(record, str):
-        own: dict[str, Any] = {"text": record if len(record) <= _LONGEST_TEXT else f"{record[:_LONGEST_TEXT]} …"}
-    else:
-        own = in_page(record)
-    return own | {
-        "truth": truth,
-        "prediction": prediction,
-        "right": truth == prediction,
-        "score": f"{float(score):.0%}" if math.isfinite(score) else "not a number",
-    }
-
-
 def headline(evaluation: Evaluation | MultilabelEvaluation | EmbeddingEvaluation | None) -> dict[str, Any] | None:
     """The figure that a reader looks for first, and what it has to be compared with."""
     if isinstance(evaluation, EmbeddingEvaluation):
-        figures = evaluation.presented()
         return {
-            "name": f"recall at a false accept rate of {figures['far']}",
-            "value": figures["recall"],
+            "name": f"recall at a false accept rate of {significant(evaluation.far)}",
+            "value": percent(evaluation.recall),
             "lines": [
-                *filter(None, [figures["warning"]]),
-                *(f"{words} {value} (95% interval {between})" for words, value, between in figures["compared"]),
-                f"{figures['same']} pairs of test images that show the same class",
+                *filter(None, [evaluation.warning]),
+                *(f"{words} {value} (95% interval {between})" for words, value, between in evaluation.rows),
+                f"{evaluation.pairs_of_one_class:,} pairs of test images that show the same class",
             ],
             "track": None,
             "with_noise": False,
         }
     if isinstance(evaluation, MultilabelEvaluation):
-        track = _track(*evaluation.accuracy, evaluation.baseline)
+        track = (*evaluation.accuracy, evaluation.baseline)
         return evaluation.headline() | {"track": track, "with_noise": False}
     if evaluation is None or not evaluation.examples:
         return None
@@ -201,7 +152,7 @@ def headline(evaluation: Evaluation | MultilabelEvaluation | EmbeddingEvaluation
             f"95% interval {percent(low)} to {percent(high)}, from {evaluation.examples:,} test {what}s",
             f"by chance {percent(chance)}; always the most frequent class {percent(majority)}",
         ],
-        "track": _track(evaluation.accuracy, low, high, chance, majority),
+        "track": (evaluation.accuracy, low, high, chance, majority),
         "with_noise": False,
     }
 
@@ -221,16 +172,6 @@ def published_headline(found: Published | None) -> dict[str, Any] | None:
             f"by chance {percent(chance)}"
             + ("" if found.majority is None else f"; always the most frequent class about {percent(found.majority)}"),
         ],
-        "track": _track(accuracy, low, high, chance, *([] if found.majority is None else [found.majority])),
+        "track": (accuracy, low, high, chance, *([] if found.majority is None else [found.majority])),
         "with_noise": True,
-    }
-
-
-def _track(value: float, low: float, high: float, *marks: float) -> dict[str, Any]:
-    """A share as a bar, with its interval and marks of what it has to be compared with."""
-    return {
-        "width": f"{100 * value:.2f}",
-        "low": f"{100 * low:.2f}",
-        "spread": f"{100 * (high - low):.2f}",
-        "marks": [f"{100 * mark:.2f}" for mark in marks],
     }

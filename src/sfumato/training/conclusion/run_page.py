@@ -10,7 +10,8 @@ from typing import Any
 from sfumato._checks import SfumatoError
 from sfumato.evaluation import accuracy
 from sfumato.models.weights.about import OWN_LOOP
-from sfumato.privacy import Circumstances, PrivacyPlan, Quantile, Statement, User, detections
+from sfumato.privacy import Circumstances, PrivacyPlan, Statement, detections
+from sfumato.privacy.planning import remarks
 from sfumato.privacy.statements.other_units import of_person
 from sfumato.report import (
     RATES,
@@ -106,7 +107,7 @@ def _of_promise(
         "attack": _attack(promised) if promised.promises else None,
         "together": [] if public else used,
         "total": [line.replace("runs of yours", "runs of the owner's") for line in used] if public else [],
-        "plan": plan_table(plan, record.get("clock", {})),
+        "plan": remarks.figures(plan, record.get("clock")),
         "public_test": facts.test_public,
         "audits": audits_shown.of_run(run),
         "published": None if promised.circumstances.figures is None else published_of(run),
@@ -218,53 +219,6 @@ def person_with_most(directory: Path) -> tuple[int, float] | None:
     run = RunDirectory(directory)
     most = run.read_json(names.SETTINGS).get("most_of_one_user")
     return None if most is None else of_person(PrivacyPlan.from_dict(run.read_json(names.PLAN)), most)
-
-
-def _drawn(plan: PrivacyPlan) -> str:
-    """What coins are tossed for."""
-    if plan.unit.drawn == "examples":
-        return "examples"
-    return "groups" if isinstance(plan.unit, User) and plan.unit.grouped else "users"
-
-
-def plan_table(plan: PrivacyPlan, clock: Mapping[str, str]) -> dict[str, Any]:
-    """The plan's numbers, the derived ones among them.
-
-    Args:
-        clock: by which each record's own time stamp decides its step, as it was declared; empty where none does.
-    """
-    of_users: dict[str, Any] = {}
-    if isinstance(plan.unit, User):
-        kept = "all" if plan.unit.at_most is None else plan.unit.at_most
-        of_users = {"users": plan.users, "examples per user, at most": kept, "drawn": plan.unit.drawn}
-    return {
-        "unit": plan.unit.name,
-        **of_users,
-        "adjacency": plan.adjacency,
-        f"{_drawn(plan)} N": plan.population,
-        "participation": plan.participation.name,
-        **plan.participation.facts(plan.population),
-        **clock,
-        "steps T": plan.steps,
-        "expected epochs": plan.expected_epochs,
-        "mechanism": plan.mechanism.name,
-        "noise multiplier": plan.noise_multiplier,
-        **({} if plan.mechanism.independent else {"copies kept by the noise": plan.mechanism.buffers(plan.steps)}),
-        **_clipping(plan),
-        "delta": plan.delta,
-        "fingerprint": plan.fingerprint,
-    }
-
-
-def _clipping(plan: PrivacyPlan) -> dict[str, Any]:
-    clipping = plan.clipping
-    if not isinstance(clipping, Quantile):
-        return {"clipping norm C": plan.max_norm}
-    return {
-        "clipping norm C, at first": plan.max_norm,
-        "C follows the quantile": clipping.quantile,
-        "noise in the count below C": clipping.count_noise,
-    }
 
 
 def backbone_shown(record: Mapping[str, Any]) -> dict[str, Any]:

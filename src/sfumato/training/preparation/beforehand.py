@@ -165,7 +165,7 @@ def check_plan(asked: Experiment, spec: SourceSpec | None) -> None:
     if asked.unit == "user":  # of one who has as many records as are kept
         unit = User(drawn="examples", at_most=asked.per_user or 1, users=examples)
     known = asked if asked.drift is None or asked.drift_size is not None else replace(asked, drift_size=1)
-    request = known.request(examples, momentum=0.0, schedule=asked.schedule, warmup=asked.warmup)
+    request = known.request(examples, momentum=0.0)
     if asked.unit == "user" and asked.drawn is None:
         users.check_rule(request, asked.noise_multiplier)
     if asked.drawn != "examples" and asked.unit == "user":

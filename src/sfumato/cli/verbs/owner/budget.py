@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,11 +11,22 @@ from sfumato._checks import SfumatoError, parse_json
 from sfumato.cli.options.choices import PrintsJson
 from sfumato.cli.options.spellings import Number, Path, Spelling, positional
 from sfumato.cli.output import console
+from sfumato.cli.output.console import Note, Table
 
 if TYPE_CHECKING:
     from sfumato.privacy import PrivacyPlan
     from sfumato.runs.owner.budgets import Account
 
+COLUMNS = (
+    ("", "{number}"),
+    ("date (UTC)", "{date}"),
+    ("run", "{run}"),
+    ("epsilon", "{epsilon:up}"),
+    ("delta", "{delta!r}"),
+    ("share", "{share}"),
+    ("used", "{used}"),
+    ("", "figures at {figures:g}"),
+)
 Named = Annotated[str | None, positional("NAME")]
 
 
@@ -68,30 +80,21 @@ class Budget(PrintsJson):
             plans = tuple(map(plan_in, self.plans))
             found = budgets.set_budget(self.what, **setting, plans=plans)
         if self.plot is not None:
-            from sfumato._files import writing
-            from sfumato.report.plots import spending
+            from sfumato._files import write
+            from sfumato.report.plots.comparisons import spending
 
-            with writing(FilePath(self.plot)):
-                spending.draw(found.history(), total_of(found), self.plot)
-        if self.json:
-            console.as_json(found.to_dict())
-        else:
-            show(found)
-            if self.plot is not None:
-                console.note(f"{self.plot}   what the runs have used")
+            write(FilePath(self.plot), spending(found.history(), total_of(found)).encode())
+        plot = None if self.plot is None else Note(f"{self.plot}   what the runs have used")
+        console.show(found.to_dict(), *_parts(found), plot, json=self.json)
 
     def list_all(self) -> None:
         """All budgets, a line each."""
         from sfumato.runs.owner import budgets
 
         found = [budgets.read_budget(name) for name in budgets.names()]
-        if self.json:
-            console.as_json({"budgets": [one.to_dict() for one in found]})
-            return
-        for one in found:
-            console.result(one.words)
-        if not found:
-            console.note("there is no budget; sfumato budget NAME --epsilon 8 --delta 1e-5 sets one")
+        none = Note("there is no budget; sfumato budget NAME --epsilon 8 --delta 1e-5 sets one")
+        data = {"budgets": [one.to_dict() for one in found]}
+        console.show(data, *(one.words for one in found), None if found else none, json=self.json)
 
 
 def plan_in(path: str) -> PrivacyPlan:
@@ -116,43 +119,33 @@ def total_of(account: Account) -> str:
     return f"epsilon {account.filter.epsilon:g} at delta {account.filter.delta!r}"
 
 
-def show(account: Account) -> None:
+def _parts(account: Account) -> Iterator[str | Table]:
     """A budget and its history."""
     from sfumato.privacy.statements.presented import rounded_up
     from sfumato.runs.owner.budgets import percent
     from sfumato.runs.owner.sentences import disagreements
 
     own = account.filter
-    for line in disagreements():
-        console.note(line)
-    console.result(account.words)
-    console.result(f"adjacency {own.adjacency}; plans add up by {own.rule}")
+    yield from map(Note, disagreements())
+    yield account.words
+    yield f"adjacency {own.adjacency}; plans add up by {own.rule}"
     for before, after in zip(account.totals, account.totals[1:], strict=False):
-        console.result(f"{after.date}  the total was changed from epsilon {before.epsilon:g} to {after.epsilon:g}")
+        yield f"{after.date}  the total was changed from epsilon {before.epsilon:g} to {after.epsilon:g}"
     if not account.reservations:
-        console.note(f"no run yet; sfumato train SOURCE --budget {account.name} reserves its plan in it")
+        yield Note(f"no run yet; sfumato train SOURCE --budget {account.name} reserves its plan in it")
         return
     rows = [
-        (
-            f"{number}",
-            row["date"],
-            row["run"],
-            f"{rounded_up(row['epsilon'])}",
-            f"{row['delta']!r}",
-            percent(row["share"]),
-            percent(row["used"]),
-            "" if row["figures"] is None else f"figures at {row['figures']:g}",
-        )
+        row | {"number": number, "share": percent(row["share"]), "used": percent(row["used"])}
         for number, row in enumerate(account.history(), start=1)
     ]
-    console.table(("", "date (UTC)", "run", "epsilon", "delta", "share", "used", ""), rows, texts=3, apart=True)
+    yield from ("", Table(rows, COLUMNS, texts=3), "")
     if (planned := account.in_advance()) is not None and own.accounting != "planned":
-        console.result(
+        yield (
             f"together {rounded_up(account.epsilon)} by this rule; had all of them been planned in advance, they would "
             f"come to {rounded_up(planned)}: the difference is the price of choosing each after seeing earlier results"
         )
     if len(account.totals) > 1:
-        console.note(
+        yield Note(
             "note: the promise is about the present total; a total that was changed in view of results is a choice "
             "that no theorem covers"
         )

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from sfumato._checks import SfumatoError
 from sfumato.cli.options.choices import PrintsJson
 from sfumato.cli.options.spellings import Path, positional
 from sfumato.cli.output import console
-
-if TYPE_CHECKING:
-    from sfumato.runs.glance import Difference
+from sfumato.cli.output.console import Note, Table
 
 Two = Annotated[tuple[str, str], positional("RUN RUN")]
 POINTS = 8
@@ -41,42 +39,40 @@ class Compare(PrintsJson):
         found = glance.compared(*self.what)
         if self.page is not None:
             from sfumato._files import write
-            from sfumato.report.runs_compared import page_of_two
+            from sfumato.report import page_of_two
 
             write(FilePath(self.page), page_of_two(found.to_dict()).encode(), private=True)
-        if self.json:
-            console.as_json(found.to_dict() | ({} if self.page is None else {"page": self.page}))
-            return
-        show(found)
-        if self.page is not None:
-            console.note(f"{self.page}   the same, with curves")
-        if not all(one.public for one in found.runs):
-            console.note("note: figures measured on private data are for the owner")
+        data = found.to_dict()
+        settings = _table("setting", data["settings"], self.what) if data["settings"] else "no setting differs"
+        curves = [("", _curve(name, both, self.what)) for name, both in data["curves"].items()]
+        private = not all(one.public for one in found.runs)
+        console.show(
+            data | ({} if self.page is None else {"page": self.page}),
+            settings,
+            "",
+            _table("figure", data["figures"], self.what),
+            *(part for parts in curves for part in parts),
+            None if self.page is None else Note(f"{self.page}   the same, with curves"),
+            Note("note: figures measured on private data are for the owner") if private else None,
+            json=self.json,
+        )
 
 
-def show(found: Difference) -> None:
-    """Settings, figures and curves as tables."""
-    first, second = (one.run for one in found.runs)
-    if found.settings:
-        console.table(("setting", first, second), [(name, *map(told, both)) for name, *both in found.settings], texts=2)
-    else:
-        console.result("no setting differs")
-    console.result()
-    console.table(("figure", first, second), [(name, *map(told, both)) for name, *both in found.figures], texts=2)
-    for name, both in found.curves.items():
-        steps = sorted({step for points in both for step, _ in points})
-        shown = sorted({steps[place * (len(steps) - 1) // max(1, POINTS - 1)] for place in range(POINTS)})
-        rows = [(f"{step}", *(told(dict(points).get(step)) for points in both)) for step in shown]
-        console.result()
-        console.table((f"{name} after step", first, second), rows, texts=2)
+def _table(head: str, rows: list[dict[str, Any]], runs: tuple[str, str]) -> Table:
+    """Both runs beside each other."""
+    cells = [{name: "-" if value is None else _cell(value) for name, value in row.items()} for row in rows]
+    columns = [(head, "{name}"), (runs[0], "{first}"), (runs[1], "{second}")]
+    return Table(cells, columns, texts=2)
 
 
-def told(value: Any) -> str:
-    """A value in a cell.
+def _curve(name: str, both: list[list[list[float]]], runs: tuple[str, str]) -> Table:
+    """Some points of both curves."""
+    first, second = (dict(map(tuple, points)) for points in both)  # type: ignore[arg-type]
+    steps = sorted({*first, *second})
+    shown = sorted({steps[place * (len(steps) - 1) // max(1, POINTS - 1)] for place in range(POINTS)})
+    rows = [{"name": f"{step}", "first": first.get(step), "second": second.get(step)} for step in shown]
+    return _table(f"{name} after step", rows, runs)
 
-    >>> told(None), told(0.94712345), told(1e-05), told([1, 2]), told(True), told("sgd")
-    ('-', '0.9471', '1e-05', '[1, 2]', 'True', 'sgd')
-    """
-    if value is None:
-        return "-"
+
+def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from sfumato.cli.options.choices import PrintsJson
 from sfumato.cli.options.spellings import positional
 from sfumato.cli.output import console
+from sfumato.cli.output.console import Note, Table
+from sfumato.privacy.statements.presented import rounded_up
+
+if TYPE_CHECKING:
+    from sfumato.runs.glance import Glance
 
 Below = Annotated[str, positional("DIR")]
 
+COLUMNS = {
+    "run": "{run}",
+    "date (UTC)": "{date}",
+    "data": "{data}",
+    "accuracy": "{value:.1%}{suffix}",
+    "epsilon": "{promise}",
+    "state": "{state}",
+}
 SHOWN = 24
 """So many characters of a source are shown."""
 
@@ -37,30 +50,26 @@ class Runs(PrintsJson):
 
     def run(self) -> None:
         """Look and print."""
-        from sfumato.privacy.statements.presented import rounded_up
         from sfumato.runs import glance
 
         found = glance.below(self.what)
-        if self.json:
-            console.as_json({"runs": [one.to_dict() for one in found]})
-            return
-        if not found:
-            console.note(f"there is no run below {self.what}")
-            return
-        rows = [
-            (
-                one.run,
-                (one.date or "")[:10],
-                shortened(one.data),
-                "" if one.value is None else f"{one.value:.1%}{'' if one.figure == 'accuracy' else f' {one.figure}'}",
-                "none" if one.epsilon is None else rounded_up(one.epsilon),
-                "broken" if " (" in one.state else one.state,
-            )
-            for one in found
-        ]
-        console.table(("run", "date (UTC)", "data", "accuracy", "epsilon", "state"), rows, texts=3)
-        for one in found:
-            if " (" in one.state:
-                console.note(f"note: {one.run} {one.state}")
-        if any(one.value is not None and not one.public for one in found):
-            console.note("note: some of these figures were measured on private data, and are for the owner")
+        broken = [one for one in found if " (" in one.state]
+        private = any(one.value is not None and not one.public for one in found)
+        console.show(
+            {"runs": [one.to_dict() for one in found]},
+            Table(map(_row, found), COLUMNS, texts=3) if found else Note(f"there is no run below {self.what}"),
+            *(Note(f"note: {one.run} {one.state}") for one in broken),
+            Note("note: some of these figures were measured on private data, and are for the owner")
+            if private
+            else None,
+            json=self.json,
+        )
+
+
+def _row(one: Glance) -> dict[str, Any]:
+    """A run as the table has it."""
+    figure = "" if one.figure in (None, "accuracy") else f" {one.figure}"
+    state = "broken" if " (" in one.state else one.state
+    promise = "none" if one.epsilon is None else rounded_up(one.epsilon)
+    words = {"data": shortened(one.data), "date": (one.date or "")[:10], "suffix": figure}
+    return one.to_dict() | words | {"promise": promise, "state": state}

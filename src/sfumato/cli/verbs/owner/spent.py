@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from sfumato.cli.options.choices import PrintsJson, SourceChoices, source_spec
 from sfumato.cli.options.spellings import SourceName
 from sfumato.cli.output import console
+from sfumato.cli.output.console import Note, Table
 
+COLUMNS = {
+    "date (UTC)": "{date}",
+    "run": "{called}",
+    "kind": "{kind}",
+    "unit": "{unit}",
+    "epsilon": "{epsilon:up}",
+    "delta": "{delta!r}",
+    "": "{marks}",
+}
 NOT_KNOWN = (
     "note: the list takes a set that was changed, be it by one image, and lies elsewhere for another one, and cannot "
     "know of runs by another user or on another machine, nor of programs that do not record their use"
@@ -59,46 +70,39 @@ class Spent(PrintsJson, SourceChoices):
 
         if found["by_numbers"]:
             apart.append(f"note: {runs(found['by_numbers'])} of yours used tensors or arrays that are {BY_NUMBERS}")
-        if self.json:
-            console.as_json({"source": self.what, **found})
-        else:
-            show(self.what, found)
+        console.show({"source": self.what, **found}, *_parts(self.what, found), json=self.json)
         for note in apart if self.json else (*apart, NOT_KNOWN):
             console.note(note)
 
 
-def show(what: str, found: dict[str, Any]) -> None:
+def _parts(what: str, found: dict[str, Any]) -> Iterator[str | Table]:
     """The history as a table, and its sums in words."""
     from sfumato.privacy.statements.presented import rounded_up
     from sfumato.runs.owner.budgets import runs
     from sfumato.runs.owner.sentences import of_seeded
 
     if not found["uses"]:
-        console.result(f"no run of yours is known to have used {what} as private data")
+        yield f"no run of yours is known to have used {what} as private data"
         return
     rows = [
-        (
-            one["date"],
-            one["name"] or one["run"][:12],
-            one["kind"],
-            one["unit"],
-            rounded_up(one["epsilon"]),
-            f"{one['delta']!r}",
-            "; ".join(
+        one
+        | {
+            "called": one["name"] or one["run"][:12],
+            "marks": "; ".join(
                 [
                     *(["seeded: promises nothing"] if one["seeded"] else []),
                     *([] if one["figures"] is None else [f"figures of test images at {one['figures']:g}"]),
                     *(f"budget {name}" for name in one["budgets"]),
                 ]
             ),
-        )
+        }
         for one in found["uses"]
     ]
-    console.table(("date (UTC)", "run", "kind", "unit", "epsilon", "delta", ""), rows, texts=4, apart=True)
+    yield from ("", Table(rows, COLUMNS, texts=4), "")
     for one in found["together"]:
-        console.result(
+        yield (
             f"for each single {one['unit']}: {runs(one['runs'])}, together epsilon {rounded_up(one['epsilon'])} at "
             f"delta {one['delta']!r}, if all were planned in advance{of_seeded(one['seeded'])}"
         )
     for name in dict.fromkeys(name for one in found["uses"] for name in one["budgets"]):
-        console.note(f"sfumato budget {name} shows what is left of it")
+        yield Note(f"sfumato budget {name} shows what is left of it")

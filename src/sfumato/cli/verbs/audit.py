@@ -10,6 +10,7 @@ from sfumato.cli.options import recipe
 from sfumato.cli.options.choices import EndsWithJson
 from sfumato.cli.options.spellings import Number, Own, Whole, WholeByRule, positional
 from sfumato.cli.output import console
+from sfumato.cli.output.console import Note
 from sfumato.observers.progress import Bars
 
 if TYPE_CHECKING:
@@ -59,17 +60,16 @@ class Audit(EndsWithJson):
             found = self._found(progress)
         run = None if recipe.named_by(self.what) else names.RunDirectory(self.what)
         before = None if run is None else audited.read(run)
-        if self.json:
-            within = {} if before is None else {"canaries": before.summary}
-            console.as_json({"run": self.what, **found.summary, **within})
-        else:
-            console.paragraph(*audits_shown.lines(names.STEP_AUDIT, found))
-            if before is not None:
-                console.paragraph(*audits_shown.lines(names.AUDIT, before))
-            console.result(_verdict(found))
-            if run is not None:
-                console.note(f"{run / names.STEP_AUDIT}   what was observed")
-                console.note(f"{run / names.REPORT}   the page, with a picture of it")
+        data = {"run": self.what, **found.summary, **({} if before is None else {"canaries": before.summary})}
+        console.show(
+            data,
+            *(*audits_shown.lines(names.STEP_AUDIT, found), ""),
+            *(() if before is None else (*audits_shown.lines(names.AUDIT, before), "")),
+            _verdict(found),
+            None if run is None else Note(f"{run / names.STEP_AUDIT}   what was observed"),
+            None if run is None else Note(f"{run / names.REPORT}   the page, with a picture of it"),
+            json=self.json,
+        )
         return 1 if found.refuted or (before is not None and before.refuted) else 0
 
     def _found(self, progress: Progress) -> Audited:
@@ -98,10 +98,7 @@ class Audit(EndsWithJson):
             )
         with Bars() as progress:
             found = shadow(self.what, shadows, progress=progress)
-        if self.json:
-            console.as_json({"run": self.what, **found.to_dict()})
-        else:
-            console.result(found.sentence)
+        console.show({"run": self.what, **found.to_dict()}, found.sentence, json=self.json)
         return 1 if found.exceeds else 0
 
     def _of_recipe(self, progress: Progress) -> Subject:

@@ -1,13 +1,42 @@
-"""sfumato serve: a finished run's model behind HTTP."""
+"""sfumato export and sfumato serve: a finished run's model for others."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from sfumato._checks import positive_integer
 from sfumato.cli.options.choices import OfModel
 from sfumato.cli.options.spellings import Path, Whole
 from sfumato.cli.output import console
+from sfumato.cli.output.console import Note
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export(OfModel):
+    """Write a finished run's model so that it opens without sfumato.
+
+    A folder with the model, preprocessing.json (classes, statement, and what happens to an image before and within the
+    model) and a model card. It is written only where its outputs are the run's, to 1e-5, on made-up records.
+    """
+
+    to: Literal["onnx", "torch-export", "huggingface", "timm"] = "onnx"
+    """ONNX, a program of torch.export, or a folder that timm or transformers opens (for models of theirs)."""
+    output: Path = None
+    """The folder; or the model's file, by a name that ends in .onnx or .pt2.
+    (default: export-TO in the run directory, NAME-TO beside a model file)"""
+
+    def run(self) -> None:
+        """Write the model and name the place."""
+        from sfumato.exporting import export
+
+        made = export(self.run_directory, self.to, output=self.output, model=self.model)
+        console.show(
+            {"to": self.to, "export": str(made.path), "files": list(made.files), "difference": made.difference},
+            f"{made.path}   {', '.join(made.files)}",
+            Note(f"outputs are the run's to {made.difference:.0e} on made-up records; {made.files[-1]} says how"),
+            json=self.json,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +90,7 @@ class Serve(OfModel):
         ready = server(service)
         listener = listening(self.host, self.port)
         url = address(listener)
-        if self.json:
-            console.as_json({"url": url, "key": key is not None})
-        else:
-            console.result(url)
+        console.show({"url": url, "key": key is not None}, url, json=self.json)
         if key is None and not local:
             console.note("note: whoever reaches this address may ask; --api-key-file PATH has them bring a key")
         serve(ready, listener)

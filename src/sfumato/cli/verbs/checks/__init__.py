@@ -1,1 +1,0 @@
-"""Verbs that attack a run to check its promise."""

@@ -1,1 +1,0 @@
-"""Verbs by which others use a finished model."""

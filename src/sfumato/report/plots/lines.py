@@ -1,0 +1,133 @@
+"""The one kind of line plot: lines on two axes, levels that they are compared with, and marked points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from sfumato.report.plots.drawing import beside, calm
+from sfumato.report.sections.numbers import significant
+from sfumato.report.style import INK, MUTED, RULE, SERIES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis as DrawnAxis
+
+Corner = Literal["above", "below", "above left", "below right"]
+_LINE: dict[str, Any] = {"linewidth": 1.8, "solid_capstyle": "round", "solid_joinstyle": "round"}
+_DASHED: dict[str, Any] = {"linewidth": 0.8, "linestyle": (0, (4, 3)), "color": MUTED}
+_BESIDE: dict[Corner, tuple[tuple[float, float], dict[str, str]]] = {
+    "above": ((0, 9), {"ha": "right"}),
+    "below": ((0, -17), {"ha": "right"}),
+    "above left": ((-6, 5), {"ha": "right", "va": "bottom"}),
+    "below right": ((7, -4), {"ha": "left", "va": "top"}),
+}
+
+
+class Axis(NamedTuple):
+    """What an axis shows.
+
+    Attributes:
+        label: what its values are.
+        limits: its ends; by the points where they are None.
+        log: whether it is logarithmic.
+        share: whether its values are shares, shown in percent.
+        ticks: where it has ticks; by rule where they are None.
+        whole: whether its values are whole numbers.
+        names: what 0, 1, 2, ... stand for.
+    """
+
+    label: str
+    limits: tuple[float, float] | None = None
+    log: bool = False
+    share: bool = False
+    ticks: Sequence[float] | None = None
+    whole: bool = False
+    names: Sequence[str] | None = None
+
+
+class Line(NamedTuple):
+    """One line: its points, what a legend calls it, and how it differs from the others in looks."""
+
+    points: Sequence[tuple[float, float]]
+    label: str = ""
+    look: Mapping[str, Any] = {}
+
+
+class Marked(NamedTuple):
+    """A point of a line that stands out, with words in one of its corners."""
+
+    point: tuple[float, float]
+    words: str = ""
+    corner: Corner = "above"
+
+
+def draw(
+    axes: Axes,
+    lines: Sequence[Line],
+    x: Axis,
+    y: Axis,
+    *,
+    levels: Mapping[str, float] | None = None,
+    diagonal: bool = False,
+    marked: Sequence[Marked] = (),
+    grid: Literal["x", "y", "both"] = "y",
+) -> None:
+    """Draw lines, each in a colour of its own, on these axes.
+
+    Args:
+        levels: heights that the lines are compared with, by name, named together over the highest.
+        diagonal: whether there is a line from corner to corner.
+        marked: points in the first line's colour.
+        grid: from which axis' ticks there are lines.
+    """
+    for own, scale in ((x, axes.set_xscale), (y, axes.set_yscale)):
+        if own.log:
+            scale("log")
+    if diagonal and x.limits is not None:
+        axes.plot((x.limits[0], 1), (x.limits[0], 1), **_DASHED | {"color": RULE, "linewidth": 1})
+    for place, line in enumerate(lines):
+        # Matplotlib leaves out of a legend what begins with an underscore, as a class's name may.
+        label = f"\u200b{line.label}" if line.label else None
+        looks = {"color": SERIES[place % len(SERIES)], **_LINE, **line.look}
+        axes.plot(*zip(*line.points, strict=True), **looks, label=label)
+    for own, limit in ((x, axes.set_xlim), (y, axes.set_ylim)):
+        if own.limits is not None:
+            limit(*own.limits)
+    for level in (levels or {}).values():
+        axes.axhline(level, **_DASHED)
+    if levels:
+        looks = {"xycoords": axes.get_yaxis_transform(), "ha": "right", "va": "bottom", "fontsize": "small"}
+        beside(axes, ", ".join(levels), (1, max(levels.values())), (0, 3), color=MUTED, **looks)
+    for point, words, corner in marked:
+        axes.plot(*point, "o", color=SERIES[0], markersize=5, clip_on=False)
+        offset, side = _BESIDE[corner]
+        beside(axes, words, point, offset, color=INK, fontweight="bold", **side)
+    for own, axis in ((x, axes.xaxis), (y, axes.yaxis)):
+        ticks(axis, own)
+    axes.set_xlabel(x.label, color=MUTED, labelpad=4)
+    axes.set_ylabel(y.label, color=MUTED, labelpad=4)
+    if any(line.label for line in lines):
+        axes.legend(loc="best", frameon=False, fontsize="small", labelcolor=INK)
+    calm(axes, grid)
+    if x.log and y.limits is not None:
+        axes.tick_params(axis="x", pad=9)
+
+
+def ticks(axis: DrawnAxis, own: Axis) -> None:
+    """Few ticks, with plain words."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    low, high = axis.get_view_interval()
+    if own.ticks is not None:
+        axis.set_major_locator(FixedLocator(list(own.ticks)))
+    elif own.log:
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 60 * low else (1.0,)))
+    else:
+        axis.set_major_locator(MaxNLocator(5, integer=own.whole, steps=[1, 2, 5, 10]))
+    axis.set_minor_locator(NullLocator())
+    if own.names is not None:
+        axis.set_ticks(range(len(own.names)), own.names)
+        return
+    words = "{:.4g}%".format if own.share else significant
+    axis.set_major_formatter(FuncFormatter(lambda value, _: words(100 * value if own.share else value)))
