@@ -100,7 +100,7 @@ def test_the_short_page_of_train_is_a_snapshot(capsys, monkeypatch):
 def test_what_an_option_is_for_is_cut_where_it_can_stand_alone():
     one = pages.Spelt(name="a", usage="--a", purpose="Of users: so many, at e.g.5; or all. More.", default="(d)")
     assert one.short.words == "Of users: so many, at e.g.5. (d)"
-    assert pages.Spelt(name="c", usage="--c", purpose="For users: n. More.").until(".:").words == "For users: n."
+    assert pages.Spelt(name="c", usage="--c", purpose="For users: n. More.").short.words == "For users: n."
 
 
 def test_the_groups_stand_in_their_order_and_name_real_options():
