@@ -36,8 +36,7 @@ REFUSED = {
     "train a/photo.JPG": "source 'a/photo.JPG' is of no known kind; an image is no data set: name the folder that "
     "holds the class folders, folder:PATH",
     "trian digits": "no verb is called 'trian'; perhaps you meant train; see sfumato --help",
-    "train": "SOURCE|RECIPE|RUN is missing: where the images are, a recipe, or a run to resume; see "
-    "sfumato train --help",
+    "train": "SOURCE|RECIPE|RUN is missing: a source, a recipe, or a run to resume; see sfumato train --help",
     "train ''": "source '' is of no known kind; write one of digits, folder:PATH, npz:PATH, csv:PATH, "
     "parquet:PATH, webdataset:SHARDS, hf:PATH, torchvision:NAME, features:PATH",
     "evaluate finished": "SOURCE is missing: digits, folder:PATH, npz:PATH, csv:PATH, parquet:PATH, "

@@ -140,5 +140,5 @@ def test_what_the_statement_says_of_declared_shares_has_its_place(rays, call):
     shares = "--prevalence pneumonia=0.5 normal=0.5 --training-prevalence pneumonia=0.74 normal=0.26"
     call(f"train {rays} {QUICK} --output run {shares}")
     lines = json.loads(Path("run/statement.json").read_text())["not_covered"]
-    assert sum("scores are moved" in line for line in lines) == 2
+    assert sum("scores are adjusted" in line for line in lines) == 2
     assert "Further" not in [heading for heading, _ in grouped(lines)]

@@ -60,18 +60,18 @@ _LIBRARIES = frozenset({"site-packages", "dist-packages"})
 
 
 def trusted(spelling: str, named: str | None, *, where: str | Path, remedy: str) -> str:
-    """A model's spelling that a file has, if no code but the package's own is needed for it, or if its user names it.
+    """Returns a model spec from a file, if it needs no code outside this package or if the user has named it.
 
-    A file may come from anybody, and to import what it names is to run what it brings.
+    A file may come from anyone, and importing a module that it names would run its code.
 
     Args:
-        spelling: the file's word.
-        named: what the user calls the model, or None.
+        spelling: the spec in the file.
+        named: the spec given by the user, or None.
         where: the file.
-        remedy: how the user names a model here, with `{}` for its spelling.
+        remedy: how the user can name a model, with `{}` for its spec.
 
     Raises:
-        SfumatoError: the file names code that the user doesn't.
+        SfumatoError: the file names code that the user did not name.
 
     >>> trusted("wrn-16-4", None, where="a.safetensors", remedy="")
     'wrn-16-4'
@@ -79,14 +79,14 @@ def trusted(spelling: str, named: str | None, *, where: str | Path, remedy: str)
     if not is_own(spelling) or spelling == named:
         return spelling
     raise SfumatoError(
-        f"{where} names code of its own, {spelling!r}, {'' if named is None else f'and not {named!r}, '}and no code is "
-        "run on the word of a file",
+        f"{where} names custom code {spelling!r}{'' if named is None else f', not {named!r}'}, and code is never "
+        "run just because a file names it",
         remedy.format(spelling),
     )
 
 
 def is_own(spelling: str) -> bool:
-    """Whether a model of this spelling is built by code of the owner's, which may bring weights of its own.
+    """Whether a spec names custom code, which may bring its own weights.
 
     >>> is_own("mine:build,depth=2"), is_own("timm:resnet10t"), is_own("cnn")
     (True, False, False)
@@ -95,15 +95,15 @@ def is_own(spelling: str) -> bool:
 
 
 def create_own(name: str, options: Mapping[str, Any], **facts: Any) -> nn.Module:
-    """Import `package` (from the path or the working directory) and call its function with what is known of the data.
+    """Imports `package` (from the path or the working directory) and calls its function with facts about the data.
 
     Args:
         name: `package:function` or `package.module:function`.
         options: further keywords of the call.
-        facts: of images the number of classes, channels and size (H, W); of texts classes, vocabulary and length.
+        facts: for images classes, channels and size (H, W); for texts classes, vocabulary and length.
 
     Raises:
-        SfumatoError: no such module or function, a call that fails (the cause is chained), or a result that is no
+        SfumatoError: no such module or function, a call that fails (the cause is chained), or a result that is not an
             `nn.Module`.
     """
     function = function_of(name)
@@ -113,23 +113,23 @@ def create_own(name: str, options: Mapping[str, Any], **facts: Any) -> nn.Module
         raise
     except Exception as error:
         if not isinstance(error, TypeError) or _reached(error):
-            raise SfumatoError(f"model {name!r} {_raised(error)}", "mend it there") from error
-        given = ", ".join(f"{key}={value!r}" for key, value in {**facts, **options}.items())
-        call = f"{name.partition(':')[2]}({given})"
+            raise SfumatoError(f"model {name!r} {_raised(error)}", "fix it there") from error
+        arguments = ", ".join(f"{key}={value!r}" for key, value in {**facts, **options}.items())
+        call = f"{name.partition(':')[2]}({arguments})"
         raise SfumatoError(
             f"model {name!r}: the call {call} failed: {error}",
-            f"let the function take these {'keywords' if options else 'three keywords'}",
+            f"make the function accept these {'keywords' if options else 'three keywords'}",
         ) from error
     if not isinstance(model, nn.Module):
         raise SfumatoError(
             f"model {name!r}: {name.partition(':')[2]} returned a {type(model).__name__}, not a torch.nn.Module",
-            "let the function return the model",
+            "make the function return the model",
         )
     return model
 
 
 def function_of(spelling: str) -> Callable[..., Any]:
-    """The function that `package:function,options` names, imported from the path or the working directory.
+    """Imports the function that `package:function,options` names, from the path or the working directory.
 
     Raises:
         SfumatoError: no such module or function.
@@ -138,9 +138,9 @@ def function_of(spelling: str) -> Callable[..., Any]:
     module_name, _, function_name = name.partition(":")
     function = getattr(_import(name, module_name), function_name, None)
     if not callable(function):
-        found = "has no such name" if function is None else "is not callable there"
+        problem = "does not exist" if function is None else "is not callable"
         raise SfumatoError(
-            f"model {name!r}: {function_name or 'the empty name'} {found} in {module_name}",
+            f"model {name!r}: {function_name or 'the empty name'} {problem} in {module_name}",
             "name a function that builds the model, as in package:function",
         )
     return function
@@ -148,7 +148,7 @@ def function_of(spelling: str) -> Callable[..., Any]:
 
 @contextmanager
 def away_from_working_directory() -> Iterator[None]:
-    """The working directory is not on the path meanwhile, so that what lies beside a file is not imported."""
+    """Removes the working directory from the path, so that modules next to a file are not imported."""
     here, before = Path.cwd(), list(sys.path)
     sys.path[:] = [entry for entry in before if entry and Path(entry).absolute() != here]
     try:
@@ -158,19 +158,19 @@ def away_from_working_directory() -> Iterator[None]:
 
 
 def _reached(error: Exception) -> bool:
-    """Whether it comes from within the function; otherwise the call did not fit."""
+    """Whether the error was raised within the function; otherwise the arguments did not match its signature."""
     return error.__traceback__ is not None and error.__traceback__.tb_next is not None
 
 
 def _raised(error: Exception) -> str:
-    """What was raised and where, on one line; where the code cannot be parsed, the message has the place."""
+    """The error and its location, on one line. The message of a `SyntaxError` has the location."""
     message = " ".join(str(error).split())
     problem = f"raised {type(error).__name__}{f': {message}' if message else ''}"
     if isinstance(error, SyntaxError):
         return problem
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if not _LIBRARIES.intersection(Path(frame.filename).parts)] or frames
-    return f"{problem} ({Path(theirs[-1].filename).name}:{theirs[-1].lineno})"
+    user_frames = [frame for frame in frames if not _LIBRARIES.intersection(Path(frame.filename).parts)] or frames
+    return f"{problem} ({Path(user_frames[-1].filename).name}:{user_frames[-1].lineno})"
 
 
 def _import(name: str, module_name: str):
@@ -185,10 +185,10 @@ def _import(name: str, module_name: str):
     except (ImportError, ValueError, TypeError) as error:
         raise SfumatoError(
             f"model {name!r}: the module {module_name!r} cannot be imported: {error}",
-            "install it, or start from the folder that holds it; names in the package need no colon",
+            "install it, or start from the folder that contains it; sfumato's own models have no colon",
         ) from error
     except Exception as error:
-        raise SfumatoError(f"model {name!r}: the module {module_name!r} {_raised(error)}", "mend it there") from error
+        raise SfumatoError(f"model {name!r}: the module {module_name!r} {_raised(error)}", "fix it there") from error
     finally:
         if added:
             sys.path.remove(here)

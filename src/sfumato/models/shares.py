@@ -123,15 +123,17 @@ def _pieces(given: Sequence[str]) -> list[str]:
 
 
 def weights_of(prevalence: Mapping[str, float], classes: Sequence[str]) -> tuple[float, ...]:
-    """w_c = min_k p_k / p_c for classes in their order: inverse to the share p_c, and 1 for the rarest class.
+    """Class weights w_c = min_k p_k / p_c in the order of the classes: inverse to the share, 1 for the rarest class.
 
-    An example's clipped gradient is multiplied by its class's weight. Weights in the loss, before clipping, would be
-    undone by it: a gradient that is longer than C has the length C whatever its weight.
+    An example's clipped gradient is multiplied by the weight of its class. Weights in the loss would be undone by
+    clipping: a gradient longer than C has norm C whatever its weight.
 
-    **Guarantee.** A function of what is declared alone, and at most 1: an example's term in a step's sum is never
-    longer than without it, so the sensitivity is the same (unit: one example or one user; adjacency: any).
+    **Guarantee.** The weights are a function of the declared shares only, and at most 1. An example's term in a step's
+    sum is never longer than without weights, so the sensitivity is unchanged (unit: one example or one user; adjacency:
+    any).
 
-    Errors: `SfumatoError` unless the shares are those of exactly these classes, and sum to one.
+    Raises:
+        SfumatoError: the shares are not those of exactly these classes, or don't sum to one.
 
     >>> weights_of({"normal": 0.8, "pneumonia": 0.2}, ("pneumonia", "normal"))
     (1.0, 0.25)
@@ -142,18 +144,20 @@ def weights_of(prevalence: Mapping[str, float], classes: Sequence[str]) -> tuple
 
 
 def answer_weights(prevalence: Mapping[str, float], labels: Sequence[str]) -> tuple[tuple[float, float], ...]:
-    """Weights (no, yes) of the two answers to each label in their order, where none, one or many may be true.
+    """Weights (no, yes) of the two answers to each label, in the order of the labels, for multilabel losses.
 
-    Each label is two classes, no and yes, with the shares 1 - p and p, so its answers weigh
-    (min(p, 1 - p) / (1 - p), min(p, 1 - p) / p): 1 for the rarer one, and both count alike in the mean. They multiply
-    the terms of the loss, before clipping: an example has an answer to every label, and clipping keeps the direction of
-    its gradient, in which they count; one weight for the whole example would speak for all of its labels.
+    Each label has two answers, no and yes, with shares 1 - p and p. The weights are
+    (min(p, 1 - p) / (1 - p), min(p, 1 - p) / p): 1 for the rarer answer, so that both have the same total weight on
+    average. They multiply the terms of the loss, before clipping. Every example has an answer to each label, and the
+    weights change the direction of its gradient, which clipping keeps. A single weight per example could not
+    distinguish its labels.
 
-    **Guarantee.** A function of what is declared alone. What is summed is clipped afterwards, so an example's term is
-    no longer than the clipping norm whatever the weights, and the sensitivity is the same (unit: one example;
-    adjacency: any).
+    **Guarantee.** The weights are a function of the declared shares only. The weighted gradient is clipped afterwards,
+    so an example's term is no longer than the clipping norm for any weights, and the sensitivity is unchanged (unit:
+    one example; adjacency: any).
 
-    Errors: `SfumatoError` unless the shares are those of exactly these labels. They need not sum to one.
+    Raises:
+        SfumatoError: the shares are not those of exactly these labels. They need not sum to one.
 
     >>> answer_weights({"nodule": 0.2, "effusion": 0.5}, ("nodule", "effusion"))
     ((0.25, 1.0), (1.0, 1.0))
@@ -163,8 +167,8 @@ def answer_weights(prevalence: Mapping[str, float], labels: Sequence[str]) -> tu
 
 
 def refuse_of_users() -> None:
-    """Refuse shares where users are drawn."""
+    """Refuses class shares in runs that sample users."""
     raise SfumatoError(
-        "`class_prevalence` weighs single examples, and a step draws users, who are clipped as a whole",
+        "`class_prevalence` weights single examples, but a step samples users, who are clipped as a whole",
         "leave it out, or give `drawn=examples`",
     )

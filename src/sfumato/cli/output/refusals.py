@@ -117,7 +117,7 @@ def one_line(boxed: str) -> str:
         several = "" if valueless[2] == "1" else f": {valueless[2]} are needed"
         problem = f"{valueless[1]} needs a value" if named else f"an argument is missing{several}"
     if missing := re.fullmatch(r"Missing from [^:]+: (.+ \(required\))", problem):
-        (name, meant), *others = re.findall(r"(\S+) (?:[A-Z]+ )?(.+?)\.? \(required\)", missing[1])
+        (name, meant), *others = re.findall(r"(\S+) (?:[A-Z]{2,} )?(.+?)\.? \(required\)", missing[1])
         names = " and ".join([name, *(other for other, _ in others)])
         problem = f"{names} are missing" if others else f"{name} is missing: {meant[0].lower()}{meant[1:]}"
     if not problem:

@@ -136,15 +136,15 @@ GAIN = "skipinit_gain"
 
 
 def create_nf_resnet(depth: int, *, classes: int, channels: int, skipinit: float = 0.0) -> nn.Module:
-    """NF-ResNet of timm's making with a learned gain at the end of every residual branch, and no regulariser.
+    """timm's NF-ResNet with a learned gain at the end of every residual branch, and no regulariser.
 
-    Weights start from a Gaussian of variance 1 / fan_in, biases at zero (De et al. 2022, section 3.3).
+    Weights are initialised with a Gaussian of variance 1 / fan_in, biases with zero (De et al. 2022, section 3.3).
 
     Args:
         depth: 50, 101 or 200.
         classes: number of classes.
         channels: colour channels C of the images.
-        skipinit: where the gains start: 0 in Brock et al. 2021, 1 in De et al. 2022 from random initialisation.
+        skipinit: initial gain: 0 in Brock et al. 2021, 1 in De et al. 2022 when training from scratch.
     """
     import timm
 
@@ -166,10 +166,10 @@ def create_nf_resnet(depth: int, *, classes: int, channels: int, skipinit: float
 
 
 def set_skipinit(model: nn.Module, value: float, *, name: str) -> None:
-    """Let every learned gain of a normalizer-free network start at this value."""
+    """Sets the initial value of every learned gain of a normalizer-free network."""
     gains = [parameter for path, parameter in model.named_parameters() if path.endswith(GAIN)]
     if not gains:
-        raise SfumatoError(f"model {name!r} has no gains to start at skipinit={value}", "leave that option out")
+        raise SfumatoError(f"model {name!r} has no gains to set to skipinit={value}", "leave that option out")
     for gain in gains:
         nn.init.constant_(gain, number("skipinit", value, remedy="give 0 or 1"))
 
@@ -178,10 +178,10 @@ MOBILENET_GROUPS, RESNET_GROUPS = 2, 32
 
 
 def mobilenet_v2(*, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
-    """MobileNetV2 (Sandler et al. 2018): 2,387,840 parameters with 128 outputs on coloured images.
+    """MobileNetV2 (Sandler et al. 2018): 2,387,840 parameters with 128 outputs on colour images.
 
     Args:
-        classes: number of outputs: classes, or the numbers of an embedding.
+        classes: number of outputs: classes, or embedding dimensions.
         channels: colour channels C.
         size: height and width (H, W) of the images.
     """
@@ -192,10 +192,9 @@ def mobilenet_v2(*, classes: int, channels: int, size: tuple[int, int]) -> nn.Mo
 
 
 def resnet_50(*, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
-    """ResNet-50 (He et al. 2016): 23,770,304 parameters with 128 outputs on coloured images.
+    """ResNet-50 (He et al. 2016): 23,770,304 parameters with 128 outputs on colour images.
 
-    Args:
-        as `mobilenet_v2`.
+    The arguments are those of `mobilenet_v2`.
     """
     from timm.layers.norm import GroupNorm
 

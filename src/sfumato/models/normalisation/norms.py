@@ -117,7 +117,7 @@ def _switch(name: str, value: object) -> bool:
 # Keeps a filter with equal weights (or a single weight) finite. Far below the squared sum of any trained filter.
 _SMALLEST = 1e-12
 RELEASED_SMALLEST = 1e-4
-"""The least squared sum in the code that De et al. released."""
+"""The lower bound in the code that De et al. released."""
 
 
 def standardise(weight: Tensor, smallest: float = _SMALLEST) -> Tensor:
@@ -142,36 +142,37 @@ def standardise(weight: Tensor, smallest: float = _SMALLEST) -> Tensor:
 
 
 class FanInConv2d(nn.Conv2d):
-    """`nn.Conv2d` whose parameters start from a Gaussian of variance 1 / fan_in and zero biases.
+    """`nn.Conv2d` with weights initialised from a Gaussian of variance 1 / fan_in and zero biases.
 
-    Input (N, C, H, W), output (N, D, H', W'), with nn.Conv2d's arguments. Source: De et al. 2022, appendix C.1.
+    Input (N, C, H, W), output (N, D, H', W'). The arguments are those of nn.Conv2d. Source: De et al. 2022, appendix
+    C.1.
     """
 
     def reset_parameters(self) -> None:
-        """Draw the weight from a Gaussian of variance 1 / fan_in; set the bias to zero."""
+        """Draws the weight from a Gaussian of variance 1 / fan_in, and sets the bias to zero."""
         nn.init.normal_(self.weight, std=self.weight[0].numel() ** -0.5)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
 
 class WSConv2d(FanInConv2d):
-    """The same with its weight standardised at every use, so that gradients flow through the standardisation."""
+    """`FanInConv2d` with the weight standardised at each use, so that gradients flow through the standardisation."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Convolve (N, C, H, W) with the standardised weight."""
+        """Convolves (N, C, H, W) with the standardised weight."""
         return self._conv_forward(input, standardise(self.weight), self.bias)
 
 
 class GainedWSConv2d(FanInConv2d):
-    """The same with a learned gain of each output unit, which begins at 1: the form that De et al. released."""
+    """`WSConv2d` with a learned gain per output unit, initially 1: the form that De et al. released."""
 
     def reset_parameters(self) -> None:
-        """As above, with gains of 1."""
+        """Draws weight and bias as `FanInConv2d` does, and sets the gains to 1."""
         super().reset_parameters()
         self.gain = nn.Parameter(torch.ones_like(self.weight[:, 0, 0, 0]))
 
     def forward(self, input: Tensor) -> Tensor:
-        """Convolve (N, C, H, W) with the standardised weight times the gain."""
+        """Convolves (N, C, H, W) with the standardised weight times the gain."""
         weight = standardise(self.weight, RELEASED_SMALLEST) * self.gain.reshape(-1, 1, 1, 1)
         return self._conv_forward(input, weight, self.bias)
 
