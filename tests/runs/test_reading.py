@@ -74,7 +74,7 @@ def test_shares_that_are_not_known_are_not_guessed():
     with pytest.raises(SfumatoError, match="training_prevalence names 'cat', which is not a class"):
         PLAIN.used_at(USED, {"cat": 0.5, "normal": 0.5})
     several = Reading(classes=CLASSES, loss="multilabel")
-    with pytest.raises(SfumatoError, match="this model tells several labels"):
+    with pytest.raises(SfumatoError, match="this model predicts several labels"):
         several.used_at(USED, TRAINED)
 
 

@@ -64,7 +64,7 @@ def test_every_field_of_a_signature_counts(signed, key):
     for name, value in written.items():
         other = value + 1 if isinstance(value, int) else value[:-1] + ("0" if value[-1] != "0" else "1")
         path.write_text(json.dumps({**written, name: other}))
-        assert "nobody vouches for it as asked" in line_of(signed, key), name
+        assert "the signature was not confirmed" in line_of(signed, key), name
         path.write_text(json.dumps({one: written[one] for one in written if one != name}))
         assert "has missing or unknown fields" in line_of(signed, key), name
     path.write_text(json.dumps({**written, "more": 1}))

@@ -133,7 +133,7 @@ def test_it_goes_on_from_no_other_run_s_checkpoint(shown, training, tmp_path, mo
             running.execute(job_for(shown, training), RunDirectory(tmp_path / name))
     monkeypatch.undo()
     (tmp_path / "other" / "checkpoint.safetensors").replace(tmp_path / "one" / "checkpoint.safetensors")
-    with pytest.raises(SfumatoError, match="the checkpoint is of another run"):
+    with pytest.raises(SfumatoError, match="the checkpoint belongs to another run"):
         running.execute(job_for(shown, training, tmp_path / "one"), RunDirectory(tmp_path / "one"))
 
 

@@ -88,8 +88,8 @@ def test_features_under_other_classes_are_not_measured(call, spots_folder):
     call(f"features folder:{spots_folder} {BACKBONE} --output cache")
     call(f"train features:cache {QUICK} --output run")
     for classes, words in (
-        ("light dark", "label 0 of the source means 'light', and of the model 'dark'; give a source with the classes"),
-        ("dark light red", "label 2 of the source means 'red', and of the model 'no class'"),
+        ("light dark", "label 0 means 'light' in the source and 'dark' in the model; give a source with the classes"),
+        ("dark light red", "label 2 means 'red' in the source and 'no class' in the model"),
     ):
         place = classes.replace(" ", "-")
         call(f"features folder:{spots_folder} {BACKBONE} --classes {classes} --output {place}")
