@@ -74,9 +74,7 @@ def test_a_method_that_is_asked_for_is_taken():
 
 @pytest.mark.parametrize("name", ["clients", "steps", "batch_size", "client_rate", "learning_rate", "quantile"])
 def test_what_is_no_choice_of_theirs_is_refused(name):
-    with pytest.raises(
-        SfumatoError, match=rf"method whiten takes one step over all users.*{name}=.*take method fedemb"
-    ):
+    with pytest.raises(SfumatoError, match=rf"method whiten takes one step over all users.*{name}=.*use method fedemb"):
         EmbeddingExperiment(method="whiten", **{name: 1}).refuse_others()
 
 

@@ -89,7 +89,9 @@ def verify(directory: str | Path, *, signer: str | Path | None = None) -> Verdic
         run.require_finished()
     if run.exists and not (run / names.PLAN).exists() and run.read_json(names.SETTINGS).get("kind"):
         if run.read_json(names.SETTINGS)["kind"] == "untrained":
-            raise SfumatoError(f"{run.path} used no private data, so there is no promise", "there is nothing to verify")
+            raise SfumatoError(
+                f"{run.path} has used no private data, so there is no promise", "there is nothing to verify"
+            )
         raise SfumatoError(f"{run.path} was trained without privacy and promises nothing", "there is nothing to verify")
     checks: list[Check] = []
     bound = False
