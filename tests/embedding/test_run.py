@@ -86,7 +86,7 @@ def test_a_run_keeps_what_it_promised_and_gives_embeddings(people, tmp_path):
     found = loaded.embed(np.zeros((3, 8, 8, 1), np.uint8))
     assert found.shape == (3, 16)
     torch.testing.assert_close(found.norm(dim=1), torch.ones(3))
-    with pytest.raises(SfumatoError, match="the model gives embeddings"):
+    with pytest.raises(SfumatoError, match="the model returns embeddings"):
         loaded.predict(np.zeros((8, 8, 1), np.uint8))
     assert {"recall", "far", "threshold", "curve", "neighbours"} <= run.figures.keys()
     page = (run.directory / "report.html").read_text("utf-8")
@@ -306,7 +306,7 @@ def test_a_plan_must_be_its_datas_and_its_clients(source):
     assert fixed.plan.delta == job.plan.delta
     even = replace(job.clients, grouping="even")
     for plan, clients, settings in (
-        (job.plan, even, "grouping is even, and under add-or-remove adjacency one user more or less moves others"),
+        (job.plan, even, "grouping is even, but under add-or-remove adjacency one user more or less moves others"),
         (replace(job.plan, population=25), job.clients, "the plan is for 25 users, the source has 24"),
         (fixed.plan, job.clients, "the plan's groups are fixed, but the clients' grouping is random"),
         (job.plan, fixed.clients, "the plan's groups are not fixed, but the clients' grouping is fixed"),

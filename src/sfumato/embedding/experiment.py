@@ -219,8 +219,8 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         """
         if self.participation == "drifting":
             raise SfumatoError(
-                "`participation=drifting` uses the group of each record, but here users take part, whose records may be "
-                "of both groups",
+                "`participation=drifting` uses the group of each record, but here users take part, whose records may "
+                "be of both groups",
                 "use poisson",
             )
         given = {"order": None if self.order == "random" else self.order, "start": self.start, "period": self.period}

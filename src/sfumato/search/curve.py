@@ -1,4 +1,4 @@
-"""One run for each of several privacy budgets: the curve, and what all of them cost together."""
+"""One run for each of several privacy budgets: the curve, and the joint cost of the runs."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ OF_THE_MODEL = (
     *("model", "pretrained", "pretrained_weights", "head", "head_deviation", "head_bias", "loss", "trainable"),
     "seed",
 )
-"""Choices that a run without privacy shares; the others follow its own rules."""
+"""Options that the run without privacy shares. The others follow its own rules."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Foreseen(Generic[Row]):
-    """What the runs of several budgets would be.
+    """The planned runs of several budgets.
 
     Args:
-        budgets: rising.
-        rows: of each, what `foresee` keeps of its job.
-        epsilon_of_all, delta: of all runs together, if they are planned in advance.
-        epsilon_of_all_uses: with all others of the owner's on these data that are known.
-        adjacency, adjacency_of_all_uses: what these figures hold for.
-        public: whether the data are; then one more run is without privacy.
-        promises: whether the runs promise anything: those by a seed do not, and the figures are their plans'.
+        budgets: the budgets, ascending.
+        rows: for each budget, what `row_of` returned for its job.
+        epsilon_of_all, delta: the cost of all runs together, if they are planned in advance.
+        epsilon_of_all_uses: the cost including the owner's other known runs on these data.
+        adjacency, adjacency_of_all_uses: the adjacencies for which these figures hold.
+        public: whether the data are public. If so, there is another run without privacy.
+        promises: whether the runs promise anything. Seeded runs do not; the figures are then those of their plans.
     """
 
     budgets: tuple[float, ...]
@@ -63,11 +63,11 @@ class Foreseen(Generic[Row]):
 
 @dataclass(frozen=True, kw_only=True)
 class Curve(Foreseen[dict[str, Any]]):
-    """What came of several budgets.
+    """The results of several budgets.
 
     Args:
-        rows: for each, epsilon, accuracy, top5, noise_multiplier, steps, batch_size, and where the run is.
-        without_privacy: accuracy of the same model trained without any, where the data are public.
+        rows: for each budget, epsilon, accuracy, top5, noise_multiplier, steps, batch_size, and the run directory.
+        without_privacy: the accuracy of the same model trained without privacy, if the data are public.
     """
 
     without_privacy: float | None
@@ -79,7 +79,7 @@ class Curve(Foreseen[dict[str, Any]]):
         return f"Curve({each}; {planned}together epsilon {rounded_up(self.epsilon_of_all)} at delta {self.delta!r})"
 
     def to_dict(self) -> dict[str, Any]:
-        """What its file holds."""
+        """The content of budgets.json."""
         return asdict(self)
 
 
@@ -96,17 +96,17 @@ def budgets(
     """Train, resume or read the runs `directory`/epsilon-A, `directory`/epsilon-B, ..., and draw the curve.
 
     Args:
-        trial: what is trained, whatever its own epsilon.
+        trial: the training. Its own epsilon is ignored.
         epsilons: the budgets, two or more.
-        directory: where the runs are, and budgets.json and budgets.svg.
-        of_budget: the trial of one budget, where they differ in more than epsilon, as the rows of a recipe do.
-        observers: further ones of each run.
-        progress: where to report to.
+        directory: the directory of the runs, budgets.json and budgets.svg.
+        of_budget: returns the trial of a budget, if trials differ in more than epsilon, like the rows of a recipe.
+        observers: further observers of each run.
+        progress: where to report progress.
 
-    **Guarantee.** By a seed none. Else each run has at most its own budget, for the plan's unit and adjacency, where it
-    alone is shown and the budget was chosen beforehand. All of them together have `epsilon_of_all`, by composition, if
-    they were planned in advance (`composition.together`). A run without privacy is trained only where the data are
-    public.
+    **Guarantee.** None for seeded runs. Otherwise each run costs at most its own budget, for the plan's unit and
+    adjacency, if it alone is shown and the budget was chosen in advance. All of them together cost `epsilon_of_all`, by
+    composition, if they were planned in advance (`composition.together`). A run without privacy is trained only if the
+    data are public.
     """
     progress, base, found = shown(progress), Path(directory), []
     wanted = _trials(trial, epsilons, base, of_budget)
@@ -138,10 +138,10 @@ def foresee(
     of_budget: Callable[[float], Trial] | None = None,
     progress: Progress | None = None,
 ) -> Foreseen[Row]:
-    """What `budgets` would train, and what its runs would cost together: nothing is spent, and nothing is written.
+    """The runs that `budgets` would train, and their joint cost. Spends nothing and writes nothing.
 
     Args:
-        row_of: what to keep of each run's job, as plain data; a job itself holds the data.
+        row_of: extracts plain data from each run's job; jobs are not kept, since they hold the data.
         trial, epsilons, directory, of_budget, progress: as for `budgets`.
     """
     progress, base = shown(progress), Path(directory)
@@ -154,7 +154,7 @@ def foresee(
         public_data = job.source.public
         if number == 0:
             others = [use for use in earlier(job).plans if composition.unit_of(use) == job.plan.unit.name]
-        if not run.exists:  # one that has begun is among the owner's other runs
+        if not run.exists:  # a run that has begun is among the owner's uses already
             others.append(job.plan)
         plans.append(job.plan)
     known: dict[str, Any] = {"public": public_data, "promises": trial.experiment.seed is None}
@@ -164,12 +164,12 @@ def foresee(
 def _trials(
     trial: Trial, epsilons: Sequence[float], base: Path, of_budget: Callable[[float], Trial] | None
 ) -> dict[float, Trial]:
-    """The trial of each budget, rising; refused where they cannot be trained beside each other in this place."""
+    """The trial of each budget, ascending. Refuses budgets that cannot be trained together in this directory."""
     trial.refuse_figures()
     if trial.experiment.noise_multiplier is not None:
         raise SfumatoError(
             "several budgets and `noise_multiplier` are both given",
-            "give one `epsilon` with it",
+            "give a single `epsilon`",
         )
     wanted = sorted({positive("epsilon", value) for value in epsilons})
     named = ",".join(f"{value:g}" for value in epsilons)
@@ -184,18 +184,18 @@ def _trials(
         else replace(trial, experiment=replace(trial.experiment, epsilon=epsilon))
         for epsilon in wanted
     }
-    for one in trials.values():  # before the first of them is paid for
+    for one in trials.values():  # before the first run spends anything
         one.refuse_at_once()
     return trials
 
 
 def _place(base: Path, epsilon: float) -> Path:
-    """Where the run of a budget is."""
+    """The run directory of a budget."""
     return base / f"epsilon-{epsilon:g}"
 
 
 def _refuse_other(base: Path, wanted: Sequence[float]) -> None:
-    """Refuse a directory that holds one run, or the curve of budgets that are not among the wanted ones."""
+    """Refuse a directory that holds a run, or the curve of other budgets."""
     run = RunDirectory(base)
     if run.exists:
         raise SfumatoError(f"{base} holds a run", "give `directory` another directory for the runs of several budgets")
@@ -203,7 +203,7 @@ def _refuse_other(base: Path, wanted: Sequence[float]) -> None:
         left = [f"{epsilon:g}" for epsilon in run.read_json(FILE).get("budgets", ()) if epsilon not in wanted]
         if left:
             raise SfumatoError(
-                f"{base} holds the curve of other budgets as well: {', '.join(left)}",
+                f"{base} also holds the curve of other budgets: {', '.join(left)}",
                 "name them too, or give another `directory`",
             )
 
@@ -230,7 +230,7 @@ def _without_privacy(trial: Trial, private: Run, place: Path, progress: Progress
         spec = replace(trial.spec, examples=None, zoom=None)
         given = {name: getattr(trial.experiment, name) for name in OF_THE_MODEL}
         given["model"] = RunDirectory(private.directory).read_json(SETTINGS)["settings"]["model"]
-        if (fixed := fixed_features(given["model"])) is not None:  # a head on fixed features, as on those of a cache
+        if (fixed := fixed_features(given["model"])) is not None:  # a head on fixed features, as on a cache
             given |= {"learning_rate": fixed.public_rate, "schedule": "cosine", "shift": 0, "flip": False}
         machine = replace(trial.machine, micro_batch=None)
         job = pretraining.job_of(spec, given, run, machine, notes=trial.notes, progress=progress)

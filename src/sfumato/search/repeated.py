@@ -1,4 +1,4 @@
-"""One training several times, each with a key of its own: median, spread, and what all of them cost."""
+"""Repeating a training with different keys: median, spread, and the joint cost of the runs."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from sfumato.training.run import PublicRun
 
 @dataclass(frozen=True, kw_only=True)
 class Repeated:
-    """What came of one training, several times.
+    """The results of a repeated training.
 
     Args:
-        runs: in their order.
-        standing: how many private runs on these data stand in the directory, also of earlier calls.
-        epsilon, delta: of all that stand there together, had they been planned in advance; None, as all of the
-            following, where the runs have no plan and promise nothing.
-        epsilon_of_all_uses: with all others of the owner's on these data that are known.
-        adjacency, adjacency_of_all_uses: what these figures hold for.
+        runs: the runs in order.
+        standing: the number of private runs on these data in the directory, including those of earlier calls.
+        epsilon, delta: the joint cost of those runs, had they been planned in advance; None, like all of the following,
+            if the runs have no plan and promise nothing.
+        epsilon_of_all_uses: the cost including the owner's other known runs on these data.
+        adjacency, adjacency_of_all_uses: the adjacencies for which these figures hold.
     """
 
     runs: tuple[Run, ...] | tuple[PublicRun, ...]
@@ -53,17 +53,17 @@ class Repeated:
 
     @property
     def promises(self) -> bool:
-        """Whether the runs promise anything: those by seeds do not."""
+        """Whether the runs promise anything: seeded runs do not."""
         return all(isinstance(run, Run) and run.statement.promises for run in self.runs)
 
     @property
     def open(self) -> bool:
-        """Whether what was measured may be shown to others."""
+        """Whether the measured figures may be shown to others."""
         return all(run.open for run in self.runs)
 
     @property
     def figure(self) -> str:
-        """The name of the one figure that matters most: accuracy, or recall of embeddings."""
+        """The name of the main figure: accuracy, or recall for embeddings."""
         return figure_of(self.runs[0].figures)
 
     def __repr__(self) -> str:
@@ -77,32 +77,32 @@ class Repeated:
 
     @property
     def accuracies(self) -> list[float]:
-        """On the test part, of each run: private figures unless the data are public."""
+        """The test accuracy of each run: private unless the data are public."""
         return [run.accuracy for run in self.runs]
 
     @property
     def values(self) -> list[float]:
-        """The same, or of embeddings recall at the false accept rate that was chosen."""
+        """The main figure of each run: accuracy, or recall at the chosen false accept rate."""
         return [run.figures[self.figure] for run in self.runs]
 
     @property
     def median(self) -> float:
-        """Of the values."""
+        """The median of the values."""
         return statistics.median(self.values)
 
     @property
     def mean(self) -> float:
-        """Of the values."""
+        """The mean of the values."""
         return statistics.mean(self.values)
 
     @property
     def spread(self) -> float:
-        """Their standard deviation; 0 for a single run."""
+        """The standard deviation of the values; 0 for a single run."""
         return statistics.stdev(self.values) if len(self.runs) > 1 else 0.0
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Where the value of a further run would lie in 95% of cases (`averaging.interval`); None of a single run."""
+        """The 95% prediction interval for the value of another run (`averaging.interval`); None for a single run."""
         if len(self.runs) < 2:
             return None
         found = averaging.interval(torch.tensor(self.values, dtype=torch.float64))
@@ -110,10 +110,10 @@ class Repeated:
 
     @property
     def averages(self) -> list[tuple[str, float, float, float]]:
-        """Of the last weights and of averages of them: name, mean accuracy, its standard deviation over the runs, and
-        the mean of its deviations over each run's last steps; nothing where a run kept no weights.
+        """For the last weights and their averages: name, mean accuracy, its standard deviation over the runs, and the
+        mean standard deviation over each run's last steps; empty if a run kept no weights.
 
-        On up to 1,000 of the test records, and as private as the accuracies are.
+        Measured on up to 1,000 test records, and as private as the accuracies.
         """
         found = [evaluation_of(RunDirectory(run.directory)) for run in self.runs]
         kept = [one.over_steps.rows for one in found if isinstance(one, Evaluation) and one.over_steps]
@@ -131,7 +131,7 @@ class Repeated:
 
     @property
     def top5(self) -> float | None:
-        """The median of how often the right class is among the five likeliest; None with five classes or fewer."""
+        """The median top-5 accuracy; None with five classes or fewer."""
         known = [run.top5 for run in self.runs if run.top5 is not None]
         return statistics.median(known) if known else None
 
@@ -148,16 +148,16 @@ def seeds(
     """Train, resume or read the runs `directory`/1, `directory`/2, ...
 
     Args:
-        trial: what is trained, classifiers or embeddings; a seed of its own is that of the first run, and the others
-            count on from it.
-        seeds: how many runs.
-        directory: where they are.
-        observers: further ones of each run.
-        progress: where to report to.
+        trial: the training, of a classifier or an embedding. If it has a seed, this is the first run's; the following
+            runs count up from it.
+        seeds: the number of runs.
+        directory: the directory of the runs.
+        observers: further observers of each run.
+        progress: where to report progress.
 
-    **Guarantee.** Runs by seeds have none. Else each run has its own plan's (epsilon, delta), for the plan's unit and
-    adjacency, where it alone is shown; all of them together have the result's, by composition, if they were planned in
-    advance (`together`). Which of them is best is measured without noise, and that choice is not covered.
+    **Guarantee.** Seeded runs have none. Otherwise each run has its own plan's (epsilon, delta), for the plan's unit
+    and adjacency, if it alone is shown. All of them together have the result's, by composition, if they were planned in
+    advance (`together`). The choice of the best run is made without noise and is not covered.
     """
     count = positive_integer("seeds", seeds, remedy="give the number of runs, such as 5")
     progress = shown(progress)
@@ -177,7 +177,7 @@ def seeds(
 
 
 def cost_of(plans: Sequence[PrivacyPlan], known: Sequence[composition.Use]) -> dict[str, Any]:
-    """What the runs by these plans cost together, and with all others of the owner's on these data that are known."""
+    """The joint cost of runs with these plans, alone and with the owner's other known runs on these data."""
     (epsilon, delta), adjacency = composition.together(plans), composition.adjacency_of(plans)
     more = len(known) > len(plans)
     return {
@@ -190,7 +190,7 @@ def cost_of(plans: Sequence[PrivacyPlan], known: Sequence[composition.Use]) -> d
 
 
 def known_uses(run: Run) -> list[composition.Use]:
-    """The owner's runs on the data of this one that are known, itself among them; none for public data."""
+    """The owner's known runs on this run's data, including this run; empty for public data."""
     if run.statement.circumstances.data_public:
         return []
     record = RunDirectory(run.directory).read_json(names.SETTINGS)
@@ -202,7 +202,7 @@ def known_uses(run: Run) -> list[composition.Use]:
 
 
 def _plans(base: Path, fingerprint: str) -> Sequence[PrivacyPlan]:
-    """The plans of all private runs on these data that stand in the directory."""
+    """The plans of all private runs on these data in the directory."""
     runs = [RunDirectory(path) for path in sorted(base.iterdir())]
     return [
         PrivacyPlan.from_dict(run.read_json(names.PLAN))

@@ -326,7 +326,7 @@ def test_how_many_weights_are_kept_is_said_before_and_by_rule(people, call):
     assert re.search(r"weights kept +3, after steps 1 to 3: ", call(f"embed {people} {QUICK} --dry-run"))
     assert re.search(r"weights kept +none\n", call(f"embed {people} {QUICK} --keep 0 --dry-run"))
     told = call(f"embed {people} --method whiten --epsilon 8 --keep 3", status=1)
-    assert "keep is 3, and method whiten has no rounds by a plan" in told.replace("--keep", "keep")
+    assert "keep is 3, but method whiten has no rounds by a plan" in told.replace("--keep", "keep")
     assert "must be at least 1" in call(f"embed {people} {QUICK} --keep -1", status=1)
 
 

@@ -96,8 +96,8 @@ def test_single_changes_on_public_data_cost_nothing(people, call):
 @pytest.mark.parametrize(
     ("options", "refusal"),
     [
-        ("--search private", "a private selection counts right answers, which embeddings don't give"),
-        ("--public --score-on digits", "score-on digits counts right answers"),
+        ("--search private", "a private selection counts correct answers, which embeddings don't give"),
+        ("--public --score-on digits", "score-on digits counts correct answers"),
         ("--public --views 2", "--views is given, and the recipe e.toml trains embeddings"),
         ("--public --vary far=0.1,0.2", "a search cannot vary far"),
         ("--public --vary method=central,fedemb", "method central has no rounds by a plan"),

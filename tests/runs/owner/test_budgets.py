@@ -161,7 +161,7 @@ def test_eight_processes_at_once_do_not_exceed_the_total(faces, use, whole):
 
 
 def test_a_plan_of_another_unit_is_refused_with_the_budgets_name(faces, use, whole):
-    with pytest.raises(SfumatoError, match="the budget faces is for each single example, and the plan for each single"):
+    with pytest.raises(SfumatoError, match="the budget faces is for each single example, but the plan for each single"):
         use("a", use=whole(unit=User(drawn="users")), budget=faces)
 
 

@@ -60,7 +60,7 @@ def test_its_record_names_them_and_its_statement_leaves_them_out(spots, tmp_path
     page = (run.directory / "report.html").read_text()
     assert "NAdam" in page
     assert "CrossEntropyLoss" in page
-    with pytest.raises(SfumatoError, match="was trained by a loss of its owner's own"):
+    with pytest.raises(SfumatoError, match="was trained with a custom loss"):
         of_run(run.directory)
 
 
