@@ -79,7 +79,9 @@ def test_what_is_no_choice_of_theirs_is_refused(name):
 
 
 def test_a_budget_is_refused_where_no_private_data_are_used():
-    with pytest.raises(SfumatoError, match=r"method untrained trains nothing and uses no private data.*epsilon=3.0 is given"):
+    with pytest.raises(
+        SfumatoError, match=r"method untrained trains nothing and uses no private data.*epsilon=3.0 is given"
+    ):
         EmbeddingExperiment(method="untrained", epsilon=3.0).refuse_others()
 
 

@@ -231,7 +231,5 @@ def test_what_no_search_can_be_is_refused(call: Callable[[Path], Any], words: st
 def test_options_of_a_trial_are_known():
     with pytest.raises(SfumatoError, match="options has the unknown name 'kep'; did you mean keep"):
         replace(PUBLIC, options={"kep": 0})
-    with pytest.raises(
-        SfumatoError, match=r"options has the unknown name 'epochs'; there are .*report_epsilon.*keep"
-    ):
+    with pytest.raises(SfumatoError, match=r"options has the unknown name 'epochs'; there are .*report_epsilon.*keep"):
         replace(PUBLIC, options={"epochs": 3})

@@ -140,11 +140,11 @@ def problem(found: Audited, plan: PrivacyPlan, canaries: int, written: Mapping[s
     if found.plan != plan.fingerprint:
         return "it is of another plan"
     if not len(found.details.get("scores", ())) == len(found.details.get("included", ())) == canaries:
-        return f"it has other canaries than the {canaries} that the statement tells of"
+        return f"it has other canaries than the {canaries} of the statement"
     seen = found.details
     again = of_canaries(plan, seen["scores"], seen["included"], dimensions=seen.get("dimensions"))
     if not _alike(written, json.loads(json.dumps(again.to_dict()))):
-        return "what it says does not follow from its scores and coins"
+        return "it does not follow from its scores and coins"
     return None
 
 

@@ -78,11 +78,11 @@ class Loaded:
     def __repr__(self) -> str:
         gives = f"{len(self.classes)} classes" if self.embedding is None else f"embeddings of {self.embedding} numbers"
         count = sum(parameter.numel() for parameter in self.module.parameters())
-        said = self.statement.to_dict()
-        epsilon, delta = said["epsilon"], said["delta"]
+        statement = self.statement.to_dict()
+        epsilon, delta = statement["epsilon"], statement["delta"]
         promise = (
             "without a promise"
-            if not said["promises"]
+            if not statement["promises"]
             else f"({rounded_up(epsilon)}, {delta!r})-differentially private"
         )
         return f"Loaded({type(self.module).__name__} of {count:,} parameters to {gives}, {promise})"

@@ -53,9 +53,9 @@ def new_key(path: str | Path) -> str:
 
 def write_signature(run: RunDirectory, key: str | Path) -> Path:
     """Sign a finished run with the key in a file. Returns the path of the signature, signature.json in the run."""
-    own, said = _private_key(Path(key)), _said(run)
-    said |= {"public_key": _digits(own.public_key()), "signature": own.sign(_canonical(said)).hex()}
-    run.write_json(names.SIGNATURE, said)
+    own, signed = _private_key(Path(key)), _signed_fields(run)
+    signed |= {"public_key": _digits(own.public_key()), "signature": own.sign(_canonical(signed)).hex()}
+    run.write_json(names.SIGNATURE, signed)
     return run / names.SIGNATURE
 
 
@@ -73,8 +73,8 @@ def require_signed(run: RunDirectory, public: Ed25519PublicKey) -> None:
     expected = {*_SIGNED, "public_key", "signature"}
     if not isinstance(written, dict) or set(written) != expected:
         raise SfumatoError(f"{names.SIGNATURE} has missing or unknown fields", "sign the run again")
-    said, digits = _said(run), _digits(public)
-    if odd := [name for name in _SIGNED if written[name] != said[name]]:
+    signed, digits = _signed_fields(run), _digits(public)
+    if odd := [name for name in _SIGNED if written[name] != signed[name]]:
         raise SfumatoError(f"{names.SIGNATURE} has another {' and '.join(odd)} than the run", "sign the run again")
     if written["public_key"] != digits:
         raise SfumatoError(
@@ -82,7 +82,7 @@ def require_signed(run: RunDirectory, public: Ed25519PublicKey) -> None:
             "give the signer's key, or have the run signed with the expected key",
         )
     try:
-        public.verify(bytes.fromhex(written["signature"]), _canonical(said))
+        public.verify(bytes.fromhex(written["signature"]), _canonical(signed))
     except (InvalidSignature, TypeError, ValueError):
         raise SfumatoError(f"the signature in {names.SIGNATURE} is not one by this key", "sign the run again") from None
 
@@ -127,7 +127,7 @@ def _content(path: Path, absent: str) -> bytes:
         ) from None
 
 
-def _said(run: RunDirectory) -> dict[str, Any]:
+def _signed_fields(run: RunDirectory) -> dict[str, Any]:
     """The fields that a signature of this run signs."""
     return {
         "purpose": PURPOSE,
@@ -138,9 +138,9 @@ def _said(run: RunDirectory) -> dict[str, Any]:
     }
 
 
-def _canonical(said: Mapping[str, Any]) -> bytes:
+def _canonical(signed: Mapping[str, Any]) -> bytes:
     """The signed bytes: JSON with sorted keys and without spaces."""
-    return json.dumps({name: said[name] for name in _SIGNED}, sort_keys=True, separators=(",", ":")).encode()
+    return json.dumps({name: signed[name] for name in _SIGNED}, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _digits(key: Ed25519PublicKey) -> str:

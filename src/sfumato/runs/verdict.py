@@ -25,7 +25,7 @@ from sfumato.runs.figures import choice, published
 LIMITS = (
     "This shows that the record is consistent and that the statement follows from it; "
     "a record cannot prove its own honesty. The page (report.html){settings} and all measured figures are not "
-    "looked at."
+    "checked."
 )
 
 
@@ -161,10 +161,10 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> bool:
         carried = json.loads(json.dumps(replace(promised, computed=None).to_dict()))
         _require(inside == carried, f"the statement inside {names.MODEL} is not that of {names.STATEMENT}")
     if workers is not None:
-        checks.append(Check(what=f"ledger and statement tell of the same processes: {workers.sentence}", holds=True))
+        checks.append(Check(what=f"ledger and statement name the same processes: {workers.sentence}", holds=True))
     with _noted(checks, "the run key is gone"):
         gone = not (run / names.RUN_KEY).exists()
-        _require(gone, f"{names.RUN_KEY} still stands: whoever has it can undo the noise")
+        _require(gone, f"{names.RUN_KEY} still exists: whoever has it can subtract the noise")
     return bound
 
 
@@ -189,20 +189,20 @@ def _beside(
     last = entries[-1].body
     stored = kept.files(run)
     if last.get("kept") or stored or facts.kept:
-        with _noted(checks, "the weights kept beside the model are the files that the ledger ends with"):
+        with _noted(checks, "the kept weights are the files that the ledger ends with"):
             recorded, steps = kept.recorded(last), list(facts.kept)
-            _require(list(recorded) == steps, f"the statement tells of steps {steps}, the ledger of {list(recorded)}")
+            _require(list(recorded) == steps, f"the statement names steps {steps}, the ledger {list(recorded)}")
             for step, path in stored.items():
                 _require_bound(path, recorded.get(step))
     present = (run / names.FIGURES).is_file()
     if facts.figures is not None or published.recorded(entries) or published.ENTRY in last or present:
-        with _noted(checks, "the published figures are the one release that statement and ledger tell of"):
+        with _noted(checks, "the published figures are the one release in statement and ledger"):
             _published(run, entries, facts, last)
     if facts.audit or audited.ENTRY in last or (run / names.AUDIT).is_file():
         with _noted(checks, "the audit of canaries is the one that the ledger ends with, and follows from its scores"):
             _audited(run, plan, facts, last)
     if made := aggregated.files(run):
-        with _noted(checks, "the aggregates beside the model follow from the kept weights, as far as these are here"):
+        with _noted(checks, "the aggregates follow from the kept weights, as far as these are here"):
             for path in made:
                 problem = aggregated.problems(run, path)
                 _require(problem is None, str(problem))
@@ -256,9 +256,9 @@ def _sequence(entries: list[Entry], plan: PrivacyPlan) -> None:
 
 def _published(run: RunDirectory, entries: list[Entry], facts: Circumstances, last: Mapping[str, Any]) -> None:
     """Check that the ledger has one line for the release, of the statement's table, and of the final model."""
-    _require(facts.figures is not None, f"the statement does not tell of the figures in ledger or {names.FIGURES}")
+    _require(facts.figures is not None, f"the statement does not mention the figures in the ledger or {names.FIGURES}")
     promised = facts.figures and published.body(facts.figures, last["steps_taken"])
-    _require(published.recorded(entries) == promised, "the ledger records other figures than the statement tells of")
+    _require(published.recorded(entries) == promised, "the ledger records other figures than the statement")
     _require_bound(run / names.FIGURES, last.get(published.ENTRY))
     figures = published.read(run)
     _require(figures is not None and figures.table == facts.figures, f"{names.FIGURES} is of another table")

@@ -148,7 +148,9 @@ def test_several_budgets_and_what_they_cost_together(call, cache, images):
     assert f"known here: epsilon {rounded_up(private['epsilon_of_all_uses'])}, for add-or-remove adjacency." in told
     assert not Path("p/without-privacy").exists(), "a model without privacy is trained on public data alone"
     assert "a run" in call(f"train features:cache {quick} --epsilon 1,2 --output before", status=1)
-    assert "also holds the curve of other budgets: 4" in call(f"train features:cache {quick} --epsilon 1,2 --output b", status=1)
+    assert "also holds the curve of other budgets: 4" in call(
+        f"train features:cache {quick} --epsilon 1,2 --output b", status=1
+    )
     assert "names a budget twice" in call(f"train features:cache {quick} --epsilon 1,1 --output d", status=1)
     more = json.loads(call(f"train features:cache {quick} --epsilon 1,2,4 --output b --json"))
     assert [row["epsilon"] for row in more["rows"]] == pytest.approx([1, 2, 4], rel=1e-3)

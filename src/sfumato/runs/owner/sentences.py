@@ -144,7 +144,7 @@ def of_other_assignments(count: int, which: str = "earlier") -> str:
     """The text about runs with another assignment of records to users (`Earlier.apart`)."""
     return (
         f"{count} {which} run{'s' if count > 1 else ''} of yours on these data promised for users who were "
-        "told apart otherwise than here: what they cost does not add up with these, and is not in any sum"
+        "told apart otherwise than here: their cost does not add up with these, and is in no sum"
     )
 
 

@@ -108,8 +108,8 @@ class Store:
 
         **Guarantee.** The count never decreases, whatever was lost since.
         """
-        said = Count(self.entries, self._seals[-1] if self._seals else "", self.anew)._asdict()
-        write(self.home / COUNT, json.dumps({**said, SEAL: _code(self._key, said)}).encode(), private=True)
+        content = Count(self.entries, self._seals[-1] if self._seals else "", self.anew)._asdict()
+        write(self.home / COUNT, json.dumps({**content, SEAL: _code(self._key, content)}).encode(), private=True)
 
     def _read(self, entry: dict[str, Any]) -> None:
         seal = entry.pop(SEAL)
@@ -204,11 +204,11 @@ def _counted(home: Path) -> Count | None:
     """
     path = home / COUNT
     try:
-        said = parse_json(ordinary(path).read_bytes())
-        seal = said.pop(SEAL)
-        if not hmac.compare_digest(seal, _code(keys.owner_key(home), said)):
+        content = parse_json(ordinary(path).read_bytes())
+        seal = content.pop(SEAL)
+        if not hmac.compare_digest(seal, _code(keys.owner_key(home), content)):
             raise ValueError("it was changed, or sealed with another owner's key")
-        return Count(**said)
+        return Count(**content)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -228,5 +228,5 @@ def _is_ours(home: Path) -> bool:
         return False
 
 
-def _code(key: bytes, said: object) -> str:
-    return hmac.new(key, b"lists " + json.dumps(said, sort_keys=True).encode(), hashlib.sha256).hexdigest()
+def _code(key: bytes, content: object) -> str:
+    return hmac.new(key, b"lists " + json.dumps(content, sort_keys=True).encode(), hashlib.sha256).hexdigest()

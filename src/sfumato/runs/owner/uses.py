@@ -154,12 +154,12 @@ def earlier(data: Data, *, but: str | None = None) -> Earlier:
             continue
         runs[line.run] = line.use
         # Data that were changed since, at the same place, are assumed to have the same assignment to users.
-        whose, before = {line.users} if known and line.unit != Example.name else None, users.get(line.run, set())
-        users[line.run] = None if whose is None or before is None else whose | before
+        assigned, before = {line.users} if known and line.unit != Example.name else None, users.get(line.run, set())
+        users[line.run] = None if assigned is None or before is None else assigned | before
         if line.seeded:
             seeded.add(line.run)
-    for run, whose in users.items():
-        if not _for(whose, data.users):
+    for run, assigned in users.items():
+        if not _counts(assigned, data.users):
             del runs[run]
             apart += 1
     counted = {line.run for line, _ in found}
@@ -174,9 +174,9 @@ def earlier(data: Data, *, but: str | None = None) -> Earlier:
     )
 
 
-def _for(whose: set[str] | None, users: str) -> bool:
+def _counts(assigned: set[str] | None, users: str) -> bool:
     """Whether a run counts in the sum of the runs with this assignment to users."""
-    return whose is None or users in whose
+    return assigned is None or users in assigned
 
 
 def spent(data: Data) -> dict[str, Any]:
@@ -194,10 +194,10 @@ def spent(data: Data) -> dict[str, Any]:
     runs = dict[str, list[Used]]()
     for one in found.lines:
         runs.setdefault(one.run, []).append(one)
-    whose = {run: lines[-1].users for run, lines in runs.items() if lines[0].kind != CHOICE}
+    assigned = {run: lines[-1].users for run, lines in runs.items() if lines[0].kind != CHOICE}
     sums = []
-    for users in dict.fromkeys(whose.values()):
-        own = [runs[run][-1] for run, one in whose.items() if one == users]
+    for users in dict.fromkeys(assigned.values()):
+        own = [runs[run][-1] for run, one in assigned.items() if one == users]
         for one in side_by_side([line.use for line in own if not isinstance(line.use, PrivateChoice)]):
             seeded = sum(any(line.seeded for line in runs[of.run]) for of in own if of.unit == one.unit)
             sums.append(one._asdict() | {"epsilon": ceiling(one.epsilon, 6), "seeded": seeded})
