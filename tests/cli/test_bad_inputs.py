@@ -261,9 +261,9 @@ REFUSED = {
     "train recipes/de2022/table13-eps1-other.toml": "the recipe recipes/de2022/table13-eps1-other.toml does not exist; "
     "check the path",
     # where the run goes
-    "train digits QUICK --output full": "full exists and holds no run of sfumato; let --output be empty or new",
-    "train digits QUICK --output file": "file exists and holds no run of sfumato; let --output be empty or new",
-    "train digits QUICK --output .": ". exists and holds no run of sfumato; let --output be empty or new",
+    "train digits QUICK --output full": "full exists and holds no run of sfumato; give an empty or a new --output",
+    "train digits QUICK --output file": "file exists and holds no run of sfumato; give an empty or a new --output",
+    "train digits QUICK --output .": ". exists and holds no run of sfumato; give an empty or a new --output",
     "train digits QUICK --output file/run": "file/run cannot be written (Not a directory); choose a --output that can "
     "be written",
     "train digits QUICK --output /proc/a/b": "/proc/a/b cannot be written (...); choose a --output that can be written",

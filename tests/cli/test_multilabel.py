@@ -115,7 +115,7 @@ def test_an_image_with_all_and_one_with_none(run, table, call):
         ("evaluate RUN csv:TABLE --label-sets TABLE", "--label-sets is for models of one class for each image"),
         ("evaluate RUN csv:TABLE --positive asthma", "--positive must be"),
         ("evaluate RUN csv:TABLE --prevalence 0.1", "--prevalence is given, and no class to test for"),
-        ("evaluate RUN digits", "digits has one label for each image, and the model tells several"),
+        ("evaluate RUN digits", "digits has one label for each image, but the model predicts several"),
         ("aggregate RUN --method omv", "the method omv takes a majority of classes"),
         ("train csv:TABLE LABELS QUICK --report-epsilon 0.1", "report_epsilon 0.1 needs one class for each record"),
         ("train csv:TABLE LABELS QUICK --loss softmax", "loss is softmax, and each record of the source has several"),

@@ -66,7 +66,7 @@ def test_a_list_that_was_emptied_is_named_beside_the_smaller_total(used, capsys,
     (home / "uses.jsonl").write_text("")
     told = said(capsys, "spent npz:whole.npz")
     assert "no run of yours is known" in told.out
-    assert "note: your lists disagree: uses.jsonl lacks 3 of 3 entries; what was lost is in no total" in told.err
+    assert "note: your lists disagree: uses.jsonl lacks 3 of 3 entries; lost entries are in no total" in told.err
     told = said(capsys, "spent npz:whole.npz --json")
     assert json.loads(told.out)["disagreements"] == ["uses.jsonl lacks 3 of 3 entries"]
     told = said(capsys, f"train npz:part.npz {SIZES} --output a --dry-run")

@@ -167,7 +167,7 @@ def test_a_model_file_that_lacks_something_is_refused(mine, elsewhere):
             (name, f"says of its model that {name} is missing")
             for name in ("model", "classes", "size", "test_fraction")
         ),
-        ("statement", "is no model of sfumato"),
+        ("statement", "is not a model of sfumato"),
         ("format", "was written by another version of sfumato"),
     ):
         less = {key: value for key, value in about.items() if key != name}
@@ -176,5 +176,5 @@ def test_a_model_file_that_lacks_something_is_refused(mine, elsewhere):
             sfumato.load("b.safetensors", model="owncode:build,depth=2")
     for text in ("[]", "3", "{}", '"a"'):
         Path("b.safetensors").write_bytes(to_bytes(tensors, {METADATA: text}))
-        with pytest.raises(sfumato.SfumatoError, match="is no model of sfumato"):
+        with pytest.raises(sfumato.SfumatoError, match="is not a model of sfumato"):
             sfumato.load("b.safetensors")

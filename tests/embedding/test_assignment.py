@@ -75,5 +75,5 @@ def test_each_user_of_a_round_is_in_any_even_client_alike():
 def test_what_cannot_be_assigned_is_refused():
     with pytest.raises(SfumatoError, match="clients must be at least 1"):
         anew(KEY, 5, clients=0)
-    with pytest.raises(SfumatoError, match=r"groups must be a text for each user, got int64 of shape \(3,\)"):
+    with pytest.raises(SfumatoError, match=r"groups must hold a text for each user, got int64 of shape \(3,\)"):
         by_group(KEY, np.arange(3), clients=2)

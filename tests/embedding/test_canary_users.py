@@ -108,7 +108,7 @@ def test_what_a_run_shows_is_written_down_and_verified(source, tmp_path, method)
     found = audited.read(RunDirectory(run.directory))
     assert len(found.details["scores"]) == CANARIES
     assert found.details["dimensions"] == 8 * 64 + 8
-    assert any(f"each of {CANARIES} canaries, random directions" in line for line in run.statement.plain)
+    assert any(f"each of {CANARIES} canaries (random directions" in line for line in run.statement.plain)
     assert verify(run.directory).holds
     assert "Canaries within the run" in (run.directory / "report.html").read_text()
 

@@ -20,14 +20,14 @@ def test_an_order_of_records_is_refused_where_users_take_part(given: dict[str, s
     (name,) = given
     experiment = EmbeddingExperiment(noise_multiplier=1.0, steps=2, batch_size=40, participation="fixed-order", **given)
     with pytest.raises(
-        SfumatoError, match=rf"{name}=.*have neither a place in the file nor one time.*leave {name} out"
+        SfumatoError, match=rf"{name}=.*have neither a place in the file nor a single time.*leave {name} out"
     ):
         experiment.decide(SOURCE)
 
 
 def test_a_drift_of_records_is_refused_where_users_take_part():
     experiment = EmbeddingExperiment(noise_multiplier=1.0, steps=2, batch_size=40, participation="drifting")
-    with pytest.raises(SfumatoError, match=r"goes by each record's own group, and here users take part.*take poisson"):
+    with pytest.raises(SfumatoError, match=r"uses the group of each record, but here users take part.*use poisson"):
         experiment.decide(SOURCE)
 
 
@@ -42,7 +42,7 @@ def test_users_may_take_part_in_a_secret_order():
 def test_a_quantile_of_few_clients_is_refused_by_what_can_be_changed():
     asked = {"epsilon": 8.0, "steps": 10, "batch_size": 256, "quantile": 0.5}
     with pytest.raises(
-        SfumatoError, match=r"count of 4 clients is released too, with noise of 0\.2; give more clients"
+        SfumatoError, match=r"count of 4 clients is also released, with noise of 0\.2; give more clients"
     ):
         EmbeddingExperiment(clients=4, **asked).decide(SOURCE)
     assert EmbeddingExperiment(clients=128, **asked).decide(SOURCE).plan.epsilon() <= 8
@@ -67,11 +67,11 @@ def test_heads_begin_at_prototypes_by_rule_and_at_random_as_in_the_paper_where_t
         ({"client_head": "zero"}, "client_head must be one of random, prototype"),
         (
             {"client_head": "prototype", "method": "fedavg"},
-            "method fedavg does not read client_head, and client_head=prototype is given",
+            "method fedavg does not use client_head, but client_head=prototype is given",
         ),
         (
             {"client_head": "prototype", "client_loss": "binary"},
-            "fedemb with the loss binary does not read client_head",
+            "fedemb with the loss binary does not use client_head",
         ),
         ({"client_temperature": 1.0, "method": "dpsgd"}, "client_temperature=1.0.*leave client_temperature out"),
         ({"client_temperature": -1.0}, "client_temperature must be positive"),

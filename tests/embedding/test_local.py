@@ -180,7 +180,7 @@ def test_frozen_parameters_are_in_no_update(backbone, settings):
     update = LocalTraining(backbone, settings).update(*records(), np.random.default_rng(5))
     assert list(update) == ["2.weight", "2.bias"]
     backbone.requires_grad_(False)
-    with pytest.raises(SfumatoError, match="no parameter of the model is trained"):
+    with pytest.raises(SfumatoError, match="no parameter of the model is trainable"):
         LocalTraining(backbone, settings)
 
 
@@ -235,10 +235,13 @@ def test_batch_norm_is_refused(settings):
         ({"head": "global", "loss": "binary"}, "loss 'binary' has no head"),
         ({"head": "global", "reconstruction_steps": 2}, "no local head to train first"),
         ({"first_head": "zero", "temperature": 1.0}, "first_head must be one of random, prototype"),
-        ({"first_head": "prototype"}, "there is no temperature; give a temperature such as 0.125"),
+        (
+            {"first_head": "prototype"},
+            "needs a temperature, since its rows are directions; give a temperature such as 0.125",
+        ),
         ({"temperature": 0.0}, "temperature must be positive"),
-        ({"temperature": 1.0, "head": "global"}, "temperature is 1.0, and clients have no head of their own"),
-        ({"first_head": "prototype", "loss": "triplet"}, "first_head is 'prototype', and clients have no head"),
+        ({"temperature": 1.0, "head": "global"}, "temperature is 1.0, but clients have no head of their own"),
+        ({"first_head": "prototype", "loss": "triplet"}, "first_head is 'prototype', but clients have no head"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, change, words):

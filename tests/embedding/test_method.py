@@ -74,14 +74,14 @@ def test_a_method_that_is_asked_for_is_taken():
 
 @pytest.mark.parametrize("name", ["clients", "steps", "batch_size", "client_rate", "learning_rate", "quantile"])
 def test_what_is_no_choice_of_theirs_is_refused(name):
-    with pytest.raises(
-        SfumatoError, match=rf"method whiten takes one step over all users.*{name}=.*take method fedemb"
-    ):
+    with pytest.raises(SfumatoError, match=rf"method whiten takes one step over all users.*{name}=.*use method fedemb"):
         EmbeddingExperiment(method="whiten", **{name: 1}).refuse_others()
 
 
 def test_a_budget_is_refused_where_no_private_data_are_used():
-    with pytest.raises(SfumatoError, match=r"method untrained uses no private data.*epsilon=3.0 is given"):
+    with pytest.raises(
+        SfumatoError, match=r"method untrained trains nothing and uses no private data.*epsilon=3.0 is given"
+    ):
         EmbeddingExperiment(method="untrained", epsilon=3.0).refuse_others()
 
 

@@ -87,7 +87,7 @@ def test_nothing_that_it_leaves_behind_states_an_epsilon(source: Source, tmp_pat
 
 def test_it_is_refused_on_data_that_nobody_called_public(source: Source, tmp_path: Path):
     private = replace(source, public=False)
-    with pytest.raises(SfumatoError, match="method fedemb-noiseless trains without privacy, and this npz source is pr"):
+    with pytest.raises(SfumatoError, match="method fedemb-noiseless trains without privacy, but this npz source is pr"):
         begin(asked(), private, RunDirectory(tmp_path / "run"), progress=Silence())
     rounds = decide_noiseless(asked(), private)
     central = decide(replace(asked(), method="central", clients=None, max_norm=None), source)
@@ -102,7 +102,9 @@ def test_no_number_leads_there_only_its_name(source: Source, tmp_path: Path, met
     named = "fedavg-noiseless" if method == "fedavg" else NOISELESS
     clients = {"clients": None} if method == "dpsgd" else {}
     zero = asked(method=method, noise_multiplier=0, **clients)
-    with pytest.raises(SfumatoError, match=f"adds no noise, and without noise nothing is promised.* by method {named}"):
+    with pytest.raises(
+        SfumatoError, match=f"adds no noise, and without noise nothing is promised.* with method {named}"
+    ):
         begin(zero, source, RunDirectory(tmp_path / "run"), progress=Silence())
     with pytest.raises(SfumatoError, match="has no plan: it promises nothing"):
         asked().decide(source)
@@ -112,7 +114,7 @@ def test_no_number_leads_there_only_its_name(source: Source, tmp_path: Path, met
 def test_its_name_takes_no_plan_either(source: Source):
     private = EmbeddingExperiment(**QUICK, noise_multiplier=0.5)
     decided = private.decide(source)
-    with pytest.raises(SfumatoError, match="method fedemb-noiseless has no rounds with noise, and a plan is given"):
+    with pytest.raises(SfumatoError, match="method fedemb-noiseless has no rounds with noise, but a plan is given"):
         prepare(source, decided._replace(clients=replace(decided.clients, method=NOISELESS)))
 
 
@@ -131,7 +133,7 @@ def test_its_name_takes_no_plan_either(source: Source):
 )
 def test_whatever_belongs_to_a_promise_is_refused(source: Source, promised: dict[str, Any]):
     (name,) = promised
-    with pytest.raises(SfumatoError, match=f"adds no noise and promises nothing, and {name}=.* is given"):
+    with pytest.raises(SfumatoError, match=f"adds no noise and promises nothing, but {name}=.* is given"):
         job_of(asked(**promised), source)
 
 

@@ -216,7 +216,7 @@ def test_federated_averaging_is_the_mean_of_the_clients_weights(backbone, settin
 
 
 def test_users_that_are_no_numbers_are_refused(rounds):
-    with pytest.raises(SfumatoError, match="users must be a number for each record"):
+    with pytest.raises(SfumatoError, match="users must hold a number for each record"):
         replace(rounds, users=rounds.users.astype(str))
 
 

@@ -86,7 +86,7 @@ def test_a_run_keeps_what_it_promised_and_gives_embeddings(people, tmp_path):
     found = loaded.embed(np.zeros((3, 8, 8, 1), np.uint8))
     assert found.shape == (3, 16)
     torch.testing.assert_close(found.norm(dim=1), torch.ones(3))
-    with pytest.raises(SfumatoError, match="the model gives embeddings"):
+    with pytest.raises(SfumatoError, match="the model returns embeddings"):
         loaded.predict(np.zeros((8, 8, 1), np.uint8))
     assert {"recall", "far", "threshold", "curve", "neighbours"} <= run.figures.keys()
     page = (run.directory / "report.html").read_text("utf-8")
@@ -224,13 +224,13 @@ def test_a_fixed_group_has_a_figure_of_its_own_beside_that_of_each_person(source
 
 def test_central_training_is_for_public_data_alone(source, tmp_path):
     asked = EmbeddingExperiment(model="linear", dimension=8, method="central", steps=4)
-    with pytest.raises(SfumatoError, match="method central trains without privacy, and this npz source is private"):
+    with pytest.raises(SfumatoError, match="method central trains without privacy, but this npz source is private"):
         begin(asked, source, RunDirectory(tmp_path / "a"), progress=Silence())
     public = replace(source, public=True)
     run = begin(asked, public, RunDirectory(tmp_path / "b"), device="cpu", threads=1, progress=Silence())
     assert run.figures["recall"] >= 0
     assert load(run.directory).embed(np.zeros((8, 8, 1), np.uint8)).shape == (1, 8)
-    with pytest.raises(SfumatoError, match="promises nothing, and a budget is given"):
+    with pytest.raises(SfumatoError, match="promises nothing, but a budget is given"):
         begin(replace(asked, epsilon=3.0), public, RunDirectory(tmp_path / "c"), progress=Silence())
 
 
@@ -238,7 +238,7 @@ def test_what_cannot_be_is_refused_before_anything_is_spent(source, arrays, tmp_
     with pytest.raises(SfumatoError, match="the source does not say whose record each one is"):
         embed(arrays, directory=tmp_path / "run", **QUICK)
     shared = replace(source, test=source.train)
-    with pytest.raises(SfumatoError, match="24 of the 24 users to train on have records in the test part too"):
+    with pytest.raises(SfumatoError, match="24 of the 24 training users also have records in the test part"):
         job_of(EmbeddingExperiment(**ALONE), shared)
     nobody = replace(source, train=replace(source.train, groups=None))
     with pytest.raises(SfumatoError, match="does not say which group each user belongs to"):
@@ -306,10 +306,10 @@ def test_a_plan_must_be_its_datas_and_its_clients(source):
     assert fixed.plan.delta == job.plan.delta
     even = replace(job.clients, grouping="even")
     for plan, clients, settings in (
-        (job.plan, even, "grouping is even, and under add-or-remove adjacency one user more or less moves others"),
+        (job.plan, even, "grouping is even, but under add-or-remove adjacency one user more or less moves others"),
         (replace(job.plan, population=25), job.clients, "the plan is for 25 users, the source has 24"),
-        (fixed.plan, job.clients, "the plan's groups are fixed, and the clients' grouping is random"),
-        (job.plan, fixed.clients, "the plan's groups are not fixed, and the clients' grouping is fixed"),
+        (fixed.plan, job.clients, "the plan's groups are fixed, but the clients' grouping is random"),
+        (job.plan, fixed.clients, "the plan's groups are not fixed, but the clients' grouping is fixed"),
     ):
         with pytest.raises(SfumatoError, match=settings):
             prepare(source, Decided(plan, job.settings, clients, []))
@@ -332,7 +332,7 @@ def test_clients_of_one_size_are_trained_under_zero_out_adjacency(source, tmp_pa
 
 def test_a_test_part_that_nothing_can_be_measured_on_is_refused_before_anything_is_spent(source, tmp_path):
     one = replace(source, test=source.test.chosen(source.test.labels == source.test.labels[0]))
-    with pytest.raises(SfumatoError, match="of 1 classes, and recall needs two images of one class and two classes"):
+    with pytest.raises(SfumatoError, match="of 1 classes, but recall needs two images of one class and two classes"):
         begin(EmbeddingExperiment(**ALONE), one, RunDirectory(tmp_path / "run"), progress=Silence())
     assert not (tmp_path / "run").exists()
 

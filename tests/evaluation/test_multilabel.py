@@ -204,12 +204,12 @@ def test_what_takes_one_class_for_each_image_is_refused(run, spec, source, tmp_p
     with pytest.raises(SfumatoError, match="loss is multilabel, and each record of the source has one label"):
         train("linear", digits, plan(digits), loss="multilabel", **place, **CHOICES)
     assert not (tmp_path / "run").exists()
-    with pytest.raises(SfumatoError, match="label 0 of the source means '0', and of the model 'westward'"):
+    with pytest.raises(SfumatoError, match="label 0 means '0' in the source and 'westward' in the model"):
         run.load().on(digits)
-    with pytest.raises(SfumatoError, match="digits has one label for each image, and the model tells several"):
+    with pytest.raises(SfumatoError, match="digits has one label for each image, but the model predicts several"):
         run.load().opened("digits")
     one_each = Records(images=source.test.images, labels=source.test.labels.argmax(1))
-    with pytest.raises(SfumatoError, match="the source has one label for each record, and the model tells several"):
+    with pytest.raises(SfumatoError, match="the source has one label for each record, but the model predicts several"):
         run.load().on(replace(source, train=one_each, test=one_each))
 
 

@@ -145,4 +145,4 @@ def test_the_private_data_themselves_are_refused_and_data_that_were_private_are_
             said.append(line)
 
     trained(source, plan, tmp_path / "run", calibrate_on=others, progress=Heard())
-    assert any("declared public, and 1 run of yours used them as private" in line for line in said)
+    assert any("declared public, but 1 run of yours used them as private" in line for line in said)

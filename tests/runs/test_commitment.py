@@ -53,7 +53,7 @@ def test_verify_names_the_field(copy):
     path.write_text(json.dumps(changed(record, ("settings", "learning_rate"))))
     verdict = verify(copy)
     assert not verdict.holds
-    assert "settings.json is not what the ledger began with, in settings.learning_rate" in verdict.line
+    assert "settings.json differs from what the ledger began with in settings.learning_rate" in verdict.line
 
 
 @pytest.mark.parametrize("name", ["settings", "candidate"])
@@ -100,7 +100,7 @@ def test_other_circumstances_than_the_statement_s_are_named(copy):
     written = json.loads((copy / "statement.json").read_text())["circumstances"]
     opening = commitment.commitments(record)
     commitment.require(record, opening, written)
-    with pytest.raises(ValueError, match="other circumstances than the statement, in seeded"):
+    with pytest.raises(ValueError, match="and the statement differ in the circumstances seeded"):
         commitment.require(record, opening, {**written, "seeded": not written["seeded"]})
 
 

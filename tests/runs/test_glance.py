@@ -54,7 +54,7 @@ def test_runs_are_listed_whatever_state_they_are_in(at, capsys):
 
 
 def test_no_directory_is_refused(at):
-    with pytest.raises(SfumatoError, match="nowhere is no directory"):
+    with pytest.raises(SfumatoError, match="nowhere is not a directory"):
         glance.below("nowhere")
 
 

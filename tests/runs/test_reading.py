@@ -67,14 +67,14 @@ def test_shares_that_are_not_known_are_not_guessed():
     with pytest.raises(SfumatoError, match="does not hold; declare them too: training_prevalence normal=SHARE"):
         PLAIN.used_at(USED)
     assert PLAIN.used_at(USED, TRAINED).offsets == correction((0.26, 0.74), (0.62, 0.38), loss="softmax")
-    with pytest.raises(SfumatoError, match="training_prevalence is given, and no prevalence"):
+    with pytest.raises(SfumatoError, match="training_prevalence is given without prevalence"):
         PLAIN.used_at(None, TRAINED)
     with pytest.raises(SfumatoError, match="prevalence has no share for the class 'normal'"):
         PLAIN.used_at({"pneumonia": 0.999}, TRAINED)
     with pytest.raises(SfumatoError, match="training_prevalence names 'cat', which is not a class"):
         PLAIN.used_at(USED, {"cat": 0.5, "normal": 0.5})
     several = Reading(classes=CLASSES, loss="multilabel")
-    with pytest.raises(SfumatoError, match="this model tells several labels"):
+    with pytest.raises(SfumatoError, match="this model predicts several labels"):
         several.used_at(USED, TRAINED)
 
 

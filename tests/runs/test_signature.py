@@ -54,7 +54,7 @@ def test_the_signed_bytes_are_those_that_the_documentation_names(signed, key):
 def test_the_key_is_its_owner_s_alone_and_its_public_half_is_not(key, tmp_path):
     assert key.stat().st_mode & 0o777 == 0o600
     assert "PRIVATE" not in (tmp_path / "key.pub").read_text()
-    with pytest.raises(SfumatoError, match=r"key exists; give the new key another place"):
+    with pytest.raises(SfumatoError, match=r"key exists; give the new key another path"):
         new_key(key)
 
 
@@ -64,7 +64,7 @@ def test_every_field_of_a_signature_counts(signed, key):
     for name, value in written.items():
         other = value + 1 if isinstance(value, int) else value[:-1] + ("0" if value[-1] != "0" else "1")
         path.write_text(json.dumps({**written, name: other}))
-        assert "nobody vouches for it as asked" in line_of(signed, key), name
+        assert "the signature was not confirmed" in line_of(signed, key), name
         path.write_text(json.dumps({one: written[one] for one in written if one != name}))
         assert "has missing or unknown fields" in line_of(signed, key), name
     path.write_text(json.dumps({**written, "more": 1}))
@@ -75,7 +75,7 @@ def test_a_signature_of_another_run_is_refused_in_one_line(signed, key):
     """The run is made another one, whose own record holds, and keeps the signature."""
     conclude_with(signed, json.loads((signed / "statement.json").read_text()))
     assert verify(signed).holds
-    assert "signature.json is of another statement and ledger than the run's" in line_of(signed, key)
+    assert "signature.json has another statement and ledger than the run" in line_of(signed, key)
 
 
 def test_its_fields_made_to_fit_are_no_signature(signed, key):

@@ -166,7 +166,8 @@ def test_the_disk_is_full_within_the_list_of_runs(share, tmp_path, monkeypatch):
         genuine = builtins.open
         patch.setattr(store, "open", lambda *how: Full(genuine(*how), share), raising=False)
         with pytest.raises(
-            ValueError, match=r"the list of runs .* cannot be held and extended \(No space left on device\); free some"
+            ValueError,
+            match=r"the list of runs .* cannot be locked and extended \(No space left on device\); free some",
         ):
             uses.record(data, plan, run="second")
     assert len(uses.earlier(data).plans) in ((1, 2) if share == 1.0 else (1,))

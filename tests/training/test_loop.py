@@ -143,7 +143,7 @@ def test_a_model_that_is_another_in_training_releases_no_paid_step_a_second_time
 def test_a_model_of_other_shapes_is_refused(stopped, spots, plan):
     run, _ = stopped(Doubling(2))
     before = [one.line() for one in ledger.read(run / "ledger.jsonl") if one.kind != "opening"]
-    with pytest.raises(SfumatoError, match=r"does not fit model or optimizer: .*layer"):
+    with pytest.raises(SfumatoError, match=r"does not fit the model or the optimizer: .*layer"):
         train(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), spots, plan, directory=run, **PLAIN)
     assert [one.line() for one in ledger.read(run / "ledger.jsonl") if one.kind != "opening"] == before
 

@@ -133,7 +133,7 @@ def test_it_goes_on_from_no_other_run_s_checkpoint(shown, training, tmp_path, mo
             running.execute(job_for(shown, training), RunDirectory(tmp_path / name))
     monkeypatch.undo()
     (tmp_path / "other" / "checkpoint.safetensors").replace(tmp_path / "one" / "checkpoint.safetensors")
-    with pytest.raises(SfumatoError, match="the checkpoint is of another run"):
+    with pytest.raises(SfumatoError, match="the checkpoint belongs to another run"):
         running.execute(job_for(shown, training, tmp_path / "one"), RunDirectory(tmp_path / "one"))
 
 
@@ -274,7 +274,7 @@ def test_all_records_but_one_are_refused_where_the_list_is_there_and_told_of_whe
             said.append(line)
 
     train("cnn", without_one(keyed), plan, directory=tmp_path / "b", progress=Listener(), **fine)
-    assert any("are not listed beside your key" in line for line in said)
+    assert any("are not listed next to your key" in line for line in said)
 
 
 def test_a_model_of_one_s_own_behind_public_training_is_not_forgotten(spots, shown, plan, tmp_path):

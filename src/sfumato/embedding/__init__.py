@@ -1,4 +1,4 @@
-"""Embeddings with a promise for whole users: virtual clients, their local training, and the clipped sum of a round."""
+"""Embeddings with user-level privacy: virtual clients, their local training, and the clipped sum of a round."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What a training of embeddings is asked for, from the command line, a recipe or Python alike."""
+"""The options of an embedding training, from the command line, a recipe or Python."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ OF_CLIENTS = {
     "client_rate": "learning_rate",
     "client_head": "first_head",
 }
-"""What `LocalSGD` calls what may be chosen of clients."""
+"""The options of clients, with their names in `LocalSGD`."""
 
 
 class Decided(NamedTuple):
-    """A plan, the server's settings, the clients', and in lines for the reader why the rest is what it is."""
+    """The plan, the server's and the clients' settings, and the reasons, as lines of text, for what the rules chose."""
 
     plan: PrivacyPlan
     settings: Settings
@@ -61,16 +61,16 @@ class Decided(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetOfRounds):
-    """A private training of embeddings as it is asked for; the promise is for users.
+    """The options of a private embedding training. The promise is for users.
 
-    Of the budget, `batch_size` is the expected number of users in a round (of groups, where these are fixed), `steps`
-    the number of rounds, and `max_norm` bounds a client's update.
+    `batch_size` is the expected number of users in a round (of groups, if these are fixed), `steps` is the number of
+    rounds, and `max_norm` bounds a client's update.
     """
 
     seed: int | None = None
 
     def refuse_at_once(self, spec: SourceSpec | None = None) -> None:
-        """Refuse, before any data are read, what none could be trained by, or not the source of this spelling."""
+        """Refuse, before any data are read, options that cannot work for any source, or for this one."""
         from sfumato.privacy import Quantile, User
         from sfumato.training.preparation import beforehand
         from sfumato.training.preparation.building import refuse_noise
@@ -96,7 +96,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
             request = self.request(beforehand.ANY_NUMBER, momentum=0.0)
             norm = 1.0 if self.max_norm is None else self.max_norm
             clipping = None
-            if self.quantile is not None:  # what the count's noise leaves of the updates' depends on the clients
+            if self.quantile is not None:  # the real count noise depends on the number of clients
                 clipping = Quantile(max_norm=norm, quantile=self.quantile, count_noise=1e6)
             refuse_noise(self.noise, request.mechanism, clipping)
             beforehand.plan_of_any(self, request, User(drawn="clients", at_most=self.per_user), clipping=clipping)
@@ -104,13 +104,13 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
     def decide(self, source: Source) -> Decided:
         """Plan, settings and clients for this source.
 
-        Errors: `SfumatoError` for what cannot be, before anything is spent.
+        Errors: `SfumatoError` for impossible options, before anything is spent.
         """
         from sfumato.privacy.statements.presented import rounded_up
 
         self.refuse_no_noise()
         if self.chosen in WITHOUT_PLAN:
-            raise SfumatoError(f"method {self.chosen} has no plan: it promises nothing", "take method fedemb")
+            raise SfumatoError(f"method {self.chosen} has no plan: it promises nothing", "use method fedemb")
         self.refuse_clocks()
         plan, reasons = self._plan(source)
         settings = self.settings(source)
@@ -125,16 +125,16 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
 
     @property
     def chosen(self) -> str:
-        """The method, that of the rule where none is asked for."""
+        """The requested method, or the default."""
         return one_of("method", self.method or METHODS[0], METHODS)
 
     @property
     def given(self) -> dict[str, Any]:
-        """What was asked for, by name."""
+        """The options that were given, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def refuse_others(self) -> None:
-        """Refuse what is no choice of a method that begins at fixed features."""
+        """Refuse options that methods on fixed features do not have."""
         method = self.chosen
         self._refuse_unread(method)
         if method not in AT_FEATURES:
@@ -143,43 +143,41 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         odd = next((f"`{name}={value}`" for name, value in self.given.items() if name not in known), None)
         if odd is not None and method == UNTRAINED:
             raise SfumatoError(
-                f"method {UNTRAINED} uses no private data, so there is nothing to choose of training, and {odd} is "
-                "given",
-                f"leave it out, or take method {WHITEN} or {METHODS[0]}",
+                f"method {UNTRAINED} trains nothing and uses no private data, but {odd} is given",
+                f"leave it out, or use method {WHITEN} or {METHODS[0]}",
             )
         if odd is not None:
             raise SfumatoError(
-                f"method {method} takes one step over all users, without rounds, clients or a network to train, and "
+                f"method {method} takes one step over all users, without rounds, clients or a network to train, but "
                 f"{odd} is given",
-                f"leave it out, or take method {METHODS[0]}",
+                f"leave it out, or use method {METHODS[0]}",
             )
 
     def _refuse_unread(self, method: str) -> None:
-        """Refuse a choice that the method does not read: whoever compared two of its values would compare a run with
-        itself."""
+        """Refuse an option that the method ignores: comparing two of its values would compare a run with itself."""
         for name in unread(method, self.client_loss):
             if name in self.given:
                 loss = f" with the loss {self.client_loss}" if self.client_loss and name != "client_loss" else ""
                 raise SfumatoError(
-                    f"method {method}{loss} does not read {name}, and `{name}={self.given[name]}` is given",
+                    f"method {method}{loss} does not use {name}, but `{name}={self.given[name]}` is given",
                     f"leave {name} out",
                 )
 
     def refuse_no_noise(self) -> None:
         """Refuse a noise multiplier of 0.
 
-        **Guarantee.** No number leads from a private run to one without noise: that takes a method of another name.
+        **Guarantee.** No number turns a private run into one without noise: that takes a method of another name.
         """
         if self.noise_multiplier == 0:
             noiseless = f"{self.chosen}-noiseless"
             raise SfumatoError(
                 "`noise_multiplier=0` adds no noise, and without noise nothing is promised",
-                f"give noise; or train without any, on public data alone, by method "
+                f"give a positive number; or train without noise, on public data alone, with method "
                 f"{noiseless if noiseless in NOISELESS else NOISELESS[0]}",
             )
 
     def clients_by_rule(self, source: Source, settings: Settings, expected: int, reasons: list[str]) -> Clients:
-        """The virtual clients of rounds of so many users (of groups, where these are fixed); says why in `reasons`."""
+        """The virtual clients of rounds with `expected` users (groups, if these are fixed). Adds to `reasons`."""
         if self.model is None:
             reasons.append(f"by rule: model {settings.model} (for images of {source.size} pixels)")
         grouped = self.grouping == "fixed"
@@ -190,7 +188,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         elif grouped and self.clients != counted:
             raise SfumatoError(
                 f"clients {self.clients} and {counted} groups in a round are both given",
-                "leave clients out: a fixed group is a client",
+                "leave clients out: each fixed group is a client",
             )
         return self.clients_of(
             count=counted if self.clients is None else self.clients,
@@ -199,7 +197,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         )
 
     def size_of_round(self, population: int, reasons: list[str]) -> int:
-        """How many of so many users (groups, where these are fixed) are expected in a round; says why in `reasons`."""
+        """The expected number of users (groups, if these are fixed) in a round. Adds to `reasons`."""
         if self.batch_size is not None:
             return positive_integer("batch_size", self.batch_size)
         size = max(1, min(USERS_PER_ROUND, population // 4))
@@ -208,40 +206,40 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         return size
 
     def population(self, source: Source) -> int:
-        """How many users are drawn from, or groups where these are fixed."""
+        """The number of users from which a round is drawn, or of groups if these are fixed."""
         if source.users is None:
             data.refuse_nameless()
         return groups_of(source) if self.grouping == "fixed" else source.users
 
     def refuse_clocks(self) -> None:
-        """Refuse an order or a drift that goes by records: it is users who take part, all of their records at once.
+        """Refuse an order or a drift of records: here users take part, with all of their records at once.
 
-        **Guarantee.** A user's place in a file would be a function of who else is in it, and one user has many time
-        stamps. By secret draws each user takes part as if nobody else were there.
+        **Guarantee.** A user's place in a file would depend on who else is in it, and one user has many time stamps.
+        With secret draws each user takes part independently of all others.
         """
         if self.participation == "drifting":
             raise SfumatoError(
-                "`participation=drifting` goes by each record's own group, and here users take part, whose records may "
-                "be of both",
-                "take poisson",
+                "`participation=drifting` uses the group of each record, but here users take part, whose records may "
+                "be of both groups",
+                "use poisson",
             )
         given = {"order": None if self.order == "random" else self.order, "start": self.start, "period": self.period}
         for name, value in given.items():
             if value is not None:
                 raise SfumatoError(
-                    f"`{name}={value}` is for records in the order of a file or of time, and here users take part, who "
-                    "have neither a place in the file nor one time of their own",
+                    f"`{name}={value}` is for records in the order of a file or of time, but here users take part, who "
+                    "have neither a place in the file nor a single time",
                     f"leave {name} out; a fixed order of users is by secret draws (participation fixed-order)",
                 )
 
     def clients_of(self, **others: Any) -> Clients:
-        """The clients with what was asked for of dimension and false accept rate."""
+        """The clients with the requested dimension and false accept rate."""
         asked = {"dimension": self.dimension, "far": self.far}
         known = {name: value for name, value in asked.items() if value is not None}
         return Clients(**{"local": self.local(), **known, **others})
 
     def local(self) -> LocalSGD:
-        """How a client trains."""
+        """The settings of a client's training."""
         from sfumato.embedding.local import LOSSES, TEMPERATURE, LocalSGD
 
         given = {name: getattr(self, name) for name in OF_CLIENTS if getattr(self, name) is not None}
@@ -261,7 +259,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         return LocalSGD(**{**by_rule, **known}, head=head)
 
     def _first_head(self) -> str:
-        """What a client's head begins at, if it has one of its own: prototypes by rule."""
+        """The initial weights of a client's own head: prototypes by rule."""
         from sfumato.embedding.local import FIRST_HEADS
 
         loss = self.client_loss or "softmax"
@@ -269,7 +267,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         return one_of("client_head", self.client_head or ("prototype" if own else "random"), FIRST_HEADS)
 
     def settings(self, source: Source) -> Settings:
-        """Of model and server."""
+        """The settings of model and server."""
         from sfumato.experiment.settings import Settings
 
         by_rule = {
@@ -318,24 +316,24 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
             if adaptive is None or "count_noise" not in str(error):
                 raise
             raise SfumatoError(
-                f"{error.problem}: with a quantile the count of {m} clients is released too, with noise of {m / 20:g}",
-                "give more clients and more users in a round, a larger epsilon, or leave quantile out",
+                f"{error.problem}: with a quantile the count of {m} clients is also released, with noise of {m / 20:g}",
+                "give more clients and more users in a round, give a larger epsilon, or leave quantile out",
             ) from None
         return plan, reasons
 
 
 def groups_of(source: Source) -> int:
-    """How many groups of users the training part has."""
+    """The number of groups of users in the training part."""
     import numpy as np
 
     return len(np.unique(known_groups(source)))
 
 
 def known_groups(source: Source) -> np.ndarray:
-    """The group of each training record's user, text (N,), or a refusal where the source does not say."""
+    """The group of each training record's user, text (N,). Refuses a source without groups."""
     if source.train.groups is None:
         raise SfumatoError(
-            "grouping is by groups, and the source does not say which group each user belongs to",
-            "give a table with the column group, or an archive with groups_train; or take random grouping",
+            "grouping is by groups, but the source does not say which group each user belongs to",
+            "give a table with the column group, or an archive with groups_train; or use random grouping",
         )
     return source.train.groups

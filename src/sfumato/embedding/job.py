@@ -1,4 +1,4 @@
-"""Trainings of embeddings that are to be: what is released is a backbone, whatever trained it."""
+"""Jobs of embedding trainings. Each of them releases a backbone."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class WithHead(nn.Module):
     """A backbone with one head over all classes: inputs (N, ...) to logits (N, classes).
 
     Args:
-        backbone: inputs to embeddings (N, D).
-        classes: declared, whoever has records of them.
+        backbone: maps inputs to embeddings (N, D).
+        classes: the declared number of classes, whether or not they have records.
         width: D.
-        generator: draws the head's first weights; they are public.
+        generator: draws the head's initial weights, which are public.
     """
 
     def __init__(self, backbone: nn.Module, *, classes: int, width: int, generator: np.random.Generator):
@@ -52,12 +52,12 @@ class WithHead(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class OfEmbeddings:
-    """What every job has of which a backbone is released.
+    """The part that all jobs of embeddings share.
 
     Args:
-        clients: how the users of a round become a sum of updates; without clients, of which only the dimension, the
+        clients: how the users of a round become a sum of updates. For methods without clients only the dimension, the
             method and the false accept rate count.
-        beginning: the model's initial weights, all of them: what the result is compared with.
+        beginning: all initial weights of the model. The result is compared with them.
     """
 
     clients: Clients
@@ -65,17 +65,17 @@ class OfEmbeddings:
 
     @property
     def further(self) -> dict[str, Any]:
-        """How clients are made and train."""
+        """The record of the clients' settings."""
         return super().further | {KIND: self.clients.recorded}  # type: ignore[misc] - of the job beside it
 
     @property
     def of_model(self) -> dict[str, Any]:
-        """How long an embedding is, and what of it is mapped. The classes are none of its business: they may be the
+        """The dimension of the embeddings, and how much of it is mapped. The classes are left out, since they may be
         names of people."""
         return {"embedding": self.clients.dimension, "classes": [], **self.clients.mapped}
 
     def released(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Those of the backbone: a head over classes is not released."""
+        """The weights of the backbone. A head over classes is not released."""
         return inside_backbone(weights) if self.clients.head_in_model else weights
 
 
@@ -93,22 +93,22 @@ class EmbeddingJob(OfEmbeddings, PrivateJob):
 
 @dataclass(frozen=True, kw_only=True)
 class DpsgdJob(OfEmbeddings, PrivateJob):
-    """A private training of a classifier by each user's mean gradient, of which the backbone is released."""
+    """A private training of a classifier with each user's mean gradient. The backbone is released."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CentralJob(OfEmbeddings, PublicJob):
-    """A training of embeddings without clients and privacy: a backbone with one head over all classes, by SGD on mean
-    gradients, what the private methods are compared with (DP-FedEmb, section 3.1)."""
+    """A training of embeddings without clients and privacy: SGD on a backbone with one head over all classes. It is the
+    baseline of the private methods (DP-FedEmb, section 3.1)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoiselessJob(OfEmbeddings, PublicJob):
-    """A training by clipped updates without noise.
+    """A training with clipped updates and without noise.
 
     Args:
-        gradient: the clipped update of a client.
-        rounds: how they go.
+        gradient: computes the clipped update of a client.
+        rounds: the settings of the rounds.
     """
 
     gradient: ClippedUpdates
@@ -116,40 +116,40 @@ class NoiselessJob(OfEmbeddings, PublicJob):
 
     @property
     def statement(self) -> ClippedAlone:
-        """That nothing is promised, although updates are clipped."""
+        """The statement that nothing is promised, although updates are clipped."""
         return ClippedAlone(**self.stated, method=self.clients.method)
 
     @property
     def further(self) -> dict[str, Any]:
-        """How clients are made and train, who is drawn from, and how updates are clipped."""
+        """The record of the clients' settings, the population, and the clipping."""
         return super().further | {ROUND: self.rounds.to_dict()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class WhiteningJob(OfEmbeddings, PrivateJob):
-    """A private measurement of what makes images of one person differ, in one step."""
+    """A private measurement, in one step, of how images of the same person differ."""
 
     gradient: ClippedScatters  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, kw_only=True)
 class UntrainedJob(OfEmbeddings, PublicJob):
-    """An embedding of which nothing is trained: no step, and no private data.
+    """An untrained embedding: no steps and no private data.
 
-    **Guarantee.** The model is a function of public constants and of declared facts: no record is read for it. The test
-    part is read to measure it, and those figures are for the owner.
+    **Guarantee.** The model is a function of public constants and of declared facts: no record is read to build it. The
+    test part is read to evaluate it, and those figures are for the owner.
     """
 
     uses_data = False
 
     @property
     def statement(self) -> NothingPrivate:
-        """That nothing private was used."""
+        """The statement that no private data were used."""
         read = tuple(fact for fact in self.source.facts_read if fact != "classes")
         return NothingPrivate(**self.stated, test_public=self.source.public, read=read)
 
     def record(self, run: str) -> dict[str, Any]:
-        """What settings.json holds."""
+        """The content of settings.json."""
         return super().record(run) | {"kind": UNTRAINED}
 
 
@@ -164,8 +164,8 @@ def weights_kept(module: nn.Module) -> dict[str, Tensor]:
 def build(
     source: Source, settings: Settings, clients: Clients, key: RunKey, model: nn.Module | None = None
 ) -> nn.Module:
-    """The model with its initial weights, which are public: a backbone, with a head over all classes for fedavg; where
-    it begins at fixed features, these, their projection, and the identity."""
+    """The model with its initial weights, which are public: a backbone, with a head over all classes for fedavg. For
+    methods on fixed features: the features, their projection, and the identity map."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key.seed("initial weights", 0))
         backbone = (
@@ -194,22 +194,22 @@ def build(
 
 
 def inside_backbone(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a `WithHead` without its head, by their names in the backbone."""
+    """The backbone's weights in a `WithHead`, by their names in the backbone."""
     inside = "backbone."
     return {name.removeprefix(inside): value for name, value in weights.items() if name.startswith(inside)}
 
 
 AT_ONCE = 16
-"""Images whose features are computed by the clock."""
+"""The number of images whose features are computed in the timing run."""
 SEEN_TWICE = 2
-"""Images of a class in a made-up client."""
+"""Images per class of the synthetic client in the timing run."""
 
 
 def seconds(job: AnyJob) -> float | None:
-    """Expected seconds of all rounds: one client of average size and one draw of noise, by the clock; where an
-    embedding begins at fixed features, those of the images that these are computed of.
+    """Expected seconds of all rounds, from timing one client of average size and one draw of noise. For embeddings on
+    fixed features, the seconds to compute the features.
 
-    None for central training, whose steps have neither.
+    None for central training, which has neither clients nor noise.
     """
     if isinstance(job, (UntrainedJob, WhiteningJob)):
         return _of_features(job)
@@ -233,7 +233,7 @@ def seconds(job: AnyJob) -> float | None:
 
 
 def _of_features(job: UntrainedJob | WhiteningJob) -> float:
-    """Seconds to compute the features of the images that are used: of the test part, and of those that are measured."""
+    """Seconds to compute the features of the test part and, for whitening, of the training part."""
     images = torch.randn(AT_ONCE, *job.source.shape, device=job.device)
     records = len(job.source.test) + (len(job.source.train) if isinstance(job, WhiteningJob) else 0)
 

@@ -1,16 +1,15 @@
-"""The local training of one virtual client: what it makes of the weights, from its own records alone.
+"""The local training of one virtual client, which depends on its own records alone.
 
-DP-FedEmb (Xu et al. 2022, arXiv 2211.10844, algorithm 2): a fresh random head over the classes present goes on the
-backbone, both are trained by SGD with momentum, the head faster, and what the client hands on is the backbone's change.
-A head may begin at its classes' prototypes instead (`prototypes`).
+DP-FedEmb (Xu et al. 2022, arXiv 2211.10844, algorithm 2): the backbone gets a fresh random head over the classes
+present, both are trained by SGD with momentum, the head at a larger rate, and the client's update is the change of the
+backbone. Alternatively the head starts at its classes' prototypes (`prototypes`), as in prototypical networks (Snell et
+al. 2017, arXiv 1703.05175, equation 1), with cosines in place of distances. A random head pulls each class to a
+different direction in each client, and much of a client's update is spent on that. A head of prototypes separates the
+classes present from the first step on.
 
-As in prototypical networks (Snell et al. 2017, arXiv 1703.05175, equation 1), with cosines in place of distances. A
-head that begins at random pulls each class to a place of its own in each client, so that much of a client's update is
-of that place. At its prototypes a head says from the first step on what separates the classes that are there.
-
-A client sees its records shuffled, repeated, cut off, in batches, in the same order of operations as the authors of
-DP-FedEmb (google-research/federated, `tff_input.py`): so batches run on from one epoch into the next, the cap counts
-what is seen and not what there is, and the last batch may be smaller.
+A client's records are shuffled, repeated, truncated and batched in the same order as in the code of the authors of
+DP-FedEmb (google-research/federated, `tff_input.py`): batches run across epochs, the cap counts repeated records, and
+the last batch may be smaller.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ def batches(
     """The batches of a client's local training, as positions among its records.
 
     Args:
-        records: how many the client has.
-        generator: the client's own.
-        epochs: how often each record is seen where nothing is cut off.
-        batch_size: of all batches but the last.
-        examples: how many are seen at most over all epochs; None for all.
+        records: the number of the client's records.
+        generator: the client's own generator.
+        epochs: how often each record is seen if `examples` does not end training earlier.
+        batch_size: the size of all batches but the last.
+        examples: the most records seen over all epochs; None for no limit.
         shuffle_buffer: as in `shuffled`.
 
     >>> [len(batch) for batch in batches(5, np.random.default_rng(0), epochs=2, batch_size=4)]
@@ -61,11 +60,11 @@ def batches(
 
 
 def shuffled(records: int, generator: np.random.Generator, buffer: int | None) -> np.ndarray:
-    """The positions 0 to `records` - 1, int64, in an order as `tf.data.Dataset.shuffle` gives it.
+    """The positions 0 to `records` - 1, int64, shuffled as by `tf.data.Dataset.shuffle`.
 
     Args:
-        buffer: so many wait at a time, and each next one is any of them with equal probability; the next in line takes
-            its place. None, or at least `records`, for a uniform order; 0 or 1 for none.
+        buffer: the size of the buffer. Each next position is drawn uniformly from the buffer, and replaced in it by the
+            next one in line. None, or at least `records`: a uniform order. 0 or 1: no shuffling.
 
     >>> shuffled(4, np.random.default_rng(0), 0).tolist()
     [0, 1, 2, 3]
@@ -82,12 +81,12 @@ def shuffled(records: int, generator: np.random.Generator, buffer: int | None) -
 
 
 def prototypes(embeddings: Tensor, targets: Tensor, classes: int) -> Tensor:
-    """The mean direction of each class: of its embeddings, each brought to length 1, and itself of length 1.
+    """The mean direction of each class: the mean of its normalised embeddings, normalised to length 1.
 
     Args:
         embeddings: (N, D).
         targets: (N,) int64 from 0 to `classes` - 1.
-        classes: how many there are.
+        classes: the number of classes.
 
     Returns:
         (classes, D); zeros for a class without records.
@@ -101,7 +100,7 @@ def prototypes(embeddings: Tensor, targets: Tensor, classes: int) -> Tensor:
 
 
 def cosine_logits(embeddings: Tensor, head: Tensor, temperature: float) -> Tensor:
-    """The cosines of embeddings (N, D) and a head's rows (K, D), over the temperature: (N, K).
+    """The cosines of embeddings (N, D) and a head's rows (K, D), divided by the temperature: (N, K).
 
     >>> import torch
     >>> cosine_logits(torch.tensor([[3.0, 0.0]]), torch.tensor([[2.0, 0.0], [0.0, 1.0]]), 0.5).tolist()
@@ -114,30 +113,31 @@ LOSSES = ("softmax", *PAIRED)
 HEADS = ("local", "global")
 FIRST_HEADS = ("random", "prototype")
 TEMPERATURE = 0.125
-"""Of cosines, for a head of prototypes: of 1/32, 1/16, 1/8 and 1/4 on Omniglot (benchmarks/accuracy/omniglot.py)."""
+"""The temperature of cosines for a head of prototypes: the choice among 1/32, 1/16, 1/8 and 1/4 on Omniglot
+(benchmarks/accuracy/omniglot.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSGD:
-    """How a virtual client trains.
+    """The settings of a virtual client's training.
 
     Args:
-        learning_rate: of the backbone.
-        momentum: of backbone and head.
+        learning_rate: the learning rate of the backbone.
+        momentum: the momentum of backbone and head.
         head_scale: the local head's learning rate, in units of the backbone's.
-        epochs: how often each record is seen, where no cap cuts that off.
-        batch_size: records of a step; the last one may have fewer.
-        examples: how many records a client sees at most, over all epochs together; None for all.
-        shuffle_buffer: records that wait to be drawn from, as in `shuffled`; None for a uniform order.
-        loss: "softmax"; or of the batch's embeddings by themselves, without a head: "binary" (pairs), "triplet" (all of
-            a batch) or "triplet-hard".
-        head: "local" for a fresh one in each client, over the classes present, which stays there (DP-FedEmb); "global"
-            for one over declared classes that belongs to the model, and so to what is summed (DP-FedAvg).
-        reconstruction_steps: so many steps first train the local head alone, and the rest the backbone alone. 0: all
-            steps train both.
-        first_head: what a local head begins at: "random" (`fresh_head`), or the "prototype" of each class that the
-            client sees, by the weights that it begins with.
-        temperature: logits are cosines over it; None for logits as they are, products of embedding and head.
+        epochs: how often each record is seen if `examples` does not end training earlier.
+        batch_size: the records of a step. The last step may have fewer.
+        examples: the most records that a client sees over all epochs; None for no limit.
+        shuffle_buffer: the size of the shuffle buffer, as in `shuffled`; None for a uniform order.
+        loss: "softmax"; or a loss on the batch's embeddings, without a head: "binary" (pairs), "triplet" (all triplets
+            of a batch) or "triplet-hard".
+        head: "local": each client has a fresh head over the classes present and keeps it to itself (DP-FedEmb);
+            "global": one head over the declared classes is part of the model and of the update (DP-FedAvg).
+        reconstruction_steps: the number of first steps that train the local head alone; the others then train the
+            backbone alone. 0: all steps train both.
+        first_head: the initial local head: "random" (`fresh_head`), or the "prototype" of each class that the client
+            sees, under the initial weights.
+        temperature: logits are cosines divided by it; None for logits that are products of embedding and head.
     """
 
     learning_rate: float
@@ -169,12 +169,12 @@ class LocalSGD:
         not_negative("reconstruction_steps", self.reconstruction_steps)
         if self.head == "global" and self.loss != "softmax":
             raise SfumatoError(
-                f"client_loss {self.loss!r} has no head, and head is 'global'", "take the loss softmax, or a local head"
+                f"client_loss {self.loss!r} has no head, but head is 'global'", "use the loss softmax, or a local head"
             )
         if self.reconstruction_steps and not self.has_local_head:
             raise SfumatoError(
-                f"reconstruction_steps is {self.reconstruction_steps}, and there is no local head to train first",
-                "give 0, or take a local head with the loss softmax",
+                f"reconstruction_steps is {self.reconstruction_steps}, but there is no local head to train first",
+                "give 0, or use a local head with the loss softmax",
             )
         one_of("first_head", self.first_head, FIRST_HEADS)
         if self.temperature is not None:
@@ -182,7 +182,7 @@ class LocalSGD:
         self._check_first_head()
 
     def _check_first_head(self) -> None:
-        """Refuse prototypes without cosines, and either where a client has no head of its own."""
+        """Refuse prototypes without a temperature, and both of them without local heads."""
         asked = {
             "first_head": None if self.first_head == "random" else self.first_head,
             "temperature": self.temperature,
@@ -190,12 +190,12 @@ class LocalSGD:
         for name, value in asked.items():
             if value is not None and not self.has_local_head:
                 raise SfumatoError(
-                    f"{name} is {value!r}, and clients have no head of their own",
-                    f"leave {name} out, or take a local head with the loss softmax",
+                    f"{name} is {value!r}, but clients have no head of their own",
+                    f"leave {name} out, or use a local head with the loss softmax",
                 )
         if self.first_head == "prototype" and self.temperature is None:
             raise SfumatoError(
-                "first_head is 'prototype', whose rows are directions, and there is no temperature",
+                "first_head 'prototype' needs a temperature, since its rows are directions",
                 f"give a temperature such as {TEMPERATURE:g}",
             )
 
@@ -205,57 +205,57 @@ class LocalSGD:
         return self.head == "local" and self.loss == "softmax"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """The settings as plain data."""
         return asdict(self)
 
 
 class LocalTraining:
-    """Local training from a module's present weights, of which a client's update is the outcome.
+    """Local training from a module's current weights. Its result is a client's update.
 
-    Clients train one after the other. Several at once, by `torch.func.vmap`, are no faster on a CPU: 1.0 to 1.4 times
-    as long for 4 or 8 clients of LeNet with batches of 32, whose convolutions become grouped
+    Clients train one after the other. Training several at once with `torch.func.vmap` is not faster on a CPU: it takes
+    1.0 to 1.4 times as long for 4 or 8 clients of LeNet with batches of 32, because convolutions become grouped
     (benchmarks/speed/fedemb.py).
 
     Args:
-        module: gives embeddings (N, D) from inputs (N, ...), or logits where the head is global. Nothing here
-            changes it; its weights may change between calls. Parameters with ``requires_grad=False`` stay as they are
-            and are no part of an update.
-        settings: how.
+        module: maps inputs (N, ...) to embeddings (N, D), or to logits if the head is global. It is not changed here;
+            its weights may change between calls. Parameters with ``requires_grad=False`` are not trained and not part
+            of an update.
+        settings: the settings of the training.
 
     **Guarantee.** An update is a function of the module's weights and buffers, the client's own records, and the
-    client's own generator. Nothing is carried from one client to the next: each trains a copy of the module, and
-    momentum, head and the model's own draws begin anew. Of the local head nothing is in an update. Layers that
-    normalise by a batch are refused. Assumed: the module keeps nothing outside of itself.
+    client's own generator. No state is carried from one client to the next: each trains a copy of the module, with
+    fresh momentum, a fresh head, and fresh random numbers for the model. The local head is not part of an update.
+    Layers that normalise over a batch are refused. Assumption: the module keeps no state outside of itself.
     """
 
     def __init__(self, module: nn.Module, settings: LocalSGD):
         refuse_mixing_layers(module)
         self.module, self.settings = module, settings
         if not self.start():
-            raise SfumatoError("no parameter of the model is trained", "set requires_grad of some")
+            raise SfumatoError("no parameter of the model is trainable", "set requires_grad=True for some")
 
     def start(self) -> dict[str, Tensor]:
-        """The weights that training begins with: of the parameters that are trained, by name."""
+        """The initial weights of the trained parameters, by name."""
         return trained_parameters(self.module)
 
     def update(self, inputs: Tensor, labels: Tensor, generator: np.random.Generator) -> dict[str, Tensor]:
-        """By how much the client wants the weights to fall: those at the start less those at the end.
+        """The client's update: the weights at the start minus those at the end.
 
-        That is the sign of a gradient, along which an optimizer descends.
+        It has the sign of a gradient, so that an optimizer descends along it.
 
         Args:
-            inputs: (n, ...) as the module takes them, all records of the client.
-            labels: (n,) int64; with a global head positions of its classes, otherwise any numbers.
-            generator: for this client in this round alone.
+            inputs: (n, ...), the module's inputs for all records of the client.
+            labels: (n,) int64. With a global head, the indices of its classes; otherwise any numbers.
+            generator: a generator for this client in this round alone.
 
         Returns:
-            {name: tensor} over the trained parameters; not finite where training has diverged.
+            {name: tensor} over the trained parameters; not finite if training has diverged.
         """
         end = self.trained(inputs, labels, generator)
         return {name: value - end[name] for name, value in self.start().items()}
 
     def trained(self, inputs: Tensor, labels: Tensor, generator: np.random.Generator) -> dict[str, Tensor]:
-        """The weights after local training; arguments as for `update`."""
+        """The weights after local training. The arguments are those of `update`."""
         refuse_mixing_layers(self.module)
         settings = self.settings
         order = batches(
@@ -298,13 +298,13 @@ class LocalTraining:
     def _first_head(
         self, own: nn.Module, inputs: Tensor, labels: Tensor, order: list[np.ndarray], generator: np.random.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Each record's row of the client's head (n,), and the head (K, D) that training begins with."""
+        """The row of the client's head for each record, (n,), and the initial head (K, D)."""
         if self.settings.first_head == "random":
             classes, targets = labels.unique(return_inverse=True)
             with torch.no_grad():
                 some = own(inputs[:1])
             return targets, fresh_head(len(classes), some.shape[1], generator).to(some).requires_grad_()
-        seen = torch.from_numpy(np.unique(np.concatenate(order)))  # of what the cap leaves out nothing is in a head
+        seen = torch.from_numpy(np.unique(np.concatenate(order)))  # records beyond the cap must not enter the head
         classes, rows = labels[seen].unique(return_inverse=True)
         with torch.no_grad():
             found = torch.cat([own(inputs[some]) for some in seen.split(self.settings.batch_size)])
@@ -326,6 +326,6 @@ class LocalTraining:
 
 
 def fresh_head(classes: int, width: int, generator: np.random.Generator) -> Tensor:
-    """A head's first weights (classes, D) float32, without a bias: uniform by Glorot and Bengio 2010, as in Keras."""
+    """A head's initial weights (classes, D) float32, without bias: Glorot uniform (2010), as in Keras."""
     bound = (6 / (classes + width)) ** 0.5
     return torch.from_numpy(generator.uniform(-bound, bound, (classes, width)).astype(np.float32))

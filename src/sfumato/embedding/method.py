@@ -1,9 +1,9 @@
-"""Which method, by rule: from the number of users, the budget, and what else is asked for; never from their images. And
-what is decided for the methods without noise: DP-FedEmb and DP-FedAvg with all but the noise, on public data.
+"""The choice of the method by rule, from the number of users, the budget and the other options, never from the images;
+and the settings of the methods without noise: DP-FedEmb and DP-FedAvg without noise, on public data.
 
 Figures 5(a), 6 and 7 of Xu et al. 2022 are without noise: users are drawn, grouped into virtual clients, trained and
-clipped as in private training, and the clipped updates are summed as they are. Clipping alone protects nobody. So this
-is no private run with a multiplier of 0: it takes no plan, it writes no ledger, and its statement promises nothing.
+clipped as in private training, but the clipped updates are summed without noise. Clipping alone protects nobody. So
+this is not a private run with noise multiplier 0: it has no plan and no ledger, and its statement promises nothing.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from sfumato.privacy import Fixed, FullBatch, Gaussian, PrivacyPlan, Quantile, U
 from sfumato.privacy.plan import default_delta
 
 BATCH_SIZE, EPOCHS = 64, 20
-"""Of central training, by rule."""
+"""Batch size and epochs of central training, by rule."""
 ROUND = "round"
-"""What a run's record calls the choices that a plan would hold."""
+"""The key in a run's record of the settings that a plan would hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unpromised:
-    """What is decided of a training without a promise; of nothing but this, where there are no clients.
+    """The settings of a training without a promise.
 
     Args:
-        settings: of the model and the server.
+        settings: the settings of the model and the server.
         clients: how the users of a round become a sum of updates.
-        batch_size: images in a step; or the expected number of users in a round, of groups where these are fixed.
-        steps: how many; or the number of rounds.
-        reasons: in lines for the reader, why whatever was left out is what it is.
+        batch_size: the images of a step; or the expected number of users in a round, or of groups if these are fixed.
+        steps: the number of steps or rounds.
+        reasons: the reasons, as lines of text, for what the rules chose.
     """
 
     settings: Settings
@@ -49,12 +49,12 @@ class Unpromised:
 
 @dataclass(frozen=True, kw_only=True)
 class NoiselessRounds(Unpromised):
-    """How the rounds of a training without noise go. There is nothing here to account for.
+    """The settings of the rounds of a training without noise. There is no privacy to account for.
 
     Args:
-        population: how many users, or groups, are drawn from.
-        clipping: one norm for all rounds, or one that follows a quantile of the updates' norms, counted exactly.
-        per_user: the most records of each user that are kept; None for all.
+        population: the number of users, or groups, from which a round is drawn.
+        clipping: a fixed clipping norm, or one that follows a quantile of the updates' norms, counted exactly.
+        per_user: the most records kept of each user; None for all.
     """
 
     population: int
@@ -62,7 +62,7 @@ class NoiselessRounds(Unpromised):
     per_user: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """What is recorded besides settings, clients, steps and batch size, which have places of their own."""
+        """The record of the rounds, without settings, clients, steps and batch size, which are recorded separately."""
         quantile = self.clipping.quantile if isinstance(self.clipping, Quantile) else None
         return {
             "population": self.population,
@@ -73,13 +73,13 @@ class NoiselessRounds(Unpromised):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], **others: Any) -> NoiselessRounds:
-        """Those of such data, with the others."""
+        """The rounds from `to_dict` and the other settings."""
         clipping = clipping_of(data["max_norm"], data["quantile"])
         return cls(population=data["population"], clipping=clipping, per_user=data["per_user"], **others)
 
 
 def clipping_of(max_norm: float, quantile: float | None) -> Fixed | Quantile:
-    """A fixed norm, or one that follows a quantile. The latter has no noise for its count: reading that is refused."""
+    """A fixed norm, or one that follows a quantile. The latter has no count noise; reading that raises an error."""
     return Fixed(max_norm) if quantile is None else Quantile(max_norm=max_norm, quantile=quantile)
 
 
@@ -88,16 +88,16 @@ def refuse_private(source: Source, method: str) -> None:
     if not source.public:
         other = method.removesuffix("-noiseless") if method in NOISELESS else "fedemb"
         raise SfumatoError(
-            f"method {method} trains without privacy, and this {source.kind} source is private",
-            f"declare it public (`public=True`) if it is; or take method {other}",
+            f"method {method} trains without privacy, but this {source.kind} source is private",
+            f"declare it public (`public=True`) if it is; or use method {other}",
         )
 
 
 def decide_central(experiment: EmbeddingExperiment, source: Source) -> Unpromised:
-    """How central training goes: `batch_size` is the number of images in a step here, `learning_rate` that step's."""
+    """The settings of central training. Here `batch_size` and `learning_rate` are those of a step on images."""
     refuse_private(source, "central")
     if not (experiment.epsilon is experiment.noise_multiplier is experiment.noise is None):
-        raise SfumatoError("method central promises nothing, and a budget is given", "leave the budget out")
+        raise SfumatoError("method central promises nothing, but a budget is given", "leave the budget out")
     images = len(source.train)
     batch_size = min(images, BATCH_SIZE if experiment.batch_size is None else experiment.batch_size)
     steps = EPOCHS * max(1, images // positive_integer("batch_size", batch_size))
@@ -110,9 +110,9 @@ def decide_central(experiment: EmbeddingExperiment, source: Source) -> Unpromise
 
 
 def decide_noiseless(experiment: EmbeddingExperiment, source: Source) -> NoiselessRounds:
-    """How the rounds go, by the rules of private training where nothing is asked for.
+    """The settings of rounds without noise, by the rules of private training for options that are left out.
 
-    Errors: `SfumatoError` for whatever belongs to a promise: a budget, a mechanism, another participation than Poisson.
+    Errors: `SfumatoError` for options of a promise: a budget, a mechanism, or another participation than Poisson.
     """
     method, reasons = experiment.chosen, []
     experiment.refuse_clocks()
@@ -121,8 +121,8 @@ def decide_noiseless(experiment: EmbeddingExperiment, source: Source) -> Noisele
     for name, value in given.items():
         if (name, value) != ("participation", "poisson"):
             raise SfumatoError(
-                f"method {method} adds no noise and promises nothing, and `{name}={value}` is given",
-                f"leave {name} out, or take method {method.removesuffix('-noiseless')}",
+                f"method {method} adds no noise and promises nothing, but `{name}={value}` is given",
+                f"leave {name} out, or use method {method.removesuffix('-noiseless')}",
             )
     population = experiment.population(source)
     batch_size = experiment.size_of_round(population, reasons)
@@ -147,26 +147,26 @@ def decide_noiseless(experiment: EmbeddingExperiment, source: Source) -> Noisele
 
 
 WORTH = 0.015
-"""Noise multiplier for each user up to which whitening is taken: measured in docs/embeddings.md."""
+"""The largest noise multiplier per user at which whitening is used: measured in docs/embeddings.md."""
 FEDEMB_FROM = 100_000
-"""Users from whom on a network is trained: docs/embeddings.md."""
+"""The least number of users for training a network: docs/embeddings.md."""
 MAX_NORM = 0.05
-"""C by rule: in photographs a user's scatter has a larger norm, so all count alike."""
+"""C by rule. For photographs a user's scatter has a larger norm, so all users count alike."""
 FEATURES, SMALLEST, PIXELS = "scattering", 8, "linear"
-"""The features that are whitened, by rule; where nothing is trained, those that a classifier would begin with. And from
-how many pixels a side on, below which the pixels themselves are."""
+"""The features of whitening by rule, the least image side in pixels for them, and the features of smaller images: the
+pixels themselves. Untrained embeddings have the features of a classifier's rule."""
 BY_RULE = ("epsilon", "delta", "dimension", "far", "per_user", "seed")
-"""What may be asked for where the method follows from the number of users. Whoever chooses a network, rounds or clients
-has chosen to train one."""
+"""The options with which the method still follows from the number of users. Options of a network, rounds or clients
+imply training a network."""
 
 
 class Forecast(NamedTuple):
-    """From how many users on what is worth its budget.
+    """The numbers of users from which on each method is worth its budget.
 
     Attributes:
         epsilon: the budget.
-        whiten: a linear map of fixed features.
-        fedemb: a network.
+        whiten: for a linear map of fixed features.
+        fedemb: for a network.
     """
 
     epsilon: float
@@ -175,7 +175,7 @@ class Forecast(NamedTuple):
 
     @property
     def words(self) -> str:
-        """For a line."""
+        """The forecast as text."""
         return (
             f"at epsilon {self.epsilon:.3g} a linear map is worth its budget from {self.whiten:,} people on, a network "
             f"from {self.fedemb:,}"
@@ -183,14 +183,14 @@ class Forecast(NamedTuple):
 
 
 def forecast(epsilon: float | None, delta: float | None, users: int) -> Forecast:
-    """Of so many users, whose number decides delta where none is asked for."""
+    """The forecast for a budget and a number of users, which decides delta if none is given."""
     epsilon = defaults.EPSILON if epsilon is None else epsilon
     plan = _plan(users, epsilon=epsilon, delta=default_delta(users) if delta is None else delta)
     return Forecast(epsilon=epsilon, whiten=math.ceil(plan.noise_multiplier / WORTH))
 
 
 def resolved(experiment: EmbeddingExperiment, source: Source) -> tuple[EmbeddingExperiment, list[str]]:
-    """The experiment with its method, and in lines why it is that; as it is where something else decides it."""
+    """The experiment with the method chosen by rule, and the reasons; unchanged if the options decide the method."""
     if experiment.method is not None or not by_rule(experiment):
         return experiment, []
     users = source.users or experiment.population(source)
@@ -208,18 +208,18 @@ def resolved(experiment: EmbeddingExperiment, source: Source) -> tuple[Embedding
 
 
 def by_rule(experiment: EmbeddingExperiment) -> bool:
-    """Whether nothing is asked for that says how to train."""
+    """Whether no option says how to train."""
     return not set(experiment.given) - set(BY_RULE)
 
 
 def decide_whitening(experiment: EmbeddingExperiment, source: Source) -> Decided:
-    """Plan, settings and dimension of one release over all users."""
+    """Plan, settings and dimension of whitening: one release over all users."""
     users, reasons = experiment.population(source), []
     given = {"epsilon": experiment.epsilon, "noise_multiplier": experiment.noise_multiplier}
     if given["epsilon"] is None and given["noise_multiplier"] is None:
         given["epsilon"] = defaults.EPSILON
     if None not in given.values():
-        raise SfumatoError("epsilon and noise_multiplier are both given, and each follows from the other", "give one")
+        raise SfumatoError("epsilon and noise_multiplier are both given, but each follows from the other", "give one")
     delta = default_delta(users) if experiment.delta is None else experiment.delta
     norm = MAX_NORM if experiment.max_norm is None else experiment.max_norm
     plan = _plan(users, delta=delta, max_norm=norm, at_most=experiment.per_user, **given)
@@ -229,14 +229,14 @@ def decide_whitening(experiment: EmbeddingExperiment, source: Source) -> Decided
     share = plan.noise_multiplier / users
     if share > WORTH:
         reasons.append(
-            f"note: with so few people the noise leaves little of what whitening measures: it is worth its budget from "
+            f"note: with so few people the noise hides most of what whitening measures: it is worth its budget from "
             f"{math.ceil(plan.noise_multiplier / WORTH):,} people on"
         )
     return Decided(plan, settings, clients, reasons)
 
 
 def decide_untrained(experiment: EmbeddingExperiment, source: Source) -> Unpromised:
-    """Settings and dimension where nothing is trained."""
+    """Settings and dimension of an untrained embedding."""
     experiment.population(source)
     reasons: list[str] = []
     features = defaults.model_rule(given={}, size=source.size, channels=source.channels).value
@@ -253,7 +253,7 @@ def _plan(
     max_norm: float = MAX_NORM,
     at_most: int | None = None,
 ) -> PrivacyPlan:
-    """One release of a sum over all users."""
+    """The plan of one release of a sum over all users."""
     return PrivacyPlan.calibrate(
         examples=users,
         delta=delta,
@@ -270,7 +270,7 @@ def _plan(
 def _of_features(
     experiment: EmbeddingExperiment, source: Source, reasons: list[str], *, features: str
 ) -> tuple[Settings, Clients]:
-    """Of an embedding that begins at fixed features, by rule at these."""
+    """Settings and clients of an embedding on fixed features, by rule on `features`."""
     model, dimension = experiment.model, experiment.dimension
     if model is None:
         model = features if source.size >= SMALLEST else PIXELS

@@ -1,4 +1,4 @@
-"""Everything up to the first step of a training of embeddings, with a promise or without one."""
+"""The preparation of an embedding training up to its first step, with or without a promise."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ from sfumato.training.preparation.start import Start
 from sfumato.training.pretraining import MICRO_BATCH
 
 BY_ROUNDS = (*WITH_NOISE, "dpsgd")
-"""Methods that take rounds by a plan, with noise in sums of updates or gradients."""
+"""Methods whose rounds follow a plan, with noise in sums of updates or gradients."""
 INSIDE = "backbone."
-"""What the names of the released weights begin with, where a head over classes is trained beside them."""
+"""The prefix of the released weights' names if a head over classes is trained along with them."""
 
 
 def check(options: Mapping[str, Any], method: str) -> None:
-    """Refuse what is no number, canaries too few to show anything, and methods that have nothing of the kind."""
+    """Refuse invalid numbers, too few canaries, and options that the method does not support."""
     budget, audit, keep = (options.get(name) for name in ("budget", "audit", "keep"))
     if budget is not None and method in WITHOUT_PLAN:
-        raise SfumatoError(f"`budget` is {budget}, and method {method} spends nothing of it", "leave it out")
+        raise SfumatoError(f"`budget` is {budget}, but method {method} spends nothing of it", "leave it out")
     audits.check_count(audit)
     kept_weights.check_count(keep)
     for given, lacking in (
@@ -70,18 +70,18 @@ def check(options: Mapping[str, Any], method: str) -> None:
         (keep and f"keep is {keep}", "no rounds by a plan whose weights could be kept"),
     ):
         if given and method not in BY_ROUNDS:
-            remedy = f"leave it out, or take method {' or '.join(BY_ROUNDS)}"
-            raise SfumatoError(f"{given}, and method {method} has {lacking}", remedy)
+            remedy = f"leave it out, or use method {' or '.join(BY_ROUNDS)}"
+            raise SfumatoError(f"{given}, but method {method} has {lacking}", remedy)
 
 
 def options_of(options: Mapping[str, Any], method: str) -> dict[str, Any]:
-    """The same as options of a classifier's training: canaries are directions, and whitening keeps no rounds."""
+    """The options as those of a classifier's training: canaries are directions, and whitening keeps no weights."""
     audited = {} if options.get("audit") is None else {"audit_source": SOURCE}
     return {**options, **audited, **({} if method in BY_ROUNDS else {"keep": 0})}
 
 
 def of_released(parts: Sequence[Part], clients: Clients) -> tuple[Part, ...]:
-    """The parts with canaries in the backbone alone: a head is not released."""
+    """The parts, with canaries in the backbone alone, since a head is not released."""
     inside = INSIDE if clients.head_in_model else ""
     return tuple(replace(part, inside=inside) if isinstance(part, Directions) else part for part in parts)
 
@@ -94,15 +94,15 @@ def prepare(
     start: Start | None = None,
     **choices: Any,
 ) -> AnyJob:
-    """Everything up to the first round.
+    """Prepare a job up to its first round.
 
     Args:
-        source: the run's.
-        decided: what is decided of it: with a plan, or without.
-        model: a module of the caller's own in place of `settings.model`, copied: images (N, C, H, W) to (N, D).
-        start, choices: as for `sfumato.training.preparation.prepare`; of its parts' options budget, audit and keep.
+        source: the source of the run.
+        decided: the decided settings, with or without a plan.
+        model: a module of the caller's in place of `settings.model`: images (N, C, H, W) to (N, D). It is copied.
+        start, choices: as for `sfumato.training.preparation.prepare`, with the parts' options budget, audit and keep.
 
-    **Guarantee.** Data that are not declared public are refused where there is no plan.
+    **Guarantee.** Data that are not declared public are refused if there is no plan and the method trains.
 
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
@@ -151,7 +151,7 @@ def _private(
     built: Callable[[RunKey], nn.Module],
     options: Mapping[str, Any],
 ) -> EmbeddingJob | WhiteningJob:
-    """The job of virtual clients, or of whitening, by a plan."""
+    """The job with a plan: virtual clients or whitening."""
     plan, settings, clients = decided.plan, decided.settings, decided.clients
     whitens = clients.method == WHITEN
     asked = Asked(source=source, plan=plan, settings=settings, candidate=False, options=options)
@@ -177,14 +177,14 @@ def _private(
 
 
 def _updates(known: Mapping[str, Any], max_norm: float, clients: Clients) -> ClippedUpdates:
-    """A client's clipped update of the model."""
+    """The clipped updates of the model."""
     return ClippedUpdates(local=LocalTraining(known["module"], clients.local), max_norm=max_norm)
 
 
 def _by_gradients(
     source: Source, decided: Decided, model: nn.Module | None, start: Start, options: Mapping[str, Any]
 ) -> DpsgdJob:
-    """The job of a classifier that has the backbone in it, by each user's mean gradient."""
+    """The job of a classifier that contains the backbone, trained with each user's mean gradient."""
     check_scored(source)
     settings, clients = decided.settings, decided.clients
     module = build(source, settings, clients, key_of_weights(start.unfinished.key, settings), model)
@@ -199,7 +199,7 @@ def _by_gradients(
 
 
 def decide(experiment: EmbeddingExperiment, source: Source) -> Decided | Unpromised:
-    """What is asked for, decided for this source, with the reasons why the rest is what it is."""
+    """The settings for this source, with the reasons for what the rules chose."""
     experiment, why = method.resolved(experiment, source)
     experiment.refuse_others()
     by_method = {
@@ -215,7 +215,7 @@ def decide(experiment: EmbeddingExperiment, source: Source) -> Decided | Unpromi
 
 
 def _decide_by_gradients(experiment: EmbeddingExperiment, source: Source) -> Decided:
-    """Plan and settings as `sfumato train --unit user` would have them, of what is asked for here."""
+    """Plan and settings that `sfumato train --unit user` would have with these options."""
     experiment.refuse_no_noise()
     if experiment.grouping is not None or experiment.clients is not None:
         raise SfumatoError("method dpsgd has no virtual clients", "leave clients and grouping out")
@@ -238,17 +238,17 @@ def _decide_by_gradients(experiment: EmbeddingExperiment, source: Source) -> Dec
 
 
 def _refuse_cache(source: Source) -> None:
-    """Refuse features, of which no backbone is trained."""
+    """Refuse a cache of features: a backbone needs images."""
     if source.cache is not None:
-        raise SfumatoError("embeddings are trained on images, and the source is a cache of features", "give the images")
+        raise SfumatoError("embeddings are trained on images, but the source is a cache of features", "give the images")
 
 
 def _refuse(source: Source, plan: PrivacyPlan, clients: Clients) -> None:
-    """Refuse a plan or a source that users, or virtual clients of them, cannot be trained by."""
+    """Refuse a plan or a source that does not fit the method, the users or the virtual clients."""
     drawn = "users" if clients.method == WHITEN else "clients"
     if clients.method not in (*WITH_NOISE, WHITEN):
         raise SfumatoError(
-            f"method {clients.method} has no rounds with noise, and a plan is given", f"give {' or '.join(WITH_NOISE)}"
+            f"method {clients.method} has no rounds with noise, but a plan is given", f"give {' or '.join(WITH_NOISE)}"
         )
     _refuse_cache(source)
     unit = plan.unit
@@ -265,31 +265,31 @@ def _refuse(source: Source, plan: PrivacyPlan, clients: Clients) -> None:
     check_scored(source)
     if unit.grouped != (clients.grouping == "fixed"):
         raise SfumatoError(
-            f"the plan's groups are {'' if unit.grouped else 'not '}fixed, and the clients' grouping is "
+            f"the plan's groups are {'' if unit.grouped else 'not '}fixed, but the clients' grouping is "
             f"{clients.grouping}",
-            "give a plan whose unit is grouped with fixed groups, and no other",
+            "give a plan with a grouped unit for fixed groups, and only for these",
         )
     if clients.grouping == EVEN and plan.adjacency != "zero-out":
         raise SfumatoError(
-            f"grouping is {EVEN}, and under {plan.adjacency} adjacency one user more or less moves others to other "
+            f"grouping is {EVEN}, but under {plan.adjacency} adjacency one user more or less moves others to other "
             "clients",
-            "take random grouping, or `adjacency=zero-out`",
+            "use random grouping, or `adjacency=zero-out`",
         )
     if isinstance(plan.participation, FixedOrder) and plan.participation.assignment != "random":
         raise SfumatoError(
-            f"order {plan.participation.assignment} is of records, and here users take part",
-            "give a fixed order by random draws",
+            f"order {plan.participation.assignment} is for records, but here users take part",
+            "use a fixed order by random draws",
         )
 
 
 def check_scored(source: Source) -> None:
-    """Refuse a test part in which no two images are of one class, or all are: nothing could be measured at the end."""
+    """Refuse a test part without two images of one class, or with a single class: recall could not be measured."""
     counts = np.bincount(source.test.labels) if len(source.test) else np.zeros(1, np.int64)
     if counts.max(initial=0) < 2 or (counts > 0).sum() < 2:
         raise SfumatoError(
-            f"the test part has {len(source.test)} images of {(counts > 0).sum()} classes, and recall needs two images "
+            f"the test part has {len(source.test)} images of {(counts > 0).sum()} classes, but recall needs two images "
             "of one class and two classes",
-            "give more people to test on",
+            "put more people into the test part",
         )
 
 
@@ -299,7 +299,7 @@ def check_users(source: Source, unit: User) -> None:
     users.check_cap(numbers, unit)
     if shared := shared_users(replace(source, held_out=None), owner_key()):
         raise SfumatoError(
-            f"{shared} of the {len(names)} users to train on have records in the test part too, so recall would be "
-            "measured on those who were trained on",
+            f"{shared} of the {len(names)} training users also have records in the test part, so recall would be "
+            "measured on training users",
             "split by user, or let the keyed split do it: give one part only",
         )

@@ -2,15 +2,15 @@
 
     users drawn -> virtual clients -> local training -> clip(start - end) -> sum + noise -> / m -> server's optimizer
 
-An update has the sign of a gradient: the weights at the start less those at the end ("pseudo-gradient", Reddi et al.
-2021, arXiv 2003.00295). So the server's optimizer is any optimizer that descends, and its learning rate 1 without
-momentum puts the mean of the clients' weights in place (FedAvg). m is the declared number of clients, a public
-constant, however many of them happen to be empty.
+An update has the sign of a gradient: the weights at the start minus those at the end ("pseudo-gradient", Reddi et al.
+2021, arXiv 2003.00295). So any optimizer can be the server's. With learning rate 1 and no momentum, the new weights are
+the mean of the clients' weights (FedAvg). m is the declared number of clients: a public constant, even if some clients
+are empty.
 
-Which virtual client each user belongs to is decided for every user apart from all others (DP-FedEmb, section 3.3).
-Putting the users who happen to be drawn into clients of one size would not do where a user may be missing altogether:
-whoever leaves moves others on, so that one user changes many clients' updates, and no bound in terms of a few C holds.
-Where a user may fall silent instead, who is drawn stays the same, and it does (`evenly`).
+Each user is assigned to a virtual client independently of all others (DP-FedEmb, section 3.3). Dividing the drawn users
+into clients of equal size would not work under add-or-remove adjacency: without one user, others would move to other
+clients, so one user would change many clients' updates, and no bound by a few C would hold. Under zero-out adjacency
+the drawn users stay the same, and equal sizes are allowed (`evenly`).
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from sfumato.randomness import RunKey
 from sfumato.training.workers import ALONE, Workers
 
 Assign = Callable[[int, np.ndarray], np.ndarray]
-"""Of a round and the numbers of those who are drawn, ascending (n,), each one's client: (n,) int64 from 0 to m - 1."""
+"""Maps a round and the numbers of the drawn users, ascending (n,), to their clients: (n,) int64 from 0 to m - 1."""
 
 
 def anew(key: RunKey, users: int, *, clients: int) -> Assign:
-    """In each round each user's client is an independent uniform draw of the run key for the user's number.
+    """In each round, draws each user's client independently and uniformly from the run key and the user's number.
 
     Args:
         key: the run key.
-        users: how many there are.
-        clients: m, virtual clients in each round.
+        users: the number of users.
+        clients: m, the number of virtual clients in each round.
 
     **Guarantee.** A user's client is a function of (key, round, the user's number, m). It is drawn whether or not the
-    user takes part, so nobody's presence moves anybody else: adding or removing one user changes the records of one
-    client alone.
+    user takes part, so no user's presence affects another user's client: adding or removing one user changes the
+    records of one client alone.
 
     >>> assigned, drawn = anew(RunKey.from_seed(0), 6, clients=3), np.arange(6)
     >>> [assigned(0, drawn).tolist() == assigned(step, drawn).tolist() for step in (0, 1)]
@@ -55,16 +55,16 @@ def anew(key: RunKey, users: int, *, clients: int) -> Assign:
 
 
 def evenly(key: RunKey, *, clients: int) -> Assign:
-    """In each round the users who are drawn are dealt to clients of one size, one user more or less, in a secret order:
-    the paper's partition into exactly 8 or 4 users each (Xu et al. 2022, section 4).
+    """In each round, deals the drawn users in a secret order to clients of equal size, give or take one user: the
+    paper's partition into exactly 8 or 4 users each (Xu et al. 2022, section 4).
 
     Args:
         key: the run key.
-        clients: m, virtual clients in each round.
+        clients: m, the number of virtual clients in each round.
 
-    **Guarantee.** A user's client is a function of (key, round, who is drawn, m). Under zero-out adjacency a user who
-    falls silent is drawn all the same, so nobody else moves: the records of one client alone change. Where a user may
-    be missing, or another in their place, that need not hold, so plans of other adjacencies are refused.
+    **Guarantee.** A user's client is a function of (key, round, who is drawn, m). Under zero-out adjacency a zeroed-out
+    user is still drawn, so no other user's client changes: the records of one client alone change. Under other
+    adjacencies this need not hold, so plans of other adjacencies are refused.
 
     >>> np.bincount(evenly(RunKey.from_seed(0), clients=3)(0, np.array([2, 3, 5, 7, 11, 13]))).tolist()
     [2, 2, 2]
@@ -74,17 +74,17 @@ def evenly(key: RunKey, *, clients: int) -> Assign:
 
 
 def by_group(key: RunKey, groups: np.ndarray, *, clients: int, fixed: bool = False) -> Assign:
-    """Users of one group are always together; which client that is, a keyed hash of the group's name decides.
+    """Keeps the users of a group together: a keyed hash of the group's name chooses their client.
 
     Args:
         key: the run key.
         groups: (users,) text, each user's own public group, such as a site or a device.
-        clients: m, virtual clients in each round.
-        fixed: whether a group keeps its client for the whole run; otherwise the hash takes the round in.
+        clients: m, the number of virtual clients in each round.
+        fixed: whether a group keeps its client for the whole run. Otherwise the hash also depends on the round.
 
-    **Guarantee.** A user's client is a function of (key, round, the user's own group, m), or of (key, the group, m)
-    where it is fixed, so adding or removing one user changes the records of one client alone. With fixed groups a
-    client's users are the same in all rounds: without all of them together that client is empty, and its update zero.
+    **Guarantee.** A user's client is a function of (key, round, the user's own group, m), or of (key, the group, m) if
+    it is fixed, so adding or removing one user changes the records of one client alone. With fixed groups a client's
+    users are the same in all rounds: without all of them that client is empty, and its update is zero.
 
     >>> assigned = by_group(RunKey.from_seed(0), np.array(["a", "b", "a"]), clients=5, fixed=True)(7, np.arange(3))
     >>> bool(assigned[0] == assigned[2])
@@ -94,7 +94,7 @@ def by_group(key: RunKey, groups: np.ndarray, *, clients: int, fixed: bool = Fal
     groups = np.asarray(groups)
     if groups.ndim != 1 or groups.dtype.kind != "U":
         raise SfumatoError(
-            f"groups must be a text for each user, got {groups.dtype} of shape {groups.shape}",
+            f"groups must hold a text for each user, got {groups.dtype} of shape {groups.shape}",
             "give the name of each user's own group",
         )
     names, places = np.unique(groups, return_inverse=True)
@@ -115,9 +115,9 @@ class ClippedUpdateSum:
     """The clipped update of a client, or the sum of several.
 
     Attributes:
-        gradients: by parameter name: the sum of clip_C(weights at the start - weights at the end).
-        within: the sum over clients of 1 where the update's norm is at most C and 0 where not, less 1/2 each: what
-            adaptive clipping adds its noise to (Andrew et al. 2021, arXiv 1905.03871). As private as the sum itself.
+        gradients: by parameter name, the sum of clip_C(weights at the start - weights at the end).
+        within: the sum over clients of 1/2 if the update's norm is at most C, else -1/2. Adaptive clipping adds noise
+            to it (Andrew et al. 2021, arXiv 1905.03871). As private as the sum itself.
     """
 
     gradients: dict[str, Tensor]
@@ -129,17 +129,17 @@ class ClippedUpdates:
     """``sum over clients of clip_C(update)``, one client at a time, so that memory does not grow with their number.
 
     Args:
-        local: how a client comes to its update.
+        local: computes a client's update.
         max_norm: C, the bound on the L2 norm of a client's update over all parameters together.
 
-    **Guarantee.** Unit: a user; adjacency: add or remove one, let one contribute nothing, or replace one by another.
-    Such a change reaches the records of one client, if every user's client is independent of the other users
-    (`clients`), and that client's clipped update may move from anywhere in the ball of radius C to anywhere else in it.
-    So the sum moves by at most 2 C in L2 norm, and `ClippedUpdateSum.within` by at most 1. All users of a client
-    together move them by C and by 1/2, since an empty client contributes nothing: that is a promise for a group that is
-    fixed for the run. Each update obeys the bound as computed (`clipping.clip_factors`), with room for the grid's
-    rounding. An update with anything not finite counts as zero. Source: Xu et al. 2022 (arXiv 2211.10844), section 3.3,
-    whose own accounting takes the whole virtual client for the unit.
+    **Guarantee.** Unit: a user; adjacency: add or remove one user, zero one out, or replace one by another. Such a
+    change reaches the records of one client, if every user's client is independent of the other users (`clients`), and
+    that client's clipped update may move between any two points of the ball of radius C. So the sum moves by at most
+    2 C in L2 norm, and `ClippedUpdateSum.within` by at most 1. All users of a client together move them by C and by
+    1/2, since an empty client contributes nothing: this gives the promise for a group that is fixed for the run. Each
+    update obeys the bound as computed (`clipping.clip_factors`), with room for the grid's rounding. An update that is
+    not finite counts as zero. Source: Xu et al. 2022 (arXiv 2211.10844), section 3.3, whose own accounting takes the
+    whole virtual client as the unit.
     """
 
     local: LocalTraining
@@ -150,15 +150,15 @@ class ClippedUpdates:
 
     @property
     def sums_over(self) -> Literal["clients"]:
-        """Virtual clients: each one's update is clipped."""
+        """The unit of the sum: each virtual client's update is clipped."""
         return "clients"
 
     def at(self, max_norm: float) -> ClippedUpdates:
-        """The same with another bound C."""
+        """The same sum with another bound C."""
         return replace(self, max_norm=max_norm)
 
     def sensitivity(self, adjacency: str) -> float:
-        """How far one user can move the sum in L2 norm: 2 C."""
+        """The L2 distance by which one user can move the sum: 2 C."""
         one_of("adjacency", adjacency, ADJACENCIES)
         return 2 * self.max_norm
 
@@ -171,9 +171,9 @@ class ClippedUpdates:
 
     @torch.no_grad()
     def __call__(self, inputs: Tensor, labels: Tensor, generator: np.random.Generator) -> ClippedUpdateSum:
-        """The clipped update of one client, from all of its records; arguments as for `LocalTraining.update`.
+        """The clipped update of one client, from all of its records. The arguments are those of `LocalTraining.update`.
 
-        One without records has no update and no `within`: it is the same as one that is not there.
+        A client without records contributes zero to the update and to `within`, as if it did not exist.
         """
         if len(labels) == 0:
             return ClippedUpdateSum(gradients=self.zeros(), within=0.0)
@@ -195,15 +195,15 @@ class Rounds:
 
     Args:
         key: the run key.
-        assign: which client each user belongs to.
-        users: (N,) int64, the number of the user whose record each one is.
+        assign: assigns users to clients.
+        users: (N,) int64, the user's number of each record.
         labels: (N,) int64.
-        inputs: of record numbers (n,) the inputs (n, ...) that the module takes.
+        inputs: maps record numbers (n,) to the module's inputs (n, ...).
 
-    **Guarantee.** All records of a drawn user are in one client, the user's own; a client's records and its generator
+    **Guarantee.** All records of a drawn user are in one client, the user's own. A client's records and its generator
     are a function of (key, round, client, its own drawn users and their records): no other user's presence changes
-    them, as far as it changes nobody's client (`assign`). Records come in the order of user numbers, then record
-    numbers, whatever order they were drawn in.
+    them, as long as it changes no user's client (`assign`). Records are ordered by user number, then record number,
+    whatever order the users were drawn in.
     """
 
     key: RunKey
@@ -217,7 +217,7 @@ class Rounds:
     def __post_init__(self) -> None:
         if self.users.shape != self.labels.shape or self.users.ndim != 1 or self.users.dtype.kind not in "iu":
             raise SfumatoError(
-                f"users must be a number for each record {self.labels.shape}, got {self.users.dtype} "
+                f"users must hold a number for each record {self.labels.shape}, got {self.users.dtype} "
                 f"of shape {self.users.shape}",
                 "number the users from 0",
             )
@@ -231,7 +231,7 @@ class Rounds:
         return self._order[start:end]
 
     def clients(self, step: int, drawn: np.ndarray) -> dict[int, np.ndarray]:
-        """{client: its record numbers} of a round, of those clients that have any.
+        """{client: its record numbers} of a round, for the clients with records.
 
         Args:
             drawn: the numbers of the users who take part, in any order.
@@ -245,9 +245,10 @@ class Rounds:
     def micro_batches(
         self, step: int, drawn: np.ndarray, workers: Workers = ALONE
     ) -> Iterator[tuple[Tensor, Tensor, np.random.Generator]]:
-        """One client after the other, as `ClippedUpdates` takes it: inputs, labels, and the client's own generator.
+        """Yields the arguments of `ClippedUpdates` for each client: inputs, labels, and the client's own generator.
 
-        Where several workers take the round, those that are dealt to this one: clients with most records first.
+        If several workers share the round, only the clients dealt to this worker; clients with most records are dealt
+        first.
         """
         clients = list(self.clients(step, drawn).items())
         for place in workers.deal(step, np.sort(drawn), [len(records) for _, records in clients]):

@@ -1,4 +1,4 @@
-"""Trainings of embeddings: as they are asked for, from Python, and from a run's own record."""
+"""Embedding trainings: as trials, from Python (`embed`), and from a run's record."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from sfumato.training.run import PublicRun, execute, refuse_finished
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingTrial(AnyTrial):
-    """A training of embeddings as it is asked for, which `sfumato.search` repeats and varies like a `Trial`.
+    """A requested embedding training, which `sfumato.search` can repeat and vary like a `Trial`.
 
     Args:
-        experiment: what was chosen; the rest follows by rule.
-        source: with its declarations; the classes of its test part may be others.
-        device, threads: performance; they don't change the promise.
-        options: budget, audit and keep, as `embed` takes them, by name.
-        notes: what else is reported when its run begins.
-        earlier_search: the search that these choices came from, which then counts as well.
+        experiment: the chosen options. The others follow by rule.
+        source: the source with its declarations. Its test part may have other classes.
+        device, threads: performance settings, which don't affect the promise.
+        options: budget, audit and keep of `embed`, by name.
+        notes: further notes to report when the run starts.
+        earlier_search: the search that chose these options, which then counts too.
     """
 
     experiment: EmbeddingExperiment
@@ -56,27 +56,27 @@ class EmbeddingTrial(AnyTrial):
 
     @property
     def spec(self) -> SourceSpec:
-        """The source; the test part may have classes of its own."""
+        """The source, whose test part may have other classes."""
         return replace(self.source, open_set=True)
 
     @property
     def varied(self) -> tuple[str, ...]:
-        """The fields of the experiment that a search may vary: not what is measured, nor which records there are."""
+        """The fields of the experiment that a search may vary: neither the figure nor the records."""
         fixed = ("seed", "per_user", "start", "period", "noise", "far")
         return tuple(one.name for one in fields(EmbeddingExperiment) if one.name not in fixed)
 
     def kept(self, source: Source) -> Source:
-        """With as many records of each user as are asked for. Refuses a source without classes."""
+        """The source with `per_user` records of each user. Refuses a source without classes."""
         source = users.kept(source, self.experiment.per_user)
         source.require_classes("a training of embeddings")
         return source
 
     def units_of(self, source: Source) -> int:
-        """How many users the promise is for."""
+        """The number of users that the promise covers."""
         return source.users or source.examples
 
     def decide(self, source: Source) -> Decided | Unpromised:
-        """What is decided for this source, and why."""
+        """The settings for this source, with reasons."""
         return decide(self.experiment, source)
 
     def decided(self, source: Source) -> Decided:
@@ -84,21 +84,21 @@ class EmbeddingTrial(AnyTrial):
         found = self.decide(source)
         if not isinstance(found, Decided):
             raise SfumatoError(
-                f"method {found.clients.method} has no plan, and a search compares what plans come to",
-                f"take method {' or '.join(WITH_NOISE)}",
+                f"method {found.clients.method} has no plan, but a search compares runs with plans",
+                f"use method {' or '.join(WITH_NOISE)}",
             )
         return found
 
     def prepared(self, decided: Decided | Unpromised, source: Source, start: Start, **options: Any) -> AnyJob:
-        """The job of one run, by what was decided, with these parts around it."""
+        """The job of one run, with these options of its parts."""
         return prepare(source, decided, start=start, **options)
 
     def remarks(self, job: AnyJob, decided: Decided | Unpromised) -> list[str]:
-        """What is to be said of a plan for these users and this model."""
+        """Notes about the plan for these users and this model."""
         return notes_of(job, decided)
 
     def check_trainable(self, decided: Decided, source: Source) -> None:
-        """Refuse what no run on this source could have; builds the model, and spends nothing."""
+        """Refuse options with which no run on this source could be trained. Builds the model, and spends nothing."""
         try:
             check_scored(source)
         except SfumatoError as error:
@@ -107,10 +107,10 @@ class EmbeddingTrial(AnyTrial):
         self.prepared(decided, source, Start(machine=self.machine), keep=0)
 
     def refuse_figures(self) -> None:
-        """Nothing is refused: a training of embeddings publishes no figures."""
+        """Refuses nothing: an embedding training publishes no figures."""
 
     def refuse_at_once(self) -> None:
-        """Refuse what its choices alone decide to be impossible, before any data are read."""
+        """Refuse impossible options before any data are read."""
         self.experiment.refuse_at_once(self.spec)
         budgeted.check(self.options.get("budget"), public=self.spec.is_public, seed=self.experiment.seed)
         check(self.options, self.experiment.chosen)
@@ -125,14 +125,14 @@ def job_of(
     start: Start | None = None,
     **options: Any,
 ) -> tuple[AnyJob, list[str]]:
-    """Everything up to the first round, and why what was left out is what it is."""
+    """The job up to its first round, with reasons and notes."""
     decided = decide(experiment, source)
     job = prepare(source, decided, model=model, start=start, **options)
     return job, [*decided.reasons, *notes_of(job, decided)]
 
 
 def notes_of(job: AnyJob, decided: Decided | Unpromised) -> list[str]:
-    """What is to be said of a plan for these users and this model."""
+    """Notes about the plan for these users and this model."""
     reasons: list[str] = []
     if not isinstance(decided, Decided):
         return reasons
@@ -140,8 +140,8 @@ def notes_of(job: AnyJob, decided: Decided | Unpromised) -> list[str]:
     held = len(by_user(job.source.train)[1])
     if not 0.8 * held <= (plan.users or 0) <= 1.25 * held:
         reasons.append(
-            f"note: {plan.users} users are declared, and the data hold {held}; the promise holds as stated, but rounds "
-            "have fewer or more users than planned, and are divided by the same number all the same"
+            f"note: {plan.users} users are declared, but the data hold {held}; the promise holds as stated, but rounds "
+            "have fewer or more users than planned, while sums are divided by the planned number"
         )
     if isinstance(job, WhiteningJob):
         return reasons
@@ -150,7 +150,7 @@ def notes_of(job: AnyJob, decided: Decided | Unpromised) -> list[str]:
     if (weak := remarks.buried(plan, clients=vectors, parameters=parameters)) is not None:
         reasons.append(f"note: {weak}")
         found = forecast(plan.epsilon(), plan.delta, plan.units)
-        reasons.append(f"note: {found.words}; where model, rounds and clients are left out, that decides")
+        reasons.append(f"note: {found.words}; without options for model, rounds and clients, this decides the method")
     return reasons
 
 
@@ -172,26 +172,26 @@ def embed(
     """Train an image embedding privately, with a promise for each user; an unfinished run in `directory` is resumed.
 
     Args:
-        source: a spelling such as "npz:faces.npz", an opened `Source`, or data from Python (`open_source`); it must say
-            whose record each one is.
+        source: a spelling such as "npz:faces.npz", an opened `Source`, or data from Python (`open_source`). It must
+            assign each record to a user.
         directory: the run directory.
-        model: a name, a module of one's own (images (N, C, H, W) to embeddings (N, D), copied), or None for the rule's.
-        budget: the name of a budget (`sfumato.set_budget`) that the whole plan is reserved in before the first round.
-        audit: how many canary users there are, random directions of which coins put about half into the rounds, for a
-            lower bound and an estimate of epsilon (`audit.json`).
-        keep: how many weights of single rounds are kept beside the model, for `sfumato.aggregate`; None for a rule's
-            number, 0 for none.
-        device, threads: performance; they don't change the promise.
-        progress: where to report to.
-        observers: who else looks on.
-        choices: fields of `EmbeddingExperiment`; whatever is left out follows its rules. With `method="central"`, and
-            with "fedemb-noiseless" and "fedavg-noiseless", the training is without privacy, on public data alone; with
-            "untrained", which few people get by rule, nothing is trained and no private data are used.
+        model: a name, a module (images (N, C, H, W) to embeddings (N, D); it is copied), or None for the default.
+        budget: the name of a budget (`sfumato.set_budget`) in which to reserve the whole plan before the first round.
+        audit: the number of canary users. They are random directions, about half of which are included in the rounds
+            by coin flips. They give a lower bound and an estimate of epsilon (`audit.json`).
+        keep: the number of weights of single rounds that are kept for `sfumato.aggregate`; None for the default, 0 for
+            none.
+        device, threads: performance settings, which don't affect the promise.
+        progress: where to report progress.
+        observers: further observers of the run.
+        choices: fields of `EmbeddingExperiment`. Those that are left out follow its rules. With `method="central"`,
+            "fedemb-noiseless" or "fedavg-noiseless" the training is without privacy, on public data alone. With
+            "untrained", the rule's choice for few people, nothing is trained and no private data are used.
 
     **Guarantee.** The released backbone has the plan's (epsilon, delta) for each single user, with all of their records
     that are kept, with the exceptions that `run.statement.not_covered` lists: see `ClippedUpdates` and `PrivacyPlan`.
 
-    Errors: `SfumatoError`, before anything is spent, for whatever is refused.
+    Errors: `SfumatoError` for anything that is refused, before anything is spent.
     """
     named = model if isinstance(model, str) or model is None else "module"
     experiment = of_fields(EmbeddingExperiment, {"model": named, **choices})
@@ -218,7 +218,7 @@ def begin(
     observers: Sequence[Observer] = (),
     **choices: Any,
 ) -> Run | PublicRun:
-    """Train as it is asked for, in this directory; the choices are parts' options and fields of `Start`."""
+    """Train in this directory. `choices` are options of the parts and fields of `Start`."""
     source.require_classes("a training of embeddings")
     options, others = registry.split(choices)
     job, reasons = job_of(experiment, source, model=model, start=Start.of(run, **others), **options)
@@ -229,7 +229,7 @@ def begin(
 
 
 def recorded(path: str) -> tuple[AnyJob, RunDirectory]:
-    """The job of an unfinished run from its own record, private or not."""
+    """The job of an unfinished run, private or not, from its record."""
     run = RunDirectory(path)
     run.require()
     record = run.read_json(names.SETTINGS)
@@ -253,7 +253,7 @@ def recorded(path: str) -> tuple[AnyJob, RunDirectory]:
 
 
 def _clients(recorded: dict[str, Any]) -> Clients:
-    """Those of a run's record, or the little that counts without any."""
+    """The clients in a run's record. Methods without clients have only method, dimension and false accept rate."""
     if "local" in recorded:
         return Clients.from_dict(recorded)
     asked = EmbeddingExperiment(**{name: recorded[name] for name in ("method", "dimension", "far")})

@@ -1,4 +1,4 @@
-"""A round as a step of the only loop: users by the plan, their virtual clients, the private step; and its measure."""
+"""A round as a step of the training loop: drawn users, their virtual clients, the private step; and its evaluation."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ from sfumato.training.workers import ALONE, Workers
 
 BATCH = 256
 SAMPLED = 4096
-"""On so many images of the test part, at most, recall is measured on the way; at the end on all."""
+"""The most test images for recall during training. At the end it is measured on all."""
 MINIBATCH = 32
 QUERIES, NEIGHBOURS = 8, 6
 MOST_PIXELS = 32
-"""On a side, to which larger images are averaged where their pixels are compared."""
+"""Larger images are averaged down to about this side before their pixels are compared."""
 
 
 class RoundClients:
     """The virtual clients of a job's rounds, with their records.
 
     Args:
-        job: says how users share clients, and of which records.
+        job: holds the grouping of users and the records.
         key: the run key.
 
-    **Guarantee.** Which client a user belongs to is a function of the run key and of that user alone (`clients`); with
-    fixed groups it is the user's own group; with clients of one size, under zero-out adjacency alone, also of who is
+    **Guarantee.** A user's client is a function of the run key and of that user alone (`clients`). With fixed groups it
+    is the user's own group. With clients of equal size, under zero-out adjacency alone, it also depends on who is
     drawn.
     """
 
@@ -76,7 +76,7 @@ class RoundClients:
     def micro_batches(
         self, step: int, drawn: np.ndarray, workers: Workers = ALONE
     ) -> Iterator[tuple[Tensor, Tensor, np.random.Generator]]:
-        """One client after the other, of the users (or fixed groups) of these numbers: see `Rounds`."""
+        """Yields each client of the drawn users (or fixed groups): see `Rounds`."""
         users = drawn if self._group is None else np.flatnonzero(np.isin(self._group, drawn))
         return self._rounds.micro_batches(step, users, workers)
 
@@ -86,10 +86,10 @@ class RoundClients:
 
 
 class EmbeddingSteps(StepsOfPlan):
-    """Users by the plan, their virtual clients, and the private step.
+    """Users drawn by the plan, their virtual clients, and the private step.
 
-    **Guarantee.** Users (or fixed groups of them) take part by the plan's own rule, each by a number that says nothing
-    of the others; which client a user belongs to: `RoundClients`.
+    **Guarantee.** Users (or fixed groups of them) take part by the plan's own rule, each by a number that does not
+    depend on the others. For the assignment of users to clients see `RoundClients`.
     """
 
     def __init__(self, job: EmbeddingJob, key: RunKey, progress: Progress | None = None):
@@ -107,15 +107,15 @@ class EmbeddingSteps(StepsOfPlan):
         self._sampler = Sampler(plan, key, records=self._clients.units)
 
     def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
-        """What the server descends along in this round, and the noise's next state."""
+        """The server's gradient in this round, and the noise's next state."""
         return self._step(step, self._clients.micro_batches(step, self._sampler.draw(step), together.own()), state)
 
 
 class NoiselessSteps:
-    """The mean of a round's clipped updates, as they are: no plan, no noise, no promise.
+    """The mean of a round's clipped updates: no plan, no noise, no promise.
 
-    Coins, clients, local training, clipping and the norm that follows a quantile are those of `EmbeddingSteps` with the
-    same key; the count that the norm follows is exact (Andrew et al. 2021, equation 2: C exp(-eta (b - gamma))).
+    Drawn users, clients, local training, clipping and the adaptive norm are those of `EmbeddingSteps` with the same
+    key, except that the count for the adaptive norm is exact (Andrew et al. 2021, equation 2: C exp(-eta (b - gamma))).
 
     **Guarantee.** None: see `NoiselessJob`.
     """
@@ -126,7 +126,7 @@ class NoiselessSteps:
         self._bound = job.rounds.clipping.max_norm
 
     def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
-        """What the server descends along in this round, and the next one's norm, where that follows a quantile."""
+        """The server's gradient in this round, and the next round's norm if it follows a quantile."""
         clipping, count = self._job.rounds.clipping, self._job.clients.count
         self._bound = bound = float(state.tensors[NORM]) if NORM in state.tensors else clipping.max_norm
         drawn = np.flatnonzero(self._key.generator("sampling", step).random(self._clients.units) < self._probability)
@@ -144,16 +144,16 @@ class NoiselessSteps:
         return {name: value / count for name, value in total.value().items()}, following
 
     def figures(self, step: int) -> dict[str, Any]:
-        """The norm that the last round's updates were clipped to: where it follows a quantile, an estimate of it."""
+        """The clipping norm of the last round. If it follows a quantile, it is an estimate of it."""
         return {"max_norm": self._bound}
 
 
 class EmbeddingScorer:
-    """Recall at a false accept rate on the test part: on the way on some of its users, at the end on all.
+    """Recall at a false accept rate on the test part: during training on some of its users, at the end on all.
 
     Args:
         job: the run.
-        progress: where to report to.
+        progress: where to report progress.
     """
 
     figure = "recall"
@@ -163,16 +163,16 @@ class EmbeddingScorer:
         self._rows = _some(job.source.test.users, job.source.test.labels)
 
     def outputs(self, weights: Mapping[str, Tensor]) -> Tensor:
-        """Embeddings (n, D) of some test images, of length 1, on the CPU."""
+        """Embeddings (n, D) of length 1 of some test images, on the CPU."""
         return self._embedded(weights, self._rows)
 
     def score(self, outputs: Tensor) -> dict[str, Any]:
-        """Recall among those images."""
+        """Recall on those images."""
         labels = self._job.source.test.labels[self._rows]
         return {"recall": recall_at_far(outputs, labels, [self._job.clients.far]).points[0].recall}
 
     def evaluation(self, weights: Mapping[str, Tensor], outputs: Tensor | None = None) -> dict[str, Any]:
-        """Recall among all pairs, by minibatch, the curve over false accept rates, and the nearest of some images."""
+        """Recall over all pairs and by minibatch, the curve over false accept rates, and some nearest neighbours."""
         source, far = self._job.source, self._job.clients.far
         embeddings = self._embedded(weights, np.arange(len(source.test)))
         shown = _neighbours(embeddings, source.test, source.classes)
@@ -180,7 +180,7 @@ class EmbeddingScorer:
         return measured | {"compared": self._compared(embeddings), "neighbours": shown}
 
     def _compared(self, embeddings: Tensor) -> dict[str, Any]:
-        """Recall of pixels, of what training began at, and of what it came to, on the same images; with intervals."""
+        """Recall of the pixels, the initial model and the trained model on the same images, with intervals."""
         test, rows = self._job.source.test, self._rows
         vectors = {
             PIXELS: pixels(test, rows),
@@ -205,7 +205,7 @@ NOISELESS = Kind(steps=NoiselessSteps, scorer=EmbeddingScorer)
 def groups_by_user(source: Source) -> np.ndarray:
     """The name of each user's own group, text (users,).
 
-    Errors: `SfumatoError` where nobody knows, or where a user's records name two.
+    Errors: `SfumatoError` if the source has no groups, or if a user's records name two groups.
     """
     numbers, names = by_user(source.train)
     groups = known_groups(source)
@@ -220,16 +220,16 @@ def groups_by_user(source: Source) -> np.ndarray:
 def embedded(
     backbone: nn.Module, records: Part, transform: Any, device: torch.device, rows: np.ndarray | None = None
 ) -> Tensor:
-    """Embeddings (n, D) of records, or of those in these rows, of length 1, on the CPU."""
+    """Embeddings (n, D) of length 1 of all records, or of those in `rows`, on the CPU."""
     rows = np.arange(len(records)) if rows is None else rows
     pieces = np.array_split(rows, max(1, -(-len(rows) // BATCH)))
     return embed(backbone, (transform(torch.from_numpy(records.take(piece)).to(device)) for piece in pieces))
 
 
 def pixels(records: Part, rows: np.ndarray) -> Tensor:
-    """The pixels of records in these rows, (n, H W C), around the middle of their range: what any embedding must beat.
+    """The centred pixels of some records, (n, H W C): the baseline of every embedding.
 
-    Images of more than `MOST_PIXELS` a side are averaged down to about that many.
+    Images larger than `MOST_PIXELS` per side are averaged down to about that size.
     """
     found = []
     for piece in np.array_split(rows, max(1, -(-len(rows) // BATCH))):
@@ -240,10 +240,10 @@ def pixels(records: Part, rows: np.ndarray) -> Tensor:
 
 
 def evaluation(embeddings: Tensor, labels: np.ndarray, *, far: float) -> dict[str, Any]:
-    """What embeddings (N, D) of images with labels (N,) are worth, JSON-ready; without noise."""
+    """The exact figures of embeddings (N, D) of images with labels (N,), JSON-ready."""
     whole, curve = recall_at_far(embeddings, labels, [far]), roc(embeddings, labels)
     shuffled = np.random.default_rng(0).permutation(len(labels))
-    batchwise: float | None = None  # where no two images of one class meet in a minibatch
+    batchwise: float | None = None  # stays None if no minibatch has two images of one class
     with contextlib.suppress(SfumatoError):
         mixed = embeddings[torch.from_numpy(shuffled)], labels[shuffled]
         batchwise = recall_at_far(*mixed, [far], minibatch=MINIBATCH).points[0].recall
@@ -262,7 +262,7 @@ def evaluation(embeddings: Tensor, labels: np.ndarray, *, far: float) -> dict[st
 
 
 def _neighbours(embeddings: Tensor, records: Part, classes: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Some images with those that are nearest to them, as PNG files in base64."""
+    """Some images with their nearest neighbours, as PNG files in base64."""
     count = min(NEIGHBOURS, len(embeddings) - 1)
     asked = np.linspace(0, len(embeddings) - 1, min(QUERIES, len(embeddings))).astype(int)
     places, similar = nearest(embeddings, k=count)
@@ -284,7 +284,7 @@ def _neighbours(embeddings: Tensor, records: Part, classes: tuple[str, ...]) -> 
 
 
 def _some(users: np.ndarray | None, labels: np.ndarray) -> np.ndarray:
-    """Rows of whole users, by their names' order in a fixed shuffle, so many that there are at most `SAMPLED`."""
+    """At most `SAMPLED` rows, of whole users chosen by a fixed shuffle of their names."""
     if len(labels) <= SAMPLED:
         return np.arange(len(labels))
     shuffled = np.random.default_rng(0)

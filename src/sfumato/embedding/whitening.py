@@ -1,6 +1,6 @@
-"""What whitening asks of the private data, once, and the map that it makes of the noisy answer.
+"""The private measurement of whitening, and the linear map computed from it.
 
-All of it is post-processing of one release and of public constants.
+The map is post-processing of one release and of public constants.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sfumato.gradients.clipping import clip_factors, exact_squared_norms, exact_
 ADJACENCIES = ("add-or-remove", "zero-out")
 SCATTER, MEAN = "scatter", "mean"
 MEAN_SHARE = 0.03
-"""By what a user's mean is multiplied where it stands beside the scatter: both then have about the same norm."""
+"""The factor of a user's mean in the released vector. With it, mean and scatter have about the same norm."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,21 +36,21 @@ class ScatterSum:
 class ClippedScatters:
     """``sum over users of clip_C(S_u, a m_u)``, one user at a time.
 
-    S_u is the mean over all images of the user of (z - c)(z - c)^T, c the mean of the user's images of the same class;
-    m_u is the mean of all of them. Both are means, so nobody counts for more by having more images. S_u is symmetric
-    and goes into the vector as its upper triangle, off-diagonal entries times the square root of 2: then the vector's
-    L2 norm is the matrix's Frobenius norm.
+    S_u is the mean over the user's images of (z - c)(z - c)^T, with c the mean of the user's images of the same class.
+    m_u is the mean of all images of the user. Both are means, so users with more images do not count more. S_u is
+    symmetric; the vector holds its upper triangle, with off-diagonal entries times the square root of 2, so that the
+    vector's L2 norm is the matrix's Frobenius norm. a is `MEAN_SHARE`.
 
     Args:
-        width: K, of z.
+        width: K, the length of z.
         max_norm: C, the bound on the L2 norm of S_u and `MEAN_SHARE` m_u together.
 
-    **Guarantee.** Unit: a user, with all of their records; adjacency: add or remove one, or let one contribute
-    nothing. A user's vector is a function of that user's own records and of public constants, its norm is at most C as
-    computed (`clipping.clip_factors`, with room for the grid's rounding), and it stands in the sum once: so the sum
-    moves by at most C in L2 norm. A vector with anything not finite counts as zero. Replacing one user by another
-    would move it by 2 C, and is not offered. That all of a user's records come in one call, and in one alone, is for
-    the caller to see to (`WhiteningSteps`).
+    **Guarantee.** Unit: a user, with all of their records; adjacency: add or remove one user, or zero one out. A user's
+    vector is a function of that user's own records and of public constants, its norm is at most C as computed
+    (`clipping.clip_factors`, with room for the grid's rounding), and it is in the sum once. So the sum moves by at most
+    C in L2 norm. A vector that is not finite counts as zero. Replacing one user by another would move the sum by 2 C,
+    and is not offered. Assumption: the caller passes all of a user's records in one call, and in one call only
+    (`WhiteningSteps`).
     """
 
     width: int
@@ -62,11 +62,11 @@ class ClippedScatters:
 
     @property
     def sums_over(self) -> Literal["users"]:
-        """Users: each one's vector is clipped."""
+        """The unit of the sum: each user's vector is clipped."""
         return "users"
 
     def sensitivity(self, adjacency: str) -> float:
-        """How far one user can move the sum in L2 norm: C."""
+        """The L2 distance by which one user can move the sum: C."""
         one_of("adjacency", adjacency, ADJACENCIES)
         return self.max_norm
 
@@ -79,8 +79,8 @@ class ClippedScatters:
         """The clipped vector of one user.
 
         Args:
-            vectors: z of all of the user's records, (n, K).
-            labels: (n,) int64, the class of each.
+            vectors: (n, K), z of all of the user's records.
+            labels: (n,) int64, the class of each record.
         """
         if not len(labels):
             return ScatterSum(gradients=self.zeros())
@@ -107,7 +107,7 @@ def triangle(matrix: Tensor) -> Tensor:
 
 
 def symmetric(vector: Tensor) -> Tensor:
-    """The symmetric matrix (K, K) of such a vector.
+    """The symmetric matrix (K, K) of a vector from `triangle`.
 
     >>> symmetric(torch.tensor([1.0, 2 * 2**0.5, 3.0]))
     tensor([[1., 2.],
@@ -121,23 +121,24 @@ def symmetric(vector: Tensor) -> Tensor:
 
 
 FLOOR = 0.5
-"""Least eigenvalue, over the largest that noise alone has in expectation: measured in docs/embeddings.md."""
+"""The least eigenvalue, as a multiple of the largest expected one of noise alone: measured in docs/embeddings.md."""
 LEAST = 0.03
-"""Least eigenvalue over the mean of all, where there is next to no noise."""
+"""The least eigenvalue, as a multiple of their mean, if there is almost no noise."""
 
 
 def whitening(released: dict[str, Tensor], *, deviation: float) -> tuple[Tensor, Tensor]:
-    """The map z -> A z + b, of which A is symmetric, positive, and nowhere smaller than the identity.
+    """The map z -> A z + b, with A symmetric, positive definite, and with no eigenvalue below 1.
 
-    A is the inverse square root of the scatter, times a number that makes the direction of the largest scatter keep
-    its length: coordinates outside of the map, of which nothing is known, count as that one does. Eigenvalues of a
-    symmetric matrix of noise reach `deviation * sqrt(2 K)` (Wigner 1958); those below `FLOOR` times that are taken
-    for it. So where noise is all that there is, A is the identity. The mean that b takes out is shrunk by how much of
-    its square is noise (James and Stein 1961), to nothing where all of it is.
+    A is the inverse square root of the scatter, scaled so that the direction of the largest scatter keeps its length:
+    coordinates outside the map, of which nothing is known, are weighted like that direction. Eigenvalues of a symmetric
+    noise matrix reach `deviation * sqrt(2 K)` (Wigner 1958); smaller ones than `FLOOR` times that are raised to it. So
+    for pure noise A is the identity. The mean that b subtracts is shrunk by the share of noise in its square (James and
+    Stein 1961), to zero if all of it is noise.
 
     Args:
-        released: "scatter" (K (K + 1) / 2) and "mean" (K) of `ClippedScatters`, noisy, over the number of users.
-        deviation: standard deviation of the noise in each of these numbers.
+        released: the noisy "scatter" (K (K + 1) / 2) and "mean" (K) of `ClippedScatters`, divided by the number of
+            users.
+        deviation: the standard deviation of the noise in each of these numbers.
 
     Returns:
         A (K, K) and b (K), float32.
@@ -146,7 +147,7 @@ def whitening(released: dict[str, Tensor], *, deviation: float) -> tuple[Tensor,
     width = len(mean)
     values, vectors = torch.linalg.eigh(scatter)
     floor = max(FLOOR * deviation * math.sqrt(2 * width), LEAST * float(values.mean()))
-    if not math.isfinite(floor) or floor <= 0:  # nobody has two images of one class, and no noise says otherwise
+    if not math.isfinite(floor) or floor <= 0:  # no user has two images of one class, and there is no noise
         return torch.eye(width), torch.zeros(width)
     weights = values.clamp(min=floor).rsqrt()
     matrix = (vectors * (weights / weights.min())) @ vectors.T

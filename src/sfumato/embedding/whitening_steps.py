@@ -1,4 +1,4 @@
-"""Whitening as the one step of the only loop, and what measures it."""
+"""Whitening as a single step of the training loop, and its evaluation."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from sfumato.training.step import PrivateStep
 from sfumato.training.steps import StepsOfPlan
 
 BATCH = 64
-"""Images whose features are computed at once."""
+"""The number of images whose features are computed at once."""
 
 
 class Begun(nn.Module):
-    """Images (N, C, H, W) to where training begins, (N, D) of length 1."""
+    """Maps images (N, C, H, W) to the fixed features, (N, D) of length 1."""
 
     def __init__(self, mapped: Mapped):
         super().__init__()
         self.mapped = mapped
 
     def forward(self, images: Tensor) -> Tensor:
-        """Those of `Mapped.begun`."""
+        """The features by `Mapped.begun`."""
         return self.mapped.begun(images)
 
 
 class WhiteningSteps(StepsOfPlan):
-    """The one step: all users, the clipped sum of their scatters with noise, and the map that follows from it.
+    """The single step: the noisy clipped sum of all users' scatters, and the map that follows from it.
 
-    **Guarantee.** Every user takes part, each once, with all of their records in one vector, which nobody else's
-    records are in. What leaves is the private step's noisy sum over the plan's number of users, and a function of it.
+    **Guarantee.** Every user takes part once, with all of their records in one vector, which holds no other user's
+    records. Only the private step's noisy sum, divided by the plan's number of users, and functions of it leave.
     """
 
     def __init__(self, job: WhiteningJob, key: RunKey, progress: Progress | None = None):
@@ -59,7 +59,7 @@ class WhiteningSteps(StepsOfPlan):
         self._progress = progress or Silence()
 
     def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
-        """What leads from the identity to the map by one step of rate 1, and the noise's next state."""
+        """The gradient that leads from the identity to the map by one step of rate 1, and the noise's next state."""
         released, following = self._step(step, self._users(self._sampler.draw(step)), state)
         matrix, shift = whitening(released, deviation=self._deviation)
         own = self._module.map
@@ -67,17 +67,17 @@ class WhiteningSteps(StepsOfPlan):
         return {name: value.to(self._job.device) for name, value in moved.items()}, following
 
     def _users(self, drawn: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
-        """One user after the other, as `ClippedScatters` takes them."""
+        """Yields the arguments of `ClippedScatters` for each user."""
         vectors, labels = self._vectors(), torch.from_numpy(self._job.source.train.labels)
         for user in drawn:
             own = self._order[self._ends[user] : self._ends[user + 1]]
             yield vectors[own], labels[own]
 
     def _vectors(self) -> Tensor:
-        """The first coordinates (N, K) of all training images, where training begins.
+        """The first K coordinates of the fixed features of all training images, (N, K).
 
-        **Guarantee.** Each row is a function of its own image, computed with as many others whatever their number is
-        (`outputs_alone`).
+        **Guarantee.** Each row is a function of its own image. It is computed in a batch of the same size whatever the
+        number of images is (`outputs_alone`).
         """
         job, records = self._job, self._job.source.train
         begun = Begun(self._module).eval()
@@ -95,17 +95,17 @@ class WhiteningSteps(StepsOfPlan):
 
 
 class NoSteps:
-    """The steps of an embedding of which nothing is trained: there are none."""
+    """The steps of an untrained embedding: there are none."""
 
     def __init__(self, job: UntrainedJob, key: RunKey, progress: Progress | None = None):
         pass
 
     def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
-        """Refused."""
-        raise TypeError("nothing is trained of this embedding")
+        """Raises TypeError."""
+        raise TypeError("an untrained embedding has no steps")
 
     def figures(self, step: int) -> dict[str, Any]:
-        """None."""
+        """No figures."""
         return {}
 
 
@@ -114,7 +114,7 @@ class AtFeaturesScorer(EmbeddingScorer):
 
     Args:
         job: the run.
-        progress: where to report to.
+        progress: where to report progress.
     """
 
     def __init__(self, job: WhiteningJob | UntrainedJob, progress: Progress | None = None):

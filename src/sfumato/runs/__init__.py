@@ -1,5 +1,6 @@
-"""What a run leaves behind: its directory, checkpoint, pins, the owner's lists, the model file, and its verification.
-Knows no loop."""
+"""The files of a run: directory, checkpoint, pins, the owner's lists, model file, and their verification.
+
+Nothing here depends on the training loop."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Model files that are made of the weights a run kept: which, how, and whether they follow from the run's record."""
+"""Model files made from the weights that a run kept: how they are made, and whether they follow from its record."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from sfumato.runs.directory import RunDirectory
 Method = Literal["upa", "ema", "opa", "omv"]
 METHODS: tuple[Method, ...] = get_args(Method)
 ENSEMBLES = ("opa", "omv")
-"""Methods that aggregate outputs: the file holds all weights."""
+"""Methods that aggregate outputs. Their files hold the weights of all members."""
 ENTRY = "aggregate"
-"""Where a model file says how it was made."""
+"""The key under which a model file describes how it was made."""
 
 PAID = (
     "Which of {candidates} averages of its weights this model is was chosen by right answers on held-out private "
     "records: for each of these the choice is ({epsilon:g}, 0)-differentially private. Further choices by the same "
     "records add up."
 )
-"""What the statement in the file of an aggregate says further, where private records decided on it."""
+"""The addition to the statement in an aggregate's file, if private records decided which aggregate it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a model is made of kept weights (Shejwalkar et al. 2022, section 3).
+    """How a model is made from kept weights (Shejwalkar et al. 2022, section 3).
 
     Args:
-        method: "upa" for the mean of weights, "ema" for weights that fall by `decay` with each step back, "opa" for the
-            mean of the models' output probabilities, "omv" for the majority of their labels.
-        steps: after which steps the weights were kept that it is made of, ascending.
-        decay: of "ema", in each step.
+        method: "upa": the mean of the weights; "ema": their exponential average; "opa": the mean of the models' output
+            probabilities; "omv": the majority vote over their labels.
+        steps: the steps after which the weights were kept, ascending.
+        decay: the decay per step of "ema".
     """
 
     method: Method
@@ -56,7 +56,7 @@ class Recipe:
             raise SfumatoError(f"steps must be ascending, got {list(self.steps)}", "name each step once, in order")
         if (self.decay is None) == (self.method == "ema"):
             raise SfumatoError(
-                f"decay is {self.decay}, and the method {self.method}", "give a decay with ema, and with no other"
+                f"decay is {self.decay} for the method {self.method}", "give a decay with ema, and only with ema"
             )
         if self.decay is not None and not 0 < self.decay < 1:
             raise SfumatoError(f"decay must lie strictly between 0 and 1, got {self.decay}", "give one such as 0.95")
@@ -65,8 +65,8 @@ class Recipe:
         """The tensors of the model file.
 
         Args:
-            weights: of the trained parameters, by step.
-            rest: all tensors of the run's model; those that were not trained stay as they are.
+            weights: the trained parameters, by step.
+            rest: all tensors of the run's model. Those that were not trained are copied.
         """
         chosen = [weights[step] for step in self.steps]
         if self.method in ENSEMBLES:
@@ -80,7 +80,7 @@ class Recipe:
 def end_of(run: RunDirectory) -> Mapping[str, Any]:
     """The last line of a finished run's ledger.
 
-    Errors: `SfumatoError` for a run that is not finished, or that promises nothing.
+    Errors: `SfumatoError` for a run that is unfinished or was trained without privacy.
     """
     run.require_finished()
     if not (run / names.LEDGER).is_file():
@@ -89,12 +89,12 @@ def end_of(run: RunDirectory) -> Mapping[str, Any]:
 
 
 def kept_of(run: RunDirectory) -> dict[int, str]:
-    """The hashes of the weights that a finished run has kept, by step; a run without any is refused."""
+    """The hashes of the weights that a finished run kept, by step. Refuses a run that kept none."""
     recorded = kept.recorded(end_of(run))
     if not recorded:
         raise SfumatoError(
-            f"the run in {run.path} kept no weights beside its model",
-            "train with `keep`, such as 20; a model above 16 MiB, and a candidate of a search, keep none by rule",
+            f"the run in {run.path} kept no weights besides its model",
+            "train with `keep`, such as 20; by rule a model above 16 MiB or a candidate of a search keeps none",
         )
     return recorded
 
@@ -102,10 +102,10 @@ def kept_of(run: RunDirectory) -> dict[int, str]:
 def weights_of(
     run: RunDirectory, steps: tuple[int, ...], recorded: Mapping[int, str] | None = None
 ) -> dict[int, dict[str, Tensor]]:
-    """The trained parameters after these steps, each as the ledger's end has it.
+    """The trained parameters after these steps, checked against the hashes at the ledger's end.
 
     Args:
-        recorded: what `kept_of` says, where it is known already: the whole ledger is read for it.
+        recorded: the result of `kept_of` if it is known already, which saves reading the ledger.
     """
     recorded = kept_of(run) if recorded is None else recorded
     missing = [step for step in steps if step not in recorded]
@@ -117,12 +117,12 @@ def weights_of(
 
 
 def place_of(run: RunDirectory, method: str) -> Path:
-    """Where a run's aggregate of this kind lies."""
+    """The path of a run's aggregate by this method."""
     return run / f"aggregate-{method}.safetensors"
 
 
 def written(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] | None = None) -> bytes:
-    """The bytes of the model file, a function of the run's files and the recipe.
+    """The bytes of the model file: a function of the run's files and the recipe.
 
     Args:
         choice: how the recipe was chosen, as plain data.
@@ -137,7 +137,7 @@ def written(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] | No
             "choice": dict(choice or {}),
         }
     }
-    for found in ("temperature", "operating_point"):  # it is the run's own model that they were found for
+    for found in ("temperature", "operating_point"):  # they were fitted to the run's own model
         description.pop(found, None)
     paid, promise = description[ENTRY]["choice"], description["statement"]
     if paid.get("epsilon") is not None:
@@ -147,28 +147,28 @@ def written(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] | No
 
 
 def save(run: RunDirectory, recipe: Recipe, path: Path, *, choice: Mapping[str, Any] | None = None) -> None:
-    """Write the model file, whole or not at all."""
+    """Write the model file atomically."""
     write(path, written(run, recipe, choice=choice))
 
 
 def refuse_to_overwrite(run: RunDirectory, path: Path) -> None:
-    """Refuse to put an aggregate in the place of a run's own file, of a folder, or of whatever is no aggregate."""
+    """Refuse to overwrite a folder or a file that is not an aggregate."""
     if path.is_dir() or (path.exists() and read(path) is None):
-        raise SfumatoError(f"{path} is there already, and is no aggregate", "give another `output`")
+        raise SfumatoError(f"{path} exists and is not an aggregate", "give another `output`")
 
 
 def read(path: Path) -> Recipe | None:
-    """How the model of a file was made; None where it is no aggregate."""
+    """The recipe of a model file; None if it is not an aggregate."""
     return described(made) if (made := about(path)) else None
 
 
 def about(path: Path) -> Mapping[str, Any]:
-    """What a model file says of how it was made of kept weights; nothing where it was not."""
+    """The description in a model file of how it was made from kept weights; empty if it was not."""
     return (stored_about(path) or {}).get(ENTRY, {})
 
 
 def described(made: Mapping[str, Any]) -> Recipe:
-    """The recipe that a model file names."""
+    """The recipe in such a description."""
     try:
         return Recipe(method=made["method"], steps=tuple(made["steps"]), decay=made["decay"])
     except (KeyError, TypeError) as error:
@@ -176,21 +176,21 @@ def described(made: Mapping[str, Any]) -> Recipe:
 
 
 def problems(run: RunDirectory, path: Path) -> str | None:
-    """What does not follow from the run's record in an aggregate that lies beside it; None where all does.
+    """A text about what does not follow from the run's record in one of its aggregates; None if everything does.
 
-    It is computed again from the kept weights where these still lie there, and compared byte by byte.
+    If the kept weights are still there, the aggregate is computed again and compared byte by byte.
     """
     made = about(path)
     recorded = {str(step): code for step, code in kept.recorded(end_of(run)).items()}
     recipe = described(made)
     if made["kept"] != {str(step): recorded.get(str(step)) for step in recipe.steps}:
-        return f"{path.name} is made of other weights than the ledger ends with"
+        return f"{path.name} is made from other weights than the ledger ends with"
     present = all(kept.place(run, step).is_file() for step in recipe.steps)
     if present and written(run, recipe, choice=made["choice"]) != path.read_bytes():
-        return f"{path.name} is not what its kept weights come to"
+        return f"{path.name} differs from the aggregate of its kept weights"
     return None
 
 
 def files(run: RunDirectory) -> list[Path]:
-    """The aggregates that lie beside a run's model."""
+    """The paths of a run's aggregates."""
     return sorted(run.path.glob("aggregate-*.safetensors"))

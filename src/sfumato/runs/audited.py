@@ -1,4 +1,4 @@
-"""What audits of a run have found: of canaries within it, and of its step."""
+"""The outcomes of a run's audits: of canaries within the run, and of its step."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 
 GUESSED = 0.2
-"""The share of the canaries that is guessed in, and as large a one that is guessed out: fixed before any is seen."""
+"""The share of the canaries that are guessed in. As many are guessed out. Fixed before any score is seen."""
 CONFIDENCE = 0.95
 SURE = 1 - 1e-6
-"""The confidence at which a bound above the promise is an alarm: at 95% one audit in twenty of right code has one."""
+"""The confidence of a bound that raises an alarm. At 95%, one audit in twenty of correct code would raise one."""
 LARGEST = 500.0
-"""What an estimate is at most: more is not written down."""
+"""The largest estimate that is written down."""
 ENTRY = "audit"
-"""What the ledger's last line calls the hash of the file."""
+"""The key of the file's hash in the ledger's last line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audited:
-    """An audit's outcome. It may be given away: it follows from what was released, and from coins and records of
-    nobody's.
+    """The outcome of an audit. It may be published: it follows from released values, random coins, and synthetic
+    records.
 
     Args:
         nominal: the promised epsilon.
-        bounds: from below, at the promise's delta; the first presumes least.
-        sure: the same at confidence `SURE`, by which an alarm is decided.
-        noise: of the step's audit, whether the noise of each parameter is the plan's.
+        bounds: lower bounds at the promise's delta; the first has the weakest assumptions.
+        sure: the same bounds at confidence `SURE`. They decide whether there is an alarm.
+        noise: for the step's audit, whether the noise of each parameter is the plan's.
         plan: the fingerprint of the plan.
-        details: what was observed: for canaries "scores" (M,) and "included" (M,), in their order.
+        details: the observations: for canaries "scores" (M,) and "included" (M,), in order.
     """
 
     nominal: float
@@ -54,18 +54,19 @@ class Audited:
 
     @property
     def refuted(self) -> bool:
-        """Whether a bound at confidence `SURE` lies above the promise, or the noise is not the plan's: then something
-        is wrong."""
+        """Whether a bound at confidence `SURE` lies above the promise, or the noise is not the plan's. Either means
+        that something is wrong."""
         return self.exceeds or (self.noise is not None and self.noise.broken)
 
     @property
     def doubtful(self) -> bool:
-        """Whether a bound lies above the promise, as chance alone brings about with probability 1 - its confidence."""
+        """Whether only a bound at its own confidence lies above the promise. Chance causes this with probability at
+        most 1 - confidence."""
         return not self.exceeds and any(bound.refutes(self.nominal) for bound in self.bounds)
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Plain data, without the details."""
+        """The outcome as plain data, without the details."""
         return {
             "nominal": self.nominal,
             "refuted": self.refuted,
@@ -76,12 +77,12 @@ class Audited:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data that `from_dict` reads back."""
+        """The outcome as plain data for `from_dict`."""
         return {**self.summary, **self.details}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Audited:
-        """What `to_dict` wrote."""
+        """The outcome that `to_dict` wrote."""
         known = {one.name for one in fields(Bound)}
         bounds, sure = (
             tuple(Bound(**{name: bound[name] for name in known}) for bound in data.get(which, ()))
@@ -101,12 +102,12 @@ class Audited:
 def of_canaries(
     plan: PrivacyPlan, scores: Sequence[float], included: Sequence[bool], *, dimensions: int | None = None
 ) -> Audited:
-    """What scores of canaries within a run show of its plan (`one_run`, `one_run_gaussian`; `one_shot`).
+    """The bounds that scores of canaries within a run give for its plan (`one_run`, `one_run_gaussian`; `one_shot`).
 
     Args:
-        scores: (M,) from released values alone, higher where a canary looks as if it had been in.
-        included: (M,) whether its coin put it in.
-        dimensions: where they are cosines with the change of so many weights.
+        scores: (M,) from released values alone; higher if a canary looks included.
+        included: (M,) whether the canary's coin included it.
+        dimensions: the number of weights, if the scores are cosines with the change of the weights.
     """
     guessed = max(1, round(GUESSED * len(scores)))
     nominal = plan.epsilon()
@@ -129,26 +130,26 @@ def of_canaries(
 
 
 def problem(found: Audited, plan: PrivacyPlan, canaries: int, written: Mapping[str, Any]) -> str | None:
-    """In what an audit of canaries within a run is not what its own scores and coins give; None where it is.
+    """A text about what does not follow from the scores and coins of an audit of canaries; None if everything does.
 
     Args:
-        found: what `read` makes of the file.
-        canaries: how many the statement tells of.
-        written: the file's plain data, all of which, down to the sentences, is to follow.
+        found: the result of `read`.
+        canaries: the number of canaries in the statement.
+        written: the file's plain data. All of it must follow, including the sentences.
     """
     if found.plan != plan.fingerprint:
         return "it is of another plan"
     if not len(found.details.get("scores", ())) == len(found.details.get("included", ())) == canaries:
-        return f"it has other canaries than the {canaries} that the statement tells of"
+        return f"it has other canaries than the {canaries} of the statement"
     seen = found.details
     again = of_canaries(plan, seen["scores"], seen["included"], dimensions=seen.get("dimensions"))
     if not _alike(written, json.loads(json.dumps(again.to_dict()))):
-        return "what it says does not follow from its scores and coins"
+        return "it does not follow from its scores and coins"
     return None
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether plain data are the same, but for the last digits of numbers."""
+    """Whether plain data are equal up to the last digits of numbers."""
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-6)
     if type(one) is not type(other):
@@ -161,12 +162,12 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def save(run: RunDirectory, found: Audited, name: str = names.AUDIT) -> None:
-    """Write it, whole or not at all."""
+    """Write the audit atomically."""
     write(run / name, json.dumps(found.to_dict(), indent=2, allow_nan=False).encode() + b"\n")
 
 
 def read(run: RunDirectory, name: str = names.AUDIT) -> Audited | None:
-    """What an audit has written down; None where there was none."""
+    """The audit in a file of the run; None if there is none."""
     if not (run / name).is_file():
         return None
     data = run.read_json(name)
@@ -177,6 +178,6 @@ def read(run: RunDirectory, name: str = names.AUDIT) -> Audited | None:
 
 
 def of_run(run: RunDirectory) -> Sequence[tuple[str, Audited]]:
-    """All audits of a run that are there, each with the name of its file."""
+    """All audits of a run, each with the name of its file."""
     found = ((name, read(run, name)) for name in (names.AUDIT, names.STEP_AUDIT))
     return [(name, one) for name, one in found if one is not None]

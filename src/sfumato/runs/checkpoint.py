@@ -21,7 +21,7 @@ from sfumato.randomness import NoiseState
 from sfumato.runs import pins
 
 MOVING = ("params", "lr", "step")
-"""What a group of an optimizer's parameters holds besides constants: the rate is the schedule's at each step."""
+"""The entries of an optimizer's parameter group that change: the schedule sets the learning rate of each step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +29,13 @@ class Checkpoint:
     """The state after `step` steps.
 
     Args:
-        step: how many steps were taken.
+        step: the number of steps taken.
         model: parameters and buffers.
         average: the state of the average (`Average`); empty without averaging.
-        optimizer: the optimizer's own state, as its `state_dict` gives it.
-        noise: what the noise remembers; of no use to training without privacy.
-        run: the identity of the run that it belongs to.
-        ledger: the hash of the ledger's entry for the last of these steps; empty where there is no ledger.
+        optimizer: the optimizer's `state_dict`.
+        noise: the state of the noise; not used by non-private training.
+        run: the identity of the run.
+        ledger: the hash of the ledger's entry for the last of these steps; empty without a ledger.
     """
 
     step: int
@@ -58,7 +58,7 @@ class Checkpoint:
         noise: NoiseState | None = None,
         ledger: str = "",
     ) -> Checkpoint:
-        """The state of live objects (not copied)."""
+        """The current state of the objects, not copied."""
         return cls(
             step=step,
             model=dict(model.state_dict()),
@@ -70,18 +70,18 @@ class Checkpoint:
         )
 
     def require_run(self, identity: str) -> None:
-        """Refuse a checkpoint of another run: two runs that go on from one state with one key share their noise."""
+        """Refuse a checkpoint of another run: two runs that continue from one state with one key share their noise."""
         if self.run != identity:
             raise SfumatoError(
-                f"the checkpoint is of another run: it belongs to {self.run[:16]}, and this is {identity[:16]}",
+                f"the checkpoint belongs to another run: {self.run[:16]}, but this is {identity[:16]}",
                 "restore the run's own checkpoint from a copy, or start another run",
             )
 
     def require_optimizer(self, optimizer: torch.optim.Optimizer, *, where: str) -> None:
-        """Refuse to go on with an optimizer of other constants than the one that took the steps so far.
+        """Refuse to continue with an optimizer whose constants differ from those of the steps so far.
 
-        What a name stands for may change between versions. `load_state_dict` would bring the earlier constants back
-        without a word, and those that lie outside the groups would be the present ones: a mixture of both.
+        The meaning of an optimizer's name may change between versions. `load_state_dict` would silently restore the
+        earlier constants in the groups and keep the present ones elsewhere: a mixture of both.
         """
         before, now = (
             {f"group {place}": _constants(group) for place, group in enumerate(groups)}
@@ -92,7 +92,7 @@ class Checkpoint:
         pins.compare("optimizer", before, now, remedy=remedy, where=where)
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> dict[str, Tensor]:
-        """Put the state into live objects, refused where names or shapes are others; returns the average's state on the
+        """Load the state into model and optimizer. Refuses other names or shapes. Returns the average's state on the
         device."""
         try:
             model.load_state_dict(self.model)
@@ -101,13 +101,13 @@ class Checkpoint:
             if _devices.exhausted(error):
                 raise
             raise SfumatoError(
-                f"the run's checkpoint does not fit model or optimizer: {' '.join(str(error).split())}",
+                f"the run's checkpoint does not fit the model or the optimizer: {' '.join(str(error).split())}",
                 "give those that the run began with, or another `directory`",
             ) from None
         return {name: value.to(device) for name, value in self.average.items()}
 
     def save(self, path: Path) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file atomically."""
         tensors: dict[str, Tensor] = {}
         skeleton = _lift(self.optimizer, "optimizer", tensors)
         for prefix, held in (("model", self.model), ("average", self.average), ("noise", self.noise.tensors)):
@@ -139,9 +139,9 @@ class Checkpoint:
 
 
 def as_stored(optimizer: dict[str, Any]) -> dict[str, Any]:
-    """The state of an optimizer as a checkpoint gives it back.
+    """An optimizer's state after a round trip through a checkpoint.
 
-    Errors: `SfumatoError` for a state that no checkpoint holds.
+    Errors: `SfumatoError` for a state that a checkpoint cannot hold.
     """
     tensors: dict[str, Tensor] = {}
     skeleton = json.dumps(_lift(optimizer, "optimizer", tensors))
@@ -149,9 +149,9 @@ def as_stored(optimizer: dict[str, Any]) -> dict[str, Any]:
 
 
 def to_bytes(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
-    """Safetensors bytes, a function of tensors and metadata alone (one key of metadata: their order varies)."""
+    """Safetensors bytes: a function of tensors and metadata alone. The order of several metadata keys would vary."""
     if len(metadata) > 1:
-        raise ValueError("more than one metadata key would make the bytes depend on chance")
+        raise ValueError("with more than one metadata key the bytes would not be deterministic")
     independent = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     return save(independent, metadata=metadata)
 
@@ -168,33 +168,33 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def backbone_of(cache: Cache) -> dict[str, Tensor]:
-    """The weights of a cache's backbone, which must be those that its features were computed with."""
+    """The weights of a cache's backbone, checked to be those that its features were computed with."""
     weights, _ = read_safetensors(cache.path / BACKBONE)
     if pins.weights_digest(weights) != cache.contents.weights:
         raise SfumatoError(
             f"{cache.path / BACKBONE} holds other weights than the features were computed with",
-            "delete it and give the command of sfumato features again",
+            "delete it and run the sfumato features command again",
         )
     return weights
 
 
 def stored_statement(path: Path) -> dict[str, Any] | None:
-    """The statement in a model file of ours, else None."""
+    """The statement in a model file of sfumato, else None."""
     about = stored_about(path)
     return None if about is None else about["statement"]
 
 
 def stored_materials(weights: str | None) -> tuple[str, ...]:
-    """`Source.stored_digest` of what a model file of ours, or a run's, was trained on without privacy; else nothing.
+    """`Source.stored_digest` of the data that a model file of sfumato was trained on without privacy; empty for others.
 
-    It is keyed: it says nothing to whoever has not the owner's key.
+    The digest is keyed: it reveals nothing without the owner's key.
     """
     about = None if weights is None else stored_about(file_of(weights))
     return () if about is None else tuple(about["trained_on"])
 
 
 def stored_constants(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Mean and deviation of the pixels that a model file of ours was trained with, else None."""
+    """Mean and standard deviation of the pixels in a model file of sfumato, else None."""
     about = stored_about(path)
     if about is None or "mean" not in about["transform"]:
         return None
@@ -206,12 +206,12 @@ def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _constants(group: dict[str, Any]) -> dict[str, Any]:
-    """What of a group of an optimizer's parameters stays the same from step to step."""
+    """The entries of an optimizer's parameter group that stay the same from step to step."""
     return {name: value for name, value in group.items() if name not in MOVING}
 
 
 def _lift(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Move tensors out of a nested state into `tensors`; what stays is JSON."""
+    """Move the tensors of a nested state into `tensors`. The rest is returned as JSON."""
     if isinstance(value, Tensor):
         tensors[name] = value
         return {"tensor": name}
@@ -223,7 +223,7 @@ def _lift(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"value": value}
     raise SfumatoError(
-        f"the optimizer's state holds a {type(value).__name__} at {name}, which cannot be kept in a checkpoint",
+        f"the optimizer's state holds a {type(value).__name__} at {name}, which a checkpoint cannot store",
         "use one of the named optimizers",
     )
 

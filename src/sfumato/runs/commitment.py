@@ -1,4 +1,4 @@
-"""What binds settings.json: commitments in the ledger's first line, by which `verify` knows an edited field."""
+"""Commitments to settings.json in the ledger's first line. `verify` detects edited fields by them."""
 
 from __future__ import annotations
 
@@ -12,29 +12,27 @@ from sfumato._checks import SfumatoError
 from sfumato.privacy import PrivacyPlan
 
 WHOLE, FIELDS = "record_commitment", "record_fields"
-"""The entries of the ledger's first line: of the record as a whole, and a short one of each of its fields."""
+"""Entries of the ledger's first line: the commitment to the whole record, and a short one for each of its fields."""
 WENT_ON = "went_on"
-"""The field of settings.json with each environment that a run went on in where it was another than before, and the step
-from which on."""
+"""The field of settings.json with the changed environments in which a run was resumed, each with its first step."""
 _APART = ("request", "places", "environment", WENT_ON)
-"""What of a record decides nothing: where the data lay, which may have moved, and on which machine a run began or went
-on."""
+"""Fields that are not committed to: the location of the data, which may have moved, and the machines."""
 _AT_THE_END = ("steps_taken", "steps_lost", "kept", "figures")
-"""What of the circumstances a run only knows when it ends."""
+"""Circumstances that are known only at the end of a run."""
 _SHORT = 8
 MICRO_BATCH_AT_FIRST = "micro_batch_at_first"
-"""The field of settings.json with the size that a run began with, where its micro-batches were made smaller since."""
+"""The field of settings.json with the initial micro-batch size, if the micro-batches were made smaller since."""
 
 
 def opening(plan: PrivacyPlan, identity: str, *, data: str, decided: Any) -> dict[str, Any]:
-    """How a run's ledger begins: its plan, and what binds its data and settings.
+    """The first entry of a run's ledger: its plan, and commitments to its data and settings.
 
-    The ledger may be published, so it binds them by commitments under the run's own secret identity: equal
-    fingerprints in two ledgers would show that two runs had the same data.
+    The ledger may be published, so the commitments are keyed with the run's secret identity: plain fingerprints would
+    show that two runs used the same data.
 
     Args:
         data: the fingerprint of the records.
-        decided: plain data, all that the run's sums depend on besides plan and records.
+        decided: plain data: everything besides plan and records that the run's sums depend on.
     """
     key = bytes.fromhex(identity)
     return {
@@ -46,12 +44,11 @@ def opening(plan: PrivacyPlan, identity: str, *, data: str, decided: Any) -> dic
 
 
 def commitments(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What the ledger's first line says of a run's record.
+    """The commitments to a run's record in the ledger's first line.
 
-    **Guarantee.** Nothing of the record is told to whoever does not know the run's secret identity, which is a part of
-    it, but how many fields it has: commitments are HMAC-SHA256 under that identity, short ones lie in the order of
-    their digits, and no field is named. Whoever knows the record can tell by them whether it is what the run began
-    with.
+    **Guarantee.** Without the run's secret identity, which is part of the record, they reveal only the number of
+    fields: commitments are HMAC-SHA256 under that identity, the short ones are sorted by their digits, and no field is
+    named. With the record one can check whether it is what the run began with.
     """
     key, fields = _key(record), list(_fields(record))
     return {
@@ -61,9 +58,9 @@ def commitments(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def edited(record: Mapping[str, Any], opening: Mapping[str, Any]) -> list[str]:
-    """The fields of a record that are not those of the ledger's first line; empty where all are.
+    """The fields of a record that differ from the commitments in the ledger's first line; empty if none does.
 
-    A field that was taken out has no name here any more, so it is told of as one that is gone.
+    A removed field has no name here, so it is reported as "a field that is gone".
     """
     if commitments(record)[WHOLE] == opening[WHOLE]:
         return []
@@ -79,7 +76,7 @@ def edited(record: Mapping[str, Any], opening: Mapping[str, Any]) -> list[str]:
 
 
 def _fields(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Each field's name and its canonical text, name and value; of a part of the record each of the part's fields."""
+    """The name and the canonical text (name and value) of each field. Nested mappings yield each of their fields."""
     for part, value in _as_begun(json.loads(json.dumps(record))).items():
         if part in _APART:
             continue
@@ -90,23 +87,23 @@ def _fields(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _as_begun(record: dict[str, Any]) -> dict[str, Any]:
-    """The record as it was at the beginning, with the micro-batches of then."""
+    """The record as it was at the beginning, with the initial micro-batch size."""
     if MICRO_BATCH_AT_FIRST in record:
         record["performance"]["micro_batch"] = record.pop(MICRO_BATCH_AT_FIRST)
     return record
 
 
 def require(record: Mapping[str, Any], opening: Mapping[str, Any], circumstances: Mapping[str, Any]) -> None:
-    """Refuse a record that is not the one that the ledger began with, or another statement's."""
+    """Refuse a record that is not the one the ledger began with, or whose circumstances are not the statement's."""
     if found := edited(record, opening):
         raise SfumatoError(
-            f"settings.json is not what the ledger began with, in {', '.join(found)}", "restore it from a copy"
+            f"settings.json differs from what the ledger began with in {', '.join(found)}", "restore it from a copy"
         )
     began = dict(record["circumstances"])
     differing = [name for name in began.keys() | circumstances if began.get(name) != circumstances.get(name)]
     if odd := sorted(set(differing) - set(_AT_THE_END)):
         raise SfumatoError(
-            f"settings.json has other circumstances than the statement, in {', '.join(odd)}", "restore both from a copy"
+            f"settings.json and the statement differ in the circumstances {', '.join(odd)}", "restore both from a copy"
         )
 
 
@@ -114,7 +111,7 @@ def _key(record: Mapping[str, Any]) -> bytes:
     try:
         return bytes.fromhex(record["run"])
     except (KeyError, TypeError, ValueError):
-        raise SfumatoError("settings.json lacks the run's own identity", "restore it from a copy") from None
+        raise SfumatoError("settings.json lacks the run's identity", "restore it from a copy") from None
 
 
 def _commitment(key: bytes, text: str) -> str:

@@ -1,4 +1,4 @@
-"""The run directory: which files there are, and how each is written whole or not at all."""
+"""The run directory: its files, and how each is written atomically."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sfumato.privacy import ledger
 PLAN = "plan.json"
 SETTINGS = "settings.json"
 RECIPE = "run.toml"
-"""What was asked for, as a recipe."""
+"""The requested options, as a recipe."""
 LEDGER = "ledger.jsonl"
 METRICS = "metrics.jsonl"
 STATEMENT = "statement.json"
@@ -34,29 +34,29 @@ LAST_WEIGHTS = "model-last.safetensors"
 CHECKPOINT = "checkpoint.safetensors"
 EVALUATION = "evaluation.json"
 PAGE = "page.json"
-"""What the owner has written for the head of the page."""
+"""The owner's texts for the heading of the report page."""
 FIGURES = "figures.json"
 SIGNATURE = "signature.json"
-"""Who vouches for the run."""
+"""The signature of the run."""
 AUDIT = "audit.json"
 STEP_AUDIT = "audit-of-step.json"
 TRACKED = "tracked.json"
-"""What the run is called by each tracker, so that one that is resumed goes on there."""
+"""The run's identifier at each tracker, so that a resumed run continues there."""
 RUN_KEY = "dice.key"
 WORKERS = "workers.token"
-"""By which a worker knows that it sees the leader's directory."""
+"""A token by which a worker checks that it sees the leader's directory."""
 LEASE = ledger.LEASE
 DONE = "done"
 
 _IDENTITY = re.compile("[0-9a-f]{64}")
 _SECRETS = (RUN_KEY, CHECKPOINT, WORKERS, LEASE)
-"""What a finished run has no more of."""
+"""The files that are deleted when a run is finished."""
 
 
 class RunDirectory:
-    """One run on disk: absent, unfinished (it can be resumed) or finished.
+    """A run on disk: absent, unfinished (it can be resumed) or finished.
 
-    A run comes into being in one rename: before it there is nothing to resume, and nothing was spent.
+    A run is created by a single rename. Before it there is nothing to resume, and nothing was spent.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -67,12 +67,12 @@ class RunDirectory:
 
     @property
     def called(self) -> str:
-        """What its owner's lists and trackers call it: the last two parts of its path."""
+        """The run's name on the owner's lists and trackers: the last two parts of its path."""
         return "/".join(self.path.absolute().parts[-2:])
 
     @property
     def exists(self) -> bool:
-        """Whether a run stands here, finished or not."""
+        """Whether there is a run here, finished or not."""
         return (self / SETTINGS).is_file()
 
     @property
@@ -82,17 +82,17 @@ class RunDirectory:
 
     @property
     def identity(self) -> str:
-        """The run's secret name, 64 hexadecimal digits, to which its key and its checkpoints are bound."""
+        """The run's secret identity: 64 hexadecimal digits, to which its key and checkpoints are bound."""
         return self.read_json(SETTINGS)["run"]
 
     def require(self) -> None:
-        """Refuse a path that holds no run."""
+        """Refuse a path without a run."""
         if not self.exists:
             what = "is no run directory" if self.path.exists() else "does not exist"
             raise SfumatoError(f"{self.path} {what}", "name a directory that sfumato train has written")
 
     def require_finished(self) -> None:
-        """Refuse a path that holds no finished run; one that was cut at its very end is completed."""
+        """Refuse a path without a finished run. Completes a run that was killed at its very end."""
         self.require()
         self.complete()
         if not self.finished:
@@ -104,19 +104,17 @@ class RunDirectory:
             )
 
     def refuse_own_loop(self, remedy: str) -> None:
-        """Refuse a run whose steps were taken by a loop of one's own, which alone can build its model."""
+        """Refuse the run of a custom training loop: only its own code can build the model."""
         if self.read_json(SETTINGS).get("kind") == about.OWN_LOOP:
-            raise SfumatoError(
-                f"the run in {self.path} is that of a training loop of one's own (private_steps)", remedy
-            )
+            raise SfumatoError(f"the run in {self.path} was trained by a custom loop (private_steps)", remedy)
 
     def complete(self) -> bool:
-        """Do what a kill has left undone of a run that had ended; whether that was more than to clean up.
+        """Complete a run that was killed after its ledger had ended. Returns whether more than a cleanup was needed.
 
-        The ledger's last line binds model and statement, so neither the key nor the data are needed for it.
+        The ledger's last line binds model and statement, so this needs neither the key nor the data.
 
-        **Guarantee.** Whatever command meets a run whose ledger has ended leaves no key behind, by which the noise
-        could be subtracted again (unless the files may not be removed: then `verify` says that the key still stands).
+        **Guarantee.** Any command that encounters a run whose ledger has ended deletes the run key, with which the
+        noise could be subtracted (unless the files cannot be removed: then `verify` reports that the key still exists).
         """
         concluded = not self.finished and self._has_ended()
         if concluded:
@@ -127,7 +125,7 @@ class RunDirectory:
         return concluded
 
     def _has_ended(self) -> bool:
-        """Whether the ledger ends with the model and the statement that lie here."""
+        """Whether the ledger ends with this model and this statement."""
         entries = ledger.read(self / LEDGER) if (self / LEDGER).is_file() else []
         if not entries or entries[-1].kind != "end":
             return False
@@ -135,19 +133,19 @@ class RunDirectory:
         return all(path.is_file() and file_hash(path) == entries[-1].body.get(key) for key, path in bound.items())
 
     def clean(self) -> None:
-        """After the end: delete the run key, so that nobody can subtract the noise again, and the checkpoint."""
+        """Delete the run key, so that nobody can subtract the noise, and the checkpoint. For runs that have ended."""
         for name in _SECRETS:
             (self / name).unlink(missing_ok=True)
         sync_directory(self.path)
         sweep(self.path)
 
     def require_free(self) -> None:
-        """Refuse a path at which no run can begin: something else stands there, or nothing can be made there."""
+        """Refuse a path that is occupied by something else, or at which nothing can be created."""
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise SfumatoError(f"{self.path} exists and holds no run of sfumato", "let `directory` be empty or new")
+            raise SfumatoError(f"{self.path} exists and holds no run of sfumato", "give an empty or a new `directory`")
         if not self.path.name:
             raise SfumatoError(
-                f"a run directory needs a name, got {str(self.path)!r}", "let `directory` have one, such as runs/a"
+                f"a run directory needs a name, got {str(self.path)!r}", "give a `directory` such as runs/a"
             )
         refuse_forbidden(self.path)
         with writing(self.path):
@@ -159,7 +157,7 @@ class RunDirectory:
 
     @contextmanager
     def creating(self) -> Iterator[RunDirectory]:
-        """A neighbour to prepare the run in, moved into place at the end, discarded on any error."""
+        """A temporary sibling directory to prepare the run in. Moved into place at the end, or deleted on error."""
         self.require_free()
         prepared = RunDirectory(self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}"))
         with writing(self.path):
@@ -177,14 +175,14 @@ class RunDirectory:
                 raise
 
     def _sweep_strays(self) -> None:
-        """Remove what processes left that were killed before their run here had come into being."""
+        """Remove the temporary directories of processes that were killed before they created the run."""
         stray = re.compile(rf"\.{re.escape(self.path.name)}\.[0-9a-f]{{8}}")
         for path in self.path.parent.iterdir():
             if stray.fullmatch(path.name):
                 shutil.rmtree(path, ignore_errors=True)
 
     def read_json(self, name: str) -> Any:
-        """A JSON file of the run, or a refusal that names it."""
+        """The content of a JSON file of the run."""
         path = self / name
         try:
             data = parse_json(ordinary(path).read_text("utf-8"))
@@ -201,13 +199,13 @@ class RunDirectory:
             raise SfumatoError(f"{path} is not valid JSON", "restore it from a copy, or start another run") from None
 
     def write_json(self, name: str, data: Any, *, private: bool = False) -> None:
-        """Write a JSON file, whole or not at all."""
+        """Write a JSON file atomically."""
         text = json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
         write(self / name, text.encode(), private=private)
 
     @contextmanager
     def as_written(self) -> Iterator[None]:
-        """Around what takes the run's files for what sfumato writes: what a changed one leads to is a refusal."""
+        """For code that relies on the format of the run's files: errors from edited files become `SfumatoError`."""
         try:
             yield
         except SfumatoError:
@@ -219,7 +217,7 @@ class RunDirectory:
             ) from error
 
     def rows(self, name: str = METRICS) -> list[dict[str, Any]]:
-        """The complete rows of a file of JSON lines; none where there is no such file."""
+        """The complete rows of a file of JSON lines; empty if there is no such file."""
         path = self / name
         if not path.exists():
             return []
@@ -231,7 +229,7 @@ class RunDirectory:
         return rows
 
     def append_row(self, row: Mapping[str, Any], name: str = METRICS) -> None:
-        """Add one line, safe on disk when this returns: a checkpoint that comes after it must not outlive it."""
+        """Append a line. It is durable on disk when this returns, since a later checkpoint must not outlive it."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         with writing(self / name), os.fdopen(open_bytes(self / name, flags, 0o600), "ab") as file:
             file.write(json.dumps(row).encode() + b"\n")
@@ -244,7 +242,7 @@ class RunDirectory:
 
 
 def sweep(directory: Path) -> None:
-    """Remove what a killed process left of files that it had not finished writing."""
+    """Remove the temporary files of a killed process."""
     for stray in directory.rglob(".*.????????"):
         stray.unlink(missing_ok=True)
 

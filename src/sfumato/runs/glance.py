@@ -1,4 +1,4 @@
-"""Runs at a glance: what a directory holds, and how two runs differ. Figures here are for the owner's eyes."""
+"""Summaries of the runs in a directory, and the differences of two runs. The figures here are for the owner alone."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 
 HEADLINES = ("accuracy", "recall")
-"""Figures of an evaluation of which a run has one."""
+"""The main figures of evaluations. Each run has one of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Glance:
-    """A run in a line.
+    """A one-line summary of a run.
 
     Args:
-        run: its directory.
+        run: the run directory.
         state: "finished", "unfinished", or why it cannot be read.
-        data: the source as it was asked for, or its kind.
-        date: when it ended, or began where it has not; UTC, by its files.
-        epsilon: of its statement, or of its plan where it has not ended; None where nothing is promised.
+        data: the requested source, or its kind.
+        date: when the run ended, or began if it is unfinished; in UTC, from the dates of its files.
+        epsilon: of the statement, or of the plan if the run is unfinished; None if nothing is promised.
         delta: likewise.
-        figure: "accuracy" or "recall", which `value` is; None where nothing was measured.
-        value: of the test part.
+        figure: the name of `value`, "accuracy" or "recall"; None if nothing was measured.
+        value: the figure on the test part.
         public: whether the figure may be shown to others.
     """
 
@@ -52,13 +52,13 @@ class Glance:
 
 
 def below(directory: str | os.PathLike[str]) -> list[Glance]:
-    """All runs in a directory and below it, by their paths; a run that cannot be read says so, and stops nobody.
+    """All runs in a directory and below it, sorted by path. An unreadable run is listed with the reason.
 
-    Errors: `SfumatoError` where there is no such directory.
+    Errors: `SfumatoError` if there is no such directory.
     """
     root = Path(directory)
     if not root.is_dir():
-        raise SfumatoError(f"{root} is no directory", "name one with runs below it, such as that of --output")
+        raise SfumatoError(f"{root} is not a directory", "name one with runs below it, such as that of --output")
     found = []
     for path, folders, files in os.walk(root):
         folders.sort()
@@ -70,7 +70,7 @@ def below(directory: str | os.PathLike[str]) -> list[Glance]:
 
 
 def glance(path: Path) -> Glance:
-    """One run in a line."""
+    """The summary of one run."""
     run = RunDirectory(path)
     try:
         record = run.read_json(names.SETTINGS)
@@ -95,7 +95,7 @@ def glance(path: Path) -> Glance:
 
 
 def _planned(run: RunDirectory) -> dict[str, Any]:
-    """What an unfinished run is about to promise."""
+    """Epsilon and delta of an unfinished run's plan; empty if it will promise nothing."""
     if not (run / names.PLAN).is_file() or run.read_json(names.SETTINGS)["circumstances"]["seeded"]:
         return {}
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
@@ -103,28 +103,28 @@ def _planned(run: RunDirectory) -> dict[str, Any]:
 
 
 def _is_public(promise: Mapping[str, Any]) -> bool:
-    """Whether what was measured may be shown: as the statement says, or since all data were public."""
+    """Whether the measured figures may be shown: by the statement, or because all data were public."""
     facts = promise.get("circumstances", promise)
     return bool(facts.get("test_public", "published" in promise))
 
 
 def _data(record: Mapping[str, Any]) -> str:
-    """The source as it was asked for, or its kind."""
+    """The requested source, or its kind."""
     spec = record.get("request", {}).get("source", {}).get("spec")
     if spec is not None:
         return spec
-    return "a loop of one's own" if record.get("kind") == OWN_LOOP else record.get("data", {}).get("kind", "")
+    return "a custom loop" if record.get("kind") == OWN_LOOP else record.get("data", {}).get("kind", "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Two runs beside each other.
+    """A comparison of two runs.
 
     Args:
-        runs: both in a line.
-        settings: (name, first, second) of what differs; None where one of them has no such setting.
-        figures: (name, first, second) of all that was measured or promised.
-        curves: by figure the points (step, value) of both.
+        runs: the summaries of both.
+        settings: (name, first, second) of each setting that differs; None if a run has no such setting.
+        figures: (name, first, second) of each figure that was measured or promised.
+        curves: by figure, the points (step, value) of both.
     """
 
     runs: tuple[Glance, Glance]
@@ -145,7 +145,7 @@ class Difference:
 def compared(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Difference:
     """How two runs differ, finished or not.
 
-    Errors: `SfumatoError` for what is no run, or cannot be read.
+    Errors: `SfumatoError` for a path without a readable run.
     """
     both = [RunDirectory(first), RunDirectory(second)]
     for run in both:
@@ -170,12 +170,12 @@ def compared(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> D
 
 
 def _beside(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Values of both by name, in the order in which they come."""
+    """(name, first, second) for each name, in the order of appearance."""
     return [(name, first.get(name), second.get(name)) for name in dict.fromkeys([*first, *second])]
 
 
 def _settings(run: RunDirectory) -> dict[str, Any]:
-    """What was set, flat: the model's settings, the plan, the data and how it was computed."""
+    """All settings, flattened: the model's settings, the plan, the data, and the performance settings."""
     record = run.read_json(names.SETTINGS)
     parts = {
         "": record.get("settings", {}),
@@ -199,7 +199,7 @@ def _flatten(head: str, part: Any, into: dict[str, Any]) -> None:
 
 
 def _figures(run: RunDirectory) -> dict[str, float]:
-    """The numbers of its evaluation, those of several parts left out."""
+    """The plain numbers of the run's evaluation."""
     if not (run / names.EVALUATION).is_file():
         return {}
     return {name: value for name, value in run.read_json(names.EVALUATION).items() if _number(value)}

@@ -1,5 +1,4 @@
-"""What the owner of a run writes over its page: a title, and for its own page who answers, when, for what; and its
-settings as others may see them."""
+"""The heading of a run's report page, written by its owner, and the settings as they may be published."""
 
 from __future__ import annotations
 
@@ -13,18 +12,18 @@ from sfumato.runs.directory import RunDirectory
 
 LONGEST = 300
 _OF = {"ema_form": "ema", "aggregate_from": "aggregate", "public_examples": "public_data"}
-"""Settings that say nothing without another one."""
+"""Settings that have no effect without another one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Heading:
-    """The head of a run's page.
+    """The heading of a run's page.
 
     Args:
-        title: stands on every version of the page.
-        owner, contact, date, purpose, about_data: who answers for the data, how they are reached, a day, what the model
-            is for, and what the data are: on the owner's page alone, unless they are published.
-        published: those that stand on every version of the page.
+        title: the title, on every version of the page.
+        owner, contact, date, purpose, about_data: who is responsible for the data, how to reach them, a date, what the
+            model is for, and what the data are. On the owner's page alone, unless they are published.
+        published: the names of those lines that appear on every version of the page.
     """
 
     title: str | None = None
@@ -46,37 +45,37 @@ class Heading:
 
     @property
     def given(self) -> dict[str, str]:
-        """What was written, by name."""
+        """The lines that were given, by name."""
         return {name: value for name, value in asdict(self).items() if name != "published" and value is not None}
 
     @property
     def private(self) -> dict[str, str]:
-        """What of it is for the owner's page, whatever else stands elsewhere too."""
+        """All lines but the title."""
         return {name: value for name, value in self.given.items() if name != "title"}
 
     @property
     def public(self) -> dict[str, str]:
-        """What of it stands on every version of the page."""
+        """The published lines."""
         return {name: value for name, value in self.private.items() if name in self.published}
 
     @classmethod
     def read(cls, run: RunDirectory) -> Self:
-        """What was written for this run so far."""
+        """The heading that was written for this run so far."""
         data: Any = run.read_json(names.PAGE) if (run / names.PAGE).exists() else {}
         known = {field.name for field in fields(cls)}
         published = data.get("published", []) if isinstance(data, dict) else None
         if not isinstance(published, list) or set(data) - known or not known.issuperset(map(str, published)):
             raise SfumatoError(
-                f"{run / names.PAGE} holds other things than {', '.join(sorted(known))}", "remove that file"
+                f"{run / names.PAGE} holds other fields than {', '.join(sorted(known))}", "remove that file"
             )
         lines = {name: value for name, value in data.items() if name != "published"}
         return cls(**lines, published=tuple(published))
 
     def add_to(self, run: RunDirectory) -> None:
-        """Remember it for every page of this run; what was not given stays as it was.
+        """Store the given lines for every page of this run. Other lines stay.
 
-        **Guarantee.** A line stands on the public page only as it was when it was published: one that is written again
-        for the owner's page is published no more.
+        **Guarantee.** A line appears on the public page only as it was when it was published: a line that is rewritten
+        for the owner's page is no longer published.
         """
         if self.given:
             before = Heading.read(run)
@@ -86,7 +85,7 @@ class Heading:
 
 
 def presentable(choices: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings for a page that may be published, or a tracker elsewhere: no path, no seed."""
+    """Settings for a page that may be published, or for a remote tracker: without paths and seeds."""
     unread = {name for name, of in _OF.items() if not choices.get(of)}
     shown = {name: value for name, value in choices.items() if value not in (None, [], ()) and name not in unread}
     if shown.get("pretrained") not in (None, "timm"):

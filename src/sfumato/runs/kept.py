@@ -1,4 +1,4 @@
-"""Weights that a run keeps beside its model: one file for each of some steps, bound by the ledger's last line."""
+"""Weights that a run keeps besides its model: a file for each of several steps, bound by the ledger's last line."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _NAME = re.compile(r"step-(\d{8})\.safetensors")
 
 
 def place(run: RunDirectory, step: int) -> Path:
-    """Where the weights after so many steps lie."""
+    """The path of the weights after `step` steps."""
     return run / KEPT / f"step-{step:08}.safetensors"
 
 
 def save(run: RunDirectory, step: int, weights: Mapping[str, Tensor]) -> None:
-    """Write the trained parameters after so many steps, whole or not at all; without noise state or optimizer."""
+    """Write the trained parameters after `step` steps atomically, without noise state and optimizer."""
     path = place(run, step)
     with writing(path):
         make_directory(path.parent)
@@ -34,30 +34,30 @@ def save(run: RunDirectory, step: int, weights: Mapping[str, Tensor]) -> None:
 
 
 def hashes(run: RunDirectory, steps: Collection[int]) -> dict[str, str]:
-    """SHA-256 of the file of each of these steps, by the step, for the ledger's last line."""
+    """SHA-256 of the file of each of these steps, for the ledger's last line."""
     return {str(step): file_hash(place(run, step)) for step in sorted(steps)}
 
 
 def files(run: RunDirectory) -> dict[int, Path]:
-    """The files that lie here, by their steps, ascending."""
+    """The files in the run directory, by step, ascending."""
     found = sorted((run / KEPT).glob("step-*.safetensors"))
     return {int(name[1]): path for path in found if (name := _NAME.fullmatch(path.name))}
 
 
 def drop_others(run: RunDirectory, steps: Collection[int]) -> None:
-    """Delete the weights of all steps but these: of steps after a run's last checkpoint, or of none of its own."""
+    """Delete the weights of all other steps: those after a run's last checkpoint, or stray files."""
     for step, path in files(run).items():
         if step not in steps:
             path.unlink()
 
 
 def load(run: RunDirectory, step: int, recorded: str) -> dict[str, Tensor]:
-    """The weights after so many steps, which must be those that the ledger ended with.
+    """The weights after `step` steps, checked against the ledger.
 
     Args:
         recorded: the hash in the ledger's last line.
 
-    Errors: `SfumatoError` where the file is missing or another one.
+    Errors: `SfumatoError` if the file is missing or has another hash.
     """
     path = place(run, step)
     if not path.is_file():
@@ -68,5 +68,5 @@ def load(run: RunDirectory, step: int, recorded: str) -> dict[str, Tensor]:
 
 
 def recorded(end: Mapping[str, Any]) -> dict[int, str]:
-    """The hashes in a ledger's last line, by step, ascending; none where the run kept no weights."""
+    """The hashes in a ledger's last line, by step, ascending; empty if the run kept no weights."""
     return {int(step): code for step, code in sorted(end.get("kept", {}).items(), key=lambda item: int(item[0]))}

@@ -1,4 +1,4 @@
-"""The model of a finished run, to be used: built by what its file says, never by what the file brings."""
+"""Loading the model of a finished run. It is built from the description in its file; no code in the file is run."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ from sfumato.runs.reading import Given, Reading, refuse_unreadable
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """A trained model with what belongs to it.
+    """A trained model with its preprocessing and its privacy statement.
 
     Args:
-        module: in evaluation mode, on the CPU.
-        transform: from images to its inputs (N, ...), in all forms that `predict` takes; of texts likewise.
-        reading: how its logits are read: the names of its outputs, the loss that it was trained by, and how its scores
-            are moved. With the loss "multilabel" none, one or many of the names may be true of an image.
-        statement: what its training promised, as a finished run's.
-        features: of a head that was trained on a cache: the width and the digest of its backbone's features.
-        embedding: D, where the module gives embeddings (N, D) in place of logits; else None.
-        test_fraction: the share of the test part, where the keyed hash split the records that it was trained on.
-        user_from: by which rule the folder that it was trained on said whose image each one is; None for none.
+        module: the model in evaluation mode, on the CPU.
+        transform: converts images in all forms that `predict` takes, or texts, to inputs (N, ...).
+        reading: how to read its logits: the names of the classes, the loss of the training, and offsets to the scores.
+            With the loss "multilabel", any number of the classes may be true of an image.
+        statement: the privacy statement of its training.
+        features: for a head that was trained on a cache, the width and digest of the backbone's features.
+        embedding: D, if the module returns embeddings (N, D) instead of logits; else None.
+        test_fraction: the share of the test part, if the keyed hash split the training source.
+        user_from: the rule that assigned the images of the training folder to users; None for none.
     """
 
     module: nn.Module
@@ -67,57 +67,57 @@ class Loaded:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of its outputs."""
+        """The names of the classes, in the order of the outputs."""
         return self.reading.classes
 
     @property
     def loss(self) -> str:
-        """The name of the loss that it was trained by, which says what its logits mean."""
+        """The name of the training loss, which decides what the logits mean."""
         return self.reading.loss
 
     def __repr__(self) -> str:
         gives = f"{len(self.classes)} classes" if self.embedding is None else f"embeddings of {self.embedding} numbers"
         count = sum(parameter.numel() for parameter in self.module.parameters())
-        said = self.statement.to_dict()
-        epsilon, delta = said["epsilon"], said["delta"]
+        statement = self.statement.to_dict()
+        epsilon, delta = statement["epsilon"], statement["delta"]
         promise = (
             "without a promise"
-            if not said["promises"]
+            if not statement["promises"]
             else f"({rounded_up(epsilon)}, {delta!r})-differentially private"
         )
         return f"Loaded({type(self.module).__name__} of {count:,} parameters to {gives}, {promise})"
 
     def on(self, source: Source) -> tuple[nn.Module, Preparation]:
-        """The module and the preparation for the records of this source, images or features.
+        """The module and the preprocessing for the records of this source, images or features.
 
-        Errors: `SfumatoError` for other classes than the model's, and for features that it was not trained on.
+        Errors: `SfumatoError` for other classes than the model's, and for features of another backbone.
         """
         for label, (there, here) in enumerate(zip_longest(source.classes, self.classes, fillvalue="no class")):
             if there != here:
                 raise SfumatoError(
-                    f"label {label} of the source means {there!r}, and of the model {here!r}",
+                    f"label {label} means {there!r} in the source and {here!r} in the model",
                     "give a source with the classes of the model, in their order",
                 )
         if source.multilabel == exclusive(self.loss):
             given, own = ("several labels", "one class") if source.multilabel else ("one label", "several labels")
-            problem = f"the source has {given} for each record, and the model tells {own}"
+            problem = f"the source has {given} for each record, but the model predicts {own}"
             raise SfumatoError(problem, "give a source of the same kind")
         if (source.tokens is None) == isinstance(self.transform, Tokens):
             given, taken = ("images", "texts") if source.tokens is None else ("texts", "images")
-            raise SfumatoError(f"the source holds {given}, and the model takes {taken}", f"give a source of {taken}")
+            raise SfumatoError(f"the source holds {given}, but the model takes {taken}", f"give a source of {taken}")
         if source.cache is None:
             return self.module, self.transform
         contents = source.cache.contents
         known = self.features or {}
         if (known.get("width"), known.get("digest")) != (contents.width, contents.digest):
             raise SfumatoError(
-                f"the features in {source.cache.path} are not of the backbone that the model was trained on",
-                "give those of the same backbone, or images",
+                f"the features in {source.cache.path} come from another backbone than the model's",
+                "give features of the same backbone, or images",
             )
         return models.on_features(self.module), AsStored(width=contents.width)
 
     def opened(self, spec: str, **declared: Any) -> Source:
-        """A source, read as the model's own images were; `declared` goes over that, as `open_source` takes it."""
+        """Open a source with the options of the model's training source. `declared` overrides them (`open_source`)."""
         if spec.startswith("features:") or isinstance(self.transform, AsStored):
             return open_source(spec, owner_key=owner_key())
         if isinstance(self.transform, Tokens):
@@ -125,18 +125,18 @@ class Loaded:
         else:
             own = {name: getattr(self.transform, name) for name in ("size", "channels", "bit_depth", "window")}
         if not exclusive(self.loss) and spec.partition(":")[0] not in ("csv", "npz"):
-            problem = f"{spec} has one label for each image, and the model tells several"
+            problem = f"{spec} has one label for each image, but the model predicts several"
             raise SfumatoError(problem, "give a csv: or npz: of them")
         if self.embedding is None:
             own["classes" if exclusive(self.loss) else "label_columns"] = self.classes
-        # As the model was trained, so that no training image is counted as a test image.
+        # The same split as in training, so that no training image is in the test part.
         own["test_fraction"] = self.test_fraction
         return open_source(spec, owner_key=owner_key(), **(own | declared))
 
     def embed(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> torch.Tensor:
         """Embeddings (N, D) of length 1, on the CPU, of one image or of several.
 
-        Two images show the same, as far as the model can tell, where 1 - |x - y|^2 / 4 is large.
+        The similarity of two images is 1 - |x - y|^2 / 4, from 0 to 1.
 
         Args:
             images, batch: as for `predict`.
@@ -147,11 +147,11 @@ class Loaded:
         return torch.nn.functional.normalize(found, dim=1)
 
     def used_at(self, prevalence: Given | None, training_prevalence: Given | None = None) -> Loaded:
-        """The same model for a place where classes have other shares, which its user declares; nothing is paid.
+        """The same model for a site with other, declared class shares. Costs no privacy.
 
         Args:
-            prevalence: each class's share there, such as {"pneumonia": 0.02, "normal": 0.98}; None for as it is.
-            training_prevalence: those in the training data, where the model file does not say them.
+            prevalence: each class's share at the site, such as {"pneumonia": 0.02, "normal": 0.98}; None for no change.
+            training_prevalence: the shares in the training data, if the model file does not hold them.
 
         Errors: see `Reading.used_at`.
         """
@@ -160,22 +160,22 @@ class Loaded:
     def predict(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> torch.Tensor:
         """Probabilities (N, classes), on the CPU, of one image or of several.
 
-        They sum to 1 where the loss is "softmax". With "multilabel" each is that of its own label, yes or no.
+        With the loss "softmax" they sum to 1. With "multilabel" each is the probability of its own label.
 
         Args:
-            images: paths, bytes, open binary files, images of Pillow, or arrays (H, W) or (H, W, C) of uint8, with 1 or
-                3 channels, and one more where the last is transparency: one of them, several, or one array
+            images: paths, bytes, open binary files, Pillow images, or uint8 arrays (H, W) or (H, W, C) with 1 or 3
+                channels and optionally a last channel for transparency: one of them, several, or one array
                 (N, H, W, C) or (N, H, W). The same image gives the same inputs in each of these forms, by the rule of
-                the sources; an array is taken as it lies, where a file may say that it is to be turned. Of a model of
-                texts: one text or several, or rows of whole numbers where it was trained on such.
-            batch: so many at a time.
+                the sources; the orientation tag of a file is applied, and arrays are used as they are. For a model of
+                texts: one text or several, or rows of integers if it was trained on those.
+            batch: the batch size.
 
-        Errors: `SfumatoError` for whatever is no image, such as an array that has its channels first, or another number
-        of dimensions; it says which of several it is about.
+        Errors: `SfumatoError` for anything that is not an image, such as an array with channels first or with another
+        number of dimensions. The error names its place among several.
         """
         if self.embedding is not None:
             raise SfumatoError(
-                "the model gives embeddings, and no labels", "take sfumato.load(RUN).embed(images), from Python"
+                "the model returns embeddings, not labels", "call sfumato.load(RUN).embed(images) from Python"
             )
         reading = self.reading
         parts = [reading.scores(part) for part in self._outputs(images, batch)]
@@ -187,7 +187,7 @@ class Loaded:
         return torch.cat([*self._outputs(images, batch), torch.zeros(0, len(self.classes))])
 
     def _outputs(self, images: Picture | Sequence[Picture], batch: int) -> Iterator[torch.Tensor]:
-        """What the module gives, (n, ...), on the CPU, so many at a time."""
+        """The module's outputs (n, ...) on the CPU, batch by batch."""
         positive_integer("batch", batch)
         device = next((parameter.device for parameter in self.module.parameters()), torch.device("cpu"))
         inputs = each(self.transform, images)
@@ -201,9 +201,9 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = N
 
     Args:
         directory: the run directory, or its model.safetensors alone (the file says how to build the model).
-        model: where the run trained an object of the caller's own, the module to fill. Where it trained what a function
-            of one's own builds, or has the features of such, that function's name, as in "package:function": a file may
-            come from anybody, so what it names is never imported on its own word.
+        model: if the run trained a module of the caller's, the module to load the weights into. If the model or its
+            backbone was built by a custom function, the function's name, as in "package:function": a file may come from
+            anybody, so a function that it names is never imported unless the caller names it too.
     """
     named = model if isinstance(model, str) else None
     if named is not None and models.is_own(named):
@@ -218,8 +218,8 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = N
         if model is None and about["model"] == "module":
             raise SfumatoError(
                 f"{path} was trained from a module that only its own code can build",
-                "pass it: load(run, model=module), or name a function that builds it (on the command line --model "
-                "package:function), which is called with classes, channels and size",
+                "pass the module: load(run, model=module), or name a function that builds it from classes, channels "
+                "and size (on the command line --model package:function)",
             )
         try:
             given = model if isinstance(model, nn.Module) else None
@@ -236,7 +236,7 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = N
                     return _filled(built(), weights, about, path)
                 count = len(made["steps"])
                 if len({name.partition(".")[0] for name in weights}) != count:
-                    raise SfumatoError(f"{path} does not hold the weights of {count} models", "make it again")
+                    raise SfumatoError(f"{path} does not hold the weights of {count} models", "create it again")
                 members = [built() if given is None else copy.deepcopy(built()) for _ in range(count)]
             together = models.Ensemble(members, method=made["method"], loss=about["loss"])
             return _filled(together, weights, about, path)
@@ -246,22 +246,22 @@ def load(directory: str | os.PathLike[str], *, model: nn.Module | str | None = N
             if named is not None:
                 raise  # it may be the user's own function that failed
             raise SfumatoError(
-                f"no model can be built by what {path} says ({type(error).__name__}: {error})", "restore it from a copy"
+                f"no model can be built from {path} ({type(error).__name__}: {error})", "restore it from a copy"
             ) from error
 
 
 def _about(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
-    """What a model file says of itself."""
+    """The description in a model file's metadata."""
     about = models.about_of(metadata, path)
     if about is None:
-        raise SfumatoError(f"{path} is no model of sfumato", "name a run directory or its model file")
+        raise SfumatoError(f"{path} is not a model of sfumato", "name a run directory or its model file")
     if about.get("format") != models.FORMAT:
         raise SfumatoError(f"{path} was written by another version of sfumato", "train it again with this one")
     return about
 
 
 def _filled(model: nn.Module, weights: dict[str, torch.Tensor], about: Mapping[str, Any], path: Path) -> Loaded:
-    """The module with the weights of a file, and what belongs to it."""
+    """The `Loaded` of a module, filled with the weights of a file."""
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
@@ -278,7 +278,7 @@ def _filled(model: nn.Module, weights: dict[str, torch.Tensor], about: Mapping[s
 
 
 def _statement(about: Mapping[str, Any], path: Path) -> Statement | NoPromise:
-    """What the file's training promised; of an aggregate with what its choice cost the records that it was made by."""
+    """The statement of the file's training. For an aggregate, with the cost of choosing it by private records."""
     try:
         found = statement_of(about["statement"])
     except SfumatoError as error:
@@ -290,7 +290,7 @@ def _statement(about: Mapping[str, Any], path: Path) -> Statement | NoPromise:
 
 
 def _normalised(model: nn.Module, kind: str | None, weights: Mapping[str, torch.Tensor]) -> nn.Module:
-    """The model with the normalisation that a file says it has, for the public examples and statistics in the file."""
+    """The model with the normalisation that its file describes, for the public examples in the file."""
     if kind is None or hasattr(model, models.EXAMPLES):
         return model
     found = [value for name, value in weights.items() if name.rpartition(".")[2] == models.EXAMPLES]
@@ -299,8 +299,8 @@ def _normalised(model: nn.Module, kind: str | None, weights: Mapping[str, torch.
 
 
 def _giving_logits(model: nn.Module, about: Mapping[str, Any]) -> nn.Module:
-    """The caller's own module without its compilation, or its twin where its outputs hold logits
-    (`models.giving_logits`)."""
+    """The caller's module, unwrapped if it is compiled; if its outputs are an object with logits, the module that
+    returns these (`models.giving_logits`)."""
     model, read = unwrapped(model), preparation(about["transform"])
     form = Images(size=read.size, channels=read.channels) if isinstance(read, Transform) else read
     parameter = next(model.parameters(), torch.empty(0))
@@ -313,7 +313,7 @@ def _giving_logits(model: nn.Module, about: Mapping[str, Any]) -> nn.Module:
 
 
 def _built(about: Mapping[str, Any], named: str | None, path: Path) -> nn.Module:
-    """The model that a file speaks of, with untrained weights; `named` is what its user calls it."""
+    """The model that a file describes, with untrained weights. `named` is the model's name given by the caller."""
     features, classes = about.get("features"), len(about["classes"])
 
     def trusted(spelling: str) -> str:

@@ -1,6 +1,6 @@
-"""Pins: everything besides the plan that decides the bytes of a run. A resumed run agrees with them, or says where not.
+"""Pins: everything besides the plan that decides the bytes of a run. A resumed run is compared with them.
 
-Another processor may round sums otherwise, though it has the same instructions, so its model is among them.
+Two processors with the same instruction set may round sums differently, so the processor's model is a pin.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from sfumato.runs.commitment import WENT_ON
 
 LIBRARIES = ("sfumato", "torch", "numpy", "timm")
 VARIABLES = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
-"""By which the libraries under torch are told to compute otherwise on the same processor."""
+"""Environment variables that change how the libraries below torch compute on the same processor."""
 PROCESSOR = "processor's model"
 """Vendor and model."""
 DRAWS = "version of numpy"
-"""By which participants and noise are drawn from a key: a run goes on with this one only."""
+"""numpy draws participants and noise from the key, so a run can be resumed only with the same version."""
 FREE = ("device", "threads")
-"""What of a run's performance may be another when it goes on."""
+"""The performance settings that may change when a run is resumed."""
 
 
 def environment() -> dict[str, str]:
-    """Library versions and what of the machine changes rounding."""
+    """Library versions, and the properties of the machine that affect rounding."""
     pins = {f"version of {name}": version(name) for name in LIBRARIES}
     pins["version of python"] = ".".join(platform.python_version_tuple()[:2])
     pins["processor"] = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
@@ -52,14 +52,14 @@ def environment() -> dict[str, str]:
 
 
 def model_digest(module: nn.Module, synthetic: Tensor, *, training: bool = False) -> str:
-    """SHA-256 of what the model computes on made-up inputs, with made-up parameters: the same for the same function.
+    """SHA-256 of the model's outputs for synthetic inputs and synthetic parameters: equal for the same function.
 
-    Moments of public examples are made up too, since they belong to the parameters.
+    The moments of public examples are reset, since they depend on the parameters.
 
     Args:
-        module: any model; a copy of it is looked at, on the CPU.
-        synthetic: inputs (n, ...), as `Form.synthetic` gives them.
-        training: in training mode, dropout and the like included, instead of evaluation mode.
+        module: any model. A copy is evaluated on the CPU.
+        synthetic: inputs (n, ...) from `Form.synthetic`.
+        training: use training mode, including dropout, instead of evaluation mode.
     """
     copied = copy.deepcopy(module).cpu().train(training)
     digest = hashlib.sha256(type(module).__qualname__.encode())
@@ -72,14 +72,14 @@ def model_digest(module: nn.Module, synthetic: Tensor, *, training: bool = False
 
 
 def made_up_parameters(module: nn.Module) -> bytes:
-    """Put waves in place of a model's parameters, the same for the same shapes; their names and shapes."""
-    told = []
+    """Overwrite a model's parameters with waves that depend only on their shapes. Returns the names and shapes."""
+    described = []
     for name, parameter in module.named_parameters():
         width = max(1, parameter[0].numel()) if parameter.dim() else 1
         waves = torch.linspace(1, parameter.numel(), parameter.numel()).sin() / width**0.5
         parameter.copy_(waves.reshape(parameter.shape))
-        told.append(f"{name} {tuple(parameter.shape)} {parameter.requires_grad}")
-    return "".join(told).encode()
+        described.append(f"{name} {tuple(parameter.shape)} {parameter.requires_grad}")
+    return "".join(described).encode()
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> str:
@@ -92,23 +92,24 @@ def weights_digest(weights: Mapping[str, Tensor]) -> str:
 
 
 def compare(kind: str, recorded: Mapping[str, Any], present: Mapping[str, Any], *, remedy: str, where: str) -> None:
-    """Refuse a resumption under other conditions, naming each difference and where the other one began."""
+    """Refuse to resume under other conditions. The error names each difference and where the run began."""
     if differences := _differences(recorded, present):
         raise SfumatoError(f"what began in {where} differs in its {kind}: {', '.join(differences)}", remedy)
 
 
 def since(record: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
-    """In words, what computes a run's sums otherwise than before: its environment, device and threads, and what model,
-    loss and optimizer give for made-up numbers, as they were when it last went on (`went_on`).
+    """The differences, in words, that affect how a run's sums are computed, since it was last resumed (`went_on`).
+
+    They concern the environment, the device, the threads, and the digests of model, loss and optimizer.
 
     Args:
-        record, present: the run's whole record, and what it would be here.
+        record, present: the run's whole record, and the record that it would have here.
     """
     return _differences(computing(record), computing(present), written=str)
 
 
 def computing(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a record says of how its last steps were computed."""
+    """The part of a record that describes how the last steps were computed."""
     if WENT_ON in record:
         return {name: value for name, value in record[WENT_ON][-1].items() if name != "step"}
     functions = {} if record.get("kind") == OWN_LOOP else record["model"]
@@ -119,7 +120,8 @@ def computing(record: Mapping[str, Any]) -> dict[str, Any]:
 def _differences(
     recorded: Mapping[str, Any], present: Mapping[str, Any], *, written: Callable[[Any], str] = shortened
 ) -> list[str]:
-    """In words; of environments `written` in full, since a processor's number stands at the end of its name."""
+    """The differences in words. `written` formats values: environments in full, since a processor's number is at the
+    end of its name."""
 
     def of(value: Any) -> str:
         return "absent" if value is None else written(value)
@@ -133,9 +135,9 @@ _SYSCTL = "/usr/sbin/sysctl"
 
 @functools.cache
 def processor_model() -> str:
-    """The processor's name, with vendor and model as its system gives them.
+    """The processor's name, vendor and model, from the operating system.
 
-    Linux: /proc/cpuinfo. macOS: sysctl. Elsewhere what Python's `platform` knows.
+    Linux: /proc/cpuinfo. macOS: sysctl. Other systems: Python's `platform`.
     """
     with contextlib.suppress(OSError):
         if found := from_listing(LISTING.read_text("utf-8", errors="replace")):
@@ -146,7 +148,7 @@ def processor_model() -> str:
 
 
 def from_listing(text: str) -> str:
-    r"""What /proc/cpuinfo says of the first processor; empty where it names none.
+    r"""The first processor in /proc/cpuinfo; empty if there is none.
 
     >>> from_listing("vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\n")
     'AMD EPYC (AuthenticAMD, family 25, model 17)'
@@ -170,7 +172,7 @@ def _named(name: str, vendor: str, numbers: Mapping[str, str | None]) -> str:
 
 
 def from_sysctl() -> str:
-    """What macOS says: the brand alone on Apple's processors, with vendor, family and model on Intel's."""
+    """The processor by macOS's sysctl: the brand alone for Apple's, with vendor, family and model for Intel's."""
     answers: dict[str, str] = {}
     for name in ("brand_string", "vendor", "family", "model"):
         with contextlib.suppress(OSError, subprocess.SubprocessError):

@@ -1,4 +1,4 @@
-"""How a model's logits are read: divided by a temperature, moved to other shares of classes or an operating point."""
+"""How a model's logits are read: with a temperature, and shifted to other class shares or an operating point."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Given = Mapping[str, float] | Sequence[str]
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """From logits to probabilities, and to the class that is named: the likeliest.
+    """Turns logits into probabilities. The predicted class is the one with the highest probability.
 
     Args:
-        classes: their names.
-        loss: the name of the loss that the model was trained by.
-        temperature: by which logits are divided; None for 1.
-        shares: of the classes, for which its scores hold before `prevalence` moves them; None where that is not known.
-        prevalence: the shares where it is used, declared; None for those.
-        operating_point: of two classes, from which score on an image is said to be of one; None for one half.
+        classes: the names of the classes.
+        loss: the name of the training loss.
+        temperature: the number by which logits are divided; None for 1.
+        shares: the class shares for which the unshifted scores hold; None if unknown.
+        prevalence: the declared class shares where the model is used; None for `shares`.
+        operating_point: the score threshold of a model of two classes; None for one half.
     """
 
     classes: tuple[str, ...]
@@ -38,7 +38,7 @@ class Reading:
 
     @property
     def offsets(self) -> tuple[float, ...]:
-        """What is added to each class's logit once it is divided by the temperature; zeros for nothing."""
+        """The number added to each class's logit after the division by the temperature; zeros for no shift."""
         moved = [0.0] * len(self.classes)
         if self.shares is not None and self.prevalence is not None:
             trained, used = (in_order(one, self.classes) for one in (self.shares, self.prevalence))
@@ -49,7 +49,7 @@ class Reading:
         return tuple(moved)
 
     def moved(self, outputs: Tensor) -> Tensor:
-        """Logits (N, classes) of which the largest is that of the class that is named, on the scale of the module's."""
+        """Logits (N, classes) on the module's scale whose largest belongs to the predicted class."""
         if not any(self.offsets):
             return outputs
         return outputs + outputs.new_tensor(self.offsets) * (self.temperature or 1.0)
@@ -64,27 +64,27 @@ class Reading:
         return probabilities(self.logits(outputs), self.loss)
 
     def used_at(self, prevalence: Given | None, training_prevalence: Given | None = None) -> Reading:
-        """For a place with these shares of classes, which its user declares.
+        """The reading for a site with these declared class shares.
 
-        What was kept for another place goes, an operating point among it, unless it is the one at which the model
-        expects each class as often as a published table has it: then its scores hold for the shares of that table.
+        Shifts for another site are dropped, including an operating point; except one by the rule "shares", at which the
+        model expects each class as often as a published table has it: then the scores hold for the table's shares.
 
         Args:
-            prevalence: the shares there; None for as it is.
-            training_prevalence: those in the training data, declared, in place of what the model file says.
+            prevalence: the class shares at the site; None for no change.
+            training_prevalence: the declared shares in the training data, instead of those in the model file.
 
-        **Guarantee.** A function of the released model and of what is declared: it costs nothing.
+        **Guarantee.** A function of the released model and of the declared shares: it costs no privacy.
 
-        Errors: `SfumatoError` for shares of other classes, for several labels, and where the shares that the scores
-        hold for are not known.
+        Errors: `SfumatoError` for shares of other classes, for models of several labels, and if the shares for which
+        the scores hold are unknown.
         """
         if prevalence is None:
             if training_prevalence is not None:
-                raise SfumatoError("`training_prevalence` is given, and no `prevalence`", "give both")
+                raise SfumatoError("`training_prevalence` is given without `prevalence`", "give both")
             return self
         if not exclusive(self.loss):
             raise SfumatoError(
-                "`prevalence` moves scores of one class for each image, and this model tells several labels",
+                "`prevalence` needs a model of one class for each image, and this model predicts several labels",
                 "leave it out, and give a threshold",
             )
         used = checked(prevalence, self.classes, "prevalence")
@@ -102,35 +102,35 @@ class Reading:
 
     @property
     def words(self) -> list[str]:
-        """What is done to the scores besides the temperature, in sentences."""
+        """The shifts of the scores, in sentences."""
         lines = []
         if self.shares is not None and self.prevalence is not None:
             there, here = (listed(one) for one in (self.shares, self.prevalence))
             lines.append(f"scores are moved from the shares {there} to {here}")
         if (point := self.operating_point) is not None:
             lines.append(
-                f"scores are moved so that {point.positive} is said from what was {point.threshold:g} on "
-                f"(operating point {point.rule}, from the published table)"
+                f"scores are moved so that {point.positive} is predicted from an original score of "
+                f"{point.threshold:g} on (operating point {point.rule}, from the published table)"
             )
         return lines
 
     @property
     def as_data(self) -> dict[str, Any]:
-        """The same as JSON-ready data; empty where nothing is done."""
+        """The shifts as JSON-ready data; empty if there are none."""
         moved = {"moved_from": self.shares, "moved_to": self.prevalence} if self.shares and self.prevalence else {}
         point = {} if self.operating_point is None else {"operating_point": self.operating_point.to_dict()}
         return moved | point
 
     @classmethod
     def from_dict(cls, about: Mapping[str, Any]) -> Reading:
-        """What a model file says of it."""
+        """The reading described in a model file."""
         known = {name: about[name] for name in ("temperature", "shares", "prevalence") if name in about}
         if "operating_point" in about:
             known["operating_point"] = OperatingPoint.from_dict(about["operating_point"])
         return cls(classes=tuple(about["classes"]), loss=about.get("loss", "softmax"), **known)
 
     def to_dict(self) -> dict[str, Any]:
-        """What a model file says of it, besides classes and loss."""
+        """The entries of a model file, besides classes and loss."""
         known = {
             "temperature": self.temperature,
             "shares": None if self.shares is None else dict(self.shares),
@@ -141,7 +141,7 @@ class Reading:
 
 
 def checked(given: Given, classes: Sequence[str], name: str) -> dict[str, float]:
-    """Declared shares of exactly these classes, in their order."""
+    """Declared shares of exactly these classes, in order."""
     return dict(zip(classes, in_order(declared(given, name), classes, name), strict=True))
 
 
@@ -149,14 +149,14 @@ def refuse_unreadable(reading: Reading, path: object) -> None:
     """Refuse shares and an operating point of a model file that are not of its own classes."""
     for shares in (reading.shares, reading.prevalence):
         if shares is not None and set(shares) != set(reading.classes):
-            raise SfumatoError(f"{path} says shares of other classes than its own", "restore it from a copy")
+            raise SfumatoError(f"{path} holds shares of other classes than its own", "restore it from a copy")
     point = reading.operating_point
     if point is not None and (point.positive not in reading.classes or len(reading.classes) != 2):
         raise SfumatoError(f"{path} has an operating point for {point.positive!r}", "restore it from a copy")
 
 
 def listed(shares: Mapping[str, float]) -> str:
-    """Shares in a line.
+    """Shares as text.
 
     >>> listed({"a": 0.2, "b": 0.8})
     'a 20.0%, b 80.0%'

@@ -1,4 +1,4 @@
-"""What a step releases is committed to: its hash is in the ledger, safe on disk, before the release leaves."""
+"""Commitments to the releases: the hash of each step's release is durable in the ledger before the release is used."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from sfumato.randomness import NoiseState
 
 
 class OtherReleaseError(SfumatoError):
-    """A step that was taken again gives another release than the one its line in the ledger commits to."""
+    """A repeated step gives another release than the one that its line in the ledger commits to."""
 
 
 def digest_of(release: Mapping[str, Tensor | None], following: NoiseState) -> str:
-    """SHA-256 of a step's release: the noisy, divided gradient in float32 by parameter name, and the public figures of
+    """SHA-256 of a step's release: the noisy, divided gradient in float32 by parameter name, and the public scalars of
     the noise's next state, such as a clipping norm that follows a noisy count.
 
-    It is a function of what is released, so it needs no key and reveals nothing more.
+    It is a function of the release, so it needs no key and reveals nothing more.
     """
     figures = {name: value for name, value in following.tensors.items() if not value.dim()}
     given = {name: value.detach() for name, value in sorted(release.items()) if value is not None}
     shapes = [(name, list(value.shape)) for name, value in given.items()]
     digest = hashlib.sha256(json.dumps([shapes, sorted(figures)]).encode())
-    if given:  # one copy from a device, however many parameters there are
+    if given:  # a single copy from the device for all parameters
         whole = torch.cat([value.flatten().float() for value in given.values()])
         digest.update(whole.cpu().numpy().data)
     for _, value in sorted(figures.items()):
@@ -39,15 +39,15 @@ def digest_of(release: Mapping[str, Tensor | None], following: NoiseState) -> st
 
 
 def commit(ledger: Ledger, step: int, release: Mapping[str, Tensor | None], following: NoiseState) -> None:
-    """Commit to a step's release before it leaves to an optimizer, a loop's body or an observer.
+    """Commit to a step's release before it reaches an optimizer, a loop's body or an observer.
 
-    **Guarantee.** Each step of a run's plan releases one value, whatever happens to the code, loss, model, data or
-    state between two processes that take it: the ledger's line holds the value's SHA-256 and is safe on disk before the
-    value is used. A step that is taken again draws the same participants and noise, so another value would be a second
-    release with the noise of the first, and their difference would have none: it is refused here, and nothing of it
-    leaves. That a step was refused may depend on one record; the refusal is for the owner alone.
+    **Guarantee.** Each step of a run's plan releases one value, even if code, loss, model, data or state change between
+    two processes that take the step: the ledger's line holds the value's SHA-256 and is durable on disk before the
+    value is used. A repeated step draws the same participants and noise, so another value would be a second release
+    with the noise of the first, and their difference would have no noise. It is refused here, and nothing of it leaves.
+    Whether a step is refused may depend on a single record, so the refusal is for the owner alone.
 
-    Errors: `OtherReleaseError` where the step's line commits to another release.
+    Errors: `OtherReleaseError` if the step's line commits to another release.
     """
     digest = digest_of(release, following)
     lines = [entry for entry in ledger.entries if entry.kind == "release"]
@@ -56,7 +56,7 @@ def commit(ledger: Ledger, step: int, release: Mapping[str, Tensor | None], foll
             raise OtherReleaseError(
                 f"step {step} of the run in {ledger.path.parent}, taken again, gives another release than the one that "
                 "its ledger commits to: it would be a second release with the noise of the first",
-                "restore the code, the data, the machine and what is between the steps (loss, dropout, schedulers, "
+                "restore the code, the data, the machine and any state between the steps (loss, dropout, schedulers, "
                 "state in `with_state`); or end the run with what its checkpoint holds (`finish`)",
             )
         return
@@ -66,13 +66,13 @@ def commit(ledger: Ledger, step: int, release: Mapping[str, Tensor | None], foll
 
 
 def lose(ledger: Ledger, reached: int) -> None:
-    """Write down that all steps paid so far, from the one after the checkpoint on, are lost: they move nothing.
+    """Record in the ledger that all paid steps after the checkpoint are lost: they change no weights.
 
-    **Guarantee.** The run goes on from its checkpoint's weights at the first step that was never paid, which has
+    **Guarantee.** The run continues from its checkpoint's weights at the first step that was never paid, which has
     participants and noise of its own. The lost steps stay paid, and nothing is released under their noise again.
 
     Args:
-        reached: how many steps the checkpoint has.
+        reached: the number of steps in the checkpoint.
     """
     paid = sum(entry.kind == "release" for entry in ledger.entries)
     with writing(ledger.path):
@@ -80,6 +80,6 @@ def lose(ledger: Ledger, reached: int) -> None:
         ledger.sync()
     ledger.notify(
         f"note: taken again after the checkpoint, steps {reached + 1} to {paid} would have released something else: "
-        "they are lost and stay paid, and the run goes on behind them. That may depend on one record, so it is for you "
-        "alone"
+        "they are lost and stay paid, and the run continues after them. This may depend on a single record, so keep it "
+        "to yourself"
     )

@@ -1,4 +1,4 @@
-"""A finished run, and what a notebook shows of one: what its page says first, in a few lines of HTML."""
+"""A finished run, and its summary in a notebook."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from sfumato.runs.owner.composition import Together
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What was measured on the test split.
+    """The figures measured on the test part.
 
     Args:
-        figures: how well it does, by name; private unless the data are public.
+        figures: the figures by name; private unless the data are public.
     """
 
     figures: Mapping[str, Any] = field(repr=False)
 
     @property
     def accuracy(self) -> float:
-        """The share of the test split that a classifier names rightly; of several labels the share of right
+        """The share of the test part that a classifier labels correctly; for several labels, the share of correct
         decisions."""
         return self.figures["accuracy"]
 
     @property
     def top5(self) -> float | None:
-        """How often the right class is among the five likeliest; None with five classes or fewer."""
+        """The share of records whose class is among the five likeliest; None with five classes or fewer."""
         return self.figures["top5"]
 
     @property
     def measured(self) -> list[tuple[str, str]]:
-        """What was measured and its value, in words: of a classifier or of an embedding."""
+        """(name, value) of the main figures, as text."""
         if "recall" in self.figures:
             return [(f"recall at a false accept rate of {self.figures['far']:g}", f"{self.figures['recall']:.1%}")]
         if "labels" in self.figures:
@@ -59,18 +59,17 @@ class Run(Measured):
     """A finished run.
 
     Args:
-        directory: where its files are.
-        statement: what it promised.
-        seconds: time spent on training in this process.
-        steps: how many steps were taken.
-        kind: of the source: "digits", "folder", ...
-        uses: how many runs of this owner, this one among them, have used the data; 0 for public data.
-        seeded: how many of them are by a seed: their plans count, and they promise nothing.
-        together: (epsilon, delta) by composition of all of them that promise for the same unit; None where this run is
-            the only one.
-        publishing: what the figures that these runs publish cost each test image, for each that publishes some.
-        other_units: what those with another unit come to, which does not add up with it.
-        adjacency: what `together` holds for, as each of them does.
+        directory: the run directory.
+        statement: the privacy statement.
+        seconds: the time spent on training in this process.
+        steps: the number of steps taken.
+        kind: the kind of the source: "digits", "folder", ...
+        uses: the number of this owner's runs on the data, including this one; 0 for public data.
+        seeded: the number of seeded runs among them. Their plans count, although they promise nothing.
+        together: (epsilon, delta) of all of them with the same unit, by composition; None if this is the only run.
+        publishing: for each of these runs that publishes figures, epsilon for each test image.
+        other_units: the joint cost of runs with another unit, which does not add up with `together`.
+        adjacency: the adjacency for which `together` holds.
     """
 
     directory: Path
@@ -97,17 +96,17 @@ class Run(Measured):
 
     @property
     def open(self) -> bool:
-        """Whether what was measured may be shown to others."""
+        """Whether the measured figures may be shown to others."""
         return self.statement.circumstances.test_public
 
     @property
     def published(self) -> NoisyFigures | None:
-        """The figures that may be published, from noisy counts; None where none were asked for."""
+        """The published figures, from noisy counts; None if there are none."""
         return published.read(RunDirectory(self.directory))
 
     def load(self, model: nn.Module | str | None = None) -> Loaded:
-        """The trained model; give the module itself where the run trained an object of your own, or the name of the
-        function that built it."""
+        """The trained model. If the run trained a module of your own, pass that module, or the name of the function
+        that built it."""
         return load(self.directory, model=model)
 
 
@@ -126,4 +125,4 @@ def read(run: RunDirectory) -> Run:
 
 
 PRIVATE = "Measured on private data: keep it to yourself, and clear this output before the notebook is shown to others."
-"""What is said beside a figure that no promise covers."""
+"""The warning for figures that no promise covers."""

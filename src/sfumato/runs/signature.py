@@ -1,7 +1,7 @@
-"""Who vouches for a run: an Ed25519 signature of its statement, its model and its ledger, by a key of the signer's own.
+"""Ed25519 signatures of a run's statement, model and ledger, by a key of the signer.
 
-It shows who vouches, not when, nor that the run took place. The key is another one than the owner's, which keeps data
-and runs apart and is never shown to anybody.
+A signature shows who vouches for the run. It does not show when the run took place, or that it did. The signing key is
+not the owner's key, which separates data and runs and is never shown to anybody.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ PURPOSE, VERSION = "sfumato: this statement is vouched for", 1
 SHOWS = "who vouches, not when, nor that it ran"
 SIGNED = "it is signed by the key in"
 _SIGNED = ("purpose", "version", "statement", "model", "ledger")
-"""What is signed; besides it a signature file holds the public key and the signature."""
+"""The signed fields. A signature file also holds the public key and the signature."""
 
 
 def new_key(path: str | Path) -> str:
-    """Make a signing key at this place, for its owner's eyes alone, and its public half at PATH.pub, to be given away.
+    """Create a private signing key at `path`, and the public key to hand out at PATH.pub.
 
-    Returns the public key as 64 hexadecimal digits. Errors: `SfumatoError` where something lies there already.
+    Returns the public key as 64 hexadecimal digits. Errors: `SfumatoError` if one of the files exists.
     """
     serialization, ed25519 = _library()
     place, public = Path(path), Path(f"{path}.pub")
     for taken in (place, public):
         if os.path.lexists(taken):
-            raise SfumatoError(f"{taken} exists", "give the new key another place: a key is never written over")
+            raise SfumatoError(f"{taken} exists", "give the new key another path: a key is never overwritten")
     key = ed25519.Ed25519PrivateKey.generate()
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     encoded = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
@@ -52,18 +52,18 @@ def new_key(path: str | Path) -> str:
 
 
 def write_signature(run: RunDirectory, key: str | Path) -> Path:
-    """Sign a finished run with the key at that place, and name the file that says so: signature.json in the run."""
-    own, said = _private_key(Path(key)), _said(run)
-    said |= {"public_key": _digits(own.public_key()), "signature": own.sign(_canonical(said)).hex()}
-    run.write_json(names.SIGNATURE, said)
+    """Sign a finished run with the key in a file. Returns the path of the signature, signature.json in the run."""
+    own, signed = _private_key(Path(key)), _signed_fields(run)
+    signed |= {"public_key": _digits(own.public_key()), "signature": own.sign(_canonical(signed)).hex()}
+    run.write_json(names.SIGNATURE, signed)
     return run / names.SIGNATURE
 
 
 def require_signed(run: RunDirectory, public: Ed25519PublicKey) -> None:
-    """Refuse a run that the owner of this public key has not signed as it is.
+    """Refuse a run that the owner of this public key has not signed in its present form.
 
-    **Guarantee.** What is verified is what lies in the run, whatever the signature file says of it, under the key that
-    the caller gave, whatever key that file names. A signature of anything else, or by anyone else, is refused.
+    **Guarantee.** The signature is verified against the files in the run and under the caller's key, whatever hashes
+    and key the signature file names. A signature of anything else, or by anyone else, is refused.
     """
     from cryptography.exceptions import InvalidSignature
 
@@ -73,28 +73,28 @@ def require_signed(run: RunDirectory, public: Ed25519PublicKey) -> None:
     expected = {*_SIGNED, "public_key", "signature"}
     if not isinstance(written, dict) or set(written) != expected:
         raise SfumatoError(f"{names.SIGNATURE} has missing or unknown fields", "sign the run again")
-    said, digits = _said(run), _digits(public)
-    if odd := [name for name in _SIGNED if written[name] != said[name]]:
-        raise SfumatoError(f"{names.SIGNATURE} is of another {' and '.join(odd)} than the run's", "sign the run again")
+    signed, digits = _signed_fields(run), _digits(public)
+    if odd := [name for name in _SIGNED if written[name] != signed[name]]:
+        raise SfumatoError(f"{names.SIGNATURE} has another {' and '.join(odd)} than the run", "sign the run again")
     if written["public_key"] != digits:
         raise SfumatoError(
             f"it is signed by the key {str(written['public_key'])[:16]}..., not by {digits[:16]}...",
-            "give the key of who signed it, or have the run signed by who is to vouch for it",
+            "give the signer's key, or have the run signed with the expected key",
         )
     try:
-        public.verify(bytes.fromhex(written["signature"]), _canonical(said))
+        public.verify(bytes.fromhex(written["signature"]), _canonical(signed))
     except (InvalidSignature, TypeError, ValueError):
         raise SfumatoError(f"the signature in {names.SIGNATURE} is not one by this key", "sign the run again") from None
 
 
 def public_key(path: Path) -> Ed25519PublicKey:
-    """The public key in a file that `new_key` has written beside the private one."""
+    """The public key in a .pub file that `new_key` wrote."""
     serialization, ed25519 = _library()
     content = _content(path, "ask whoever signed for the .pub file")
     try:
         key = serialization.load_pem_public_key(content)
     except ValueError:
-        raise SfumatoError(f"{path} holds no public key", "give the .pub file of who signed") from None
+        raise SfumatoError(f"{path} holds no public key", "give the signer's .pub file") from None
     if not isinstance(key, ed25519.Ed25519PublicKey):
         raise SfumatoError(f"{path} holds a public key of another kind than Ed25519", "give one of sfumato sign")
     return key
@@ -127,8 +127,8 @@ def _content(path: Path, absent: str) -> bytes:
         ) from None
 
 
-def _said(run: RunDirectory) -> dict[str, Any]:
-    """What a signature of this run is of."""
+def _signed_fields(run: RunDirectory) -> dict[str, Any]:
+    """The fields that a signature of this run signs."""
     return {
         "purpose": PURPOSE,
         "version": VERSION,
@@ -138,9 +138,9 @@ def _said(run: RunDirectory) -> dict[str, Any]:
     }
 
 
-def _canonical(said: Mapping[str, Any]) -> bytes:
-    """The signed bytes: JSON with sorted names and no space."""
-    return json.dumps({name: said[name] for name in _SIGNED}, sort_keys=True, separators=(",", ":")).encode()
+def _canonical(signed: Mapping[str, Any]) -> bytes:
+    """The signed bytes: JSON with sorted keys and without spaces."""
+    return json.dumps({name: signed[name] for name in _SIGNED}, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _digits(key: Ed25519PublicKey) -> str:
@@ -148,7 +148,7 @@ def _digits(key: Ed25519PublicKey) -> str:
 
 
 def _library() -> tuple[Any, Any]:
-    """cryptography's serialization and ed25519, or the refusal that says how to install it."""
+    """The modules serialization and ed25519 of cryptography."""
     try:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519

@@ -25,13 +25,13 @@ from sfumato.runs.figures import choice, published
 LIMITS = (
     "This shows that the record is consistent and that the statement follows from it; "
     "a record cannot prove its own honesty. The page (report.html){settings} and all measured figures are not "
-    "looked at."
+    "checked."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing that was looked at: what, whether it holds, and what was found where it does not."""
+    """One check: what was checked, whether it holds, and what was found if it does not."""
 
     what: str
     holds: bool
@@ -44,9 +44,9 @@ class Verdict:
 
     checks: tuple[Check, ...]
     settings: bool = False
-    """Whether settings.json was there and bound by the ledger, so that it was looked at."""
+    """Whether settings.json was present and checked against the ledger."""
     promises: bool = True
-    """Whether the statement promises anything: that of a run by a seed does not."""
+    """Whether the statement promises anything: that of a seeded run does not."""
 
     @property
     def holds(self) -> bool:
@@ -66,23 +66,23 @@ class Verdict:
             return f"{nothing}The statement follows from the record. {limits}"
         failed = next(check for check in self.checks if not check.holds)
         if failed.what.startswith(signature.SIGNED):
-            return f"The statement follows from the record, but nobody vouches for it as asked: {failed.found}."
+            return f"The statement follows from the record, but the signature was not confirmed: {failed.found}."
         return f"The statement does NOT follow from the record: {failed.what}: {failed.found}."
 
 
 class _BrokenError(Exception):
-    """What a check found."""
+    """A check failed; the message says what was found."""
 
 
 def verify(directory: str | Path, *, signer: str | Path | None = None) -> Verdict:
     """Check a finished run: plan, ledger, statement and model file against each other.
 
-    Those four files are enough, so whoever was given them can check them too. Where settings.json is there, it is
-    checked against what the ledger began with. Returns a verdict for any damage inside the run; refuses
-    (`SfumatoError`) only what is no finished run.
+    Those four files suffice, so anyone who receives them can check them. If settings.json is there, it is checked
+    against what the ledger began with. Damage inside the run leads to a negative verdict; `SfumatoError` is raised only
+    if there is no finished run.
 
     Args:
-        signer: the file of a public key, whose owner is to have signed the run as it is (`sfumato sign`).
+        signer: the file of a public key. Its owner must have signed the run in its present form (`sfumato sign`).
     """
     run, key = RunDirectory(directory), None if signer is None else signature.public_key(Path(signer))
     if run.exists or not (run / names.LEDGER).exists():
@@ -90,7 +90,7 @@ def verify(directory: str | Path, *, signer: str | Path | None = None) -> Verdic
     if run.exists and not (run / names.PLAN).exists() and run.read_json(names.SETTINGS).get("kind"):
         if run.read_json(names.SETTINGS)["kind"] == "untrained":
             raise SfumatoError(
-                f"{run.path} has used no private data, so it promises nothing about any", "there is nothing to verify"
+                f"{run.path} has used no private data, so there is no promise", "there is nothing to verify"
             )
         raise SfumatoError(f"{run.path} was trained without privacy and promises nothing", "there is nothing to verify")
     checks: list[Check] = []
@@ -104,7 +104,7 @@ def verify(directory: str | Path, *, signer: str | Path | None = None) -> Verdic
 
 
 def _promises(run: RunDirectory) -> bool:
-    """Whether a run's statement says that it promises anything; of one that cannot be read, its checks tell."""
+    """Whether a run's statement promises anything. An unreadable statement is reported by the checks."""
     try:
         return run.read_json(names.STATEMENT)["promises"] is True
     except (SfumatoError, KeyError, TypeError):
@@ -112,10 +112,10 @@ def _promises(run: RunDirectory) -> bool:
 
 
 def sign(directory: str | Path, key: str | Path) -> Path:
-    """Sign a finished run with the key at that place, and name the file that says so: signature.json in the run.
+    """Sign a finished run with the key in a file. Returns the path of the signature, signature.json in the run.
 
-    Errors: `SfumatoError` for a run whose statement does not follow from its record, and for a key that others may
-    read, that is damaged, or that is none.
+    Errors: `SfumatoError` if the statement does not follow from the record, and for a key file that is readable by
+    others, damaged, or not a key.
     """
     run, verdict = RunDirectory(directory), verify(directory)
     if not verdict.holds:
@@ -124,7 +124,7 @@ def sign(directory: str | Path, key: str | Path) -> Path:
 
 
 def _look_at(run: RunDirectory, checks: list[Check]) -> bool:
-    """Every check in its order; what is broken ends it. Whether the settings were among what was looked at."""
+    """Run all checks in order, up to the first failure. Returns whether the settings were checked."""
     with _noted(checks, "the plan can be read"):
         plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     with _noted(checks, "the ledger's hash chain holds"):
@@ -161,18 +161,17 @@ def _look_at(run: RunDirectory, checks: list[Check]) -> bool:
         carried = json.loads(json.dumps(replace(promised, computed=None).to_dict()))
         _require(inside == carried, f"the statement inside {names.MODEL} is not that of {names.STATEMENT}")
     if workers is not None:
-        checks.append(Check(what=f"ledger and statement tell of the same processes: {workers.sentence}", holds=True))
+        checks.append(Check(what=f"ledger and statement name the same processes: {workers.sentence}", holds=True))
     with _noted(checks, "the run key is gone"):
         gone = not (run / names.RUN_KEY).exists()
-        _require(gone, f"{names.RUN_KEY} still stands: whoever has it can undo the noise")
+        _require(gone, f"{names.RUN_KEY} still exists: whoever has it can subtract the noise")
     return bound
 
 
 def _second_and_settings(
     run: RunDirectory, checks: list[Check], opening: Mapping[str, Any], written: Mapping[str, Any]
 ) -> bool:
-    """Whether a second accountant and, where they are there and bound, the settings bear the statement out; whether the
-    settings were looked at."""
+    """Check the second accountant and, if present, the settings. Returns whether the settings were checked."""
     second = agreement(written)
     with _noted(checks, second.words if second.holds else "a second accountant agrees"):
         _require(second.holds, second.words)
@@ -186,24 +185,24 @@ def _second_and_settings(
 def _beside(
     run: RunDirectory, checks: list[Check], plan: PrivacyPlan, entries: list[Entry], facts: Circumstances
 ) -> None:
-    """What lies beside the model: kept weights, published figures, the audit of canaries, aggregates."""
+    """Check the other files of the run: kept weights, published figures, the audit of canaries, aggregates."""
     last = entries[-1].body
     stored = kept.files(run)
     if last.get("kept") or stored or facts.kept:
-        with _noted(checks, "the weights kept beside the model are the files that the ledger ends with"):
+        with _noted(checks, "the kept weights are the files that the ledger ends with"):
             recorded, steps = kept.recorded(last), list(facts.kept)
-            _require(list(recorded) == steps, f"the statement tells of steps {steps}, the ledger of {list(recorded)}")
+            _require(list(recorded) == steps, f"the statement names steps {steps}, the ledger {list(recorded)}")
             for step, path in stored.items():
                 _require_bound(path, recorded.get(step))
     present = (run / names.FIGURES).is_file()
     if facts.figures is not None or published.recorded(entries) or published.ENTRY in last or present:
-        with _noted(checks, "the published figures are the one release that statement and ledger tell of"):
+        with _noted(checks, "the published figures are the one release in statement and ledger"):
             _published(run, entries, facts, last)
     if facts.audit or audited.ENTRY in last or (run / names.AUDIT).is_file():
         with _noted(checks, "the audit of canaries is the one that the ledger ends with, and follows from its scores"):
             _audited(run, plan, facts, last)
     if made := aggregated.files(run):
-        with _noted(checks, "the aggregates beside the model follow from the kept weights, as far as these are here"):
+        with _noted(checks, "the aggregates follow from the kept weights, as far as these are here"):
             for path in made:
                 problem = aggregated.problems(run, path)
                 _require(problem is None, str(problem))
@@ -211,7 +210,7 @@ def _beside(
 
 @contextlib.contextmanager
 def _noted(checks: list[Check], what: str) -> Iterator[None]:
-    """One check: whether it holds, and what was found where it does not."""
+    """Run the body as one check, and add its result to `checks`."""
     try:
         yield
     except (_BrokenError, SfumatoError) as error:
@@ -226,8 +225,8 @@ def _noted(checks: list[Check], what: str) -> Iterator[None]:
 
 
 def altered(run: RunDirectory) -> str | None:
-    """Which of a private run's plan, ledger and statement has been changed since it ended, as far as that is known
-    without recomputing anything; None where none is."""
+    """The file among a private run's plan, ledger and statement that was changed since the run ended, as far as that
+    shows without recomputing anything; None if none was."""
     try:
         entries = ledger.read(run / names.LEDGER)
         if entries[0].body["plan"] != run.read_json(names.PLAN):
@@ -256,10 +255,10 @@ def _sequence(entries: list[Entry], plan: PrivacyPlan) -> None:
 
 
 def _published(run: RunDirectory, entries: list[Entry], facts: Circumstances, last: Mapping[str, Any]) -> None:
-    """One line for the release, of the table that the statement names, of the model that the ledger ends with."""
-    _require(facts.figures is not None, f"the statement does not tell of the figures in ledger or {names.FIGURES}")
+    """Check that the ledger has one line for the release, of the statement's table, and of the final model."""
+    _require(facts.figures is not None, f"the statement does not mention the figures in the ledger or {names.FIGURES}")
     promised = facts.figures and published.body(facts.figures, last["steps_taken"])
-    _require(published.recorded(entries) == promised, "the ledger records other figures than the statement tells of")
+    _require(published.recorded(entries) == promised, "the ledger records other figures than the statement")
     _require_bound(run / names.FIGURES, last.get(published.ENTRY))
     figures = published.read(run)
     _require(figures is not None and figures.table == facts.figures, f"{names.FIGURES} is of another table")
@@ -271,7 +270,7 @@ def _published(run: RunDirectory, entries: list[Entry], facts: Circumstances, la
 
 
 def _audited(run: RunDirectory, plan: PrivacyPlan, facts: Circumstances, last: Mapping[str, Any]) -> None:
-    """None where the coins were lost with the run key, and else the one that is bound."""
+    """Check the audit of canaries. There is none if the coins were lost with the run key."""
     if audited.ENTRY not in last and not (run / names.AUDIT).is_file():
         return
     _require_bound(run / names.AUDIT, last.get(audited.ENTRY))

@@ -1,4 +1,4 @@
-"""Searches: several trainings of one kind, compared, chosen among, or repeated; and what all of them cost."""
+"""Searches: several trainings that are compared, selected from, or repeated; and their joint cost."""
 
 import lazy_loader
 

@@ -1,6 +1,6 @@
-"""Searches whose runs are all kept, each with its own statement: on public data, or not covered by any promise.
+"""Searches that keep all runs, each with its own statement: on public data, or without a promise for the search.
 
-They rank all settings of a space, or say what each single change of a setting does (Mehta et al. 2022, table 4).
+They rank all settings of a space, or measure the effect of each single change (Mehta et al. 2022, table 4).
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ FILE, FACTORS, PLOT = "sweep.json", "factors.json", "sweep.svg"
 
 @dataclass(frozen=True, kw_only=True)
 class KeptRuns:
-    """What came of runs that are all kept, or with `dry_run` what would be run.
+    """The results of a search that keeps all runs, or its planned runs with `dry_run`.
 
     Args:
-        changes, plans: what each run changes, and its plan, in the order of the runs.
-        uncovered: what all runs cost together where no promise covers it; None on public data.
-        promises: whether each run promises anything: those by a seed do not, and the figures are their plans'.
-        scored_on: the number of records that no run was trained on.
-        rows: for each run its change, its figures and where it is; none after a dry run.
+        changes, plans: each run's change and plan, in the order of the runs.
+        uncovered: the joint cost of all runs, if no promise covers the search; None on public data.
+        promises: whether each run promises anything. Seeded runs do not; the figures are then those of their plans.
+        scored_on: the number of validation records, on which no run was trained.
+        rows: for each run its change, its figures and its directory; empty after a dry run.
     """
 
     changes: tuple[Mapping[str, Any], ...]
@@ -69,14 +69,14 @@ class KeptRuns:
 
     @property
     def adjacency(self) -> Adjacency | None:
-        """What the figure of all runs holds for; None where no figure is needed. Of an earlier search that it counts
-        nothing is known but zero-out, which the runs of either adjacency hold for."""
+        """The adjacency for which the joint cost holds; None if there is none. If an earlier search counts too, it is
+        zero-out, since runs of either adjacency hold for it."""
         if self.uncovered is None:
             return None
         return composition.adjacency_of(self.plans) if self.uncovered.runs == len(self.plans) else "zero-out"
 
     def to_dict(self) -> dict[str, Any]:
-        """What its file holds of it."""
+        """The entries of the search's file."""
         return {
             "rows": list(self.rows),
             "promises": self.promises,
@@ -89,11 +89,11 @@ class KeptRuns:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking(KeptRuns):
-    """What came of an open search, the best run first.
+    """The results of an open search, the best run first.
 
     Args:
-        cost: what all runs cost together, with those of the search that the experiment came from.
-        materials: keyed codes of the data, by which they are known again however they are named.
+        cost: the joint cost of all runs, including the search that the experiment came from.
+        materials: keyed codes of the data, by which they are recognised whatever their name.
         best: the best run's change.
     """
 
@@ -109,12 +109,12 @@ class Ranking(KeptRuns):
         return f"Ranking({len(self.changes)} runs, {found}{together_in_words(self.uncovered)})"
 
     def to_dict(self) -> dict[str, Any]:
-        """What its file holds of it."""
+        """The entries of the search's file."""
         return {"rows": list(self.rows), "best": plain(self.best)} | super().to_dict()
 
 
 class Comparison(KeptRuns):
-    """What came of single changes: the first run changes nothing, and each row has its difference to that one."""
+    """The results of single changes. The first run changes nothing; each row has its difference to the first."""
 
     def __repr__(self) -> str:
         found = f"{len(self.changes) - 1} single changes"
@@ -137,22 +137,22 @@ def open(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Ranking:
-    """Train every setting, or go on with it, and rank them by their accuracy on the validation part.
+    """Train or resume a run for every setting, and rank them by their accuracy on the validation part.
 
     Args:
-        trial: what each run changes.
+        trial: the training that each run changes.
         space: {field of the experiment: rule}; a grid of the listed values, unless `candidates` are drawn.
-        directory: where the runs are, and sweep.json and sweep.svg.
-        search: "public", which private data are refused for, or "uncovered"; see `search.private` for one promise.
-        candidates: so many different settings, drawn at random from the space.
-        scoring: what the runs are scored on.
-        processes: how many runs at once; with several, a script needs `if __name__ == "__main__":` around it.
-        dry_run: say what would be run and what it would cost, and spend nothing.
-        progress: where to report to.
+        directory: the directory of the runs, sweep.json and sweep.svg.
+        search: "public", which refuses private data, or "uncovered". `search.private` has one promise for all.
+        candidates: the number of different settings to draw at random from the space.
+        scoring: the records that the runs are scored on.
+        processes: the number of runs at once. With several, a script needs `if __name__ == "__main__":`.
+        dry_run: report the planned runs and their cost, and spend nothing.
+        progress: where to report progress.
 
-    **Guarantee.** By a seed none; on public data none is needed. An uncovered search has none either: each run's
-    statement is its own plan's, and says that the choice among them, by exact scores, is not covered, and what all runs
-    come to by composition, had they been planned in advance (`composition.together`).
+    **Guarantee.** None for seeded runs, and none needed on public data. An uncovered search has none either: each run's
+    statement is that of its own plan. It says that the choice among the runs, by exact scores, is not covered, and it
+    gives the cost of all runs by composition, had they been planned in advance (`composition.together`).
     """
     one_of("search", search, MODES)
     place = Path(directory)
@@ -207,15 +207,15 @@ def one_at_a_time(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Train the trial as it is and with every single change, or go on with it, and compare.
+    """Train or resume the trial unchanged and with every single change, and compare the runs.
 
     Args:
-        space: {field of the experiment, or source: listed values}; a source must hold the same data in another form,
+        space: {field of the experiment, or source: listed values}. A source must hold the same data in another form,
             such as another cache of their features.
-        directory: where the runs are, and factors.json.
+        directory: the directory of the runs and factors.json.
         trial, search, scoring, processes, dry_run, progress: as for `search.open`.
 
-    **Guarantee.** As for `search.open`: none for the comparison, and each run has its own.
+    **Guarantee.** As for `search.open`: none for the comparison; each run has its own.
     """
     one_of("search", search, MODES)
     place = Path(directory)
@@ -226,7 +226,7 @@ def one_at_a_time(
     held = read_for(shared, search)
     check_trial(shared.trial)
     worker, plans = Worker(shared, held), []
-    for change in changes:  # refuses what could not be trained before anything is spent
+    for change in changes:  # refuse untrainable runs before anything is spent
         own = worker.data_for(change)
         found = decided(shared, own, change)
         check_trainable(shared, own, change, found)
@@ -268,13 +268,13 @@ def _trained(
     progress: Progress | None,
     **how: Any,
 ) -> list[dict[str, Any]]:
-    """The figures of all runs, each of whose statements names the search where nothing covers it."""
+    """The figures of all runs. If no promise covers the search, each run's statement names it."""
     shared = replace(shared, search=found.uncovered, fingerprint=record["data"])
     return rows_of(shared, found.changes, place, held=held, progress=shown(progress), **how)
 
 
 def best_first(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The numbers of the runs by falling accuracy or recall; what has diverged is last, however good its figure is.
+    """The numbers of the runs by descending accuracy or recall. Diverged runs come last, whatever their figure.
 
     >>> best_first([{"accuracy": 0.5, "loss": 1.0}, {"accuracy": 0.9, "loss": None}, {"accuracy": 0.7, "loss": 1.0}])
     [2, 0, 1]
@@ -287,17 +287,17 @@ def best_first(rows: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def read_for(shared: Shared, search: str) -> Held:
-    """The data; a public search on data that turn out to be private is refused."""
+    """The data. Refuses a public search on private data."""
     held = read(shared)
     if search == "public" and not held.source.public:
         raise SfumatoError(
-            f"{shared.trial.spec.spec} is private, and the search is public", "give `search=private` or uncovered"
+            f"{shared.trial.spec.spec} is private, but the search is public", "give `search=private` or uncovered"
         )
     return held
 
 
 def cost_together(plans: Sequence[PrivacyPlan], source: Source, trial: AnyTrial) -> Search:
-    """What all runs cost together by composition, with those of the search that the experiment came from."""
+    """The joint cost of all runs by composition, including the search that the experiment came from."""
     epsilon, delta = composition.together(list(plans))
     runs = Search(runs=len(plans), epsilon=epsilon, delta=delta)
     earlier = trial.searched(source)
@@ -305,14 +305,14 @@ def cost_together(plans: Sequence[PrivacyPlan], source: Source, trial: AnyTrial)
 
 
 def together_in_words(uncovered: Search | None) -> str:
-    """What all runs of a search come to, where no promise covers it, after what else is said of it."""
+    """A suffix with the joint cost of a search that no promise covers; empty for others."""
     if uncovered is None:
         return ""
     return f"; not covered: together epsilon {rounded_up(uncovered.epsilon)} at delta {uncovered.delta!r}"
 
 
 def begin(place: Path, record: Mapping[str, Any], file: str) -> None:
-    """Write what the search is, or refuse to go on with another one."""
+    """Write the search's record, or refuse to resume a search with another record."""
     run = RunDirectory(place)
     if (place / file).exists():
         before = run.read_json(file)

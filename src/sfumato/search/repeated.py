@@ -117,10 +117,10 @@ class Repeated:
 
     @property
     def averages(self) -> list[dict[str, Any]]:
-        """Of the last weights and of averages of them: name, mean accuracy, its standard deviation over the runs, and
-        the mean of its deviations over each run's last steps; nothing where a run kept no weights.
+        """For the last weights and their averages: name, mean accuracy, its standard deviation over the runs, and the
+        mean standard deviation over each run's last steps; empty if a run kept no weights.
 
-        On up to 1,000 of the test records, and as private as the accuracies are.
+        Measured on up to 1,000 test records, and as private as the accuracies.
         """
         found = [evaluation_of(RunDirectory(run.directory)) for run in self.runs]
         kept = [one.over_steps.rows for one in found if isinstance(one, Evaluation) and one.over_steps]
@@ -138,7 +138,7 @@ class Repeated:
 
     @property
     def top5(self) -> float | None:
-        """The median of how often the right class is among the five likeliest; None with five classes or fewer."""
+        """The median top-5 accuracy; None with five classes or fewer."""
         known = [run.top5 for run in self.runs if run.top5 is not None]
         return statistics.median(known) if known else None
 
@@ -242,7 +242,7 @@ def _foreseen(
         public = job.source.public
         if not plans:
             others = [use for use in earlier(job).plans if composition.unit_of(use) == job.plan.unit.name]
-        if not run.exists:  # one that has begun is among the owner's other runs
+        if not run.exists:  # a run that has begun is among the owner's uses already
             others.append(job.plan)
         plans.append(job.plan)
     promises = next(iter(wanted.values())).experiment.seed is None
@@ -289,7 +289,7 @@ def _refuse_other(base: Path, wanted: Sequence[float]) -> None:
         left = [f"{epsilon:g}" for epsilon in run.read_json(FILE).get("budgets", ()) if epsilon not in wanted]
         if left:
             raise SfumatoError(
-                f"{base} holds the curve of other budgets as well: {', '.join(left)}",
+                f"{base} also holds the curve of other budgets: {', '.join(left)}",
                 "name them too, or give another `directory`",
             )
 
@@ -311,7 +311,7 @@ def _row(run: Run | PublicRun) -> dict[str, Any]:
 
 
 def cost_of(plans: Sequence[PrivacyPlan], known: Sequence[composition.Use]) -> dict[str, Any]:
-    """What the runs by these plans cost together, and with all others of the owner's on these data that are known."""
+    """The joint cost of runs with these plans, alone and with the owner's other known runs on these data."""
     (epsilon, delta), adjacency = composition.together(plans), composition.adjacency_of(plans)
     more = len(known) > len(plans)
     return {
@@ -324,7 +324,7 @@ def cost_of(plans: Sequence[PrivacyPlan], known: Sequence[composition.Use]) -> d
 
 
 def known_uses(run: Run) -> list[composition.Use]:
-    """The owner's runs on the data of this one that are known, itself among them; none for public data."""
+    """The owner's known runs on this run's data, including this run; empty for public data."""
     if run.statement.circumstances.data_public:
         return []
     record = RunDirectory(run.directory).read_json(names.SETTINGS)
@@ -336,7 +336,7 @@ def known_uses(run: Run) -> list[composition.Use]:
 
 
 def _plans(base: Path, fingerprint: str) -> Sequence[PrivacyPlan]:
-    """The plans of all private runs on these data that stand in the directory."""
+    """The plans of all private runs on these data in the directory."""
     runs = [RunDirectory(path) for path in sorted(base.iterdir())]
     return [
         PrivacyPlan.from_dict(run.read_json(names.PLAN))

@@ -1,4 +1,4 @@
-"""A private selection: candidates that nobody sees, and one winner with one promise for all of it."""
+"""Private selection: candidates that nobody sees, and a winner whose promise covers the whole search."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ from sfumato.training.conclusion import finish
 
 DRAWS = CandidateCount(mean=10, shape=1.0)
 MUCH_NOISE = 0.05
-"""Score noise above this share of the expected validation records is worth a note."""
+"""A note is reported if the score noise exceeds this share of the expected validation records."""
 KEY, FILE, CHOSEN = "search.key", "search.json", "chosen.json"
 _CHECK = "search"
 _PAIR = {"mechanism": "gaussian", "participation": "poisson", "adjacency": "add-or-remove"}
-"""The pair that candidates are trained by, as far as it may be named."""
+"""The mechanism, participation and adjacency of all candidates. They may be given only with these values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selected:
-    """What a private selection releases, and nothing else of it.
+    """The release of a private selection. Nothing else of the search is released.
 
     Args:
-        selection: what it promises.
-        run: the winner; None after a dry run, and where no candidate came of the search, which is part of the promise.
-        settings: what the winner changes.
-        score: its right answers on the validation part, noise included unless that part is public.
+        selection: the promise.
+        run: the winner; None after a dry run, or if no candidate could be trained, which the promise covers.
+        settings: the winner's change.
+        score: the winner's correct answers on the validation part, with noise unless that part is public.
     """
 
     selection: PrivateSelection
@@ -80,27 +80,29 @@ def private(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Selected:
-    """Draw the number of candidates and their settings, train and score all of them, and release the best alone.
+    """Draw the number of candidates and their settings, train and score all of them, and release only the best.
 
-    A search that was cut goes on when it is called again as it was.
+    An interrupted search is resumed by calling it again with the same arguments.
 
     Args:
-        trial: what each candidate changes. Its epsilon is that of the whole search; or it has a noise multiplier.
-        space: {field of the experiment: rule}, without those that the plan is made of.
-        directory: where the winner is to be. Candidates are kept beside it while the search lasts.
-        draws: the law of the number of candidates.
-        score_noise: standard deviation, in right answers; None for the least that adds nothing to epsilon.
-        options: how the search was requested, where that is more than the experiment: it goes on as that alone.
+        trial: the training that each candidate changes. Its epsilon is that of the whole search; or it has a noise
+            multiplier.
+        space: {field of the experiment: rule}, without the fields that determine the plan.
+        directory: the directory of the winner. Candidates are kept in a sibling directory during the search.
+        draws: the distribution of the number of candidates.
+        score_noise: the standard deviation, in correct answers; None for the least that adds nothing to epsilon.
+        options: the requested options, if there are more than those of the experiment. Resuming requires the same ones.
         scoring, processes, dry_run, progress: as for `search.open`.
 
-    **Guarantee.** The conditions of `PrivateSelection`, in its order: (1) K comes from the search's own key by the law
-    of the selection, a search that was cut has the same K, and all K are trained before any is chosen; (2) settings
-    come from the key alone, every candidate is trained by the selection's plan and draws by itself; (3) scores are
-    on public data, or counts with noise from the key; (4) the validation part is held out by `data.hold_out`; (5) all
-    candidates but the winner, the key and the scores are deleted, and nothing of them is released.
+    **Guarantee.** The conditions of `PrivateSelection`, in its order: (1) K is drawn with the search's own key from the
+    distribution of the selection, a resumed search has the same K, and all K are trained before any is chosen; (2) the
+    settings come from the key alone, and every candidate is trained by the selection's plan with independent
+    randomness; (3) scores are on public data, or counts with noise from the key; (4) the validation part is held out by
+    `data.hold_out`; (5) all candidates but the winner, the key and the scores are deleted, and nothing of them is
+    released.
     """
     progress, run, experiment = shown(progress), RunDirectory(directory), trial.experiment
-    place = run.path.with_name(f".{run.path.name}.search")  # where candidates are kept while the search lasts
+    place = run.path.with_name(f".{run.path.name}.search")  # holds the candidates during the search
     refuse_embeddings(trial, "a private selection")
     _check(experiment, space, scoring, score_noise)
     if run.finished:
@@ -109,7 +111,7 @@ def private(
     if experiment.noise_multiplier is not None and experiment.epsilon is not None:
         raise SfumatoError(
             "`epsilon` and `noise_multiplier` are both given, on the command line or by a recipe",
-            "leave one out, or take a recipe that names no noise: it follows from epsilon",
+            "leave one out, or use a recipe without a noise multiplier: it follows from epsilon",
         )
     shared = Shared.of(trial, scoring, processes)
     data.refuse_each(shared, data.tried(space))
@@ -139,7 +141,7 @@ def private(
     key = _begun(place, record, held, selection, experiment.seed)
     count = randomness.number_of_candidates(selection.draws, key)
     changes = [randomness.settings_of(number, space, key) for number in range(count)]
-    progress.report("searching; how many candidates there are is a secret of the search, and so are their scores")
+    progress.report("searching; the number of candidates and their scores are secret")
     progress.begin("searching", 1)
     places = [place / str(number) for number in range(count)]
     if not (place / CHOSEN).exists():
@@ -149,36 +151,36 @@ def private(
 
 
 def _check(experiment: Experiment, space: Space, scoring: Scoring, score_noise: float | None) -> None:
-    """Refuse what no private selection can be."""
+    """Refuse options that a private selection does not support."""
     pair = [one.name for one in fields(PairOfRecords)]
     searched = [name for name in (*(one.name for one in fields(Budget)), *pair) if name in space]
     if searched:
         raise SfumatoError(
-            f"a private selection cannot vary {', '.join(searched)}: one plan trains all of its candidates",
-            "choose them beforehand, with sfumato tradeoff",
+            f"a private selection cannot vary {', '.join(searched)}: all of its candidates have the same plan",
+            "choose them in advance, with sfumato tradeoff",
         )
     spaces.check(space, spaces.VARIED)
     if experiment.unit not in (None, "example"):
         raise SfumatoError(
             f"a private selection promises for single examples, got unit {experiment.unit}",
-            "choose the settings on public data, or make a search that is not covered",
+            "choose the settings on public data, or run an uncovered search",
         )
     for name in pair:
         if (value := getattr(experiment, name)) not in (None, _PAIR.get(name)):
             raise SfumatoError(
-                f"a private selection trains with independent noise, and its batch size alone says who takes part; "
+                f"a private selection needs independent Gaussian noise, Poisson sampling and add-or-remove adjacency, "
                 f"got {name} {value}",
-                "leave it out, or make a search that is not covered",
+                "leave it out, or run an uncovered search",
             )
     if scoring.score_on is not None and score_noise is not None:
         raise SfumatoError("`score_on` and `score_noise` are both given", "leave one out: public scores need no noise")
 
 
 def _ended(run: RunDirectory, place: Path) -> Selected:
-    """What a search found whose last moments were cut; a search that is over is refused."""
+    """The result of a search that was interrupted at its very end. Refuses a search that is over."""
     if not (place / CHOSEN).exists():
         shutil.rmtree(place, ignore_errors=True)
-        raise SfumatoError(f"the search of {run.path} has its winner", "give another `directory` to search anew")
+        raise SfumatoError(f"the search in {run.path} is finished", "give another `directory` for a new search")
     chosen = RunDirectory(place).read_json(CHOSEN)
     shutil.rmtree(place)
     return _selected(chosen, run)
@@ -195,7 +197,7 @@ def _selected(chosen: Mapping[str, Any], run: RunDirectory) -> Selected:
 def _report_beforehand(
     scoring: Scoring, held: Held, selection: PrivateSelection, progress: Progress, trial: Trial
 ) -> None:
-    """What the owner should know before the search is paid for; refuses a budget that counts no such search."""
+    """Report notes for the owner before the search spends anything. Refuses a seeded search under a budget."""
     budgets.refuse_seeded(budget := trial.options.get("budget"), seed := trial.experiment.seed)
     if not held.source.public:
         for note in sentences.before(Data.of(held.source), selection, seeded=seed is not None, budget=budget):
@@ -204,14 +206,14 @@ def _report_beforehand(
     if selection.score_noise is not None and selection.score_noise > MUCH_NOISE * expected:
         progress.report(
             f"note: scores have noise of standard deviation {selection.score_noise:.3g} on about {expected:.0f} "
-            "records, so the choice is mostly chance; hold more out (--validation), or spend more epsilon"
+            "records, so the choice is mostly chance; hold out more records (--validation), or spend more epsilon"
         )
 
 
 def _selection(
     experiment: Experiment, held: Held, draws: CandidateCount, score_noise: float | None, *, public_scores: bool
 ) -> PrivateSelection:
-    """What the search promises: the least noise that meets epsilon for all of it, or the noise that was given."""
+    """The promise of the search: with the least noise that meets epsilon for the whole search, or the given noise."""
     examples = held.source.examples
     rules = experiment.sizes_by_rule(held.source)
     sizes: dict[str, Any] = {
@@ -239,7 +241,7 @@ def _selection(
 
 
 def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSelection, seed: int | None) -> RunKey:
-    """The search's key: kept from the first moment on, so that a search that was cut has the same randomness."""
+    """The search's key. It is stored before anything is drawn, so that a resumed search has the same randomness."""
     run = RunDirectory(place)
     if (place / FILE).exists():
         remedy = "give the options that the search began with"
@@ -252,11 +254,11 @@ def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSe
         if key.check_value(_CHECK) != check:
             raise SfumatoError(
                 f"the key of the search in {place} is not the one that the search began with",
-                "restore search.key from a copy; by another key another number of candidates would be drawn",
+                "restore search.key from a copy; another key would draw another number of candidates",
             )
         _record_use(place, record, held, selection, key, seeded=seed is not None)
         return key
-    shutil.rmtree(place, ignore_errors=True)  # a process that was killed before its search had come into being
+    shutil.rmtree(place, ignore_errors=True)  # left by a process that was killed before its search had begun
     with writing(place):
         place.mkdir(parents=True, mode=0o700)
     key = RunKey.fresh() if seed is None else RunKey.from_seed(seed, f"{record}")
@@ -269,14 +271,14 @@ def _begun(place: Path, record: dict[str, Any], held: Held, selection: PrivateSe
 def _record_use(
     place: Path, record: Mapping[str, Any], held: Held, selection: PrivateSelection, key: RunKey, *, seeded: bool
 ) -> None:
-    """Put the search on the owner's list, and with that into its budget, before it begins and before it goes on."""
+    """Put the search on the owner's list and into its budget, before it starts and before it is resumed."""
     if not held.source.public:
         known = {"run": _identity(key), "name": data.called(place), "budget": record.get("budget"), "seeded": seeded}
         uses.record(Data.of(held.source), selection, **known)
 
 
 def _identity(key: RunKey) -> str:
-    """By which the owner's lists know the search."""
+    """The search's identity on the owner's lists."""
     return f"{key.seed('search', 0):x}"
 
 
@@ -287,10 +289,10 @@ def _choose(
     selection: PrivateSelection,
     key: RunKey,
 ) -> None:
-    """Write down which candidate has won, and its score: noisy, unless the validation data are public.
+    """Write the winner and its score, which is noisy unless the validation data are public.
 
-    One that could not be trained counts as the worst. Equal scores go to the earlier candidate, which is no function of
-    the data.
+    Candidates that could not be trained are left out. Among equal scores the earlier candidate wins, which does not
+    depend on the data.
     """
     noise = selection.score_noise
     scores = {
@@ -313,7 +315,7 @@ def _release(
     place: Path,
     run: RunDirectory,
 ) -> Selected:
-    """Conclude the winner, delete the others, and move the winner to its place; no file tells when it was trained."""
+    """Conclude the winner, delete the others, and move the winner into place. No file shows when it was trained."""
     chosen, selection = RunDirectory(place).read_json(CHOSEN), shared.selection
     number = chosen["candidate"]
     assert selection is not None

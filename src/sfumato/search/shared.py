@@ -1,4 +1,4 @@
-"""What the runs of a search share: the trial that each of them changes, and the data, read once in each process."""
+"""What the runs of a search share: the trial that each of them changes, and the data, read once per process."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from sfumato.training.preparation.trial import AnyTrial
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """What the runs of a search are scored on: never the test part, and nothing that any of them was trained on.
+    """The records that the runs of a search are scored on: never the test part, and never training records.
 
     Args:
-        validation: share of the training part that is held out for it.
-        score_on: a public source whose test part serves in its place.
+        validation: the share of the training part that is held out for scoring.
+        score_on: a public source whose test part is used instead.
     """
 
     validation: float = 0.1
@@ -44,15 +44,15 @@ class Scoring:
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
-    """What all runs of a search share: plain data, which goes to every process.
+    """The data that all runs of a search share. They are plain data, sent to every process.
 
     Args:
-        trial: before anything is varied.
-        scoring: what they are scored on.
-        search: what a run's statement says of a search that no promise covers.
-        selection: the private selection that the runs are candidates of.
-        fingerprint: of the data that the search began with, which every process must find again.
-        origins: what the initial weights of any candidate of the selection come from.
+        trial: the unchanged trial.
+        scoring: the records that the runs are scored on.
+        search: the search that the runs' statements name, if no promise covers it.
+        selection: the private selection, if the runs are its candidates.
+        fingerprint: the fingerprint of the search's data. Every process must find the same data.
+        origins: the origins of the initial weights of all candidates of the selection.
     """
 
     trial: AnyTrial
@@ -64,19 +64,19 @@ class Shared:
 
     @classmethod
     def of(cls, trial: AnyTrial, scoring: Scoring, processes: int) -> Shared:
-        """With the machine's threads shared out among the processes, where nobody said how many each has."""
+        """The shared data, with the machine's threads divided among the processes if their number is not given."""
         positive_integer("processes", processes)
         trial.refuse_figures()
         if (given := trial.options.get("calibrate_on")) is not None:
             raise SfumatoError(
-                f"`calibrate_on` is {given}, and a search releases its models without a temperature",
-                "leave it out, and train once with what the search has found",
+                f"`calibrate_on` is {given}, but a search releases its models without a temperature",
+                "leave it out, and train once with the settings that the search finds",
             )
         threads = max(1, default_threads() // processes) if trial.threads is None else trial.threads
         return cls(trial=replace(trial, threads=threads, earlier_search=None), scoring=scoring)
 
     def changed(self, change: Mapping[str, Any]) -> AnyTrial:
-        """The trial of one run, on the source of all."""
+        """The trial of one run, on the shared source."""
         known = {one.name for one in fields(self.trial.experiment)}
         own = {name: value for name, value in change.items() if name in known}
         return replace(self.trial, experiment=replace(self.trial.experiment, **own))
@@ -84,7 +84,7 @@ class Shared:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """The data of a search, read: the part to train on, the records to score on, and how many units both have."""
+    """The data of a search: the source to train on, the records to score on, and the number of units in both."""
 
     source: Source
     validation: Part
@@ -93,7 +93,7 @@ class Held:
 
 
 def read(shared: Shared) -> Held:
-    """Read the source, and put the validation part aside."""
+    """Read the source and hold out the validation part."""
     spec, scoring = shared.trial.spec, shared.scoring
     source, request = shared.trial.opened(), spec.record()
     units = shared.trial.units_of(source)
@@ -110,7 +110,7 @@ def read(shared: Shared) -> Held:
 
 
 def _public_test_part(score_on: str, source: Source, named: str) -> Part:
-    """The test part of a public source that the runs on this one can be scored on."""
+    """The test part of a public source, checked to be suitable for scoring runs on this source."""
     declared: dict[str, Any] = dict(source.naming)
     declared |= (
         {"size": source.size, "channels": source.channels} if source.tokens is None else source.tokens.declaration
@@ -122,23 +122,24 @@ def _public_test_part(score_on: str, source: Source, named: str) -> Part:
     if other is None or _features_of(other) != _features_of(source) or other.tokens != source.tokens:
         raise SfumatoError(
             f"`score_on={score_on}` holds other inputs than {named}",
-            "score on images where images are trained on, and on features of the same backbone where features are",
+            "score on images if the runs train on images, else on features of the same backbone",
         )
     if not other.public:
         raise SfumatoError(
             f"`score_on={score_on}` is private",
-            "name a published collection or features that were made with --public; without it, a part is held out",
+            "name a published collection, or features that were computed with --public; or leave `score_on` out to "
+            "hold out a part",
         )
     if (other.classes, other.multilabel) != (source.classes, source.multilabel):
         raise SfumatoError(
-            f"`score_on={score_on}` has the classes {', '.join(other.classes)}, and the data "
+            f"`score_on={score_on}` has the classes {', '.join(other.classes)}, but the data have "
             f"{', '.join(source.classes)}",
             "score on the same classes in the same order",
         )
     if other.filtered and not source.filtered:
         raise SfumatoError(
             f"`score_on={score_on}` was filtered by looking at private data, so it is not public",
-            "score on the set as it was before, or leave it out",
+            "score on the unfiltered set, or leave it out",
         )
     if not source.public and bool(known_again(_codes_of(source), _codes_of(other)).any()):
         raise SfumatoError(
@@ -154,20 +155,20 @@ def _features_of(source: Source) -> tuple[int, str | None] | None:
 
 
 def _codes_of(source: Source) -> np.ndarray:
-    """Codes uint8 (N, 32) of all its records, whichever part they are in."""
+    """Codes uint8 (N, 32) of all records of both parts."""
     return np.concatenate([own_codes(part, owner_key()) for part in (source.train, source.test)])
 
 
 def in_another_form(shared: Shared, held: Held, spec: str) -> Held:
-    """The same data from another source, such as another cache of their features; others are refused."""
+    """The same data from another source, such as another cache of their features. Refuses other data."""
     before = shared.trial.spec
     read_anew = read(replace(shared, trial=replace(shared.trial, source=replace(before, spec=spec))))
     other, source = read_anew.source, held.source
     if (other.public, other.filtered) != (source.public, source.filtered):
         raise SfumatoError(
-            f"source {spec} is declared {'public' if other.public else 'private'}, or filtered, and "
-            f"{before.spec} otherwise",
-            "compare data that are declared alike",
+            f"source {spec} is {'public' if other.public else 'private'} and "
+            f"{'' if other.filtered else 'not '}filtered, unlike {before.spec}",
+            "compare data with the same declarations",
         )
     same = (other.stored_digest, other.classes) == (source.stored_digest, source.classes)
     if not same or other.train.labels.tolist() != source.train.labels.tolist():
@@ -179,20 +180,20 @@ def in_another_form(shared: Shared, held: Held, spec: str) -> Held:
 
 
 def decided(shared: Shared, held: Held, change: Mapping[str, Any]) -> Any:
-    """What is decided of one run, with `plan` and `settings`; in a private selection all have the selection's plan."""
+    """The decided `plan` and `settings` of one run. In a private selection all runs have the selection's plan."""
     trial = shared.changed(change)
     experiment = trial.experiment
-    if experiment.delta is None:  # as the run with the best settings has it, and as records of both parts are promised
+    if experiment.delta is None:  # the delta of a run on all records, since the promise covers both parts
         experiment = replace(experiment, delta=default_delta(held.units))
     if shared.selection is None:
         return replace(trial, experiment=experiment).decided(held.source)
-    plan = shared.selection.plan  # what follows from the budget follows from that of the whole search
+    plan = shared.selection.plan  # the plan of the whole search's budget
     experiment = replace(experiment, epsilon=None, noise_multiplier=plan.noise_multiplier, steps=plan.steps)
     return replace(experiment, batch_size=plan.expected_batch_size).decide(held.source)._replace(plan=plan)
 
 
 def job_for(shared: Shared, held: Held, number: int, change: Mapping[str, Any], run: RunDirectory) -> PrivateJob:
-    """One run of the search, ready to begin or to go on."""
+    """The job of one run of the search, to start or to resume."""
     selected = shared.selection is not None
     start = Start.of(
         run,
@@ -208,7 +209,7 @@ def job_for(shared: Shared, held: Held, number: int, change: Mapping[str, Any], 
 
 
 def refuse_each(shared: Shared, changes: Iterable[Mapping[str, Any]]) -> None:
-    """Refuse a run that its choices alone make impossible, before any data are read."""
+    """Refuse runs with impossible options before any data are read."""
     for change in changes:
         one = shared.changed(change)
         if "source" in change:
@@ -217,7 +218,7 @@ def refuse_each(shared: Shared, changes: Iterable[Mapping[str, Any]]) -> None:
 
 
 def tried(space: Space) -> Iterator[dict[str, Any]]:
-    """Each value by itself, with the first one of everything else; of a range both ends."""
+    """Each value with the first values of all other fields; for a range, both ends."""
     first = {name: rule.values[0] if isinstance(rule, Choice) else rule.low for name, rule in space.items()}
     for name, rule in space.items():
         for value in rule.values if isinstance(rule, Choice) else (rule.low, rule.high):
@@ -225,30 +226,30 @@ def tried(space: Space) -> Iterator[dict[str, Any]]:
 
 
 def refuse_beyond_budget(shared: Shared, plans: Sequence[PrivacyPlan], record: Path) -> None:
-    """Refuse runs that are together too much for the budget that they are under, before the first of them: a search
-    that has its record has begun, and what it has reserved is among what is used."""
+    """Refuse runs that together exceed their budget, before the first of them. A search with a record has begun, and
+    its reservations already count."""
     if (name := shared.trial.options.get("budget")) is not None and not record.exists():
         budgets.refuse_seeded(name, shared.trial.experiment.seed)
         budgets.refuse_beyond(name, plans)
 
 
 def tell_of_overlaps(shared: Shared, source: Source, progress: Progress | None) -> None:
-    """Say before any run is paid for which of its records runs on other data sets have used."""
+    """Report, before anything is spent, which records were used by runs on other data sets."""
     if not source.public:
         for note in sentences.of_others(uses.earlier(Data.of(source)), shared.trial.options.get("budget")):
             shown(progress).report(note)
 
 
 def called(place: Path) -> str:
-    """What the owner's lists call the search whose candidates are kept here: as its winner is called."""
+    """The search's name on the owner's lists: that of its winner. `place` is the directory of the candidates."""
     return RunDirectory(place.with_name(place.name.removeprefix(".").removesuffix(".search"))).called
 
 
 def try_each(shared: Shared, held: Held, space: Space) -> tuple[str, ...]:
-    """Refuse a value that no run could be trained with, before anything is spent.
+    """Refuse values that no run can be trained with, before anything is spent.
 
     Returns:
-        What the initial weights of any run come from, as statements say it.
+        The origins of the initial weights of all runs, as in statements.
     """
     check_trial(shared.trial)
     found: set[str] = set()
@@ -260,12 +261,12 @@ def try_each(shared: Shared, held: Held, space: Space) -> tuple[str, ...]:
 
 
 def check_trainable(shared: Shared, held: Held, change: Mapping[str, Any], decided: Any) -> None:
-    """Refuse what no run on these data could have; spends nothing."""
+    """Refuse options with which no run on these data can be trained. Spends nothing."""
     shared.changed(change).check_trainable(decided, replace(held.source, test=held.validation))
 
 
 def check_trial(trial: AnyTrial, run: RunDirectory | None = None) -> None:
-    """Refuse what is wrong with the machine, so that it is not taken for a candidate that cannot be trained."""
+    """Refuse an unsuitable machine, so that its errors do not count as a candidate that cannot be trained."""
     recorded = recorded_performance(run) if run is not None else None
     check_machine(
         replace(trial.machine, device=trial.device or (recorded.device if recorded else _devices.chosen(None)))

@@ -1,4 +1,4 @@
-"""What a search may vary, and the settings of its runs, each as the change that it makes to the experiment."""
+"""The fields that a search may vary, and the settings of its runs, each as a change of the experiment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 KEY = "search.key"
 MOST_DRAWS = 20
 
-# Images are read once for all runs, and zoom and the unit decide which; clock, groups and shares belong to the data.
+# Zoom and unit decide how the shared data are read; clock, groups and shares are properties of the data.
 VARIED = tuple(
     one.name
     for one in fields(Experiment)
@@ -30,7 +30,7 @@ VARIED = tuple(
 
 
 def check(space: Space, varied: Iterable[str]) -> None:
-    """Refuse a name that no run could be told apart by."""
+    """Refuse names that cannot be varied, and invalid rules."""
     known = sorted(varied)
     unknown = sorted(set(space) - set(known))
     if unknown or not space:
@@ -61,7 +61,7 @@ def single_changes(space: Space) -> list[dict[str, Any]]:
 
 
 def listed(name: str, rule: Dimension, without: str, instead: str) -> Any:
-    """The rule where it lists its values; a range is refused."""
+    """The rule, if it lists its values. Refuses a range."""
     from sfumato.randomness import Choice
 
     if not isinstance(rule, Choice):
@@ -91,7 +91,7 @@ def line_of(change: Mapping[str, Any]) -> str:
 def changes_of(
     space: Space, place: Path, candidates: int | None, seed: int | None, *, keep: bool
 ) -> list[dict[str, Any]]:
-    """The settings of each run: the whole grid, or as many draws as were asked for, the same again after a cut."""
+    """The settings of each run: the whole grid, or `candidates` draws, which are the same when a search is resumed."""
     if candidates is None:
         return grid(space)
     from sfumato.randomness import RunKey, settings_of
@@ -108,7 +108,7 @@ def changes_of(
                 place.mkdir(parents=True, exist_ok=True)
                 key.save(place / KEY)
     changes: list[dict[str, Any]] = []
-    for number in range(MOST_DRAWS * candidates):  # the same settings twice would cost and tell nothing
+    for number in range(MOST_DRAWS * candidates):  # skip repeated settings, which would cost without a result
         change = settings_of(number, space, key)
         if change not in changes:
             changes.append(change)

@@ -1,4 +1,4 @@
-"""A private training of a classifier as it is asked for; what a search makes many of."""
+"""A requested private training of a classifier, which a search repeats with changes."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Trial(AnyTrial):
-    """A private training as it is asked for, as plain data that may go to other processes.
+    """A requested private training, as plain data that can be sent to other processes.
 
     >>> from sfumato.experiment import Experiment
     >>> Trial(experiment=Experiment(epsilon=3.0), source="digits").spec.record()
     {'spec': 'digits'}
 
     Args:
-        experiment: what was chosen; the rest follows by rule.
-        source: by its spelling, or with declarations.
-        device, threads, micro_batch, precision: performance; they don't change the promise.
-        options: what is wanted of the parts around the run, by name (`registry.OPTIONS`).
-        notes: what else is reported when its run begins.
-        earlier_search: the search that these choices came from, which then counts as well.
+        experiment: the chosen options. The others follow by rule.
+        source: its spelling, or a `SourceSpec` with declarations.
+        device, threads, micro_batch, precision: performance settings, which don't affect the promise.
+        options: options of the run's parts, by name (`registry.OPTIONS`).
+        notes: further notes to report when the run starts.
+        earlier_search: the search that chose these options, which then counts too.
     """
 
     experiment: Experiment
@@ -56,7 +56,7 @@ class Trial(AnyTrial):
             if name not in OPTIONS:
                 near = nearest(name, OPTIONS)
                 remedy = f"did you mean {near}" if near else f"there are {', '.join(OPTIONS)}"
-                raise SfumatoError(f"options has {name!r}, which no run knows", remedy)
+                raise SfumatoError(f"options has the unknown name {name!r}", remedy)
 
     @property
     def varied(self) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ class Trial(AnyTrial):
         return self.experiment.kept(source)
 
     def units_of(self, source: Source) -> int:
-        """How many units the promise is for: examples, or users."""
+        """The number of units, examples or users, that the promise covers."""
         return source.users if self.experiment.unit == "user" and source.users else source.examples
 
     def decide(self, source: Source) -> Decided:
@@ -76,12 +76,12 @@ class Trial(AnyTrial):
         return self.experiment.decide(source)
 
     def prepared(self, decided: Decided, source: Source, start: Start, **options: Any) -> PrivateJob:
-        """The job of one run, by what was decided, with these parts around it."""
+        """The job of one run, with these options of its parts."""
         around = {**options, "clock": self.experiment.clock}
         return prepare(None, source, decided.plan, decided.settings, start, **around)
 
     def check_trainable(self, decided: Decided, source: Source) -> None:
-        """Refuse what no run on this source could have; builds the model, and spends nothing."""
+        """Refuse options with which no run on this source can be trained. Builds the model, and spends nothing."""
         plan, settings = decided.plan, decided.settings
         source.images_for(settings.views)
         steps_by_time(source, plan, self.experiment.clock)
@@ -90,42 +90,42 @@ class Trial(AnyTrial):
         check_choices(build(None, source, settings, RunKey.from_seed(0)), settings, steps=plan.steps)
 
     def refuse_figures(self) -> None:
-        """Refuse to publish figures of each of several trainings, which would cost their epsilon each time, or of
-        candidates that nobody may see."""
+        """Refuse to publish the figures of each of several runs, which would cost epsilon each time, or of candidates,
+        which nobody may see."""
         if (epsilon := self.options.get("report_epsilon")) is not None:
             raise SfumatoError(
-                f"`report_epsilon` is {epsilon:g}, and several runs: the figures of each would cost it",
-                "train once with it",
+                f"`report_epsilon` is {epsilon:g}, but there are several runs, and the figures of each would cost it",
+                "use it with a single run",
             )
 
     @property
     def spec(self) -> SourceSpec:
-        """The source with its declarations; a mere spelling is read as the experiment's zoom has it."""
+        """The source with its declarations. A mere spelling gets the experiment's zoom."""
         if isinstance(self.source, SourceSpec):
             return self.source
         return SourceSpec(spec=self.source, zoom=self.experiment.zoom)
 
     def refuse_at_once(self) -> None:
-        """Refuse what its choices alone decide to be impossible, before any data are read."""
+        """Refuse impossible options before any data are read."""
         check_machine(self.machine)
         beforehand.check(self.experiment, self.spec, {**self.options, "clock": self.experiment.clock})
 
     @property
     def machine(self) -> Machine:
-        """Where to compute."""
+        """The machine's settings."""
         return Machine(device=self.device, threads=self.threads, micro_batch=self.micro_batch, precision=self.precision)
 
 
 def refuse_embeddings(trial: AnyTrial, what: str) -> None:
-    """Refuse a search that goes by right answers for a training of embeddings."""
+    """Refuse an embedding training in a search that counts correct answers."""
     if not isinstance(trial, Trial):
         raise SfumatoError(
-            f"{what} counts right answers, which embeddings don't give", "search openly: public or uncovered"
+            f"{what} counts correct answers, which embeddings don't give", "use an open search: public or uncovered"
         )
 
 
 def of_trials(search: Callable[P, T]) -> Callable[P, T]:
-    """Around a search, whose first argument is a trial: torch has as many threads afterwards as before."""
+    """Decorator for searches, whose first argument is a trial: restores torch's number of threads afterwards."""
 
     @functools.wraps(search)
     def called(trial: Trial, *given: Any, **named: Any) -> Any:

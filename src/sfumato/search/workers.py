@@ -1,4 +1,4 @@
-"""The runs of a search, in this process or in several, each of which reads the source once."""
+"""Running a search in this process or in several. Each process reads the source once."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from sfumato.training.loop import Outcome
 from sfumato.training.preparation import resume
 
 _WORKER: Worker | SfumatoError | None = None
-"""Of a process that was started for a search: what works there, or why nothing can."""
+"""In a process that was started for a search: its worker, or the error that prevented it."""
 
 
 class Worker:
-    """The data of a search, and the runs that are trained on them."""
+    """Trains the runs of a search on its data."""
 
     def __init__(self, shared: Shared, held: Held) -> None:
         self.shared, self.held = shared, held
@@ -55,7 +55,7 @@ class Worker:
         return self._others[spec]
 
     def trial(self, number: int, change: Mapping[str, Any], place: Path) -> dict[str, Any]:
-        """Train, resume or read one run; figures as plain data.
+        """Train, resume or read one run. Returns its figures as plain data.
 
         A candidate of a private selection that cannot be trained counts as the worst: its `right` is None.
         """
@@ -77,9 +77,9 @@ class Worker:
 
 
 def train_candidate(job: PrivateJob, run: RunDirectory) -> Outcome:
-    """All steps of a candidate, begun, resumed or taken before. It is not concluded: nothing of it may be released.
+    """Start or resume a candidate and take all of its steps. It is not concluded, since nothing of it may be released.
 
-    **Guarantee.** The candidate's releases are those of `job.plan`, paid in its own ledger with randomness of its own.
+    **Guarantee.** The candidate's releases are those of `job.plan`, paid in its own ledger, with its own randomness.
     """
     if not run.exists:
         resume.begin(job, run)
@@ -91,11 +91,12 @@ def train_candidate(job: PrivateJob, run: RunDirectory) -> Outcome:
 
 
 def right_answers(job: PrivateJob, outcome: Outcome, validation: Part) -> int:
-    """How many validation records the candidate labels rightly. Private: to be used with noise, or on public data.
+    """The number of validation records that the candidate classifies correctly. Private: use it with noise or on
+    public data.
 
-    Outputs that are not finite are no labels: a candidate that has diverged counts as the worst.
+    Outputs that are not finite count as wrong.
 
-    **Guarantee.** Each record is labelled by itself (`outputs_alone`), so adding or removing one validation record
+    **Guarantee.** Each record is classified by itself (`outputs_alone`), so adding or removing one validation record
     moves the count by at most 1.
     """
     module = copy.deepcopy(job.module).eval()
@@ -121,7 +122,7 @@ def rows_of(
     held: Held | None,
     progress: Progress,
 ) -> list[dict[str, Any]]:
-    """Train every run that is not finished yet, each reported as it is done: their figures and where they are.
+    """Train every unfinished run and report each result. Returns the figures and the directory of each run.
 
     Args:
         first: the number of the first run's directory.
@@ -147,10 +148,10 @@ def carried_out(
     processes: int,
     held: Held | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Train every run that is not finished yet; gives (its number, its figures) as each is done.
+    """Train every unfinished run. Yields (its number, its figures) as each one ends.
 
     Args:
-        held: the data, where this process has read them; several processes read their own.
+        held: the data, if this process has read them. Several processes read their own.
     """
     listed = list(enumerate(zip(changes, places, strict=True)))
     if processes == 1:
@@ -171,10 +172,10 @@ def carried_out(
 
 
 def _begin(shared: Shared, begun: Synchronized[int]) -> None:
-    """Read the data, once for each process. What is refused here is told by the first run.
+    """Read the data, once per process. The first run raises any error from here.
 
     Args:
-        begun: how many processes of the search have begun: of several accelerators each takes the next.
+        begun: the number of started processes. Each process takes the next of several accelerators.
     """
     global _WORKER
     _end_with_parent()
@@ -184,21 +185,21 @@ def _begin(shared: Shared, begun: Synchronized[int]) -> None:
     try:
         held = read(shared)
         if held.source.fingerprint != shared.fingerprint:
-            raise SfumatoError("the data have changed since the search began", "restore them, or search anew")
+            raise SfumatoError("the data have changed since the search began", "restore them, or start a new search")
         _WORKER = Worker(shared, held)
     except SfumatoError as error:
         _WORKER = error
 
 
 def _trial(number: int, change: Mapping[str, Any], place: Path) -> dict[str, Any]:
-    """One run, in a process that has begun."""
+    """One run, in a process that `_begin` has prepared."""
     if not isinstance(_WORKER, Worker):
         raise _WORKER or RuntimeError("the process has not begun")
     return _WORKER.trial(number, change, place)
 
 
 def _end_with_parent() -> None:
-    """Let a process of a search that was killed end as well, instead of training on for nobody."""
+    """End this process when the search's main process is killed."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return
@@ -212,14 +213,14 @@ def _end_with_parent() -> None:
 
 @contextlib.contextmanager
 def without_warnings() -> Iterator[None]:
-    """Around a candidate: one warning for each of them would tell how many there are."""
+    """Suppress a candidate's warnings: one for each candidate would reveal their number."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def figures(run: RunDirectory) -> dict[str, Any]:
-    """What a table shows of a finished run."""
+    """The figures of a finished run for a table."""
     result = run.read_json(names.EVALUATION)
     statement = run.read_json(names.STATEMENT)
     last = run.rows()[-1]

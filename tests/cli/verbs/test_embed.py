@@ -109,7 +109,7 @@ def test_parts_of_persons_and_what_they_are_called(workplace, call):
     Path("people/train", NAMES[0]).rename(f"people/validation/{NAMES[0]}-again")
     photographs(Path("people/validation"), NAMES[3:4])
     told = call(f"embed folder:people --user-from class {QUICK} --output other", status=1)
-    assert "1 of the 13 users to train on have records in the test part too" in told
+    assert "1 of the 13 training users also have records in the test part" in told
 
 
 def test_a_table_or_an_archive_may_do_without_users(workplace, call):
@@ -240,11 +240,11 @@ def test_an_unfinished_run_without_privacy_goes_on(people, monkeypatch, capsys, 
     [
         ("--noise-multiplier 0", "--noise-multiplier 0 adds no noise, and without noise nothing is promised"),
         ("--noise-multiplier 0", "by method fedemb-noiseless"),
-        ("--method fedemb-noiseless", "adds no noise and promises nothing, and --noise-multiplier 4.0 is given"),
-        ("--method central", "method central trains without privacy, and this npz source is private"),
+        ("--method fedemb-noiseless", "adds no noise and promises nothing, but --noise-multiplier 4.0 is given"),
+        ("--method central", "method central trains without privacy, but this npz source is private"),
         ("--method fedprox", "method must be one of"),
-        ("--grouping fixed --clients 3", "leave clients out: a fixed group is a client"),
-        ("--client-loss binary --method fedavg", "loss 'binary' has no head, and head is 'global'"),
+        ("--grouping fixed --clients 3", "leave clients out: each fixed group is a client"),
+        ("--client-loss binary --method fedavg", "loss 'binary' has no head, but head is 'global'"),
         ("--quantile 1.5", "--quantile must lie strictly between 0 and 1"),
     ],
 )
@@ -326,7 +326,7 @@ def test_how_many_weights_are_kept_is_said_before_and_by_rule(people, call):
     assert re.search(r"weights kept +3, after steps 1 to 3: ", call(f"embed {people} {QUICK} --dry-run"))
     assert re.search(r"weights kept +none\n", call(f"embed {people} {QUICK} --keep 0 --dry-run"))
     told = call(f"embed {people} --method whiten --epsilon 8 --keep 3", status=1)
-    assert "keep is 3, and method whiten has no rounds by a plan" in told.replace("--keep", "keep")
+    assert "keep is 3, but method whiten has no rounds by a plan" in told.replace("--keep", "keep")
     assert "must be at least 1" in call(f"embed {people} {QUICK} --keep -1", status=1)
 
 

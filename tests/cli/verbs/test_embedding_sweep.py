@@ -96,8 +96,8 @@ def test_single_changes_on_public_data_cost_nothing(people, call):
 @pytest.mark.parametrize(
     ("options", "refusal"),
     [
-        ("--search private", "a private selection counts right answers, which embeddings don't give"),
-        ("--public --score-on digits", "score-on digits counts right answers"),
+        ("--search private", "a private selection counts correct answers, which embeddings don't give"),
+        ("--public --score-on digits", "score-on digits counts correct answers"),
         ("--public --views 2", "--views is given, and the recipe e.toml trains embeddings"),
         ("--public --vary far=0.1,0.2", "a search cannot vary far"),
         ("--public --vary method=central,fedemb", "method central has no rounds by a plan"),
@@ -116,7 +116,7 @@ def test_what_a_search_for_embeddings_cannot_be_is_refused(people, call, options
 def test_what_promises_nothing_is_not_searched(people, call):
     Path("few.toml").write_text('source = "npz:people.npz"\nfar = 0.3\n[sweep]\ndimension = [40, 50]\n')
     told = call(f"sweep few.toml {HOW} --public --dry-run", status=1)
-    assert "method untrained has no plan, and a search compares what plans come to" in told
+    assert "method untrained has no plan, but a search compares runs with plans" in told
 
 
 def test_a_search_that_was_cut_goes_on_by_its_own_command(people, call, monkeypatch):

@@ -88,8 +88,8 @@ def test_features_under_other_classes_are_not_measured(call, spots_folder):
     call(f"features folder:{spots_folder} {BACKBONE} --output cache")
     call(f"train features:cache {QUICK} --output run")
     for classes, words in (
-        ("light dark", "label 0 of the source means 'light', and of the model 'dark'; give a source with the classes"),
-        ("dark light red", "label 2 of the source means 'red', and of the model 'no class'"),
+        ("light dark", "label 0 means 'light' in the source and 'dark' in the model; give a source with the classes"),
+        ("dark light red", "label 2 means 'red' in the source and 'no class' in the model"),
     ):
         place = classes.replace(" ", "-")
         call(f"features folder:{spots_folder} {BACKBONE} --classes {classes} --output {place}")
@@ -148,7 +148,9 @@ def test_several_budgets_and_what_they_cost_together(call, cache, images):
     assert f"known here: epsilon {rounded_up(private['epsilon_of_all_uses'])}, for add-or-remove adjacency." in told
     assert not Path("p/without-privacy").exists(), "a model without privacy is trained on public data alone"
     assert "a run" in call(f"train features:cache {quick} --epsilon 1,2 --output before", status=1)
-    assert "other budgets as well: 4" in call(f"train features:cache {quick} --epsilon 1,2 --output b", status=1)
+    assert "also holds the curve of other budgets: 4" in call(
+        f"train features:cache {quick} --epsilon 1,2 --output b", status=1
+    )
     assert "names a budget twice" in call(f"train features:cache {quick} --epsilon 1,1 --output d", status=1)
     more = json.loads(call(f"train features:cache {quick} --epsilon 1,2,4 --output b --json"))
     assert [row["epsilon"] for row in more["rows"]] == pytest.approx([1, 2, 4], rel=1e-3)

@@ -413,7 +413,7 @@ def test_scores_may_be_taken_on_public_data(call, spots):
     call(f"{on_features} --score-on features:shown")
     call("features digits --backbone wrn --output digits-features")
     told = call(f"{on_features.replace('won', 'two')} --score-on features:digits-features --dry-run", status=1)
-    assert "has the classes 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, and the data 0, 1, 2, 3" in told
+    assert "has the classes 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, but the data have 0, 1, 2, 3" in told
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_a_rule_that_is_none_is_refused(rule, words):
 
 
 def test_three_classes_have_no_operating_point():
-    with pytest.raises(SfumatoError, match="is for two classes by softmax, and there are 3 by softmax"):
+    with pytest.raises(SfumatoError, match="needs two classes and the loss softmax, got 3 classes and softmax"):
         choice.refuse_unless_two(("a", "b", "c"), "softmax")
-    with pytest.raises(SfumatoError, match="there are 2 by sigmoid"):
+    with pytest.raises(SfumatoError, match="got 2 classes and sigmoid"):
         choice.refuse_unless_two(("a", "b"), "sigmoid")

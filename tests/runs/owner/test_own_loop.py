@@ -67,7 +67,7 @@ def test_public_data_are_not_on_the_list(tmp_path):
     assert record_use(replace(source, public=True), PLAN).run == ""
     record_use(source, PLAN)
     note = record_use(replace(source, public=True), PLAN).note
-    assert "declared public, and 1 run of yours used them as private" in note
+    assert "declared public, but 1 run of yours used them as private" in note
 
 
 def test_a_source_that_was_not_opened_is_refused():

@@ -252,5 +252,5 @@ def test_one_run_has_one_plan(use, whole):
     with store.held() as held:
         (*_, line) = held.lines
         held.append(type(line)(run="x", use=whole(9.0), data=("a",)))
-    with pytest.raises(SfumatoError, match="its run has another plan above"):
+    with pytest.raises(SfumatoError, match="an earlier line of its run has another plan"):
         uses.earlier(A)

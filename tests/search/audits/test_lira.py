@@ -102,8 +102,8 @@ def test_phi_is_the_logit_of_the_probability_of_ones_own_class():
     ("change", "words"),
     [
         (lambda t, s, w, m: (t, s, w, np.ones_like(m)), "2000 of 2000 records were trained on"),
-        (lambda t, s, w, m: (t * np.nan, s, w, m), "no numbers"),
-        (lambda t, s, w, m: (t, s[:2], w[:2], m), "train more of them"),
+        (lambda t, s, w, m: (t * np.nan, s, w, m), "not finite"),
+        (lambda t, s, w, m: (t, s[:2], w[:2], m), "train more shadow models"),
     ],
 )
 def test_what_says_nothing_is_refused(change, words):

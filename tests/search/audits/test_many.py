@@ -182,8 +182,8 @@ def test_models_that_are_trained_in_several_blocks_differ(monkeypatch):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"descent": Descent(optimizer="lamb", learning_rate=0.1)}, "there is lamb"),
-        ({"loss": "multilabel"}, "there is multilabel"),
+        ({"descent": Descent(optimizer="lamb", learning_rate=0.1)}, "got lamb"),
+        ({"loss": "multilabel"}, "got multilabel"),
         ({"averages": Averages(ema=0.9, aggregate="ema")}, "gradients at the last weights"),
         ({"plan": "users"}, "the plan has"),
     ],

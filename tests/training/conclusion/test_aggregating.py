@@ -179,7 +179,7 @@ def test_an_ensemble_is_built_of_no_more_models_than_its_file_holds(run):
 def test_a_run_without_kept_weights_is_refused_with_what_to_do(digits, planned, tmp_path):
     place = tmp_path / "none"
     train(None, digits, replace(planned, steps=2), directory=place, settings=SETTINGS, threads=1, device="cpu", keep=0)
-    with pytest.raises(sfumato.SfumatoError, match="kept no weights beside its model; train with keep, such as 20"):
+    with pytest.raises(sfumato.SfumatoError, match="kept no weights besides its model; train with keep, such as 20"):
         aggregate(place)
 
 
@@ -220,7 +220,7 @@ def test_intervals_are_students_over_weights_of_the_second_half(run, digits):
     narrower = intervals(aggregate(run, last=4).path, images, confidence=0.9)
     assert bool((narrower.high - narrower.low < found.high - found.low).all())
     assert "too short" in narrower.notes[0]
-    with pytest.raises(sfumato.SfumatoError, match="made by opa, for which no interval is known"):
+    with pytest.raises(sfumato.SfumatoError, match="made by opa, for which there are no intervals"):
         intervals(aggregate(run, "opa", last=4).path, images)
 
 
@@ -376,13 +376,13 @@ def test_choices_that_are_not_paid_are_refused_before_a_record_is_scored(run, di
 
 def test_sources_of_other_classes_are_refused(run, digits):
     other = replace(digits, classes=digits.classes[::-1])
-    with pytest.raises(sfumato.SfumatoError, match="label 0 of the source means '9', and of the model '0'"):
+    with pytest.raises(sfumato.SfumatoError, match="label 0 means '9' in the source and '0' in the model"):
         aggregate(run, score_on=other)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "statement.json", "kept", "kept/step-00000024.safetensors"])
 def test_nothing_but_an_aggregate_is_overwritten(run, name):
-    with pytest.raises(sfumato.SfumatoError, match="is there already, and is no aggregate"):
+    with pytest.raises(sfumato.SfumatoError, match="exists and is not an aggregate"):
         aggregate(run, last=2, output=run / name)
     assert verify(run).holds
     assert aggregate(run, last=2).beside_the_run

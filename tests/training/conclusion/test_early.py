@@ -84,7 +84,7 @@ def test_what_it_began_with_is_asked_for(unfinished):
         finish(unfinished, model=module(), loss=LOSS)
     with pytest.raises(SfumatoError, match="differs in its code: optimizer was"):
         finish(unfinished, model=module(), loss=LOSS, optimizer=torch.optim.SGD)
-    with pytest.raises(SfumatoError, match="does not fit model or optimizer"):
+    with pytest.raises(SfumatoError, match="does not fit the model or the optimizer"):
         finish(unfinished, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 4)), **CODE)
     assert (unfinished / "dice.key").exists()
 

@@ -60,14 +60,14 @@ def test_its_record_names_them_and_its_statement_leaves_them_out(spots, tmp_path
     page = (run.directory / "report.html").read_text()
     assert "NAdam" in page
     assert "CrossEntropyLoss" in page
-    with pytest.raises(SfumatoError, match="was trained by a loss of its owner's own"):
+    with pytest.raises(SfumatoError, match="was trained with a custom loss"):
         of_run(run.directory)
 
 
 OTHERS = {
     "a named loss": ("differs in its code: loss was ", {"loss": "softmax"}),
     "another optimizer": ("its code: optimizer was ", {"optimizer": partial(torch.optim.AdamW, lr=0.02)}),
-    "other groups": ("does not fit model or optimizer: ", {"optimizer": partial(torch.optim.NAdam, lr=0.02)}),
+    "other groups": ("does not fit the model or the optimizer: ", {"optimizer": partial(torch.optim.NAdam, lr=0.02)}),
 }
 
 

@@ -275,7 +275,7 @@ def test_a_budget_is_kept_to(data, tmp_path):
         begun(data, tmp_path / "c", **choices | {"budget": "other"})
     with pytest.raises(SfumatoError, match="which cost nothing"):
         begun(data, tmp_path / "c", public=True, **choices)
-    with pytest.raises(SfumatoError, match="a run by a seed promises nothing, so it cannot count in the budget own"):
+    with pytest.raises(SfumatoError, match="a seeded run promises nothing, so it cannot count in the budget own"):
         begun(data, tmp_path / "c", **choices | {"seed": 1})
 
 
@@ -283,7 +283,7 @@ def test_a_budget_is_kept_to(data, tmp_path):
 def test_verbs_send_to_the_loop_what_only_it_can_do(data, tmp_path, capsys, verb):
     taken(data, tmp_path / "a", until=2)
     assert main([verb, str(tmp_path / "a")]) == 1
-    assert "training loop of one's own (private_steps)" in capsys.readouterr().err
+    assert "was trained by a custom loop (private_steps)" in capsys.readouterr().err
 
 
 def test_a_body_that_still_steps_along_its_own_gradient_is_refused(data, tmp_path):

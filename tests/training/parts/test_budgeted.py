@@ -181,9 +181,7 @@ def test_a_run_by_a_seed_is_refused_and_leaves_nothing_behind(private, plan, tri
         lambda: search.private(seeded, space, directory=tmp_path / "won"),
     ]
     for begin in begun:
-        with pytest.raises(
-            SfumatoError, match="seed is 1, and a run by a seed promises nothing, so it cannot count in"
-        ):
+        with pytest.raises(SfumatoError, match="seed is 1, but a seeded run promises nothing, so it cannot count in"):
             begin()
     assert reserved() == []
     assert list(tmp_path.iterdir()) == []

@@ -327,7 +327,7 @@ def test_verify_finds_a_second_release_and_changed_counts(finished, tmp_path):
         ("gone", lambda place: (place / names.FIGURES).unlink(), "figures.json"),
         ("twice", lambda place: _again(place / names.LEDGER), "is not step"),
         ("other", _of_other_noise, "figures.json is of another table"),
-        ("hidden", lambda place: _without(place / names.LEDGER), "records other figures than the statement tells of"),
+        ("hidden", lambda place: _without(place / names.LEDGER), "records other figures than the statement"),
     ):
         place = shutil.copytree(finished.directory, tmp_path / name)
         change(place)
@@ -338,7 +338,7 @@ def test_counts_that_no_release_wrote_are_on_no_page_and_found(private, plan, fi
     run = trained(private, plan, tmp_path / "run", report_epsilon=None)
     page = report(RunDirectory(run.directory), public=True)
     shutil.copy(finished.directory / names.FIGURES, run.directory / names.FIGURES)
-    assert "the statement does not tell of the figures" in verify(run.directory).line
+    assert "the statement does not mention the figures" in verify(run.directory).line
     assert report(RunDirectory(run.directory), public=True) == page
 
 

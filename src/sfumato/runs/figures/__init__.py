@@ -1,1 +1,1 @@
-"""Figures of a run that are released, or that say how uncertain others are."""
+"""Published figures of a run, and the uncertainty of its predictions."""

@@ -1,4 +1,4 @@
-"""The choice of an operating point, and of class shares, from noisy counts alone. Post-processing: it is free."""
+"""The choice of an operating point, and class shares, from noisy counts alone. Post-processing: it costs no privacy."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from sfumato.runs.figures.noisy_figures import NoisyFigures
 from sfumato.runs.figures.operating import BALANCED, NONE, RULES, SHARES, OperatingPoint, scores, thresholds
 
 DEVIATIONS = 3.0
-"""By rule a threshold is moved where shares differ by so many standard deviations of draw and noise."""
+"""The rule "shares" moves the threshold if shares differ by this many standard deviations of sampling and noise."""
 _MOST = 8.0
-"""Log odds are moved by no more."""
+"""The largest shift of the log odds."""
 
 
 def checked(rule: str, classes: Sequence[str] | None = None) -> str:
-    """A rule as it may be asked for: shares, balanced, none, or CLASS=SHARE.
+    """A valid rule: shares, balanced, none, or CLASS=SHARE.
 
     Args:
-        classes: the names, where they are known.
+        classes: the names of the classes, if known.
     """
-    remedy = "give shares, balanced, none, or a class with the share of it to be found, such as pneumonia=0.95"
+    remedy = "give shares, balanced, none, or a class with the least recall for it, such as pneumonia=0.95"
     if "=" not in rule:
         return one_of("`operating_point`", rule, RULES, remedy=remedy)
     name, share = pair(rule, "operating_point")
@@ -36,35 +36,36 @@ def checked(rule: str, classes: Sequence[str] | None = None) -> str:
 
 
 def refuse_unless_two(classes: Sequence[str], loss: str) -> None:
-    """Refuse an operating point where scores are not those of two classes that sum to one."""
+    """Refuse an operating point unless there are two classes whose scores sum to one."""
     if not fits(classes, loss):
         raise SfumatoError(
-            f"`operating_point` is for two classes by softmax, and there are {len(classes)} by {loss}",
+            f"`operating_point` needs two classes and the loss softmax, got {len(classes)} classes and {loss}",
             "leave it out; `prevalence` moves the scores of any number of classes",
         )
 
 
 def fits(classes: Sequence[str], loss: str) -> bool:
-    """Whether scores are those of two classes, which sum to one."""
+    """Whether there are two classes whose scores sum to one."""
     return len(classes) == 2 and loss == "softmax"
 
 
 def chosen(figures: NoisyFigures, rule: str = SHARES) -> OperatingPoint | None:
-    """The operating point of two classes by what has been released of the model, among the edges of the table's bins.
+    """The operating point of two classes from a released table, among the edges of the table's bins.
 
     Args:
         figures: noisy counts.
-        rule: "shares": where the model expects another share of a class than there is, by three standard deviations of
-            draw and noise, the threshold nearest to the one half of scores whose mean is that share, all log odds
-            moved by the same (calibration in the large, Cox 1958): of a model that is right about all but the shares
-            this is Bayes' rule for those of the table; "balanced": the largest mean of both classes' shares named
-            rightly; CLASS=SHARE: of the thresholds that name at least this share of the class rightly, by the lower end
-            of its 95% interval, the one that names most of the other class rightly.
+        rule: "shares": applies if the mean score of a class differs from its share in the table by three standard
+            deviations of sampling and noise. It shifts all log odds by the same amount so that the mean score equals
+            the share (calibration in the large, Cox 1958), and takes the threshold that is nearest to this shift. For a
+            model that is right about everything but the shares, this is Bayes' rule for the shares of the table.
+            "balanced": maximises the mean of both classes' recalls. CLASS=SHARE: among the thresholds at which the
+            recall of the class is at least the share, by the lower end of its 95% interval, the one with the largest
+            recall of the other class.
 
     **Guarantee.** A function of the released table alone, so it costs nothing further: it sees no label and no record.
 
     Returns:
-        None where the threshold stays at 0.5: nothing stands out, the noise leaves nothing, or no threshold keeps to
+        None if the threshold stays at 0.5: nothing is significant, the noise leaves nothing, or no threshold reaches
         the share.
     """
     if rule == NONE or len(figures.classes) != 2 or not figures.table.predictions or shares_of(figures) is None:
@@ -92,17 +93,17 @@ def chosen(figures: NoisyFigures, rule: str = SHARES) -> OperatingPoint | None:
 
 
 def _expecting_as_many(figures: NoisyFigures, points: Sequence[OperatingPoint]) -> OperatingPoint | None:
-    """The one at which the model expects as many records of each class as there are, where 0.5 is not."""
+    """The point at which the model expects as many records of each class as there are; None if that is at 0.5."""
     from scipy.optimize import root_scalar
 
     place = figures.classes.index(points[0].positive)
     score = scores(figures.table.edges, place)
-    held = np.broadcast_to(np.array(figures.table.edges[1:]) > 0.5, figures.counts.shape)  # others hold noise alone
+    held = np.broadcast_to(np.array(figures.table.edges[1:]) > 0.5, figures.counts.shape)  # the others are pure noise
     true = (np.arange(2) == place)[:, None, None]
     counts = np.where(held, figures.counts, 0)
 
     def excess(moved: float) -> float:
-        """By how many records of the class more are expected than there are."""
+        """The expected number of records of the class minus their number in the table."""
         return float((counts * (_moved(score, moved) - true)).sum())
 
     drawn = float((np.maximum(counts, 0) * score * (1 - score)).sum())
@@ -115,13 +116,13 @@ def _expecting_as_many(figures: NoisyFigures, points: Sequence[OperatingPoint]) 
 
 
 def _moved(score: np.ndarray, by: float) -> np.ndarray:
-    """Scores whose log odds are moved."""
+    """Scores with shifted log odds."""
     odds = score / (1 - score) * math.exp(by)
     return odds / (1 + odds)
 
 
 def shares_of(figures: NoisyFigures) -> dict[str, float] | None:
-    """About which share of the records each class has; None where the noise leaves nothing of one."""
+    """The estimated share of each class among the records; None if the noise leaves nothing of a class."""
     rows = figures.counts.sum((1, 2)).astype(float)
     cells = figures.table.cells // len(rows)
     if not all(figures.measurable(float(one), cells) for one in rows):

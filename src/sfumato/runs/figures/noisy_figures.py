@@ -1,9 +1,9 @@
-"""Figures of a model from noisy counts, each with an interval that includes the noise. Post-processing: they are free.
+"""Figures of a model from noisy counts, with intervals that include the noise. Post-processing: they cost no privacy.
 
-Intervals are found by inverting tests: a value of the figure belongs to the interval if a statistic that is zero in the
-mean where the value is right lies within 1.96 standard deviations of zero, those of the draw of the records and of the
-noise together (Wilson 1927 for shares, Fieller 1954 for the noise in the denominator). So the noise in how many records
-there are is in all of them.
+Intervals are found by inverting tests: a value belongs to the interval if a statistic whose mean is zero at the right
+value lies within 1.96 standard deviations of zero. The standard deviation includes the sampling of the records and the
+noise (Wilson 1927 for shares, Fieller 1954 for the noise in the denominator). So all intervals include the noise in the
+number of records.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ CONFIDENCE = 0.95
 GRID = np.linspace(0.0, 1.0, 4001)
 DRAWS = 4000
 FEWEST_DEVIATIONS = 4.0
-"""A count of records that is not so many standard deviations of its noise above zero says nothing, nor does a share."""
+"""A count of records must exceed this many standard deviations of its noise, or neither it nor a share is reported."""
 
 
 class Estimate(NamedTuple):
-    """A figure and its 95% interval; None where the noise leaves nothing of it, with all that it can be for the
-    interval."""
+    """A figure and its 95% interval. If the noise leaves nothing of the figure, it is None, and the interval is the
+    whole range."""
 
     value: float | None
     low: float
@@ -36,7 +36,7 @@ class Estimate(NamedTuple):
 
 
 class Band(NamedTuple):
-    """Records whose confidence lies between two values: about how many, and how many of them are right."""
+    """Records with confidence between two values: their estimated number, and their accuracy."""
 
     low: float
     high: float
@@ -46,15 +46,15 @@ class Band(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyFigures:
-    """What noisy counts say of a model.
+    """The figures of a model from noisy counts.
 
     Args:
         table: what was counted, and with which noise.
-        counts: (classes, predictions, bins) as released.
-        classes: the names.
-        temperature: that the model's logits were divided by when confidence was read.
-        operating: from which score on a record is said to be of one of two classes; None where the likelier one is
-            named. The same counts are read by it.
+        counts: (classes, predictions, bins), as released.
+        classes: the names of the classes.
+        temperature: the temperature of the confidences.
+        operating: the score threshold of two classes by which predictions are read from the same counts; None for the
+            likeliest class.
     """
 
     table: NoisyTable
@@ -65,14 +65,14 @@ class NoisyFigures:
 
     @property
     def records(self) -> Estimate:
-        """About how many records the test part has."""
+        """The estimated number of records in the test part."""
         spread = Z * math.sqrt(self.table.cells * self.table.variance)
         found = float(self.counts.sum())
         return Estimate(found, max(0.0, found - spread), found + spread)
 
     @property
     def right(self) -> np.ndarray:
-        """Which cells hold right predictions, bool (classes, predictions, bins)."""
+        """The cells with correct predictions, bool (classes, predictions, bins)."""
         classes, predictions, bins = self.table.shape
         if self.operating is not None:
             return np.arange(classes)[:, None, None] == self.named
@@ -81,7 +81,7 @@ class NoisyFigures:
 
     @property
     def named(self) -> np.ndarray:
-        """Which class the records of a cell are said to be of, by prediction and confidence: (predictions, bins)."""
+        """The class predicted for the records of a cell, by prediction and confidence: (predictions, bins)."""
         _, predictions, bins = self.table.shape
         if self.operating is None:
             return np.broadcast_to(np.arange(predictions)[:, None], (predictions, bins))
@@ -90,26 +90,25 @@ class NoisyFigures:
 
     @property
     def accuracy(self) -> Estimate:
-        """The share of records named rightly."""
+        """The share of correctly classified records."""
         return self._share_among(np.True_)
 
     @property
     def majority(self) -> float | None:
-        """About which share the most frequent class has: the accuracy of always saying it. None for no records."""
+        """The estimated share of the most frequent class: the accuracy of always predicting it. None if no records."""
         found = self.counts.sum((1, 2))
         known = self.measurable(float(found.sum()), self.table.cells)
         return min(1.0, float(found.max() / found.sum())) if known else None
 
     @cached_property
     def per_class(self) -> dict[str, Estimate]:
-        """The share named rightly of the records of each class: its recall, the sensitivity to it."""
+        """The recall (sensitivity) of each class."""
         rows = np.arange(len(self.classes))[:, None, None]
         return {name: self._share_among(rows == place) for place, name in enumerate(self.classes)}
 
     @cached_property
     def precision(self) -> dict[str, Estimate]:
-        """Of each class, the share of the records taken for it that are of it; nothing where predictions are not told
-        apart."""
+        """The precision of each class; empty if the table has no predictions."""
         if not self.table.predictions:
             return {}
         cells = np.broadcast_to(self.named, self.counts.shape)
@@ -117,17 +116,17 @@ class NoisyFigures:
 
     @cached_property
     def auc(self) -> dict[str, Estimate]:
-        """Of each class against all others, the area under the ROC curve; nothing where predictions are not told apart.
+        """The area under the ROC curve of each class against all others; empty if the table has no predictions.
 
-        Records are ranked by how much the model speaks for the class: those that it takes for it by rising confidence,
-        after the others by falling confidence. Records of one bin are ties.
+        Records are ranked by how much the model favours the class: first those predicted as other classes, by falling
+        confidence, then those predicted as the class, by rising confidence. Records in the same bin are ties.
         """
         if not self.table.predictions or len(self.classes) < 2:
             return {}
         return {name: self._auc(*self._ranked(place)) for place, name in enumerate(self.classes)}
 
     def roc(self, name: str) -> list[tuple[float, float]]:
-        """False-positive and true-positive rate of one class against all others, at each threshold, rising."""
+        """(false-positive rate, true-positive rate) of a class against all others at each threshold, ascending."""
         own, others, *_ = self._ranked(self.classes.index(name))
         rates = []
         for counts in (others, own):
@@ -146,7 +145,7 @@ class NoisyFigures:
 
     @property
     def _bins(self) -> list[tuple[float, float, np.ndarray]]:
-        """Where confidence in the class that is named begins and ends, and the cells with it, (predictions, bins)."""
+        """The lower and upper confidence in the predicted class, and the cells of that bin, (predictions, bins)."""
         edges, (_, predictions, bins) = self.table.edges, self.table.shape
         if self.operating is None:
             every = np.arange(bins) == np.arange(bins)[:, None, None]
@@ -155,12 +154,12 @@ class NoisyFigures:
 
     @cached_property
     def calibration_error(self) -> Estimate:
-        """Expected calibration error: by how much confidence, the middle of each bin, misses accuracy, on average.
+        """Expected calibration error: the mean absolute difference of confidence (each bin's middle) and accuracy.
 
-        Noise and the draw of records make it seem larger, a small error more than a large one, so it is the one that
-        would seem as large as this on average, each bin missing by the same part of what it seems to. The interval is
-        as wide as the 95th percentile of what they add, from Monte-Carlo draws: it holds whatever the error is, since
-        |d + e| is within |e| of |d|, and is wider than it need be.
+        Noise and sampling inflate the observed error, a small one more than a large one. The value is the error that
+        would be observed at this size on average, if the true difference of each bin is the same fraction of the
+        observed one. The half width of the interval is the 95th percentile of the inflation, from Monte Carlo draws. It
+        holds for any true error, since |d + e| is within |e| of |d|, and is wider than necessary.
         """
         from scipy.optimize import root_scalar
 
@@ -187,28 +186,29 @@ class NoisyFigures:
         return Estimate(part * plain, max(0.0, plain - most), min(1.0, plain + most))
 
     def measurable(self, count: float, cells: float) -> bool:
-        """Whether a sum of so many noisy counts stands out of its noise."""
+        """Whether a sum over `cells` noisy counts stands out from its noise."""
         return count > FEWEST_DEVIATIONS * math.sqrt(cells * self.table.variance) and count >= 1
 
     def _share_among(self, cells: np.ndarray | np.bool) -> Estimate:
-        """The share named rightly of the records in some cells, of hits among hits and misses.
+        """The share of hits H among hits and misses M in some cells.
 
-        Where a is right, H (1 - a) - M a is zero in the mean, with variance N a (1 - a) + v (h (1 - a)^2 + m a^2), for
-        h and m cells with noise of variance v.
+        For the right share a, H (1 - a) - M a has mean zero and variance N a (1 - a) + v (h (1 - a)^2 + m a^2), with
+        N = H + M, and h and m cells with noise of variance v.
         """
         hits, misses = self.right & cells, ~self.right & cells
         hit, miss = float(self.counts[hits].sum()), float(self.counts[misses].sum())
         one, other = int(hits.sum()), int(misses.sum())
         if not self.measurable(hit + miss, one + other):
             return Estimate(None, 0.0, 1.0)
-        # A sum that noise has brought below zero says no more than zero does, or no share would be left over.
+        # A sum that noise made negative counts as zero, or no share would be left in the interval.
         hit, miss = max(0.0, hit), max(0.0, miss)
         total = hit + miss
         noise = self.table.variance * (one * (1 - GRID) ** 2 + other * GRID**2)
         return _inverted(hit / total, hit - GRID * total, total * GRID * (1 - GRID) + noise)
 
     def _ranked(self, place: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Counts of a class and of all others by how much the model speaks for it, rising, and of how many cells."""
+        """Counts of a class and of all others, ranked by how much the model favours the class, ascending; and the
+        number of cells in each."""
         own = np.arange(len(self.classes)) == place
 
         def ranked(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -222,9 +222,9 @@ class NoisyFigures:
         return one, other, of_one, of_other
 
     def _auc(self, own: np.ndarray, others: np.ndarray, own_cells: np.ndarray, other_cells: np.ndarray) -> Estimate:
-        """The area under the curve. With h = 1, 1/2 or 0 where the first of a pair is above, beside or below the
-        second, the sum over pairs of h - theta is zero in the mean where theta is right. Its variance is that of a
-        product of independent counts, each with the variance of a Poisson count and that of its noise (DeLong et al.
+        """The area under the curve. Let h = 1, 1/2 or 0 if the first of a pair ranks above, equal to or below the
+        second. For the right area theta, the sum over pairs of h - theta has mean zero. Its variance is that of a
+        product of independent counts, each with the variance of a Poisson count plus that of its noise (DeLong et al.
         1988 without the noise)."""
         first, second = own.sum(), others.sum()
         if not (self.measurable(first, own_cells.sum()) and self.measurable(second, other_cells.sum())):
@@ -238,7 +238,7 @@ class NoisyFigures:
         by_own = (above @ others)[:, None] - second * GRID
         by_others = (own @ above)[:, None] - first * GRID
         pairs = one @ above**2 @ other - 2 * GRID * (one @ above @ other) + GRID**2 * one.sum() * other.sum()
-        found = min(max(0.0, own @ above @ others), first * second)  # likewise
+        found = min(max(0.0, own @ above @ others), first * second)  # clamped, since noise may leave the range
         return _inverted(
             float(found / (first * second)),
             found - GRID * first * second,
@@ -248,14 +248,14 @@ class NoisyFigures:
 
 @lru_cache(maxsize=4)
 def _sizes_of_draws(bins: int) -> np.ndarray:
-    """|x| of standard normal variables, always the same ones: (DRAWS, bins)."""
+    """Absolute values of standard normal draws, always the same ones: (DRAWS, bins)."""
     found = np.abs(np.random.default_rng(0).normal(size=(DRAWS, bins)))
-    found.flags.writeable = False  # every figure has this very array
+    found.flags.writeable = False  # the cached array is shared
     return found
 
 
 def _inverted(value: float, statistic: np.ndarray, variance: np.ndarray) -> Estimate:
-    """The values of the grid that a test does not reject, one step wider at either end."""
+    """The grid values that the test does not reject, widened by one step at either end."""
     kept = GRID[statistic**2 <= Z**2 * variance]
     value = min(1.0, max(0.0, value))
     step = float(GRID[1])
@@ -264,7 +264,7 @@ def _inverted(value: float, statistic: np.ndarray, variance: np.ndarray) -> Esti
 
 
 def _mean_size(means: np.ndarray, deviations: np.ndarray) -> np.ndarray:
-    """E|x| of normal variables (folded normal law)."""
+    """E|x| of normal variables (folded normal distribution)."""
     from scipy.special import erf
 
     ratio = means / np.maximum(deviations, np.finfo(float).tiny) / math.sqrt(2)

@@ -1,4 +1,4 @@
-"""The operating point of a model of two classes: from which score on an image is said to be of one of them."""
+"""The operating point of a model of two classes: the score from which on it predicts one of them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class OperatingPoint:
     """A threshold for the score of one of two classes, as the model gives it at its temperature.
 
     Args:
-        positive: the class; an image with a score of at least the threshold is said to be of it, others of the other.
+        positive: the class that is predicted for scores of at least the threshold.
         threshold: strictly between 0 and 1.
-        rule: by which it was chosen: "shares", "balanced", or CLASS=SHARE (see `choice.chosen`).
+        rule: the rule by which it was chosen: "shares", "balanced", or CLASS=SHARE (see `choice.chosen`).
     """
 
     positive: str
@@ -33,8 +33,8 @@ class OperatingPoint:
         fraction("threshold", self.threshold)
 
     def offsets(self, classes: Sequence[str]) -> tuple[float, ...]:
-        """What is added to logits (N, 2) of a softmax so that the larger one is that of the class that is named: the
-        threshold is then at a score of one half.
+        """The numbers to add to softmax logits (N, 2) so that the larger logit is that of the predicted class. This
+        moves the threshold to a score of one half.
 
         >>> OperatingPoint(positive="b", threshold=0.8, rule="balanced").offsets(("a", "b"))  # log(0.2 / 0.8)
         (0.0, -1.3862943611198908)
@@ -43,10 +43,10 @@ class OperatingPoint:
         return tuple(moved if name == self.positive else 0.0 for name in classes)
 
     def taken(self, classes: Sequence[str], edges: Sequence[float]) -> np.ndarray:
-        """Which records of a noisy table are said to be of the class, bool (2, bins), by prediction and confidence.
+        """The cells of a noisy table that are predicted as the class, bool (2, bins), by prediction and confidence.
 
-        The threshold is the edge of a bin or one less it, so that no cell is divided. Of two classes the likelier one
-        has a score of one half or more: cells below that are empty, and keep their prediction.
+        The threshold is the edge of a bin, or one minus an edge, so that it divides no cell. The likelier of two
+        classes has a score of at least one half, so cells below are empty, and keep their prediction.
         """
         place = tuple(classes).index(self.positive)
         low, high = np.array(edges[:-1]), np.array(edges[1:])
@@ -55,8 +55,8 @@ class OperatingPoint:
         return np.where(high > 0.5, least >= self.threshold - 1e-9, own)
 
     def bins(self, classes: Sequence[str], edges: Sequence[float]) -> list[tuple[float, float, np.ndarray]]:
-        """Of each cell that may hold records, rising: where confidence in the class that is named, once the threshold
-        is moved to one half, begins and ends, and the cell, bool (2, bins)."""
+        """(lower, upper, cell) for each cell that may hold records, ascending: the confidence in the predicted class
+        after the threshold is moved to one half, and the cell as bool (2, bins)."""
         place, moved = tuple(classes).index(self.positive), sum(self.offsets(classes))
         taken, found = self.taken(classes, edges), []
         for one, bin_ in np.argwhere(np.broadcast_to(np.array(edges[1:]) > 0.5, taken.shape)).tolist():
@@ -68,7 +68,7 @@ class OperatingPoint:
         return sorted(found, key=lambda one: one[:2])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data that `from_dict` reads back."""
+        """The operating point as plain data for `from_dict`."""
         return asdict(self)
 
     @classmethod
@@ -83,7 +83,7 @@ class OperatingPoint:
 
 
 def scores(edges: Sequence[float], place: int) -> np.ndarray:
-    """The score of one of two classes in the middle of each cell, (2, bins), by prediction and confidence.
+    """The score of one of two classes at the middle of each cell, (2, bins), by prediction and confidence.
 
     >>> scores((0.5, 0.9, 1.0), 1).round(2).tolist()
     [[0.3, 0.05], [0.7, 0.95]]
@@ -93,7 +93,7 @@ def scores(edges: Sequence[float], place: int) -> np.ndarray:
 
 
 def thresholds(edges: Sequence[float]) -> tuple[float, ...]:
-    """Those that divide no cell of a table with these bins of confidence, rising.
+    """The thresholds that divide no cell of a table with these bins of confidence, ascending.
 
     >>> thresholds((0.0, 0.5, 0.9, 1.0))
     (0.1, 0.5, 0.9)
@@ -103,7 +103,7 @@ def thresholds(edges: Sequence[float]) -> tuple[float, ...]:
 
 
 def _moved(score: float, by: float) -> float:
-    """A score whose log odds are moved.
+    """A score with shifted log odds.
 
     >>> round(_moved(0.8, -math.log(4)), 12)
     0.5

@@ -1,4 +1,4 @@
-"""The figures that a run has published: counts of its test part with noise, bound by the ledger's last lines."""
+"""The published figures of a run: noisy counts of its test part, bound by the ledger's last lines."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from sfumato.runs.figures.noisy_figures import NoisyFigures
 from sfumato.runs.figures.operating import OperatingPoint
 
 ENTRY = "figures"
-"""The kind of the ledger's line that records the release, and the name in its last line for the file's hash."""
+"""The kind of the ledger's line that records the release, and the key of the file's hash in its last line."""
 
 
 def body(table: NoisyTable, step: int) -> dict[str, Any]:
-    """What the ledger says of the release: of which table, and after which step."""
+    """The body of the ledger's line about the release: the table and the step."""
     return {"step": step, "table": table.to_dict()}
 
 
 def recorded(entries: Sequence[Entry]) -> Mapping[str, Any] | None:
-    """What a ledger says of the release; None where it records none."""
+    """The body of a ledger's line about the release; None if there is none."""
     return next((entry.body for entry in entries if entry.kind == ENTRY), None)
 
 
 def save(run: RunDirectory, figures: NoisyFigures) -> None:
-    """Write the counts, whole or not at all: they may be given away."""
+    """Write the counts atomically. They may be published."""
     data = {
         "table": figures.table.to_dict(),
         "temperature": figures.temperature,
@@ -42,7 +42,7 @@ def save(run: RunDirectory, figures: NoisyFigures) -> None:
 
 
 def read(run: RunDirectory) -> NoisyFigures | None:
-    """The figures of a run, from its noisy counts; None where it published none."""
+    """The figures of a run, from its noisy counts; None if it published none."""
     if not (run / FIGURES).is_file():
         return None
     data = run.read_json(FIGURES)

@@ -1,7 +1,7 @@
-"""How far the noise of training alone may have moved what a model says, from the weights that its run kept.
+"""How much a model's outputs vary because of the noise in training, estimated from the weights that its run kept.
 
-Shejwalkar et al. 2022 (arXiv 2210.01864), section 5: the last weights of one run, spaced, stand in for the last ones of
-independent runs. It costs no privacy, and no training.
+Shejwalkar et al. 2022 (arXiv 2210.01864), section 5: the last weights of one run, spaced apart, stand in for the final
+weights of independent runs. It costs no privacy and no training.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import load
 
 SPACINGS = 40
-"""Weights that an interval is made of lie at least a fortieth of the run apart."""
+"""The weights of an interval are at least a fortieth of the run apart."""
 MEANING = (
     "An interval says how far the noise and the draws of training alone would move this score in another run: a lower "
     "bound for what independent runs show, and not how uncertain the label is."
@@ -38,11 +38,11 @@ class Intervals:
     """Prediction intervals of logits.
 
     Args:
-        low, high: (N, classes), of each image's logits.
-        mean: (N, classes), over the weights that they are made of.
-        steps: after which steps these were kept.
-        confidence: of each interval by itself.
-        notes: what these intervals leave out or get wrong here.
+        low, high: (N, classes), the bounds of each image's logits.
+        mean: (N, classes), the mean over the weights.
+        steps: the steps after which the weights were kept.
+        confidence: the confidence of each single interval.
+        notes: the limitations of these intervals.
     """
 
     low: Tensor
@@ -61,12 +61,12 @@ class Intervals:
 
 
 def spacing_of(steps: int) -> int:
-    """How many steps at least lie between two weights that an interval is made of."""
+    """The least number of steps between two weights of an interval."""
     return max(1, steps // SPACINGS)
 
 
 def notes_of(*, averaged: bool, schedule: str) -> list[str]:
-    """What intervals leave out or get wrong where the model is a running average of weights, and of a schedule."""
+    """The limitations of intervals for a model that is a running average of weights, and for a schedule."""
     steadier = "the model is an average of weights, and varies less; the intervals are for single weights"
     falling = f"the learning rate falls ({schedule}), so earlier weights vary more than the last ones"
     return [steadier] * averaged + [falling] * (schedule != "constant")
@@ -75,13 +75,13 @@ def notes_of(*, averaged: bool, schedule: str) -> list[str]:
 def widening_for(
     plan: PrivacyPlan, settings: Mapping[str, Any], steps: Sequence[int], taken: int
 ) -> tuple[float, list[str]]:
-    """The factor of an interval's half width for a plan's noise, and what to say of it; 1 where steps are independent.
+    """The factor of an interval's half width for a plan's noise, and notes about it; 1 for independent noise.
 
     Args:
-        plan: of the run.
-        settings: of the run, as its record has them.
-        steps: after which the weights were kept that the interval is made of.
-        taken: how many steps the run took.
+        plan: the plan of the run.
+        settings: the settings in the run's record.
+        steps: the steps after which the weights of the interval were kept.
+        taken: the number of steps that the run took.
     """
     if plan.mechanism.independent:
         return 1.0, []
@@ -97,7 +97,7 @@ def widening_for(
     note = f"the noise of {plan.mechanism.name} is correlated over steps, for which the interval is {factor:.2f} times"
     notes = [f"{note} as wide as for independent noise"]
     if optimizer not in ("sgd", "momentum"):
-        notes.append(f"that factor takes {optimizer} for SGD with momentum, which it is not")
+        notes.append(f"that factor is for SGD with momentum, but the optimizer is {optimizer}")
     return factor, notes
 
 
@@ -116,18 +116,18 @@ def intervals(
     """Prediction intervals of the logits of some images: mean +- c t_{k-1} s sqrt(1 + 1/k) over k kept weights.
 
     Args:
-        directory: of a finished run that kept weights, or the file of a mean of them (upa), for which s is rescaled.
+        directory: a finished run that kept weights, or the file of their mean (upa), for which s is rescaled.
         images: as for `Loaded.predict`.
         confidence: in (0, 1).
         model: as for `load`.
 
-    The weights are those after half of the run, at least a fortieth of it apart: fixed before anything is looked at.
-    c is 1 for independent noise; for correlated noise, whose variance in the weights differs from step to step, it is
-    `averaging.widening_of`, from the noise's public covariance.
+    The weights come from the second half of the run and are at least a fortieth of it apart. This choice is fixed
+    before any output is seen. c is 1 for independent noise. For correlated noise, whose variance in the weights differs
+    from step to step, it is `averaging.widening_of`, from the noise's public covariance.
 
     **Guarantee.** Post-processing of released weights: the promise of the run, at no further cost.
 
-    Errors: `SfumatoError` where the run kept too few weights, or for a file made by outputs (opa, omv) or by ema.
+    Errors: `SfumatoError` if the run kept too few weights, or for a file made by opa, omv or ema.
     """
     path = Path(directory)
     run = RunDirectory(path if path.is_dir() else path.parent)
@@ -142,12 +142,12 @@ def intervals(
     if path.is_file() and (recipe := aggregated.read(path)) is not None:
         if recipe.method != "upa":
             raise SfumatoError(
-                f"{path} is made by {recipe.method}, for which no interval is known",
+                f"{path} was made by {recipe.method}, for which there are no intervals",
                 "give the run itself, or the mean of its last weights (upa)",
             )
         shares = (1 / len(recipe.steps),) * len(recipe.steps)
         notes = notes_of(averaged=False, schedule=settings["schedule"])
-        notes.append("the model is a mean: its interval takes its weights for independent, and is too short")
+        notes.append("the model is a mean: its interval assumes independent weights, and is too narrow")
     widening, of_noise = widening_for(plan, settings, steps, taken)
     rest = {name: value.clone() for name, value in loaded.module.state_dict().items()}
     found = []

@@ -1,1 +1,1 @@
-"""The owner's lists: which runs used which private data, and what training without privacy has seen."""
+"""The owner's lists: which runs used which private data, and which records non-private training has seen."""

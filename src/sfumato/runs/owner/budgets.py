@@ -1,6 +1,6 @@
-"""Budgets of the owner's: one total for all runs on a data set that has a name.
+"""Privacy budgets: one total for all of an owner's runs on a named data set.
 
-A run's whole plan is reserved before its first step, or it does not begin; nothing is ever given back.
+A run reserves its whole plan before its first step, or it does not start. Reservations are never released.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from sfumato.runs.owner.store import Store
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """A budget as it stands.
+    """The state of a budget.
 
     Args:
-        name: of the data set that it is for.
-        totals: all totals that it had, the first one first.
-        reservations: the runs whose whole plans count against it, in their order.
+        name: the name of the data set.
+        totals: every total that was set, oldest first.
+        reservations: the runs whose plans count against it, oldest first.
     """
 
     name: str
@@ -36,37 +36,37 @@ class Account:
 
     @property
     def filter(self) -> PrivacyFilter:
-        """Its total as it is now, and how plans count against it."""
+        """The current total, and the rule by which plans count against it."""
         return self.totals[-1].filter
 
     @property
     def uses(self) -> list[Use]:
-        """What each reservation releases."""
+        """The plan or private selection of each reservation."""
         return [one.use for one in self.reservations if not isinstance(one.use, PrivateChoice)]
 
     @property
     def costs(self) -> list[float]:
-        """What each reservation takes of the filter's limit."""
+        """The part of the filter's limit that each reservation takes."""
         return [one.cost for one in self.reservations]
 
     @property
     def used(self) -> float:
-        """The share of the limit that is reserved, from 0 to 1."""
+        """The reserved share of the limit, from 0 to 1."""
         return math.fsum(self.costs) / self.filter.limit
 
     @property
     def left(self) -> float:
-        """What is left, in the filter's own measure."""
+        """The remainder of the limit, in the filter's own measure."""
         return self.filter.limit - math.fsum(self.costs)
 
     @property
     def epsilon(self) -> float:
-        """What the reservations come to at the budget's delta, by its filter."""
+        """Epsilon of all reservations at the budget's delta, by its filter."""
         return self.filter.epsilon_of(math.fsum(self.costs))
 
     def in_advance(self) -> float | None:
-        """What the same plans would come to had all of them been planned in advance: the difference is the price of
-        choosing them one after the other. None of no run, and where one is a selection or publishes figures."""
+        """Epsilon of the same plans had all of them been fixed in advance. The difference is the price of choosing them
+        one after the other. None if there is no run, or if one of them is a selection or publishes figures."""
         plans = [one.use for one in self.reservations if isinstance(one.use, PrivacyPlan)]
         if not plans or len(plans) < len(self.reservations) or any(one.figures for one in self.reservations):
             return None
@@ -74,14 +74,14 @@ class Account:
 
     @property
     def words(self) -> str:
-        """How it stands, in a line."""
+        """The state of the budget in one line."""
         return (
             f"budget {self.name}: {percent(self.used)} of epsilon {self.filter.epsilon:g} at delta "
             f"{self.filter.delta!r} is used, for each single {self.filter.unit}, by {runs(len(self.reservations))}"
         )
 
     def history(self) -> list[dict[str, Any]]:
-        """Its reservations as plain data, in their order, each with the share that is used after it."""
+        """The reservations as plain data, oldest first, each with the share that is used after it."""
         return [
             {
                 "date": one.date,
@@ -96,7 +96,7 @@ class Account:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """The account as plain data."""
         return {
             "budget": self.name,
             **self.filter.to_dict(),
@@ -110,7 +110,7 @@ class Account:
 
 
 def percent(share: float) -> str:
-    """A share, rounded up to a tenth of a percent: nothing is called free that is not.
+    """A share as a percentage, rounded up to a tenth of a percent so that a small cost never shows as 0%.
 
     >>> percent(0.6201), percent(1.0)
     ('62.1%', '100%')
@@ -119,7 +119,7 @@ def percent(share: float) -> str:
 
 
 def runs(count: int) -> str:
-    """So many of them, in words.
+    """A number of runs in words.
 
     >>> runs(1), runs(12)
     ('1 run', '12 runs')
@@ -128,34 +128,34 @@ def runs(count: int) -> str:
 
 
 def names() -> list[str]:
-    """Of all budgets that there are."""
+    """The names of all budgets, sorted."""
     return sorted({one.name for one in store.read().lines if isinstance(one, BudgetSet)})
 
 
 def read_budget(name: str) -> Account:
-    """A budget as it stands.
+    """The current state of a budget.
 
-    Errors: `SfumatoError` where there is none of this name, and where the owner's list cannot be read or has lost a
-    line since the budget was set: then what is left is not known.
+    Errors: `SfumatoError` if there is no budget of this name, if the owner's list cannot be read, or if the list has
+    lost a line since the budget was set, since the remainder is then unknown.
     """
     return _account(checked("budget", name), store.read())
 
 
 def set_budget(name: str, *, epsilon: float, delta: float | None = None, **fixed: Any) -> Account:
-    """Set a budget for the owner's data set of this name, or another total for one that there is.
+    """Set a budget for a named data set, or change the total of an existing budget.
 
     Args:
-        name: of the data set: letters, digits, "_", "-" and ".". The name is what counts: which records it stands for
-            is the owner's to say.
+        name: the name of the data set: letters, digits, "_", "-" and ".". The owner decides which records the name
+            stands for; it is not checked against the data.
         epsilon: the total.
-        delta: at which it is given; fixed from the first time on.
-        fixed: `unit`, `adjacency`, `accounting` and `plans` of `PrivacyFilter`, fixed from the first time on.
+        delta: the delta of the total. It cannot be changed later.
+        fixed: `unit`, `adjacency`, `accounting` and `plans` of `PrivacyFilter`. They cannot be changed later.
 
-    **Guarantee.** All runs under the budget together keep to the total: see `PrivacyFilter`. With another total later
-    on the promise is about that one, at the same order. A total that is raised in view of results is a choice that no
-    filter covers: the history shows each total with its date.
+    **Guarantee.** All runs under the budget together stay within the total: see `PrivacyFilter`. If the total is
+    changed later, the promise is about the new total, at the same order. No filter covers the choice to raise a total
+    in view of results; the history shows each total with its date.
 
-    Errors: `SfumatoError` for a total below what is spent, and for anything fixed that is given otherwise.
+    Errors: `SfumatoError` for a total below what is spent, and for a fixed value that differs from the first one.
     """
     positive("epsilon", epsilon, remedy="give the budget of all runs together, a number such as 8")
     fixed = {key: value for key, value in fixed.items() if value not in (None, (), [])}
@@ -163,7 +163,7 @@ def set_budget(name: str, *, epsilon: float, delta: float | None = None, **fixed
     with store.held() as held:
         if not _lines(name, held):
             if delta is None:
-                raise SfumatoError(f"delta is missing of the budget {name}", "give one well below 1/N, such as 1e-5")
+                raise SfumatoError(f"the budget {name} needs a delta", "give one well below 1/N, such as 1e-5")
             known = {"plans": tuple(fixed.pop("plans", ()))}
             own = PrivacyFilter.of(epsilon=epsilon, delta=delta, **known, **fixed)
             held.append(BudgetSet(name=name, filter=own, lost=held.lost))
@@ -174,8 +174,8 @@ def set_budget(name: str, *, epsilon: float, delta: float | None = None, **fixed
             changed.check_planned()
             if not changed.fits(before.costs):
                 raise SfumatoError(
-                    f"epsilon {epsilon:g} is a budget below what was spent: {runs(len(before.reservations))} under "
-                    f"{name} come to {rounded_up(before.epsilon)}",
+                    f"epsilon {epsilon:g} is below what was spent: {runs(len(before.reservations))} under {name} "
+                    f"{'comes' if len(before.reservations) == 1 else 'come'} to {rounded_up(before.epsilon)}",
                     f"give at least {rounded_up(before.epsilon)}: what was released cannot be taken back",
                 )
             if epsilon != before.filter.epsilon:
@@ -184,7 +184,7 @@ def set_budget(name: str, *, epsilon: float, delta: float | None = None, **fixed
 
 
 def _refuse_other(account: Account, given: Mapping[str, Any]) -> None:
-    """Refuse what was fixed when the budget was set, and is given otherwise."""
+    """Refuse values that differ from those fixed when the budget was set."""
     for name, value in given.items():
         own = getattr(account.filter, name)
         if value is not None and (tuple(value) if name == "plans" else value) != own:
@@ -202,7 +202,7 @@ def _lines(name: str, found: Store) -> list[BudgetSet]:
 
 
 def _account(name: str, found: Store) -> Account:
-    """The budget by its lines."""
+    """The account that the store's lines add up to."""
     lines = _lines(name, found)
     if not lines:
         others = sorted({one.name for one in found.lines if isinstance(one, BudgetSet)})
@@ -212,9 +212,9 @@ def _account(name: str, found: Store) -> Account:
         )
     if found.lost > lines[0].lost:
         raise SfumatoError(
-            f"the list of runs {found.home / store.FILE} has lost lines since the budget {name} was set, so what is "
-            "left of it is not known",
-            "restore the list, and the count beside it, from a copy, or set a budget of another name",
+            f"the list of runs {found.home / store.FILE} has lost lines since the budget {name} was set, so its "
+            "remainder is unknown",
+            "restore the list and its count from a copy, or set a budget of another name",
         )
     reserved = dict[str, Used]()
     for one in found.lines:
@@ -224,12 +224,12 @@ def _account(name: str, found: Store) -> Account:
 
 
 def admitted(held: Store, coming: Used) -> Used:
-    """The line of a run with its cost, by which its whole plan is reserved; or the refusal of it.
+    """The line that reserves a run's whole plan: `coming` with its cost.
 
-    One that has its reservation is counted once, however often it goes on.
+    A run that already has a reservation counts once, however often it resumes.
 
-    Errors: `SfumatoError` for a plan beyond what is left, one of another unit or adjacency, and for the same records
-    with other users.
+    Errors: `SfumatoError` for a plan that exceeds the remainder, for one of another unit or adjacency, and for records
+    that were assigned to other users before.
     """
     assert coming.budget is not None
     assert not isinstance(coming.use, PrivateChoice), "a choice is under no budget"
@@ -243,24 +243,23 @@ def admitted(held: Store, coming: Used) -> Used:
             )
         if before.users != coming.users or not set(before.data) & set(coming.data):
             raise SfumatoError(
-                f"the run {coming.name} has been reserved in the budget {name} on other records, or other users'",
-                "give the data that it began with; other data are another run",
+                f"the run {coming.name} was reserved in the budget {name} with other records or other users",
+                "give the data that it began with, or start a new run",
             )
         return replace(coming, cost=before.cost)
     cost = cost_of(account, coming.use, coming.figures)
     for one in account.reservations:
         if own.unit == "user" and set(one.data) & set(coming.data) and one.users != coming.users:
             raise SfumatoError(
-                f"the budget {name} has been used on these records for users who were told apart otherwise, whose "
-                "losses do not add up",
-                "declare users as before, or set a budget of another name",
+                f"the budget {name} was used on these records with another assignment to users, and losses of "
+                "different users do not add up",
+                "declare the users as before, or set a budget of another name",
             )
     if not own.planned(coming.use, account.uses):
         raise SfumatoError(
-            f"the budget {name} is for {len(own.plans)} plans that were fixed beforehand, and this is none of those "
-            "that are left",
-            "give one of them, or set a budget with accounting renyi, which plans may be chosen under one after the "
-            "other",
+            f"the budget {name} is for {len(own.plans)} plans that were fixed in advance, and this is none of the "
+            "remaining ones",
+            "give one of them, or set a budget with accounting renyi, which allows choosing plans one after the other",
         )
     if not own.fits([*account.costs, cost]):
         raise SfumatoError(*_beyond(account, coming, cost))
@@ -268,28 +267,28 @@ def admitted(held: Store, coming: Used) -> Used:
 
 
 def refuse_seeded(name: str | None, seed: int | None) -> None:
-    """Refuse a run by a seed under a budget: a total of promises counts none that promises nothing."""
+    """Refuse a seeded run under a budget: it promises nothing, and a budget adds up promises."""
     if name is not None and seed is not None:
         raise SfumatoError(
-            f"`seed` is {seed}, and a run by a seed promises nothing, so it cannot count in the budget {name}",
-            "leave the seed out, or the budget",
+            f"`seed` is {seed}, but a seeded run promises nothing, so it cannot count in the budget {name}",
+            "leave out the seed or the budget",
         )
 
 
 def refuse_beyond(name: str, many: Sequence[Use]) -> None:
-    """Refuse several plans that do not all fit into what is left; nothing is reserved of them yet."""
+    """Refuse several plans that do not all fit into the remainder. Reserves nothing."""
     account = read_budget(name)
     costs = [cost_of(account, use, None) for use in many]
     if not account.filter.fits([*account.costs, *costs]):
         raise SfumatoError(
             f"the budget {name} has {percent(1 - account.used)} left, and {runs(len(many))} need "
             f"{percent(math.fsum(costs) / account.filter.limit)}",
-            "give fewer of them, or a smaller epsilon",
+            "give fewer runs, or a smaller epsilon",
         )
 
 
 def cost_of(account: Account, use: Use, figures: float | None) -> float:
-    """What it takes of the budget's limit, or a refusal that names the budget."""
+    """The part of the budget's limit that a use takes. Errors name the budget."""
     try:
         return account.filter.cost(use, figures)
     except SfumatoError as error:
@@ -297,7 +296,7 @@ def cost_of(account: Account, use: Use, figures: float | None) -> float:
 
 
 def _beyond(account: Account, coming: Used, cost: float) -> tuple[str, str]:
-    """What to say of a plan that does not fit: the problem, and the remedy."""
+    """(problem, remedy) for a plan that does not fit."""
     own, costs = account.filter, math.fsum([*account.costs, cost])
     problem = (
         f"the budget {account.name} has epsilon {own.epsilon:g} at delta {own.delta!r}, of which "

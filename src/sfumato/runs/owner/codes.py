@@ -1,7 +1,7 @@
-"""Lists of keyed codes of records beside the owner's key: of those that runs used as private, and of those that
-training without privacy has seen.
+"""Lists of keyed codes of records, stored next to the owner's key: records that runs used as private, and records that
+non-private training has seen.
 
-They tell nothing to whoever lacks the key. Each list is a file of its own, whose length the owner's store knows.
+Without the key the codes reveal nothing. Each list is a separate file, and the owner's store records its length.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from sfumato.runs.owner.lines import CodesListed
 from sfumato.runs.owner.store import Store
 
 USED, TRAINED_ON = "used-records", "trained-on"
-"""The folders of both kinds of lists. A list is called by the material of its data."""
+"""The folders of both kinds of lists. A list is named after the material of its data."""
 CODE_BYTES = 32
 
 
 def extend(held: Store, folder: str, material: str, now: np.ndarray) -> None:
-    """Add codes uint8 (N, 32) to a list of them, which begins with these where there is none; the store is held."""
+    """Add codes uint8 (N, 32) to a list, creating it if necessary. The caller holds the store."""
     path = held.home / folder / f"{material}.npy"
     before = listed(folder, material)
     if before is not None and np.array_equal(before, now):
         return
-    # A list may have a record twice, so that its length tells nothing of what is on it.
+    # A list may hold a record twice, so its length does not tell which records it holds.
     new = now if before is None else now[~np.isin(_whole(now), _whole(before))]
     if before is not None and not len(new):
         return
@@ -44,7 +44,7 @@ def extend(held: Store, folder: str, material: str, now: np.ndarray) -> None:
 
 
 def listed(folder: str, material: str, *, whole: bool = True) -> np.ndarray | None:
-    """The codes uint8 (N, 32) of a list, in memory or else mapped; None where there is none."""
+    """The codes uint8 (N, 32) of a list, in memory or memory-mapped; None if there is no such list."""
     path = keys.home() / folder / f"{material}.npy"
     try:
         codes = np.load(ordinary(path), mmap_mode=None if whole else "r", allow_pickle=False)
@@ -60,22 +60,22 @@ def listed(folder: str, material: str, *, whole: bool = True) -> np.ndarray | No
 
 
 def remember_public(source: Source) -> None:
-    """Keep the codes of the records that a training without privacy is about to see."""
+    """Store the codes of the records that a non-private training is about to see."""
     codes = own_codes(source.train, owner_key())
     with store.held() as held:
-        # The material is that of both parts together: an earlier training may have seen a smaller part of them.
+        # The material covers both parts together: an earlier training may have seen a smaller part of them.
         extend(held, TRAINED_ON, source.stored_digest, codes)
 
 
 def refuse_trained_on(source: Source, materials: Collection[str]) -> None:
-    """Refuse weights that were trained without privacy on records that are private here, be it on a single one.
+    """Refuse weights that were trained without privacy on even one record that is private here.
 
     Args:
-        source: its records, those of its test part and those held out to score on included: what weights know of them
-            is in every model that begins with them.
+        source: the private source. Its test part and the records held out for scoring count too: whatever the weights
+            know of them is in every model that starts from these weights.
         materials: `Source.stored_digest` of what the weights were trained on without privacy.
 
-    Errors: `SfumatoError` with the number of such records, which is the owner's to see and stands in no statement.
+    Errors: `SfumatoError` with the number of such records. It is for the owner alone and appears in no statement.
     """
     if source.public:
         return
@@ -88,31 +88,32 @@ def refuse_trained_on(source: Source, materials: Collection[str]) -> None:
             "the pre-trained weights were trained without privacy on "
             + (f"{seen} of these {sum(map(len, parts))} private records" if seen else "these very records")
             + ", which are private here",
-            "leave these records out (sfumato dedup PUBLIC PRIVATE), begin with other weights, or declare the data "
+            "leave these records out (sfumato dedup PUBLIC PRIVATE), start from other weights, or declare the data "
             "public (`public=True`) if they are",
         )
 
 
 def unlisted(source: Source, materials: Collection[str]) -> Iterator[str]:
-    """What to tell the owner where records of public training are not known."""
+    """A note for the owner if the records of the non-private training are not listed."""
     if not source.public and any(listed(TRAINED_ON, material) is None for material in materials):
         yield (
-            "note: the records that the pre-trained weights were trained on without privacy are not listed beside your "
-            "key, so nobody has looked whether some of them are private here (sfumato dedup does)"
+            "note: the records that the pre-trained weights were trained on without privacy are not listed next to "
+            "your key, so it was not checked whether some of them are private here (sfumato dedup checks it)"
         )
 
 
 def disagreements() -> Iterator[str]:
-    """What the owner's store and the lists lack, in words.
+    """Entries that the owner's store or the lists have lost, in words.
 
-    **Guarantee.** A store or a list that lost entries, as a whole or by an older copy, is named, as long as the count,
-    or the other one, has what it lacks. All of them restored from one old copy agree, and nothing here tells.
+    **Guarantee.** A store or a list that lost entries, because it is missing or was replaced by an older copy, is named
+    as long as the count or the other file still has them. If all files are restored from the same old copy, they agree,
+    and the loss is not detected.
 
-    Errors: `SfumatoError` where one of them cannot be read.
+    Errors: `SfumatoError` if one of them cannot be read.
     """
     home = keys.home()
     lists = {path.relative_to(home).as_posix() for one in (USED, TRAINED_ON) for path in (home / one).glob("*.npy")}
-    found = store.read()  # after what is written before it, so that a run that begins meanwhile is no loss
+    found = store.read()  # the lists are written first, so read them first: a run that starts meanwhile is no loss
     if not found.counted:
         yield f"their count ({store.COUNT}) is missing"
     elif found.anew:
@@ -133,5 +134,5 @@ def disagreements() -> Iterator[str]:
 
 
 def _whole(codes: np.ndarray) -> np.ndarray:
-    """Each row as one value, (N,)."""
+    """Each row as a single value, (N,)."""
     return np.ascontiguousarray(codes).view(f"V{CODE_BYTES}")[:, 0]

@@ -1,4 +1,4 @@
-"""What several runs of the owner's on the same data cost together, for each unit by itself: units don't compose."""
+"""The privacy cost of several runs on the same data, for each unit separately: different units don't compose."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from sfumato.privacy import PrivacyPlan, PrivateSelection
 from sfumato.privacy.unit import Adjacency
 
 CONVOLVED = 8
-"""So many different plans are composed by convolution."""
+"""The most different plans that are composed by convolution."""
 
 Use = PrivacyPlan | PrivateSelection
 
 
 class Together(NamedTuple):
-    """What runs with one unit cost together.
+    """The joint cost of runs with one unit.
 
     Attributes:
         unit: "example" or "user".
-        runs: how many they are.
-        epsilon, delta: for one such unit that is in the data of each of them.
+        runs: the number of runs.
+        epsilon, delta: the cost for one unit that is in the data of every run.
     """
 
     unit: str
@@ -32,14 +32,14 @@ class Together(NamedTuple):
 
 
 def side_by_side(many: Sequence[Use]) -> list[Together]:
-    """What all runs cost together, for each unit by itself, that of the first one first: units don't compose."""
+    """The joint cost of all runs, for each unit separately, starting with the unit of the first run."""
     units = dict.fromkeys(map(unit_of, many))
     parts = {unit: [use for use in many if unit_of(use) == unit] for unit in units}
     return [Together(unit, len(part), *together(part)) for unit, part in parts.items()]
 
 
 def unit_of(use: Use) -> str:
-    """What its promise covers: "example" or "user"."""
+    """The unit of a use's promise: "example" or "user"."""
     return _plan_of(use).unit.name
 
 
@@ -48,13 +48,12 @@ def _plan_of(use: Use) -> PrivacyPlan:
 
 
 def together(many: Sequence[Use]) -> tuple[float, float]:
-    """(epsilon, delta) of all runs together, at the largest of their deltas. All must have one unit.
+    """(epsilon, delta) of all runs together, at the largest of their deltas. All must have the same unit.
 
     **Guarantee.** Composition of the plans' releases for one unit that is in the data of every run, provided that
-    the plans were fixed before the first of them (`Loss`). Private selections are added by basic
-    composition, each at an equal share of delta. Plans of different adjacencies are composed for zero-out, which each
-    of them holds for. Data that were changed and moved are not known to be the same, so the count of runs is a lower
-    bound.
+    the plans were fixed before the first run (`Loss`). Private selections are added by basic composition, each at an
+    equal share of delta. Plans of different adjacencies are composed for zero-out, for which each of them holds. Data
+    that were both changed and moved are not recognised, so the number of runs is a lower bound.
     """
     selections = [use for use in many if isinstance(use, PrivateSelection)]
     runs = [use for use in many if isinstance(use, PrivacyPlan)]
@@ -67,7 +66,7 @@ def together(many: Sequence[Use]) -> tuple[float, float]:
 
 
 def adjacency_of(many: Sequence[Use]) -> Adjacency:
-    """What the figure of `together` holds for: the adjacency of all of them, or zero-out where they differ."""
+    """The adjacency for which `together` holds: the one that all uses share, or zero-out if they differ."""
     found: set[Adjacency] = {_plan_of(use).adjacency for use in many}
     return found.pop() if len(found) == 1 else "zero-out"
 
@@ -75,10 +74,10 @@ def adjacency_of(many: Sequence[Use]) -> Adjacency:
 def _composed(many: Sequence[PrivacyPlan], delta: float) -> float:
     """Epsilon of all plans together at this delta.
 
-    Of many different sampled plans, whose convolution would be long, the smaller of two bounds: Renyi DP, and the sum
-    of what each costs at a share of delta.
+    The convolution of many different sampled plans would take long. For them it is the smaller of two bounds: Renyi DP,
+    and the sum of each plan's epsilon at an equal share of delta.
     """
-    if len({plan.adjacency for plan in many}) > 1:  # each of them holds for zero-out, at the same figure
+    if len({plan.adjacency for plan in many}) > 1:  # each of them holds for zero-out with the same epsilon
         many = [replace(plan, adjacency="zero-out") for plan in many]
     first, *others = (plan.loss for plan in many)
     loss = first.with_(*others)

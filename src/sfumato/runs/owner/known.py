@@ -1,4 +1,4 @@
-"""How data are known again: by keyed codes of what is stored and of its pixels, by their places, and by a name."""
+"""How data are recognised: by keyed codes of the stored bytes and of the pixels, by location, and by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sfumato.randomness import owner_key
 from sfumato.runs.owner.lines import Used
 
 NAMED = "name:"
-"""What stands before a name among the places of a data set: what its owner calls it, whatever its numbers are."""
+"""The prefix of a name among the places of a data set. The owner gives the name; it does not depend on the numbers."""
 BY_NUMBERS = (
     "known by their numbers alone: the same records in another normalisation count as other ones, unless all such runs "
     "give them one name (`name` of `private_steps`)"
@@ -25,13 +25,13 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 @dataclass(frozen=True)
 class Data:
-    """What private data are known again by.
+    """The keys by which private data are recognised.
 
     Args:
-        materials: `Source.materials`: of what is stored, and of the pixels where these are known.
-        places: `Source.places`: where they were read from, and what they are called.
-        users: `Source.assignment`: whose record each one is, of a promise for users.
-        codes: gives the codes uint8 (N, 32) of the records; None where there are none.
+        materials: `Source.materials`: keyed codes of the stored bytes, and of the pixels if they are known.
+        places: `Source.places`: where the data were read from, and their name.
+        users: `Source.assignment`: the assignment of records to users, for a promise for users.
+        codes: returns the codes uint8 (N, 32) of the records; None if there are none.
     """
 
     materials: tuple[str, ...]
@@ -41,8 +41,8 @@ class Data:
 
     @classmethod
     def of(cls, source: Source) -> Data:
-        """Those of a source. Records held out to score on are among the codes: what a private selection says of its
-        scores is in its promise."""
+        """The keys of a source. The codes include the records held out for scoring, since the promise of a private
+        selection covers the scores that it releases."""
 
         def codes() -> np.ndarray:
             parts = [part for part in (source.train, source.held_out) if part is not None]
@@ -52,13 +52,13 @@ class Data:
 
     @classmethod
     def recorded(cls, record: Mapping[str, Any]) -> Data:
-        """Those of a run with this settings.json."""
+        """The keys of a run with this settings.json."""
         materials = tuple(record["data"][name] for name in ("material", "pixels") if record["data"].get(name))
         return cls(materials, tuple(record["places"]), record.get("assignment", ""))
 
     def among(self, lines: Iterable[Used]) -> list[tuple[Used, bool]]:
-        """The lines about these data, about what was then at one of their places, and about all that bears one name
-        with them, be it by way of another line; and whether it is the data themselves that are known again."""
+        """The lines about these data, about data that were at one of their places, and about data of the same name,
+        even if only through another line; each with whether the data themselves were recognised."""
         lines = list(lines)
         same, where = set(self.materials), set(self.places)
         named = [one for one in lines if any(place.startswith(NAMED) for place in one.places)]
@@ -71,7 +71,7 @@ class Data:
 
 
 def checked(what: str, name: str) -> str:
-    """The name of a data set, or of its budget; refused where it is no plain word."""
+    """The name of a data set or of its budget, if it is a plain word."""
     if isinstance(name, str) and _NAME.fullmatch(name):
         return name
     raise SfumatoError(
@@ -80,5 +80,5 @@ def checked(what: str, name: str) -> str:
 
 
 def place(name: str) -> str:
-    """A name among the places of a data set."""
+    """The place that stands for a data set's name."""
     return NAMED + checked("name", name)

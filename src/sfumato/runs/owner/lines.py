@@ -1,4 +1,4 @@
-"""What the lines of the owner's store say: one small record for each kind."""
+"""The lines of the owner's store: a small record for each kind."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ Release = PrivacyPlan | PrivateSelection | PrivateChoice
 
 
 def now() -> str:
-    """The date of a line, in UTC."""
+    """The current date and time in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dated:
-    """Says when its line was written, in UTC."""
+    """A line with the date on which it was written, in UTC."""
 
     date: str = field(default_factory=now)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Used(Dated):
-    """Private data are about to be used: by a run, a private search, or a choice by test images.
+    """A use of private data that is about to start: a run, a private search, or a choice by test images.
 
-    Under a budget the line is its reservation too, of the whole plan.
+    Under a budget the line also reserves the whole plan.
 
     Args:
-        run: the identity of what uses them. One that goes on may have several lines, all of one plan.
+        run: the identity of the use. A run that resumes may have several lines, all with the same plan.
         use: what it releases.
         data: `Source.materials`: keyed codes of the data.
-        places: `Source.places`: where they were read from.
-        name: what the owner reads of it: its directory, by the last two names of the path.
-        users: `Source.assignment`: whose record each one is; empty where the promise is for examples.
-        figures: epsilon of what it publishes of test images; None where it publishes nothing.
-        seeded: whether its randomness follows from a seed: its plan counts, and it promises nothing.
-        budget: the name of the budget that it is reserved in; None for none.
-        cost: what it takes of that budget's limit.
+        places: `Source.places`: where the data were read from.
+        name: the name shown to the owner: the last two parts of the run directory's path.
+        users: `Source.assignment`: the assignment of records to users; empty if the promise is for examples.
+        figures: epsilon of the published figures of the test images; None if none are published.
+        seeded: whether the randomness follows from a seed. The plan counts, although the run promises nothing.
+        budget: the name of the budget in which it is reserved; None for none.
+        cost: the part of that budget's limit that it takes.
     """
 
     run: str
@@ -60,50 +60,50 @@ class Used(Dated):
 
     @property
     def kind(self) -> str:
-        """What uses them: "run", "search" or "choice"."""
+        """The kind of use: "run", "search" or "choice"."""
         return {PrivacyPlan: RUN, PrivateSelection: SEARCH, PrivateChoice: CHOICE}[type(self.use)]
 
     @property
     def plan(self) -> PrivacyPlan | None:
-        """What each training releases; None of a choice."""
+        """The plan of each training; None for a choice."""
         if isinstance(self.use, PrivateChoice):
             return None
         return self.use.plan if isinstance(self.use, PrivateSelection) else self.use
 
     @property
     def unit(self) -> str:
-        """What it promises for: "example" or "user"."""
+        """The unit of the promise: "example" or "user"."""
         return Example.name if self.plan is None else self.plan.unit.name
 
     @property
     def adjacency(self) -> str:
-        """The relation under which it holds."""
+        """The adjacency under which the promise holds."""
         return "add-or-remove" if self.plan is None else self.plan.adjacency
 
     @property
     def delta(self) -> float:
-        """Of it by itself."""
+        """Delta of this use alone."""
         return 0.0 if self.plan is None else self.plan.delta
 
     @property
     def epsilon(self) -> float:
-        """Of it by itself, at its own delta; of a choice for each test image."""
+        """Epsilon of this use alone at its own delta; for a choice, epsilon for each test image."""
         return self.use.epsilon if isinstance(self.use, PrivateChoice) else self.use.epsilon()
 
     @property
     def of_tests(self) -> float | None:
-        """What it costs each test image: by its published figures, or as a choice."""
+        """Epsilon for each test image, from published figures or from a choice; None if there is neither."""
         return self.use.epsilon if isinstance(self.use, PrivateChoice) else self.figures
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetSet(Dated):
-    """A budget was set, or given another total.
+    """A budget was set, or its total was changed.
 
     Args:
-        name: of the budget.
-        filter: its total from then on, and how plans count against it.
-        lost: how many lines the store had lost when it was first set: what it counts came later.
+        name: the name of the budget.
+        filter: the total from then on, and the rule by which plans count against it.
+        lost: the number of lines that the store had lost when the budget was first set. Its reservations came later.
     """
 
     name: str
@@ -119,11 +119,11 @@ class BudgetSet(Dated):
 
 @dataclass(frozen=True, kw_only=True)
 class CodesListed(Dated):
-    """A list of codes of records has so many of them.
+    """The length of a list of record codes.
 
     Args:
-        path: of the list, in the owner's folder.
-        count: all that it has.
+        path: the path of the list in the owner's folder.
+        count: the number of codes on the list.
     """
 
     path: str
@@ -136,8 +136,8 @@ class Opened(Dated):
     """An unseeded run was opened for further steps.
 
     Args:
-        run: its identity.
-        salt: of this opening.
+        run: the identity of the run.
+        salt: the salt of this opening.
     """
 
     run: str
@@ -162,9 +162,9 @@ def to_dict(line: Line) -> dict[str, Any]:
 
 
 def from_dict(data: Mapping[str, Any]) -> Line:
-    """What `to_dict` wrote.
+    """The line that `to_dict` wrote.
 
-    Errors: `KeyError`, `TypeError` or `ValueError` (`SfumatoError` among these) for what it did not write.
+    Errors: `KeyError`, `TypeError` or `ValueError` (including `SfumatoError`) for any other data.
     """
     known = dict(data)
     kind = known.pop("kind")

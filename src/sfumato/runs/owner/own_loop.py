@@ -1,4 +1,4 @@
-"""A training loop of one's own in the owner's list of uses."""
+"""Recording a custom training loop on the owner's list of uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sfumato.runs.owner.composition import Together, side_by_side
 from sfumato.runs.owner.known import Data
 
 OWN = "a loop of one's own"
-"""What it is called on the list."""
+"""The name of a custom loop on the list."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class RecordedUse:
     """A use of private data that is on the owner's list.
 
     Args:
-        run: its identity on the list; empty where nothing was recorded, since the data are public.
-        earlier: how many other uses of these data are on the list.
-        together: what all of them cost together with this one, for each unit by itself, that of this one first.
-        note: the same in one line, or what else the owner should know; empty where there is nothing to say.
+        run: the identity on the list; empty if nothing was recorded because the data are public.
+        earlier: the number of other uses of these data on the list.
+        together: the joint cost of this and all other uses, for each unit separately, starting with this use's unit.
+        note: the same in one line, with other notes for the owner; may be empty.
     """
 
     run: str
@@ -34,29 +34,30 @@ class RecordedUse:
 
 
 def record_use(source: Source, plan: PrivacyPlan, *, run: str | None = None, budget: str | None = None) -> RecordedUse:
-    """Put a training loop of one's own on the owner's list of uses, before its first step.
+    """Put a custom training loop on the owner's list of uses, before its first step.
 
-    `sfumato.train` does so by itself. A loop that is built from the pieces must do it, or the totals of this and all
-    other runs on the same data leave it out.
+    `sfumato.train` does this automatically. A custom loop must call it; otherwise the totals of all runs on the same
+    data leave the loop out.
 
     Args:
-        source: what is about to be trained on. Nothing is recorded of public data.
-        plan: what the loop is about to release.
-        run: the identity that an earlier call gave, for a loop that resumes: it is counted once. None for a new one.
-        budget: the name of a budget (`set_budget`) that the whole plan is reserved in too, or the use is refused.
+        source: the training data. Nothing is recorded if they are public.
+        plan: what the loop will release.
+        run: the identity that an earlier call returned, for a loop that resumes: it counts once. None for a new loop.
+        budget: the name of a budget (`set_budget`) in which to reserve the whole plan. A use that does not fit is
+            refused.
 
     **Guarantee.** After the call the use is on disk. It counts with all runs on the same records and with those on
     whatever was read from the same place, for one unit (example or user) at a time (`composition.together`).
 
-    Errors: `SfumatoError` where the list cannot be read or extended, and for a `run` that is on it with another plan,
-    or a source that was not opened.
+    Errors: `SfumatoError` if the list cannot be read or extended, if `run` is on the list with another plan, or if the
+    source was not opened.
     """
     if not isinstance(source, Source):
         remedy = "open it with `sfumato.open_source`, and give that"
         raise SfumatoError(f"source must be an opened source, got {source!r}", remedy)
     if source.public:
         if budget is not None:
-            raise SfumatoError(f"`budget` is {budget}, and the data are public, which cost nothing", "leave it out")
+            raise SfumatoError(f"`budget` is {budget}, but the data are public and cost nothing", "leave it out")
         return RecordedUse(run="", note=sentences.called_public(source) or "")
     data, identity = Data.of(source), run or secrets.token_hex(32)
     uses.record(data, plan, run=identity, name=OWN, budget=budget)

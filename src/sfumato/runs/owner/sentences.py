@@ -1,4 +1,4 @@
-"""What the owner reads of all runs on the same data: notes before a run, sentences after it."""
+"""Texts for the owner about all runs on the same data: notes before a run, sentences after it."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from sfumato.runs.owner.known import Data
 from sfumato.runs.owner.uses import Earlier, earlier
 
 _NAMED = 3
-"""How many runs a note names at most."""
+"""The most runs that a note names."""
 
 
 def before(
     data: Data, coming: Use, *, seeded: bool, budget: str | None = None, figures: float | None = None, run: str = ""
 ) -> Iterator[str]:
-    """What the owner should know before a run on private data begins, a note each.
+    """Notes for the owner before a run on private data starts.
 
     Args:
-        coming: what the run is about to release.
-        seeded: whether it is by a seed.
-        budget: the budget that it is to be reserved in.
-        figures: epsilon of the figures that it is to publish.
-        run: its identity, of one that goes on.
+        coming: what the run will release.
+        seeded: whether the run is seeded.
+        budget: the budget in which the run will be reserved.
+        figures: epsilon of the figures that the run will publish.
+        run: the identity of a run that resumes.
     """
     found = earlier(data, but=run)
     if budget is not None:
@@ -53,32 +53,32 @@ def before(
 
 
 def disagreements() -> Iterator[str]:
-    """What the owner should know where the lists have lost something: in one line, before any total."""
+    """A note for the owner if the lists have lost entries. It comes before any total."""
     if found := [*codes.disagreements()]:
         yield (
-            f"note: your lists disagree: {'; '.join(found)}; what was lost is in no total, so that each is too "
-            f"small, until {keys.home()} is restored from a copy"
+            f"note: your lists disagree: {'; '.join(found)}; lost entries are in no total, so every total is too "
+            f"small until {keys.home()} is restored from a copy"
         )
 
 
 def _of_budget(name: str, found: Earlier, coming: Use, figures: float | None, run: str) -> Iterator[str]:
-    """How a budget stands before a run is reserved in it, and what of the same data does not count in it."""
+    """The state of a budget before a run is reserved in it, and the uses of the same data that it does not count."""
     account, same = budgets.read_budget(name), set(found.data.materials)
     account = replace(account, reservations=tuple(one for one in account.reservations if one.run != run))
     cost = budgets.cost_of(account, coming, figures)
     share = cost / account.filter.limit
     fits = account.filter.fits([*account.costs, cost])
-    would = f"after which {percent(account.used + share)} is used" if fits else "too much for it"
+    would = f"after which {percent(account.used + share)} is used" if fits else "which is too much"
     yield f"{account.words}; this plan takes {percent(share)}, {would}"
     if account.reservations and not set(account.reservations[0].data) & same:
-        yield f"note: these are other records than those that the budget {name} was first used for"
+        yield f"note: the budget {name} was first used for other records than these"
     others = dict[str, set[str]]()
     for one in found.lines:
         if one.budget not in (None, name) and set(one.data) & same:
             others.setdefault(one.budget, set()).add(one.run)
     for other, its in others.items():
         yield (
-            f"note: the budget {other} has {runs(len(its))} on these data too: each budget counts its own, and "
+            f"note: the budget {other} also has {runs(len(its))} on these data: each budget counts its own runs, and "
             "neither total covers both"
         )
     counted = {one.run for one in account.reservations}.union(*others.values())
@@ -87,19 +87,19 @@ def _of_budget(name: str, found: Earlier, coming: Use, figures: float | None, ru
         epsilon, delta = together(apart)
         is_or_are, comes = ("is", "comes") if len(apart) == 1 else ("are", "come")
         yield (
-            f"note: {runs(len(apart))} of yours on these data {is_or_are} under no budget, and {comes} to epsilon "
-            f"{rounded_up(epsilon)} at delta {delta!r} on top of it"
+            f"note: {runs(len(apart))} of yours on these data {is_or_are} under no budget and {comes} to another "
+            f"epsilon {rounded_up(epsilon)} at delta {delta!r}"
         )
 
 
 def of_others(found: Earlier, budget: str | None = None) -> Iterator[str]:
-    """What the owner should know of lost lines, and of runs on other data sets that hold some of the same records.
+    """Notes about lost lines, and about runs on other data sets that share records with these data.
 
     Args:
-        budget: that in which the coming run is reserved: what else is reserved there counts with it.
+        budget: the budget of the coming run. Other runs in it count with the coming run, so they get no note.
 
-    **Guarantee.** A run on a data set with one of these records, by either of its codes, is among `found.lines`, or
-    among these, or in the budget, as long as its codes have been remembered.
+    **Guarantee.** A run on a data set that shares a record with these data, by either of its codes, is among
+    `found.lines`, in a note, or in the budget, as long as its codes were stored.
     """
     yield from disagreements()
     counted = {one.run for one in found.others if budget is not None and one.budget == budget}
@@ -127,7 +127,7 @@ def of_others(found: Earlier, budget: str | None = None) -> Iterator[str]:
 
 
 def called_public(source: Source) -> str | None:
-    """What to say where data are declared public that runs of the owner's have used as private; else None."""
+    """A note if data are declared public that the owner's runs have used as private; else None."""
     if not source.public or source.published:
         return None
     found = earlier(Data.of(source))
@@ -135,31 +135,31 @@ def called_public(source: Source) -> str | None:
     if not count:
         return None
     return (
-        f"note: these data are declared public, and {runs(count)} of yours used them as private: what is trained here "
+        f"note: these data are declared public, but {runs(count)} of yours used them as private: a model trained here "
         "promises them nothing"
     )
 
 
 def of_other_assignments(count: int, which: str = "earlier") -> str:
-    """What the owner should know of so many runs that are `other_assignments`."""
+    """The text about runs with another assignment of records to users (`Earlier.apart`)."""
     return (
         f"{count} {which} run{'s' if count > 1 else ''} of yours on these data promised for users who were "
-        "told apart otherwise than here: what they cost does not add up with these, and is not in any sum"
+        "told apart otherwise than here: their cost does not add up with these, and is in no sum"
     )
 
 
 def of_seeded(count: int) -> str:
-    """What to say beside a total of so many runs by a seed, with what stands before it; nothing of none."""
+    """The addition to a total for its seeded runs, starting with "; "; empty if there are none."""
     if count < 2:
         return "; 1 run was seeded and promises nothing" if count else ""
     return f"; {count} runs were seeded and promise nothing"
 
 
 def summary(earlier: Sequence[Use], coming: Use, seeded: int = 0) -> str:
-    """What the owner should know before another run on the same data is paid for.
+    """A note about the earlier runs on the same data and the joint cost with the coming run.
 
     Args:
-        seeded: how many of all of them are by a seed.
+        seeded: the number of seeded runs, including the coming one.
     """
     own, *others = side_by_side([coming, *earlier])
     count, like = len(earlier), own.runs - 1
@@ -178,11 +178,11 @@ def summary(earlier: Sequence[Use], coming: Use, seeded: int = 0) -> str:
 
 
 def of_all_uses(used: Sequence[Use], plan: PrivacyPlan, seeded: int = 0) -> list[str]:
-    """What all runs on the same data come to, for each unit by itself; nothing of one that stands alone.
+    """The joint cost of all runs on the same data, for each unit separately; empty for a single run.
 
     Args:
-        used: all of them, that of `plan` included.
-        seeded: how many of them are by a seed.
+        used: all uses, including that of `plan`.
+        seeded: the number of seeded runs among them.
     """
     own = [use for use in used if unit_of(use) == plan.unit.name]
     others = side_by_side([use for use in used if unit_of(use) != plan.unit.name])
@@ -201,7 +201,7 @@ def of_all_uses(used: Sequence[Use], plan: PrivacyPlan, seeded: int = 0) -> list
 
 
 def of_figures(epsilons: Sequence[float]) -> list[str]:
-    """What several releases about test images come to, in a sentence; nothing of one alone."""
+    """The joint cost of several releases about test images, in a sentence; empty for a single release."""
     if len(epsilons) < 2:
         return []
     return [
@@ -213,7 +213,7 @@ def of_figures(epsilons: Sequence[float]) -> list[str]:
 
 
 def of_other_unit(other: Together) -> str:
-    """What to say of runs whose unit is another one: figures of two units don't add up."""
+    """The text about runs with another unit, whose figures do not add up with these."""
     many = other.runs > 1
     return (
         f"{other.runs} run{'s' if many else ''} with a promise for each single {other.unit} "

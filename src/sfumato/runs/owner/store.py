@@ -1,8 +1,8 @@
-"""The owner's store: one file of lines about all runs, of which none may be lost or changed.
+"""The owner's store: a file with a line for every use of private data. No line may be lost or changed.
 
-It lies beside the owner's key, outside the run directories: a run directory that is deleted gives nothing back. Each
-line is sealed with the owner's key over the line before it. A sealed count beside the file says how many lines there
-have been, so that a file that has lost its end, or was restored from an old copy, is missed.
+It lies next to the owner's key, outside the run directories, so deleting a run directory gives no budget back. Each
+line carries a seal: a code under the owner's key over the line and the previous seal. A sealed count in a second file
+holds the number of lines written so far. It detects a file that lost its end or was restored from an old copy.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from sfumato.runs.owner.lines import Line, Release, Used, from_dict, now, to_dic
 FILE, COUNT = "uses.jsonl", "lists.json"
 SEAL = "seal"
 LOST_KEY = "lost-key-"
-"""How folders with lists of a lost key are called, before their date."""
+"""The prefix, before the date, of a folder with the lists of a lost key."""
 
 
 class Count(NamedTuple):
-    """How long the file was when it was last added to.
+    """The length of the file after the last append.
 
     Attributes:
-        entries: all lines that were ever added.
-        last: the seal of the last one.
-        anew: the date on which the count was begun although lines were there; else "".
+        entries: the number of lines ever written.
+        last: the seal of the last line.
+        anew: the date on which the count was restarted although there were lines; else "".
     """
 
     entries: int
@@ -44,21 +44,21 @@ class Count(NamedTuple):
 
 
 class Store:
-    """The lines, as read; to be added to while the file is held (`held`).
+    """The lines of the file. They can be added to while the file is locked (`held`).
 
     Args:
         home: the owner's folder.
-        count: what the count beside the file says, read before the file; None where there is none.
+        count: the count, read before the file; None if there is none.
         content: the file's bytes.
 
     Attributes:
-        lines: all of them, in their order.
-        lost: how many lines there have been that the file has no more; at least 1 where the count was lost.
+        lines: all lines in order.
+        lost: the number of lines that are no longer in the file; at least 1 if the count was lost.
         anew: see `Count`.
 
     **Guarantee.** A line that was changed, does not follow the one before it, or was sealed by another key is refused.
-    What is no line of JSON is passed over: if it was a whole line once, the next one does not follow, or the count
-    misses it.
+    A line that is not valid JSON is skipped: if it was once a whole line, then the next one does not follow, or the
+    count reveals the loss.
     """
 
     def __init__(self, home: Path, count: Count | None, content: bytes):
@@ -66,11 +66,11 @@ class Store:
         self._file: BinaryIO | None = None
         self._plans: dict[str, Release] = {}
         if content:
-            self._key  # noqa: B018 - a key that is lost is no fault of the first line's
+            self._key  # noqa: B018 - reports a lost key as such, instead of blaming the first line
         for number, text in enumerate(content.split(b"\n"), start=1):
             try:
                 entry = parse_json(text)
-            except ValueError:  # cut short, so that its run had not begun; one that was whole is missed by the next one
+            except ValueError:  # cut short: its run had not started; after a once whole line the next seal fails
                 continue
             try:
                 self._read(entry)
@@ -78,8 +78,8 @@ class Store:
                 raise SfumatoError(
                     f"line {number} of the list of runs {home / FILE} cannot be read ({error}), so what your runs cost "
                     "together is not known",
-                    "restore the list, and the owner's key beside it, from a copy, or go back to the version of "
-                    "sfumato that wrote the line; a list of another key is laid aside by sfumato doctor --new-key",
+                    "restore the list and the owner's key from a copy, or use the version of sfumato that wrote the "
+                    "line; to start over after losing the key, run sfumato doctor --new-key",
                 ) from None
         self.counted = count is not None or not self.lines
         self.anew = (now()[:10] if self.lines else "") if count is None else count.anew
@@ -87,42 +87,44 @@ class Store:
 
     @property
     def entries(self) -> int:
-        """How many lines there have been."""
+        """The number of lines ever written."""
         return len(self.lines) + self.lost
 
     def append(self, line: Line) -> None:
-        """Another line, safely on disk."""
-        assert self._file is not None, "a file is added to while it is held"
+        """Append a line. It is durable on disk when this returns."""
+        assert self._file is not None, "a line is appended only while the file is locked"
         entry = to_dict(line)
         seal = self._sealed(entry)
-        # The line break comes first as well: a line that was cut short must not swallow this one.
+        # Starts with a line break too, so that a previous line that was cut short does not swallow this one.
         self._file.write(f"\n{json.dumps({**entry, SEAL: seal})}\n".encode())
         self._file.flush()
-        durable(self._file.fileno())  # its name, where the file may be new, with that of its count
+        durable(self._file.fileno())  # a new file's directory entry is made durable with that of its count
         self.lines.append(line)
         self._seals.append(seal)
         self.write_count()
 
     def write_count(self) -> None:
-        """Say beside the file how many lines there have been.
+        """Write the number of lines so far to the count file.
 
-        **Guarantee.** The count never goes back, whatever was lost since.
+        **Guarantee.** The count never decreases, whatever was lost since.
         """
-        said = Count(self.entries, self._seals[-1] if self._seals else "", self.anew)._asdict()
-        write(self.home / COUNT, json.dumps({**said, SEAL: _code(self._key, said)}).encode(), private=True)
+        content = Count(self.entries, self._seals[-1] if self._seals else "", self.anew)._asdict()
+        write(self.home / COUNT, json.dumps({**content, SEAL: _code(self._key, content)}).encode(), private=True)
 
     def _read(self, entry: dict[str, Any]) -> None:
         seal = entry.pop(SEAL)
         if not hmac.compare_digest(seal, self._sealed(entry)):
-            raise ValueError("it was changed, does not follow the line before it, or is of another owner's key")
+            raise ValueError(
+                "it was changed, does not follow the previous line, or was sealed with another owner's key"
+            )
         line = from_dict(entry)
         if isinstance(line, Used) and self._plans.setdefault(line.run, line.use) != line.use:
-            raise ValueError("its run has another plan above")
+            raise ValueError("an earlier line of its run has another plan")
         self.lines.append(line)
         self._seals.append(seal)
 
     def _sealed(self, entry: Mapping[str, Any]) -> str:
-        """The code of this entry after those before it."""
+        """The seal of an entry that follows the last line."""
         return _code(self._key, [self._seals[-1] if self._seals else "", entry])
 
     @cached_property
@@ -131,19 +133,19 @@ class Store:
 
 
 def read() -> Store:
-    """The store as it is; without lines where there is none."""
+    """The current store; empty if there is no file."""
     home = keys.home()
-    count, path = _counted(home), home / FILE  # in this order: a line that comes meanwhile is no loss
+    count, path = _counted(home), home / FILE  # in this order, so that a line added meanwhile is no loss
     return Store(home, count, ordinary(path).read_bytes() if path.exists() else b"")
 
 
 @contextmanager
 def held() -> Iterator[Store]:
-    """The store, which no other process reads to add to until this is over; made where there is none.
+    """The store, locked against other writers until the context ends; created if there is none.
 
-    **Guarantee.** No two processes add a line without each other's.
+    **Guarantee.** No process adds a line without having read the lines of all others.
 
-    Errors: `SfumatoError` where it cannot be written, or where the system has no lock for it.
+    Errors: `SfumatoError` if the store cannot be written, or if the file system does not support locks.
     """
     home = keys.home()
     path = home / FILE
@@ -154,26 +156,26 @@ def held() -> Iterator[Store]:
             count, content = _counted(home), file.read()
             store = Store(home, count, content)
             if count is None and not store.lines:
-                store.write_count()  # before the first line, so that a kill after that leaves none without
+                store.write_count()  # before the first line, so that a kill never leaves a line without a count
             store._file = file
             yield store
     except OSError as error:
         raise SfumatoError(
-            f"the list of runs {path} cannot be held and extended ({error.strerror or error})",
-            "free some space, mend its permissions, or keep it on a file system with locks",
+            f"the list of runs {path} cannot be locked and extended ({error.strerror or error})",
+            "free some space, fix its permissions, or keep it on a file system that supports locks",
         ) from None
 
 
 def new_key() -> Path:
-    """Make another owner's key where the old one is lost, and lay the lists of the lost one aside; their new folder.
+    """Create a new owner's key after the old one was lost, and move the old lists to a folder. Returns that folder.
 
-    Errors: `SfumatoError` where there are no such lists.
+    Errors: `SfumatoError` if there are no lists of a lost key.
     """
     home = keys.home()
     lists = {path.relative_to(home).parts[0] for path in keys.lists_in(home)}
     if not lists or ((home / keys.OWNER_KEY).exists() and _is_ours(home)):
         raise SfumatoError(
-            f"there are no lists of a lost owner's key in {home}", "leave --new-key out: a key is made at first use"
+            f"there are no lists of a lost owner's key in {home}", "leave out --new-key: a key is created at first use"
         )
     aside = home / f"{LOST_KEY}{now()[:19].replace('T', '-').replace(':', '')}"
     make_directory(aside, private=True)
@@ -185,28 +187,28 @@ def new_key() -> Path:
 
 
 def _lost(seals: list[str], count: Count | None) -> int:
-    """How many lines are no more: those after the last one that was counted are of a kill, and none."""
+    """The number of lost lines. Lines after the last counted one were written just before a kill and are not lost."""
     if count is None:
         return min(1, len(seals))
     if not count.entries:
         return 0
     if count.last in seals:
         return count.entries - 1 - seals.index(count.last)
-    return max(1, count.entries - len(seals))  # the last one that was counted is gone
+    return max(1, count.entries - len(seals))  # the last counted line is gone
 
 
 def _counted(home: Path) -> Count | None:
-    """What the count says; None where there is none.
+    """The count; None if there is none.
 
-    Errors: `SfumatoError` where it was changed, or is of another owner's key.
+    Errors: `SfumatoError` if it was changed, or sealed with another owner's key.
     """
     path = home / COUNT
     try:
-        said = parse_json(ordinary(path).read_bytes())
-        seal = said.pop(SEAL)
-        if not hmac.compare_digest(seal, _code(keys.owner_key(home), said)):
-            raise ValueError("it was changed, or made under another owner's key")
-        return Count(**said)
+        content = parse_json(ordinary(path).read_bytes())
+        seal = content.pop(SEAL)
+        if not hmac.compare_digest(seal, _code(keys.owner_key(home), content)):
+            raise ValueError("it was changed, or sealed with another owner's key")
+        return Count(**content)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -214,8 +216,8 @@ def _counted(home: Path) -> Count | None:
             raise
         raise SfumatoError(
             f"the count of your lists {path} cannot be read ({error})",
-            "restore the lists, and the owner's key beside them, from a copy, or lay lists of another key aside "
-            "(sfumato doctor --new-key)",
+            "restore the lists and the owner's key from a copy, or, after losing the key, start over with sfumato "
+            "doctor --new-key",
         ) from None
 
 
@@ -226,5 +228,5 @@ def _is_ours(home: Path) -> bool:
         return False
 
 
-def _code(key: bytes, said: object) -> str:
-    return hmac.new(key, b"lists " + json.dumps(said, sort_keys=True).encode(), hashlib.sha256).hexdigest()
+def _code(key: bytes, content: object) -> str:
+    return hmac.new(key, b"lists " + json.dumps(content, sort_keys=True).encode(), hashlib.sha256).hexdigest()

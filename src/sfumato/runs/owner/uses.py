@@ -1,4 +1,4 @@
-"""Which runs used which private data: each is on the owner's list before its first step, and found again there."""
+"""Which runs used which private data: each use is on the owner's list before its first step, and is found there."""
 
 from __future__ import annotations
 
@@ -27,21 +27,22 @@ def record(
     budget: str | None = None,
     seeded: bool = False,
 ) -> None:
-    """Note that a run, or a private selection, on these data is about to take its first step.
+    """Record that a run or a private selection on these data is about to take its first step.
 
     Args:
-        data: its data, whose codes are remembered too, so that a part of them is known again.
-        use: what it is about to release.
-        run: its identity. One that is on the list with the same data and plan counts once.
-        name: what the owner reads of it: its directory, by the last two names of the path.
-        figures: epsilon of the figures that it is to publish of its test part; None where it publishes none.
-        budget: the name of the budget that its whole plan is reserved in, or it is refused; None for none.
-        seeded: whether its randomness follows from a seed, so that it promises nothing.
+        data: the data. Their codes are stored too, so that a part of them is recognised later.
+        use: what the run will release.
+        run: the identity of the run. A run that is on the list with the same data and plan counts once.
+        name: the name shown to the owner: the last two parts of the run directory's path.
+        figures: epsilon of the published figures of the test part; None if none will be published.
+        budget: the name of the budget in which to reserve the whole plan; None for none. A plan that does not fit is
+            refused.
+        seeded: whether the randomness follows from a seed, so that the run promises nothing.
 
-    **Guarantee.** After the call the use is on disk, in one line with its reservation. No two processes count without
-    each other, and what is reserved never exceeds a budget's total.
+    **Guarantee.** After the call the use is on disk, in one line with its reservation. No process counts without the
+    lines of all others, and the reservations never exceed a budget's total.
 
-    Errors: `SfumatoError` where the list cannot be read or extended, for another plan of the same run, and for what
+    Errors: `SfumatoError` if the list cannot be read or extended, if the same run has another plan, and for whatever
     `budgets.admitted` refuses.
     """
     _require_material(data)
@@ -64,7 +65,8 @@ def record(
     with store.held() as held:
         if any(one.use != use for one in _of_run(held, run)):
             raise SfumatoError(
-                f"run {run} is on the list of uses with another plan", "another plan is another run: give it a new one"
+                f"run {run} is on the list of uses with another plan",
+                "another plan is another run: give a new identity",
             )
         if budget is not None:
             line = budgets.admitted(held, line)
@@ -74,7 +76,8 @@ def record(
 
 
 def record_choice(data: Data, choice: PrivateChoice) -> None:
-    """Note that a choice by right answers on the test part of these data is about to be made: see `record`."""
+    """Record that a choice by the number of right answers on the test part of these data is about to be made: see
+    `record`."""
     _require_material(data)
     with store.held() as held:
         held.append(Used(run=secrets.token_hex(32), use=choice, data=data.materials, places=data.places))
@@ -85,12 +88,12 @@ def _of_run(found: store.Store, run: str) -> list[Used]:
 
 
 def opened(run: str, before: str | None, salt: str) -> bool:
-    """Write down the latest opening of a run; whether this is the one that it goes on from.
+    """Record the opening of a run. Returns whether it continues from the last recorded opening.
 
     Args:
-        before: the salt of the opening before, as this copy of the run has it; None for none.
+        before: the salt of the previous opening in this copy of the run; None for none.
 
-    **Guarantee.** Where two copies of an unfinished run go on, the second one is told so: each of them spends the whole
+    **Guarantee.** If two copies of an unfinished run are resumed, the second one gets False: each copy spends the whole
     plan on its own, and only one is on the owner's list.
     """
     with store.held() as held:
@@ -101,18 +104,18 @@ def opened(run: str, before: str | None, salt: str) -> bool:
 
 @dataclass(frozen=True)
 class Earlier:
-    """What the owner's list has of some data, or of what was then at one of their places.
+    """The owner's earlier uses of some data, or of data that were then at one of their places.
 
     Args:
         data: the data.
-        lines: the lines about them, in their order.
-        runs: the plan of each run, or the private selection, by its identity. Promises for users are among them where
-            the same records were the same users': what one calls a user may be several to another, and their losses
-            don't compose.
-        apart: how many runs promised for users who were told apart otherwise: they compose with none of these.
-        seeded: how many of `runs` are by a seed: their plans count, and they promise nothing.
-        figures: what each release about test images cost each of them: a run's figures, or a choice.
-        others: the lines of all other runs of the owner's.
+        lines: the lines about them, in order.
+        runs: the plan or private selection of each run, by identity. A promise for users is included only if the same
+            records were assigned to the same users: what one run calls a user may be several users to another, and
+            their losses don't compose.
+        apart: the number of runs with another assignment to users. They compose with none of `runs`.
+        seeded: the number of seeded runs in `runs`. Their plans count, although they promise nothing.
+        figures: epsilon for each test image, of each release about test images (a run's figures, or a choice).
+        others: the lines of all other runs.
     """
 
     data: Data
@@ -125,36 +128,38 @@ class Earlier:
 
     @property
     def plans(self) -> list[Use]:
-        """One for each run that counts, in the order in which they began."""
+        """The plan or selection of each run in `runs`, oldest first."""
         return list(self.runs.values())
 
 
 def earlier(data: Data, *, but: str | None = None) -> Earlier:
-    """The uses of these data so far: the same records at another size, in another format, or as features have a
-    material in common; records that were changed are known by their place alone.
+    """The uses of these data so far.
+
+    The same records at another size, in another format, or as features share a material. Records that were changed are
+    recognised by their place alone.
 
     Args:
-        but: the identity of a run that is left out.
+        but: the identity of a run to leave out.
 
-    Errors: `SfumatoError` where the list cannot be read, or lacks a line between others: then what the runs cost
-    together is not known.
+    Errors: `SfumatoError` if the list cannot be read or lacks a line between others, since the joint cost of the runs
+    is then unknown.
     """
     used = [one for one in store.read().lines if isinstance(one, Used) and one.run != but]
     found = data.among(used)
     runs, users, figures, seeded, apart = dict[str, Use](), dict[str, set[str] | None](), dict[str, float](), set(), 0
     for line, known in found:
-        if line.of_tests is not None:  # a later line that says less takes nothing back
+        if line.of_tests is not None:  # a later line with a smaller epsilon takes nothing back
             figures[line.run] = max(line.of_tests, figures.get(line.run, 0.0))
         if isinstance(line.use, PrivateChoice):
             continue
         runs[line.run] = line.use
-        # Of data that were changed since, at one place, whose they are is taken to be said in one way.
-        whose, before = {line.users} if known and line.unit != Example.name else None, users.get(line.run, set())
-        users[line.run] = None if whose is None or before is None else whose | before
+        # Data that were changed since, at the same place, are assumed to have the same assignment to users.
+        assigned, before = {line.users} if known and line.unit != Example.name else None, users.get(line.run, set())
+        users[line.run] = None if assigned is None or before is None else assigned | before
         if line.seeded:
             seeded.add(line.run)
-    for run, whose in users.items():
-        if not _for(whose, data.users):
+    for run, assigned in users.items():
+        if not _counts(assigned, data.users):
             del runs[run]
             apart += 1
     counted = {line.run for line, _ in found}
@@ -169,30 +174,30 @@ def earlier(data: Data, *, but: str | None = None) -> Earlier:
     )
 
 
-def _for(whose: set[str] | None, users: str) -> bool:
-    """Whether a run counts in the sum of those that took the same records for one user's."""
-    return whose is None or users in whose
+def _counts(assigned: set[str] | None, users: str) -> bool:
+    """Whether a run counts in the sum of the runs with this assignment to users."""
+    return assigned is None or users in assigned
 
 
 def spent(data: Data) -> dict[str, Any]:
-    """What the owner's list knows of these data, or of what was read from their places, as plain data.
+    """All recorded uses of these data, or of what was read from their places, as plain data.
 
     Returns:
-        `uses`: each run, private search, or choice by test images, in the order in which they began; `together`: what
-        they come to, for each unit by itself (persons whom two runs told apart otherwise are apart too); `by_numbers`:
-        how many runs, on whatever data, are known by the numbers of these alone; `disagreements`: what is wrong with
-        the owner's lists, so that the sums are too small. Epsilons are rounded up to six decimals.
+        `uses`: each run, private search, or choice by test images, oldest first; `together`: their joint cost, for each
+        unit separately (and for each assignment to users separately); `by_numbers`: the number of runs, on any data,
+        whose data are known by their numbers alone; `disagreements`: losses in the owner's lists, because of which the
+        sums are too small. Epsilons are rounded up to six decimals.
 
-    Errors: `SfumatoError` where the list cannot be read, for then the sum is not known.
+    Errors: `SfumatoError` if the list cannot be read, since the sum is then unknown.
     """
     found = earlier(data)
     runs = dict[str, list[Used]]()
     for one in found.lines:
         runs.setdefault(one.run, []).append(one)
-    whose = {run: lines[-1].users for run, lines in runs.items() if lines[0].kind != CHOICE}
+    assigned = {run: lines[-1].users for run, lines in runs.items() if lines[0].kind != CHOICE}
     sums = []
-    for users in dict.fromkeys(whose.values()):
-        own = [runs[run][-1] for run, one in whose.items() if one == users]
+    for users in dict.fromkeys(assigned.values()):
+        own = [runs[run][-1] for run, one in assigned.items() if one == users]
         for one in side_by_side([line.use for line in own if not isinstance(line.use, PrivateChoice)]):
             seeded = sum(any(line.seeded for line in runs[of.run]) for of in own if of.unit == one.unit)
             sums.append(one._asdict() | {"epsilon": ceiling(one.epsilon, 6), "seeded": seeded})
@@ -206,7 +211,7 @@ def spent(data: Data) -> dict[str, Any]:
 
 
 def _row(lines: Sequence[Used]) -> dict[str, Any]:
-    """A use as plain data: one that goes on has further lines, and counts once."""
+    """A use as plain data. A run that resumed has several lines and counts once."""
     first = lines[0]
     return {
         "date": first.date,
@@ -224,7 +229,7 @@ def _row(lines: Sequence[Used]) -> dict[str, Any]:
 
 
 def _require_material(data: Data) -> None:
-    if not data.materials:  # whose line nobody could read again
+    if not data.materials:  # `from_dict` could not recognise its line
         raise SfumatoError(
-            "the source has no material, by which the list of runs knows its records again", "open it by `open_source`"
+            "the source has no material, by which the list of runs recognises its records", "open it with `open_source`"
         )

@@ -1,1 +1,1 @@
-"""What drives audits: it makes the software do what it does in a run, and hands what comes of it to `sfumato.audit`."""
+"""Drivers of audits: they run the software as in training, and pass the observations to `sfumato.audit`."""

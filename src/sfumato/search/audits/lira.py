@@ -1,9 +1,9 @@
-"""The likelihood-ratio attack (LiRA): was this record among those that a model was trained on?
+"""The likelihood-ratio attack (LiRA): membership inference with shadow models.
 
-Carlini et al. 2022 (arXiv 2112.03570). Of each record the attack looks at phi = log(p / (1 - p)), p what the model says
-of the record's own class, and asks how likely the target's phi is among models trained with the record and among models
-trained without it, each a Gaussian: *online*, with both; *offline*, with the models without it alone. How often it is
-right at a few false alarms is set beside what the promise allows any attack.
+Carlini et al. 2022 (arXiv 2112.03570). For each record the attack computes phi = log(p / (1 - p)), with p the model's
+probability of the record's class. It compares the target's phi with Gaussians fitted to the phi of shadow models
+trained with and without the record (*online*), or only of those without it (*offline*). The true-positive rate at low
+false-positive rates is compared with the largest rate that the promise allows any attack.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from sfumato.privacy import PrivacyPlan, detections
 
 VARIANTS = ("online", "offline")
 RATES = (0.001, 0.01)
-"""False positives at which true positives are given."""
+"""The false-positive rates at which true-positive rates are reported."""
 OWN_VARIANCE = 64
-"""From so many shadow models on each record has a variance of its own; of fewer, all records share one."""
+"""The least number of shadow models for fitting a variance to each record. With fewer, all records share one."""
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
 class AtRate:
-    """How often the attack is right at one rate of false alarms.
+    """The attack's success at one false-positive rate.
 
     Args:
-        false_positives: the rate aimed at.
-        alarms: how many of the records that were not trained on lie above the threshold: the most that keep to it.
-        false_positives_at_most: the rate behind it, but for 2.5%.
-        true_positives: the share of the training records above the threshold.
-        true_positives_at_least, true_positives_at_most: its interval, 95%.
-        allowed: the most that the promise allows any attack at the rate aimed at; None without a promise.
+        false_positives: the target rate.
+        alarms: the number of non-members above the threshold: the largest within the target rate.
+        false_positives_at_most: an upper bound of the true false-positive rate, with confidence 97.5%.
+        true_positives: the share of the members above the threshold.
+        true_positives_at_least, true_positives_at_most: its 95% interval.
+        allowed: the largest true-positive rate that the promise allows any attack at the target rate; None without a
+            promise.
         allowed_at_most: the same at `false_positives_at_most`.
     """
 
@@ -55,21 +56,21 @@ class AtRate:
 
     @property
     def exceeds(self) -> bool:
-        """Whether the interval lies above what the promise allows at the most false alarms there may be."""
+        """Whether the interval lies above what the promise allows at `false_positives_at_most`."""
         return self.allowed_at_most is not None and self.true_positives_at_least > self.allowed_at_most
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """What the attack found out: an estimate, private to the owner of the records.
+    """The result of the attack: an estimate, private to the owner of the records.
 
     Args:
         variant: online or offline, as Carlini et al. 2022 call them.
-        shadows: how many models were trained to attack by.
-        members, others: how many records of the training part, and of those none was trained on, were asked about.
-        rates: at each rate of false alarms.
+        shadows: the number of shadow models.
+        members, others: the number of attacked records of the training part, and of others.
+        rates: the success at each false-positive rate.
         auc: the area under the ROC curve, with its 95% interval.
-        curve: (false-positive rate, true-positive rate), at most 200 points, rising.
+        curve: (false-positive rate, true-positive rate), at most 200 points, ascending.
     """
 
     variant: str
@@ -82,7 +83,7 @@ class Attack:
 
     @property
     def exceeds(self) -> bool:
-        """Whether it is right more often than the promise allows, at some rate, beyond the intervals."""
+        """Whether, at some rate, the attack succeeds more often than the promise allows, beyond the intervals."""
         return any(rate.exceeds for rate in self.rates)
 
     @property
@@ -96,7 +97,7 @@ class Attack:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """The result as plain data."""
         return {
             **vars(self),
             "rates": [asdict(rate) | {"exceeds": rate.exceeds} for rate in self.rates],
@@ -115,25 +116,25 @@ def attack(
     variant: str = "online",
     rates: Sequence[float] = RATES,
 ) -> Attack:
-    """Attack a model by the phi of records under it and under shadow models.
+    """Attack a model with the phi of records under the model and under shadow models.
 
     Args:
         target: float (n,), phi of each record under the attacked model.
-        shadows: float (S, n), the same under each shadow model.
-        trained_with: bool (S, n), which shadow model was trained with which record.
-        members: bool (n,), which records the attacked model was trained on; known to the owner alone.
-        promise: what the attacked model promises.
+        shadows: float (S, n), phi under each shadow model.
+        trained_with: bool (S, n), whether each shadow model was trained with each record.
+        members: bool (n,), the records that the attacked model was trained on; known to the owner alone.
+        promise: the attacked model's plan; None without a promise.
         variant: see `VARIANTS`.
-        rates: of false positives.
+        rates: the false-positive rates.
 
-    Errors: `SfumatoError` where all records are members or none is, where too few shadow models were trained with or
-    without one, and for phi that are no numbers.
+    Errors: `SfumatoError` if all records are members or none is, if too few shadow models were trained with or without
+    a record, and for phi that are not finite.
     """
     one_of("variant", variant, VARIANTS)
     for rate in rates:
         fraction("rates", rate, remedy="give rates such as 0.001")
     if not (np.isfinite(target).all() and np.isfinite(shadows).all()):
-        raise SfumatoError("some scores are no numbers: a model has diverged", "attack one that was trained well")
+        raise SfumatoError("some scores are not finite: a model has diverged", "attack a model that was trained well")
     if members.all() or not members.any():
         raise SfumatoError(
             f"{int(members.sum())} of {len(members)} records were trained on", "give records of both kinds"
@@ -157,30 +158,31 @@ def attack(
 
 
 def online(target: np.ndarray, shadows: np.ndarray, trained_with: np.ndarray) -> np.ndarray:
-    """log N(phi; mean_in, var_in) - log N(phi; mean_out, var_out) of each record: Carlini et al. 2022, algorithm 1."""
+    """log N(phi; mean_in, var_in) - log N(phi; mean_out, var_out) for each record: Carlini et al. 2022, algorithm 1."""
     inside, outside = fitted(shadows, trained_with), fitted(shadows, ~trained_with)
     return norm.logpdf(target, *inside) - norm.logpdf(target, *outside)
 
 
 def offline(target: np.ndarray, shadows: np.ndarray, trained_with: np.ndarray) -> np.ndarray:
-    """How far phi lies above those of models without the record, in standard deviations: a one-sided test.
+    """The standardised distance of phi above the models without the record: a one-sided test.
 
-    Carlini et al. 2022, equation 4, Pr[Z > phi] for Z of those models, in an order that does not round to 0.
+    It orders records like Pr[Z > phi] in Carlini et al. 2022, equation 4, but does not round to 0.
     """
     mean, deviation = fitted(shadows, ~trained_with)
     return (target - mean) / deviation
 
 
 def fitted(shadows: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation (n,) of each record's phi under the shadow models (S, n) that are marked.
+    """Mean and standard deviation (n,) of each record's phi under the shadow models selected by `which`, bool (S, n).
 
-    With fewer than `OWN_VARIANCE` shadow models one variance for all records, as Carlini et al. 2022, section VI-B.
+    With fewer than `OWN_VARIANCE` shadow models all records share one variance, as in Carlini et al. 2022, section
+    VI-B.
     """
     counts = which.sum(axis=0)
     if counts.min() < 2:
         raise SfumatoError(
             f"{len(shadows)} shadow models are too few: each record needs 2 that were trained with it, and 2 without",
-            "train more of them, such as 64",
+            "train more shadow models, such as 64",
         )
     chosen = np.where(which, shadows, 0.0)
     mean = chosen.sum(axis=0) / counts
@@ -193,10 +195,10 @@ def fitted(shadows: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def phi(logits: Tensor, labels: Tensor, loss: str) -> np.ndarray:
-    """log(p / (1 - p)) of each record's own class, float64 (..., n), from logits (..., n, K) and labels (n,).
+    """log(p / (1 - p)) of each record's class, float64 (..., n), from logits (..., n, K) and labels (n,).
 
-    Of "softmax" the logit of the class less the log of the sum of exponentials of all others, which is the same and
-    keeps its digits where p is all but 1; of "sigmoid" the logit of the class.
+    For "softmax" it is the logit of the class minus the logsumexp of the others, which is the same, but accurate for p
+    near 1. For "sigmoid" it is the logit of the class.
     """
     logits = logits.double()
     place = labels.expand(logits.shape[:-1]).unsqueeze(-1)
@@ -207,10 +209,11 @@ def phi(logits: Tensor, labels: Tensor, loss: str) -> np.ndarray:
 
 
 def _at(rate: float, own: np.ndarray, others: np.ndarray, promise: PrivacyPlan | None) -> AtRate:
-    """At one rate, by the threshold that as many of the others exceed as keep to it; `others` fall.
+    """The success at one rate, with the threshold that the most non-members within the rate exceed. `others` descend.
 
-    The share of all possible others above the (k + 1)th score of n has the law Beta(k + 1, n - k), whatever theirs is:
-    so Clopper and Pearson's bound for k of n holds for a threshold that was chosen on these very records.
+    The share of all possible non-members above the (k + 1)th of n scores has the distribution Beta(k + 1, n - k),
+    whatever the distribution of the scores. So Clopper and Pearson's bound for k of n holds although the threshold was
+    chosen on the same records.
     """
     alarms, tail = int(rate * len(others) + 1e-9), (1 - CONFIDENCE) / 2
     hits = int((own > others[alarms]).sum())
@@ -229,7 +232,7 @@ def _at(rate: float, own: np.ndarray, others: np.ndarray, promise: PrivacyPlan |
 
 
 def _words(rate: AtRate) -> str:
-    """Of one rate."""
+    """The success at one rate, in words."""
     allowed = "" if rate.allowed is None else f", where the promise allows {rate.allowed:.2%}"
     return (
         f"{rate.true_positives:.2%} of the training records ({rate.true_positives_at_least:.2%} to "

@@ -1,10 +1,10 @@
-"""Thousands of small networks trained at once by one plan, as audits need them: a step is a few products for all.
+"""Trains thousands of small networks at once by one plan, for audits. A step is a few matrix products for all.
 
-M models of one shape, whose weights are tensors (M, ...): a stack of linear layers with tanh between them. One layer
-alone is a linear classifier, or the head of a model on its trunk's features. Each step is that of `PrivateStep` (De et
-al. 2022, equation 4): participants by coins, each gradient clipped to C, their sum, N(0, (sigma C)^2) in every
-coordinate, divided by the expected batch size and C. The tests hold both beside each other. Nothing here is a release:
-whatever is trained serves to attack, and the noise comes from a generator that is quick and not secret.
+M models of the same shape have weights (M, ...): a stack of linear layers with tanh between them. A single layer is a
+linear classifier, or the head of a model on its trunk's features. Each step is that of `PrivateStep` (De et al. 2022,
+equation 4): participants drawn by coins, each gradient clipped to C, their sum, N(0, (sigma C)^2) in every coordinate,
+divided by the expected batch size and C. The tests compare the two. Nothing here is a release: the models serve
+attacks, and the noise comes from a fast generator that is not secret.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from sfumato.privacy import Fixed, FullBatch, Gaussian, Poisson, PrivacyPlan
 from sfumato.training.descent import average_for, set_rate, training_over
 
 NUMBERS_AT_ONCE = 1 << 21
-"""Weights of all models together that are trained at once: with their gradients and noise they stay near a processor's
-cache."""
+"""The total number of weights trained at once. With gradients and noise they about fit into a processor's cache."""
 LOSSES = ("softmax", "sigmoid")
 ELEMENTWISE = ("sgd", "momentum", "adam", "adamw")
-"""Optimizers that move each weight by its own gradients, and so M models as they would move each."""
+"""Optimizers that act on each weight separately, so that they can update M models at once."""
 
 
 class Layer(NamedTuple):
@@ -44,15 +43,15 @@ Layers = Sequence[Layer]
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How all of them are trained.
+    """The training of all models.
 
     Args:
-        plan: of independent Gaussian noise, with Poisson sampling or full batches and one clipping norm.
-        descent: optimizer, rate and schedule.
-        averages: which weights are released in the end.
+        plan: a plan with independent Gaussian noise, Poisson sampling or full batches, and a fixed clipping norm.
+        descent: optimizer, learning rate and schedule.
+        averages: which weights are released at the end.
         loss: softmax or sigmoid.
 
-    Errors: `SfumatoError` for what these steps do not do.
+    Errors: `SfumatoError` for anything that these steps do not support.
     """
 
     plan: PrivacyPlan
@@ -66,19 +65,19 @@ class Training:
         others = [type(found).__name__ for found, kind in kinds if not isinstance(found, kind)]
         if others or plan.unit.drawn != "examples":
             raise SfumatoError(
-                f"{wanted} examples drawn by coins or all together, Gaussian noise and one clipping norm, and the plan "
-                f"has {', '.join(others) or plan.unit.name}",
+                f"{wanted} Poisson sampling or full batches of examples, Gaussian noise and a fixed clipping norm, but "
+                f"the plan has {', '.join(others) or plan.unit.name}",
                 "train the models one by one",
             )
         if self.descent.optimizer not in ELEMENTWISE or self.descent.pretrained_rate != 1:
             raise SfumatoError(
-                f"{wanted} an optimizer that moves each weight by itself, at one rate, and there is "
+                f"{wanted} an optimizer that acts on each weight separately, with one learning rate, got "
                 f"{self.descent.optimizer}",
                 "train the models one by one",
             )
         if self.loss not in LOSSES or training_over(self.averages) is not None:
             raise SfumatoError(
-                f"{wanted} the loss softmax or sigmoid and gradients at the last weights, and there is {self.loss}",
+                f"{wanted} the loss softmax or sigmoid, and gradients at the last weights, got {self.loss}",
                 "train the models one by one",
             )
 
@@ -92,15 +91,15 @@ class Training:
         generator: torch.Generator,
         members: Tensor | None = None,
     ) -> list[Layer]:
-        """The layers of M models that all began at the same weights.
+        """The layers of M trained models with the same initial weights.
 
         Args:
-            start: of one model, M = 1.
-            inputs: float32 (N, D), what the first layer is given.
+            start: the initial layers of one model, M = 1.
+            inputs: float32 (N, D), the inputs of the first layer.
             targets: int64 (N,).
             models: M.
-            generator: of coins and noise.
-            members: bool (M, N), which records each model has at all; None for all of them.
+            generator: the generator of coins and noise.
+            members: bool (M, N), the training records of each model; None for all records.
         """
         each = max(1, NUMBERS_AT_ONCE // sum(value.numel() for layer in start for value in layer))
         blocks = [slice(at, min(at + each, models)) for at in range(0, models, each)]
@@ -121,7 +120,7 @@ class Training:
         members: Tensor | None,
         generator: torch.Generator,
     ) -> list[Layer]:
-        """The same of as many as are trained at once."""
+        """The layers of one block of models that are trained at once."""
         plan, descent, count = self.plan, self.descent, block.stop - block.start
         trained = {
             f"{name}.{place}": value.expand(count, *value.shape[1:]).clone().requires_grad_()
@@ -155,13 +154,13 @@ class Training:
 
 
 def stacked(values: dict[str, Tensor]) -> list[Layer]:
-    """Layers of tensors in their order: weight, bias, weight, bias, ..."""
+    """Layers from tensors in the order weight, bias, weight, bias, ..."""
     flat = list(values.values())
     return [Layer(*pair) for pair in zip(flat[::2], flat[1::2], strict=True)]
 
 
 def forward(layers: Layers, inputs: Tensor) -> tuple[list[Tensor], Tensor]:
-    """What each layer is given, (N, D) the first and (M, H, N) the others, and the logits (M, K, N)."""
+    """The inputs of the layers, (N, D) for the first and (M, H, N) for the others, and the logits (M, K, N)."""
     first, *others = layers
     found: list[Tensor] = [inputs]
     outputs = (first.weight.flatten(0, 1) @ inputs.T).view(*first.bias.shape, -1) + first.bias[..., None]
@@ -172,7 +171,7 @@ def forward(layers: Layers, inputs: Tensor) -> tuple[list[Tensor], Tensor]:
 
 
 def errors_of(outputs: Tensor, targets: Tensor, loss: str) -> Tensor:
-    """The gradient of each example's loss by its logits, both (M, K, N): p - y."""
+    """The gradient of each example's loss with respect to its logits, both (M, K, N): p - y."""
     probabilities = outputs.softmax(1) if loss == "softmax" else outputs.sigmoid()
     return probabilities - functional.one_hot(targets, outputs.shape[1]).T.to(outputs.dtype)
 
@@ -180,16 +179,16 @@ def errors_of(outputs: Tensor, targets: Tensor, loss: str) -> Tensor:
 def clipped_sum(
     layers: Layers, inputs: Tensor, targets: Tensor, taken: Tensor, *, max_norm: float, loss: str = "softmax"
 ) -> list[Layer]:
-    """The sum over those that take part of min(1, C / ||g_i||) g_i, of each model by its own weights.
+    """The sum over the participants of min(1, C / ||g_i||) g_i, for each model.
 
-    A layer's gradient for one example is the outer product of error e and (a, 1), a what it is given, so that
+    A layer's gradient for one example is the outer product of its error e and (a, 1), with a the layer's input, so
     ||g||^2 = sum over layers of ||e||^2 (||a||^2 + 1).
 
     Args:
-        taken: bool (M, N), who takes part in the step of which model.
+        taken: bool (M, N), the participants in the step of each model.
 
     Returns:
-        layers of the shapes of the weights: the sums.
+        The sums, as layers with the shapes of the weights.
     """
     given, outputs = forward(layers, inputs)
     errors = [errors_of(outputs, targets, loss)]
@@ -208,7 +207,7 @@ def clipped_sum(
 
 
 def released(total: Tensor, plan: PrivacyPlan, generator: torch.Generator) -> Tensor:
-    """(sum + sigma C xi) / (B C), xi ~ N(0, I); the sum is used up."""
+    """(sum + sigma C xi) / (B C), with xi ~ N(0, I). Overwrites the sum."""
     noise = torch.empty_like(total).normal_(generator=generator)
     deviation = plan.noise_multiplier * plan.max_norm
     return total.add_(noise, alpha=deviation).div_(plan.expected_batch_size * plan.max_norm)

@@ -1,4 +1,4 @@
-"""The audit of a finished run's step, written down beside it and on its page."""
+"""The audit of a finished run's step, written to the run directory and its report page."""
 
 from __future__ import annotations
 
@@ -25,22 +25,21 @@ def audit_run(
     confidence: float = 0.95,
     progress: Progress | None = None,
 ) -> Audited:
-    """Attack a finished run's step on made-up inputs, check its noise, and write the outcome beside it and on its page.
+    """Attack a finished run's step on synthetic inputs, check its noise, and write the outcome to the run and its page.
 
     Args:
-        directory: of a run of `train`. None of its data are read, and nothing is spent.
-        model: where the run trained an object of the caller's own, as `load` takes it.
-        observations: how often the step is taken with a canary, and without it; by rule 5,000, or as often as 18
-            seconds allow.
+        directory: a run of `train`. None of its data are read, and nothing is spent.
+        model: the model as for `load`, if the run trained a module of the caller's.
+        observations: the number of steps with a canary, and without; by default 5,000, or as many as fit in 18 seconds.
         confidence: one minus the probability that a bound exceeds the truth.
-        progress: where to report to.
+        progress: where to report progress.
 
     Returns:
         The promised epsilon, the bounds (none for correlated noise), the check of the noise (`noise`), and whether a
         bound lies above the promise or the noise is not the plan's (`refuted`).
 
-    Errors: `SfumatoError` for what is no finished private run of a classifier, for one without its record, and for
-    clipping norms that follow a quantile.
+    Errors: `SfumatoError` for anything but a finished private run of a classifier with its record, and for clipping
+    norms that follow a quantile.
     """
     subject = of_run(directory, model=model)
     found = audit_step(subject, observations=observations, confidence=confidence, progress=progress)

@@ -1,9 +1,9 @@
-"""A stranger with the model file: a finished run attacked by shadow models that the same recipe has trained.
+"""Attacks a finished run's model file with shadow models that are trained by the same recipe.
 
-The owner runs it, on their own records: whom the run was trained on (its training part) and whom not (its test part) is
-known to them, and to the attack it is not. What comes out is measured on private records without noise, and is theirs
-alone. By default the attacker is a strong one, as the promise is about: they know all training records but those that
-are asked about, and of these each shadow model is trained with a random half.
+The owner runs it on their own records. They know the members (the training part) and the non-members (the test part);
+the attack does not. The result is measured on private records without noise, so it is for the owner alone. By default
+the attacker is strong, as in the promise: they know all training records except the attacked ones, and each shadow
+model is trained with a random half of these.
 """
 
 from __future__ import annotations
@@ -54,28 +54,28 @@ def shadow(
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> Attack:
-    """Attack the model file of a finished private run by shadow models (`attack`).
+    """Attack the model file of a finished private run with shadow models (`attack`).
 
-    As many training records as there are test records, chosen at random, are asked about beside these. Each shadow
-    model is trained by the run's own plan and settings on all other training records and a random half of those that
-    are asked about, so it has as many as the run had. A linear classifier on fixed features, without views, is trained
-    for all shadow models at once; any other model as often as there are of them.
+    The attacked records are equally many random training and test records. Each shadow model is trained by the run's
+    plan and settings on all other training records and a random half of the attacked ones, so it has as many records as
+    the run. Linear classifiers on fixed features, without views, are trained for all shadow models at once; other
+    models are trained one by one.
 
     Args:
-        directory: of the run.
-        shadows: how many shadow models.
-        source: the run's own; None to read it again by its record.
-        variant: "online" or "offline": by models with and without a record, or by those without it alone.
-        seed: of halves, coins and noise; None for one of the system's.
-        progress: where to report to.
+        directory: the run directory.
+        shadows: the number of shadow models.
+        source: the run's source; None to open it by the run's record.
+        variant: "online" (shadow models with and without a record) or "offline" (only those without it).
+        seed: the seed of halves, coins and noise; None for a random one.
+        progress: where to report progress.
 
-    **Guarantee.** None: what comes out depends on private records, is for their owner's eyes, and goes into no
-    statement or model file. No shadow model is kept or listed as a use, and their noise has nothing of the run's.
+    **Guarantee.** None: the result depends on private records, is for their owner alone, and enters no statement or
+    model file. Shadow models are not kept or listed as uses, and their noise is unrelated to the run's.
 
-    Errors: `SfumatoError` for a run that promises nothing, promises for users, tells several labels of a record, or was
-    trained on other records than the source's.
+    Errors: `SfumatoError` for a run that promises nothing, promises for users, predicts several labels, or was trained
+    on other records than the source's.
     """
-    positive_integer("shadows", shadows, remedy="give how many models are trained to attack by, such as 64")
+    positive_integer("shadows", shadows, remedy="give the number of shadow models, such as 64")
     run, progress = RunDirectory(directory), shown(progress)
     run.require_finished()
     run.refuse_own_loop("audit its code: `sfumato.audit` takes scores and observations")
@@ -90,18 +90,18 @@ def shadow(
     if not exclusive(settings.objective.loss):
         raise SfumatoError(
             f"the run in {run.path} has the loss {settings.objective.loss}, by which a record may have several classes",
-            "attack one of which one class is true of each record",
+            "attack a run with one class for each record",
         )
     if source is None:
         source = users.kept_for(source_of(str(run.path), record), plan)
     if source.fingerprint != record["data"]["fingerprint"]:
         raise SfumatoError(
             f"the run in {run.path} was trained on other records than those of {source.kind}",
-            "give its own source, and have the owner's key at hand that split it: who is in it must be known",
+            "give its own source, with the owner's key that split it: the members must be known",
         )
     if source.zoomed is not None:
         raise SfumatoError(
-            f"the run in {run.path} cuts its views out of larger images, which test records lack", "attack another run"
+            f"the run in {run.path} crops its views from larger images, which test records lack", "attack another run"
         )
     key = RunKey.fresh() if seed is None else RunKey.from_seed(seed, f"shadow models of {record['run']}")
     question = Question.drawn(source, shadows, key)
@@ -122,12 +122,12 @@ def shadow(
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Whom the attack asks about.
+    """The attacked records.
 
     Args:
-        source: the run's.
-        asked: int64 (n,), records by their place among those of the training part and then of the test part.
-        halves: bool (S, n), with which of them each shadow model is trained.
+        source: the run's source.
+        asked: int64 (n,), the attacked records as positions in the training part followed by the test part.
+        halves: bool (S, n), the attacked records that each shadow model is trained with.
     """
 
     source: Source
@@ -136,7 +136,7 @@ class Question:
 
     @classmethod
     def drawn(cls, source: Source, shadows: int, key: RunKey) -> Question:
-        """As many records of the training part as of the test part, and each shadow model's half of them."""
+        """Equally many random records of both parts, and each shadow model's half of them."""
         generator, train, test = key.generator("asked", 0), len(source.train), len(source.test)
         each = min(train, test)
         if not each:
@@ -150,17 +150,17 @@ class Question:
 
     @property
     def members(self) -> np.ndarray:
-        """bool (n,), whom the run was trained on."""
+        """bool (n,), the records that the run was trained on."""
         return self.asked < len(self.source.train)
 
     @property
     def labels(self) -> Tensor:
-        """int64 (n,)."""
+        """The labels of the attacked records, int64 (n,)."""
         return torch.from_numpy(np.concatenate([self.source.train.labels, self.source.test.labels])[self.asked])
 
     @property
     def used(self) -> np.ndarray:
-        """bool (S, N + M), on whom each shadow model is trained, of all records, the training part first."""
+        """bool (S, N + M), the training records of each shadow model among all records, the training part first."""
         found = np.zeros((len(self.halves), len(self.source.train) + len(self.source.test)), bool)
         found[:, : len(self.source.train)] = True
         found[:, self.asked] = self.halves
@@ -168,18 +168,18 @@ class Question:
 
 
 def _halves(shadows: int, records: int, generator: np.random.Generator) -> np.ndarray:
-    """bool (S, n): random halves, every second model with what the one before it was trained without, so that each
-    record is in half of the models (Carlini et al. 2022, section VI) and each model has half of the records."""
+    """bool (S, n): random halves. Every second model has the complement of the previous one, so that each record is in
+    half of the models (Carlini et al. 2022, section VI) and each model has half of the records."""
     pairs = np.tile(np.arange(records) < records // 2, (-(-shadows // 2), 1))
     first = generator.permuted(pairs, axis=1)
     return np.stack([first, ~first], axis=1).reshape(-1, records)[:shadows]
 
 
 def training_at_once(job: PrivateJob) -> Training | None:
-    """How all shadow models are trained at once; None where that would not be the run's own recipe.
+    """The training of all shadow models at once; None if that would differ from the run's recipe.
 
-    Needed are a head of zeros on fixed features, each record's the same in every step, and a plan and settings that
-    `Training` knows.
+    It needs a zero-initialised head on fixed features, which are the same in every step, and a plan and settings that
+    `Training` supports.
     """
     settings, head = job.settings, None if job.trunk is None else job.module.get_submodule(job.trunk.head)
     if not isinstance(head, nn.Linear) or head.bias is None or any(value.any() for value in head.parameters()):
@@ -199,7 +199,7 @@ def training_at_once(job: PrivateJob) -> Training | None:
 def _at_once(
     training: Training, job: PrivateJob, loaded: Loaded, question: Question, key: RunKey, progress: Progress
 ) -> tuple[np.ndarray, np.ndarray]:
-    """phi of the records that are asked about, under the run's model (n,) and under all shadow models (S, n)."""
+    """phi of the attacked records under the run's model (n,) and under all shadow models (S, n)."""
     assert job.trunk is not None
     source, loss, shadows = question.source, training.loss, len(question.halves)
     inputs = torch.cat([features(job, part, progress) for part in (source.train, source.test)])
@@ -222,7 +222,7 @@ def _at_once(
 def _one_by_one(
     job_of: Callable[[Source], PrivateJob], job: PrivateJob, loaded: Loaded, question: Question, progress: Progress
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same, each shadow model trained by the run's own loop."""
+    """The same, with each shadow model trained by the run's own loop."""
     source, loss, found = question.source, job.settings.objective.loss, []
     module, transform = loaded.on(source)
     target = phi(_logits(module, question, transform, torch.device("cpu")), question.labels, loss)
@@ -237,7 +237,7 @@ def _one_by_one(
 
 
 def _logits(module: nn.Module, question: Question, transform: Preparation, device: torch.device) -> Tensor:
-    """Logits (n, classes) of the records that are asked about."""
+    """Logits (n, classes) of the attacked records."""
     train, test = question.source.train, question.source.test
     members = question.members
     places = (train, question.asked[members]), (test, question.asked[~members] - len(train))
@@ -245,7 +245,7 @@ def _logits(module: nn.Module, question: Question, transform: Preparation, devic
 
 
 def _joined(first: Part, second: Part) -> Part:
-    """The records of both."""
+    """A part with the records of both parts."""
     if isinstance(first, CachedRecords):
         raise SfumatoError(
             "the run was trained on a cache of features by more than one linear layer", "attack a run on the images"
@@ -256,7 +256,7 @@ def _joined(first: Part, second: Part) -> Part:
 
 
 def trained(job: PrivateJob) -> nn.Module:
-    """The model that a job's steps lead to, for an attack: nothing is written down or listed, and nothing released."""
+    """The model after a job's steps, for an attack. Nothing is kept, listed or released."""
     start = Checkpoint.of(0, job.module, beginning_of_average(job), optimizer_of(job), run="shadow")
     with TemporaryDirectory() as place:
         outcome = take_steps(job, RunDirectory(place), job.kind.steps(job, job.key, Silence()), start)

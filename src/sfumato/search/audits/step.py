@@ -1,6 +1,6 @@
-"""White box: the software's own private step, with a canary and without it (Nasr et al. 2023, arXiv 2302.07956).
+"""White-box audit: the software's private step, with and without a canary (Nasr et al. 2023, arXiv 2302.07956).
 
-The canary's direction is one projection of what is released. The noise of each parameter is checked beside it.
+The release is projected on the canary's direction. In addition, the noise of each parameter is checked.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from sfumato.search.audits.subject import Residuals, Subject, at
 from sfumato.training.step import PrivateStep
 
 OBSERVATIONS = 5_000
-"""In each world, where they fit into `SECONDS`."""
+"""Observations with and without the canary, if they fit in `SECONDS`."""
 FEWEST = 100
 SECONDS = 18.0
 TRIED = 5
 BEST_SEEN = 3.0
-"""A mu that so few observations tell well."""
+"""A mu that this number of observations estimates well."""
 OTHERS, CANDIDATES = 3, 8
 SEEDS = 2, 3
-"""Public ones, of the keys of two runs: without the canary, and with it."""
+"""Public seeds of the keys of two runs: without the canary, and with it."""
 FULL, POISSON = "full-batch", "poisson"
 Gradient = Mapping[str, Tensor]
 
 
 class Remembered:
-    """A clipped gradient that computes the sum over the same batch once, unless the model draws random numbers.
+    """A clipped gradient that computes the sum over the same batch only once, unless the model draws random numbers.
 
-    What one observation differs in from another is then the noise alone, which is drawn, added and divided each time.
+    Observations then differ only in the noise, which is drawn, added and divided each time.
 
     Attributes:
         latest: the sum of the latest batch.
@@ -60,7 +60,7 @@ class Remembered:
         self.sensitivity, self.zeros = gradient.sensitivity, gradient.zeros
 
     def __call__(self, *batch: Tensor) -> ClippedSum:
-        """The clipped sum of a batch, known again by its tensors being the same objects."""
+        """The clipped sum of a batch. A batch is recognised by the identity of its tensors."""
         found = self._of(batch)
         self.latest = found.gradients
         return found
@@ -82,14 +82,14 @@ class WhiteBox:
         subject: what is audited.
         merged: k, the number of the plan's steps that one observation stands for.
 
-    An observation is what one call of `PrivateStep` releases for some made-up units, with a made-up canary (in) or
-    without it (out), at noise multiplier sigma / sqrt(k): as much noise as k steps of the plan have together, in all of
-    which the canary takes part. What is released is multiplied by the public divisor; the sum over the others, as plain
-    autograd has it, is taken off; and the rest is projected on the canary's own gradient.
+    An observation is the release of one call of `PrivateStep` for some synthetic units, with a synthetic canary (in) or
+    without it (out), at noise multiplier sigma / sqrt(k): as much noise as k steps of the plan together, in all of
+    which the canary takes part. The release is multiplied by the public divisor, the sum over the others, computed by
+    plain autograd, is subtracted, and the rest is projected on the canary's gradient.
 
-    **Guarantee.** Neither clipped gradient nor noise nor sampler has a part in what it is compared with: the canary's
-    direction and the others' sum are autograd's, one record after the other, clipped here. What is collected of the
-    noise is what was released less the software's own clipped sum, which the projection is for.
+    **Guarantee.** The reference is independent of the software's clipped gradient, noise and sampler: the canary's
+    direction and the others' sum are computed by autograd, one record at a time, and clipped here. The collected noise
+    is the release minus the software's own clipped sum; the projection checks that sum.
     """
 
     subject: Subject
@@ -97,20 +97,20 @@ class WhiteBox:
 
     @property
     def first_steps(self) -> bool:
-        """Whether each observation is the first step of a run with a key of its own: correlated noise is like
-        independent noise there."""
+        """Whether each observation is the first step of a run with its own key. Correlated noise is like independent
+        noise there."""
         return not self.subject.plan.mechanism.independent
 
     @cached_property
     def units(self) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of the others and, last, of the canary: the candidate with the longest gradient."""
+        """Inputs and labels of the other units and, last, of the canary: the candidate with the longest gradient."""
         inputs, labels = self.subject.inputs(OTHERS + CANDIDATES), self.subject.labels(OTHERS + CANDIDATES)
         lengths = [_length(self._raw(inputs[one], labels[one])) for one in range(OTHERS, OTHERS + CANDIDATES)]
         chosen = [*range(OTHERS), OTHERS + int(np.argmax(lengths))]
         return inputs[chosen], labels[chosen]
 
     def _raw(self, inputs: Tensor, labels: Tensor) -> Gradient:
-        """The gradient of one unit (R, K, ...): of the mean over its records of the mean over views of the loss."""
+        """The gradient of one unit (R, K, ...): of the loss averaged over its records and views."""
         module, loss = self.subject.trained, self.subject.clipped_loss
         trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
         views = self.subject.views
@@ -123,37 +123,37 @@ class WhiteBox:
 
     @cached_property
     def direction(self) -> Gradient:
-        """The canary's gradient, of length 1."""
+        """The canary's gradient, normalised to length 1."""
         raw = self._raw(*(one[-1] for one in self.units))
         return {name: value / _length(raw) for name, value in raw.items()}
 
     @cached_property
     def reach(self) -> float:
-        """How much of C the canary's gradient has: 1 where it is long enough to be clipped."""
+        """The norm of the canary's clipped gradient over C: 1 if it is long enough to be clipped."""
         return min(1.0, _length(self._raw(*(one[-1] for one in self.units))) / self.subject.plan.max_norm)
 
     @cached_property
     def of_others(self) -> float:
-        """What the others' clipped sum has in that direction."""
+        """The component of the others' clipped sum in the canary's direction."""
         raw = [self._raw(*(one[place] for one in self.units)) for place in range(OTHERS)]
         bound = self.subject.plan.max_norm
         return sum(min(1.0, bound / _length(one)) * _inner(one, self.direction) for one in raw)
 
     @cached_property
     def plan(self) -> PrivacyPlan:
-        """Of single observations."""
+        """The plan of single observations."""
         if self.first_steps:
             return self.subject.plan
         return at(self.subject.plan, self.subject.plan.noise_multiplier / math.sqrt(self.merged), 10**6)
 
     @cached_property
     def gradient(self) -> Remembered:
-        """The software's."""
+        """The software's clipped gradient."""
         return Remembered(self.subject.gradient())
 
     @cached_property
     def runs(self) -> tuple[PrivateStep, ...]:
-        """The software's steps of two runs, each with a key of its own."""
+        """The software's steps of two runs, each with its own key."""
         return tuple(self._run(seed, f"audit of {self.subject.plan.fingerprint}") for seed in SEEDS)
 
     def _run(self, seed: int, context: str) -> PrivateStep:
@@ -161,7 +161,7 @@ class WhiteBox:
         return PrivateStep(plan=self.plan, gradient=self.gradient, noise=noise)
 
     def _released(self, place: int, *, canary: bool) -> Gradient:
-        """What the step releases."""
+        """The release of one step."""
         if not self.first_steps:
             return self.runs[canary](place, [self.batches[canary]])
         step = self._run(SEEDS[canary], f"run {place} of the audit of {self.subject.plan.fingerprint}")
@@ -169,7 +169,7 @@ class WhiteBox:
 
     @cached_property
     def batches(self) -> dict[bool, tuple[Tensor, ...]]:
-        """The arguments of the clipped gradient in both worlds: without the canary, and with it."""
+        """The arguments of the clipped gradient, without the canary and with it."""
         return {canary: self._batch(canary=canary) for canary in (False, True)}
 
     def _batch(self, *, canary: bool) -> tuple[Tensor, ...]:
@@ -182,10 +182,10 @@ class WhiteBox:
         return inputs.squeeze(1), labels.squeeze(1)
 
     def observed(self, place: int, *, canary: bool, residuals: Residuals | None = None) -> float:
-        """One observation, N(0, 1) without the canary and N(1 / sigma, 1) with it where all is well.
+        """One observation. If all is well, it is N(0, 1) without the canary and N(1 / sigma, 1) with it.
 
         Args:
-            place: the step: of one run without the canary, of the other with it.
+            place: the step, in the run without or with the canary.
             residuals: collects the noise of the step.
         """
         private = self._released(place, canary=canary)
@@ -204,22 +204,24 @@ def audit_step(
     confidence: float = 0.95,
     progress: Progress | None = None,
 ) -> Audited:
-    """A lower bound of a run's epsilon from its own step, and a check of its noise: no data are read.
+    """A lower bound of a run's epsilon from its own step, and a check of its noise. Reads no data.
 
     Args:
         subject: what is audited.
-        observations: in each world; by rule `OBSERVATIONS`, or as many as take `SECONDS`.
-        confidence: of each bound.
-        progress: where to report to.
+        observations: the number with and without the canary each; by default `OBSERVATIONS`, or as many as take
+            `SECONDS`.
+        confidence: the confidence of each bound.
+        progress: where to report progress.
 
     **Guarantee.** Each bound exceeds the truth of what was observed with probability at most 1 - confidence. The
-    threshold is half the nominal mu, and the number of observations is fixed before the first of them counts. The
-    first bound presumes what it says. Of full batches a second one presumes nothing, and speaks of the steps that one
-    observation stands for. Where a unit need not take part there is none: of steps in which the canary takes part for
-    certain more can be proven than the whole run spends, since sampling hides it there. Nor is there one of correlated
-    noise, where single steps say nothing of epsilon. The check of the noise (`audit_noise`) finds a fault in noise that
-    is the plan's with probability at most 1e-6: of independent noise it sees two runs of many steps, of correlated
-    noise the first steps of many runs, where every mechanism's noise is N(0, 1) in each coordinate (`Noise`).
+    threshold is half the nominal mu, and the number of observations is fixed before the first one counts. The first
+    bound makes the assumption that it states. For full batches a second bound makes no assumption, and is about the
+    steps that one observation stands for. If a unit may not take part there is no second bound: for steps in which the
+    canary is certain to take part, more can be proven than the whole run spends, since sampling hides the canary there.
+    There is no bound for correlated noise either, since single steps say nothing about epsilon. The check of the noise
+    (`audit_noise`) finds a fault in noise that is the plan's with probability at most 1e-6. For independent noise it
+    sees two runs of many steps; for correlated noise it sees the first steps of many runs, where every mechanism's
+    noise is N(0, 1) in each coordinate (`Noise`).
     """
     if observations is not None:
         positive_integer("observations", observations, remedy="give a number such as 5000")
@@ -255,7 +257,7 @@ def audit_step(
 
 
 def _bounds(seen: np.ndarray, box: WhiteBox, *, confidence: float) -> tuple[Bound, ...]:
-    """What observations (2, count), without the canary and with it, prove at this confidence."""
+    """The bounds that observations (2, count), without the canary and with it, prove at this confidence."""
     if box.first_steps:
         return ()
     plan, mu = box.subject.plan, 1 / box.plan.noise_multiplier
@@ -263,12 +265,12 @@ def _bounds(seen: np.ndarray, box: WhiteBox, *, confidence: float) -> tuple[Boun
         seen[1], seen[0], delta=plan.delta, confidence=confidence, thresholds=mu / 2, nominal_mu=mu
     )
     whole = _of_the_whole(gaussian, plan, box.merged)
-    # Of steps in which a unit takes part for certain more is proven than a whole run spends that samples.
+    # If the run samples, steps in which the unit is certain to take part would prove more than the whole run spends.
     return (whole, _of_one(plain, plan, box.merged)) if plan.participation.name == FULL else (whole,)
 
 
 def composed(plan: PrivacyPlan, mu: float) -> tuple[float, str]:
-    """The epsilon of the whole plan where one step in which a unit takes part has this mu; and what that presumes."""
+    """The epsilon of the whole plan if a step in which a unit takes part has this mu, and the assumption of that."""
     gaussian = "a Gaussian trade-off curve"
     if mu == 0:
         return 0.0, gaussian
@@ -282,7 +284,7 @@ def composed(plan: PrivacyPlan, mu: float) -> tuple[float, str]:
 
 
 def _of_the_whole(bound: Bound, plan: PrivacyPlan, merged: int) -> Bound:
-    """A bound of mu of so many steps at once, as one of the whole plan."""
+    """The bound for the whole plan from a bound for `merged` steps at once."""
     each = 1 / math.sqrt(merged)
     epsilon, assumption = composed(plan, (bound.mu or 0.0) * each)
     largest = bound.observations["observed_in"], bound.observations["observed_out"]
@@ -298,12 +300,12 @@ def _of_the_whole(bound: Bound, plan: PrivacyPlan, merged: int) -> Bound:
 
 
 def _most(sizes: tuple[float, float], confidence: float) -> float:
-    """The largest mu that so many observations show, where not one of them is on the wrong side."""
+    """The largest mu that so many observations can show: with none of them on the wrong side."""
     return mu_shown(0, 0, (int(sizes[0]), int(sizes[1])), 1 - confidence)
 
 
 def _of_one(bound: Bound, plan: PrivacyPlan, merged: int) -> Bound:
-    """The bound without assumption, with what it speaks of."""
+    """The bound without assumption, with a text about the steps that it covers."""
     what = "the whole run" if merged == plan.steps else f"{_steps(merged)} in which the canary takes part"
     return replace(bound, method=f"white box, no assumption, of {what}")
 
@@ -313,9 +315,9 @@ def _steps(count: int) -> str:
 
 
 def _affordable(box: WhiteBox) -> int:
-    """How many observations a world take `SECONDS`, of `OBSERVATIONS` at most; those that tell are not counted."""
+    """The number of observations that take `SECONDS`, at most `OBSERVATIONS`. Those of the timing run don't count."""
     residuals = Residuals(box.gradient.zeros(), 1)
-    box.observed(0, canary=True, residuals=residuals)  # what is made at the first call is not to be timed
+    box.observed(0, canary=True, residuals=residuals)  # leave initialisation out of the timing
     each = math.inf
     for _ in range(TRIED):
         began = time.perf_counter()
@@ -325,7 +327,7 @@ def _affordable(box: WhiteBox) -> int:
 
 
 def _histograms(seen: np.ndarray, mu: float) -> dict[str, list[float]]:
-    """Counts of both worlds for a picture, in bins of equal width."""
+    """Histograms of the observations without and with the canary, in bins of equal width."""
     edges = np.linspace(min(-4.0, float(seen.min())), max(mu + 4.0, float(seen.max())), 41)
     without, with_canary = (np.histogram(world, edges)[0].tolist() for world in seen)
     return {"edges": edges.tolist(), "out": without, "in": with_canary}

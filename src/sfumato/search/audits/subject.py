@@ -1,5 +1,5 @@
-"""What is audited: the model, the plan and the settings of a run, without any of its data. And what its private steps
-release less their clipped sums: the noise of each parameter."""
+"""The subject of an audit: the model, the plan and the settings of a run, without its data; and the noise of each
+parameter, which is the release of a private step minus its clipped sum."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from sfumato.training.job import PrivateJob, is_public
 from sfumato.training.preparation.building import noise_of
 
 MADE_BY = 0
-"""The public seed of all inputs."""
+"""The public seed of all synthetic inputs."""
 RECORDS = 2
-"""Records of each unit, where users are drawn."""
+"""The records of each unit, if users are drawn."""
 
 
 def _standard(plan: PrivacyPlan, key: RunKey) -> Noise:
@@ -41,17 +41,17 @@ def _standard(plan: PrivacyPlan, key: RunKey) -> Noise:
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A run as an audit of its step needs it.
+    """The parts of a run that an audit of its step needs.
 
     Args:
-        name: of the run or the recipe.
-        plan: what it promises.
-        module: the model, in training mode, on the CPU, with any weights.
-        form: of its inputs.
-        loss, views: of its settings.
-        classes: how many.
-        prevalence: declared shares of these labels by name, by which the answers to several are weighted in the loss.
-        noise: of a plan and a key, as its settings have it.
+        name: the name of the run or the recipe.
+        plan: the plan of the run.
+        module: the model in training mode, on the CPU, with any weights.
+        form: the form of its inputs.
+        loss, views: from the run's settings.
+        classes: the number of classes.
+        prevalence: the declared shares of several labels by name, which weight the labels in the loss.
+        noise: makes the noise of the run's settings from a plan and a key.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Subject:
         if problem is not None:
             raise SfumatoError(
                 f"{self.name} cannot be audited step by step: {problem}",
-                "audit a run of a fixed clipping norm and drawn examples or users",
+                "audit a run with a fixed clipping norm and drawn examples or users",
             )
 
     @property
@@ -88,18 +88,18 @@ class Subject:
 
     @cached_property
     def trunk(self) -> models.Trunk | None:
-        """The module's fixed beginning, whose features are then the inputs."""
+        """The module's frozen trunk, if there is one. Its features are then the inputs."""
         if not isinstance(self.form, Images):
             return None
         return models.trunk_of(self.module, (self.form.channels, self.form.size, self.form.size))
 
     @cached_property
     def trained(self) -> nn.Module:
-        """What the gradient is taken of."""
+        """The module whose gradient is clipped."""
         return self.module if self.trunk is None else OnFeatures(self.module, self.trunk.head)
 
     def gradient(self) -> ClippedGradient | UserGradient:
-        """The clipped gradient as the run has it, checked against the slow truth."""
+        """The run's clipped gradient, after its self-check."""
         kind = UserGradient if self.of_users else ClippedGradient
         found = kind(self.trained, self.clipped_loss, max_norm=self.plan.max_norm, views=self.views)
         inputs = self.inputs(1)[0, 0, 0]
@@ -111,7 +111,7 @@ class Subject:
         return None if exclusive(self.loss) else self.labels(2 * self.classes).flatten(0, 1)
 
     def inputs(self, units: int) -> Tensor:
-        """Made-up inputs (units, R, K, ...) from a public seed: of each unit R records, of each record K views."""
+        """Synthetic inputs (units, R, K, ...) from a public seed: R records of each unit, K views of each record."""
         count, records = units * self.records * self.views, (units, self.records, self.views)
         if isinstance(self.form, Tokens):
             return self.form.synthetic(count + 4)[4:].unflatten(0, records)
@@ -122,7 +122,7 @@ class Subject:
         return (images if self.trunk is None else features_alone(self.trunk, images)).unflatten(0, records)
 
     def labels(self, units: int) -> Tensor:
-        """Made-up labels (units, R) or (units, R, L), different from one unit to the next."""
+        """Synthetic labels (units, R) or (units, R, L), which differ between neighbouring units."""
         places = torch.arange(units)[:, None].expand(units, self.records)
         if exclusive(self.loss):
             return places % self.classes
@@ -130,12 +130,12 @@ class Subject:
 
     @property
     def records(self) -> int:
-        """R, the records of a unit."""
+        """R, the number of records of a unit."""
         return RECORDS if self.of_users else 1
 
 
 def of_job(job: PrivateJob, name: str) -> Subject:
-    """Of a run that is to be."""
+    """The subject of a job that has not run."""
     return Subject(
         name=name,
         plan=job.plan,
@@ -150,12 +150,12 @@ def of_job(job: PrivateJob, name: str) -> Subject:
 
 
 def of_run(directory: str | PathLike[str], *, model: nn.Module | str | None = None) -> Subject:
-    """Of a finished run, from its own files.
+    """The subject of a finished run, from its files.
 
     Args:
-        model: as `load` takes it.
+        model: as for `load`.
 
-    Errors: `SfumatoError` for what is no finished private run of a classifier, and for one without its record.
+    Errors: `SfumatoError` for anything but a finished private run of a classifier with its record.
     """
     run = RunDirectory(directory)
     if run.path.is_dir() and not run.exists and (run / names.MODEL).is_file():
@@ -171,7 +171,7 @@ def of_run(directory: str | PathLike[str], *, model: nn.Module | str | None = No
     if "embedding" in record:
         raise SfumatoError(f"{run.path} holds a training of embeddings", "audit a run of sfumato train")
     if "loss" in record["code"]:
-        raise SfumatoError(f"{run.path} was trained by a loss of its owner's own", "audit a run of a named loss")
+        raise SfumatoError(f"{run.path} was trained with a custom loss", "audit a run with a named loss")
     settings, loaded = Settings.from_dict(record["settings"]), load(directory, model=model)
     module, transform = loaded.module, loaded.transform
     if loaded.features is not None:
@@ -205,20 +205,20 @@ def _form(transform: Any) -> Form:
 
 
 def at(plan: PrivacyPlan, noise_multiplier: float, steps: int) -> PrivacyPlan:
-    """The same plan with other noise, and so many steps."""
+    """The plan with another noise multiplier and number of steps."""
     return replace(plan, mechanism=replace(plan.mechanism, noise_multiplier=noise_multiplier), steps=steps)
 
 
 RUNS = 2
-"""With a key of its own each."""
+"""The number of runs, each with its own key."""
 
 
 class Residuals:
-    """Collects the noise of single steps; of large models it keeps the squares of each coordinate, and a few numbers.
+    """Collects the noise of single steps: the sum of squares of each coordinate, and all values of a few coordinates.
 
     Args:
         like: tensors of the parameters' shapes, by name.
-        steps: in each of the two runs.
+        steps: the number of steps in each of the two runs.
     """
 
     def __init__(self, like: Mapping[str, Tensor], steps: int):
@@ -241,12 +241,12 @@ class Residuals:
         scale: float,
         unit: float,
     ) -> None:
-        """One step of a run.
+        """Add one step of a run.
 
         Args:
-            private: what it has released.
+            private: the release of the step.
             total: the clipped sum of its batch.
-            scale: what the noisy sum was divided by.
+            scale: the divisor of the noisy sum.
             unit: the standard deviation of the plan's noise, in the units of the sum.
         """
         flat = torch.cat([(scale * private[name].double() - total[name].double()).flatten() for name in self._sizes])
@@ -260,7 +260,7 @@ class Residuals:
 
     @property
     def seen(self) -> list[ParameterNoise]:
-        """Of each parameter."""
+        """The collected noise of each parameter."""
         least, kept = np.minimum.reduceat(self._of_each, self._starts), np.split(self._kept, self._ends[:-1], axis=2)
         return [
             ParameterNoise(

@@ -76,17 +76,17 @@ def test_planned_runs_come_from_dry_runs(private, call):
     call("budget planned --epsilon 3 --delta 1e-5 --accounting planned --plans plan.json plan.json")
     call(f"{private} --budget planned --output a")
     other = call(f"{private} --budget planned --output b --steps 4", status=1)
-    assert "the budget planned is for 2 plans that were fixed beforehand, and this is none of those" in other
+    assert "the budget planned is for 2 plans that were fixed in advance, and this is none of the" in other
     call(f"{private} --budget planned --output b")
     assert "100% of epsilon 3" in call("budget planned")
-    assert "which plans may be chosen under" in call(f"{private} --budget planned --output c", status=1)
+    assert "which allows choosing plans" in call(f"{private} --budget planned --output c", status=1)
 
 
 @pytest.mark.parametrize(
     ("command", "words"),
     [
         ("budget faces", "there is no budget faces; set it first (sfumato budget faces --epsilon 8 --delta 1e-5)"),
-        ("budget faces --epsilon 8", "delta is missing of the budget faces"),
+        ("budget faces --epsilon 8", "the budget faces needs a delta"),
         ("budget faces --delta 1e-5", "--delta is given without --epsilon"),
         ("budget --epsilon 8", "--epsilon is given without a budget's name"),
         ("budget a/b --epsilon 8 --delta 1e-5", "budget must be a name of letters"),
