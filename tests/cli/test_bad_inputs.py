@@ -282,8 +282,8 @@ REFUSED = {
     "it with what it has (sfumato finish unfinished)",
     "predict unfinished pictures": "the run in unfinished is not finished; resume it (sfumato train unfinished) or end "
     "it with what it has (sfumato finish unfinished)",
-    "train finished": "the run in finished is finished; give another --output to train anew, by finished/run.toml with "
-    "the same settings; privacy costs of both add up",
+    "train finished": "the run in finished is finished; give another --output to train again, with finished/run.toml "
+    "for the same settings; the privacy costs of both add up",
     "finish finished": "the run in finished is finished; measure it (sfumato evaluate finished SOURCE), write its page "
     "(sfumato report finished) or check it (sfumato verify finished)",
     "train unfinished --steps 9": "unfinished is a run, which goes on as it began, but options were given: steps; "
