@@ -91,7 +91,7 @@ def test_killed_and_resumed_it_has_the_same_bytes(run, digits, tmp_path, killed_
 def test_only_the_command_that_began_it_goes_on_with_it(tmp_path, killed_at):
     with killed_at(4):
         trained(tmp_path / "run", "digits")
-    with pytest.raises(SfumatoError, match="give the command that began it again"):
+    with pytest.raises(SfumatoError, match="give the original command again"):
         recorded.public_job(str(tmp_path / "run"), trust_code=False)
 
 

@@ -111,7 +111,7 @@ def test_a_run_goes_on_with_no_other_data_though_its_settings_say_so(stopped, ar
     record = json.loads((run / "settings.json").read_text())
     record["data"] = replace(job, source=other).record(record["run"])["data"]
     (run / "settings.json").write_text(json.dumps(record))
-    with pytest.raises(SfumatoError, match="began otherwise than this run, in: data commitment"):
+    with pytest.raises(SfumatoError, match="does not match this run, in: data commitment"):
         train("linear", other, plan, directory=run, **PLAIN)
 
 

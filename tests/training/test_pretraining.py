@@ -309,7 +309,7 @@ def test_a_private_run_is_not_resumed_as_a_public_one(spots, shown, plan, traini
 
 
 def test_a_head_that_starts_at_zero_must_be_trained(pretrained, spots, plan, tmp_path):
-    with pytest.raises(SfumatoError, match="trainable norm leaves the classifier out, which starts at zero"):
+    with pytest.raises(SfumatoError, match="trainable norm leaves out the classifier, whose weights start at zero"):
         train(
             "cnn",
             spots,

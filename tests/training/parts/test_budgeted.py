@@ -157,7 +157,7 @@ def test_a_run_goes_on_under_its_own_budget(private, plan, tmp_path, stopped_at)
     stopped_at(0, lambda: trained(private, plan, tmp_path / "run"))
     with pytest.raises(SfumatoError, match="budget"):
         trained(private, plan, tmp_path / "run", budget="letters")
-    with pytest.raises(SfumatoError, match="began otherwise than this run"):
+    with pytest.raises(SfumatoError, match="does not match this run"):
         trained(private, plan, tmp_path / "run", budget=None)
     assert read_budget("letters").reservations == ()
 

@@ -250,7 +250,7 @@ def test_a_run_goes_on_by_the_clock_that_it_began_with(begun, arrays, times, tmp
     with pytest.raises(SfumatoError, match="differs in its clock"):
         begun()
     (tmp_path / "run" / "settings.json").write_text(json.dumps(record | {"clock": asdict(CLOCK) | {"period": "2d"}}))
-    with pytest.raises(SfumatoError, match="began otherwise than this run, in: settings commitment"):
+    with pytest.raises(SfumatoError, match="does not match this run, in: settings commitment"):
         begun(period="2d")
     (tmp_path / "run" / "settings.json").write_text(json.dumps(record))
     assert begun().steps == STEPS
