@@ -151,7 +151,7 @@ def test_canary_users_catch_noise_that_is_far_too_small(source, tmp_path, monkey
         ({"method": "whiten"}, "method whiten has no steps that canary users could be in"),
         ({"method": "central"}, "method central has no steps"),
         ({"participation": "fixed-order"}, "fixed-order participation"),
-        ({"audit": 600}, "520 weights are trained and released, fewer than that"),
+        ({"audit": 600}, "only 520 weights are trained and released"),
     ],
 )
 def test_what_shows_nothing_is_refused(source, further, words):

@@ -146,5 +146,5 @@ def test_no_choice_is_taken_and_ignored(tmp_path, one_key):
     changed = {name: value for name, value in (unread.CHOICES | BUDGET).items() if name != "public_data"}
     found = refused(partial(printed, source), changed, tmp_path, recorded=CLAIMED)
     assert len(found) < 0.8 * len(changed)
-    with pytest.raises(SfumatoError, match="the plan does not go by time"):
+    with pytest.raises(SfumatoError, match="the plan is not over time"):
         printed(source, tmp_path / "clock", start="5", period="2")

@@ -342,7 +342,7 @@ def test_a_head_is_no_backbone(call, cache):
         ("train features:cache --size 9", "size of features:"),
         ("train features:cache --test-fraction 0.5", "fraction of features:cache were decided when it was made"),
         ("train features:cache --loss hinge", "--loss must be one of softmax, sigmoid"),
-        ("train features:cache --pretrained-rate 0.1", "trains nothing else"),
+        ("train features:cache --pretrained-rate 0.1", "trains only the classifier"),
         (f"features features:cache {BACKBONE} --output c", "holds features already"),
     ],
 )

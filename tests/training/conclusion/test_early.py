@@ -72,7 +72,7 @@ def test_a_run_of_objects_is_ended_with_these(unfinished):
     assert any("choice to end the run after 3 steps" in line for line in run.statement.not_covered)
     assert verify(unfinished).holds
     assert run.load(module()).predict([]).shape == (0, 4)
-    with pytest.raises(SfumatoError, match=r"is finished; measure it \(sfumato evaluate"):
+    with pytest.raises(SfumatoError, match=r"is finished; evaluate it \(sfumato evaluate"):
         finish(unfinished, model=module(), **CODE)
 
 

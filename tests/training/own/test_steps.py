@@ -519,5 +519,5 @@ def test_a_run_goes_on_under_the_name_that_it_began_with(data, tmp_path):
     taken(data, tmp_path / "a", seed=None, name="faces")
     with pytest.raises(SfumatoError, match=r"name must be a name of letters.*got 'a b'"):
         begun(data, tmp_path / "b", name="a b")
-    with pytest.raises(SfumatoError, match="name is faces, and the data are public"):
+    with pytest.raises(SfumatoError, match="name is faces, but public data"):
         begun(data, tmp_path / "b", name="faces", public=True)

@@ -219,7 +219,7 @@ def test_each_canary_is_a_user_of_its_own(tmp_path):
     [
         ({"audit": 0}, "audit must be"),
         ({"audit": 5}, "at least 10 canaries, got 5"),
-        ({"audit_source": "digits"}, "no canaries are wanted"),
+        ({"audit_source": "digits"}, "but audit is not given"),
     ],
 )
 def test_what_shows_nothing_is_refused(arrays, tmp_path, given, words):

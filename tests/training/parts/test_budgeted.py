@@ -190,7 +190,7 @@ def test_a_run_by_a_seed_is_refused_and_leaves_nothing_behind(private, plan, tri
 
 
 def test_public_data_need_no_budget(tmp_path):
-    with pytest.raises(SfumatoError, match="budget is faces, and the data are public, which cost nothing"):
+    with pytest.raises(SfumatoError, match="budget is faces, but the data are public and cost nothing"):
         train("linear", "digits", directory=tmp_path / "run", budget="faces", epsilon=1.0)
 
 

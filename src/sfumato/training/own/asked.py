@@ -109,10 +109,11 @@ def private_steps(
             since the checkpoint are lost, as the statement says, and the loop continues after them.
 
     **Guarantee.** The weights after every step, all of them together, have the plan's (epsilon, delta) for each single
-    example: each step is a `PrivateStep` whose participants are drawn by the plan (`Sampler`), and the ledger commits to its
-    release before the weights move. A step that is repeated after an interruption gives the same release or none, whatever has
-    changed. With secure noise this holds for the numbers that a machine computes (`NoiseGrid`). The optimizer, and
-    everything that the loop's body does with the weights, is post-processing as long as it reads no private record.
+    example: each step is a `PrivateStep` whose participants are drawn by the plan (`Sampler`), and the ledger commits
+    to its release before the weights move. A step that is repeated after an interruption gives the same release or
+    none, whatever has changed. With secure noise this holds for the numbers that a machine computes (`NoiseGrid`). The
+    optimizer, and everything that the loop's body does with the weights, is post-processing as long as it reads no
+    private record.
 
     Errors: `SfumatoError` before any budget is spent.
     """
