@@ -186,7 +186,7 @@ def test_aggregates_that_know_no_majority(run, source, spec):
     made = aggregate(run.directory, "opa")
     found = load(made.path).predict(source.test.images)
     assert ((found >= 0.5).numpy() == source.test.labels).mean() > 0.9
-    with pytest.raises(SfumatoError, match="takes a majority of classes, and the model tells several labels"):
+    with pytest.raises(SfumatoError, match="takes a majority of classes, but the model predicts several labels"):
         aggregate(run.directory, "omv")
     with pytest.raises(SfumatoError, match="score_on counts right classes"):
         aggregate(run.directory, "upa", score_on=spec, public=True)

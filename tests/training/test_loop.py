@@ -56,7 +56,7 @@ def test_without_a_ledger_no_step_is_taken_and_nothing_is_concluded(stopped):
     path, job = stopped()
     with pytest.raises(TypeError, match="a private run needs a ledger"):
         go_on(job, RunDirectory(path), None)
-    with pytest.raises(TypeError, match="is not concluded without a ledger"):
+    with pytest.raises(TypeError, match="cannot be concluded without a ledger"):
         conclude(job, RunDirectory(path), None, loop.take_none(job, Checkpoint.load(path / "checkpoint.safetensors")))
     assert not (path / "model.safetensors").exists()
 

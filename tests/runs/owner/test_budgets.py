@@ -218,5 +218,5 @@ def test_a_loop_of_ones_own_is_reserved_too(faces, whole):
     assert reserved() == [known.run]
     with pytest.raises(SfumatoError, match="the budget faces has epsilon 3"):
         record_use(source, whole(0.5), budget=faces)
-    with pytest.raises(SfumatoError, match="the data are public, which cost nothing"):
+    with pytest.raises(SfumatoError, match="the data are public and cost nothing"):
         record_use(open_source("digits", owner_key=bytes(32)), whole(), budget=faces)

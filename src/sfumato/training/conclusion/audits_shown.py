@@ -1,4 +1,4 @@
-"""What a run's page and the terminal say of its audits."""
+"""A run's audits in words and figures, for its report and the terminal."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _LOSS, _COSINE = "minus the loss of the released model", "cosine of a direction"
 
 
 def of_run(run: RunDirectory) -> list[Audit]:
-    """Each audit that was made of a run, for its page."""
+    """The audits of a run, for its report."""
     return [shown(name, found) for name, found in audited.of_run(run)]
 
 
 def shown(name: str, found: Audited) -> Audit:
-    """One audit, by the name of its file."""
+    """One audit for the report, from its file's name."""
     within = name == names.AUDIT
     return Audit(
         heading="Canaries within the run" if within else "Its own step, in a white box",
@@ -39,7 +39,7 @@ def shown(name: str, found: Audited) -> Audit:
 
 
 def words(name: str, found: Audited) -> Sequence[str]:
-    """How an audit was made, in sentences."""
+    """Sentences about how an audit was made."""
     details = found.details
     if name == names.AUDIT:
         seen = found.bounds[0].observations
@@ -71,7 +71,7 @@ def words(name: str, found: Audited) -> Sequence[str]:
 
 
 def _of_chance(found: Audited) -> list[str]:
-    """What to say of a bound above the promise that may be chance."""
+    """A sentence about a bound above the nominal epsilon that may be due to chance."""
     if not found.doubtful:
         return []
     share = next(1 - bound.confidence for bound in found.bounds if bound.refutes(found.nominal) and bound.confidence)
@@ -82,7 +82,7 @@ def _of_chance(found: Audited) -> list[str]:
 
 
 def _of_cosines(found: Audited) -> list[str]:
-    """Where the cosines lie, of canaries that are directions, in units of what chance alone gives them."""
+    """A sentence about the mean cosines of canary directions, in units of their standard deviation under chance."""
     if "dimensions" not in found.details:
         return []
     included = np.array(found.details["included"], bool)
@@ -95,7 +95,7 @@ def _of_cosines(found: Audited) -> list[str]:
 
 
 def lines(name: str, found: Audited) -> list[str]:
-    """The same with its bounds, for the terminal."""
+    """The sentences, bounds and alarms of an audit, for the terminal."""
     alarms = [
         *(["ALARM: this audit proves more than is promised. Do not rely on the promise."] if found.exceeds else []),
         *(
