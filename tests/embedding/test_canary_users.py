@@ -96,7 +96,7 @@ def test_of_several_workers_the_leader_adds_them(source):
     whole, key = job(source), RunKey.from_seed(2)
     step = EmbeddingSteps(whole, key)._step
     zeros = whole.gradient.zeros()
-    sums = [replace(step, workers=Workers(rank=rank, count=2))._of_nobody(zeros, 0, 1.0).value() for rank in (0, 1)]
+    sums = [replace(step, workers=Workers(rank=rank, count=2))._empty_sum(zeros, 0, 1.0).value() for rank in (0, 1)]
     assert flat(sums[0]).norm() > 1
     assert not flat(sums[1]).any()
 

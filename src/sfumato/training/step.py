@@ -150,7 +150,7 @@ class PrivateStep:
         self._refuse_beyond(step)
         zeros, done = self.gradient.zeros(), 0
         noise = self.noise.ahead(zeros, step, state, share=self.workers.share)
-        total = self._of_nobody(zeros, step, self.plan.max_norm)
+        total = self._empty_sum(zeros, step, self.plan.max_norm)
         for found in one_behind(self.gradient(*micro_batch) for micro_batch in micro_batches):
             total.add(found.gradients)
             done += 1
@@ -168,7 +168,7 @@ class PrivateStep:
             return NoiseState(step=step + 1)
         return self.noise.ahead(zeros, step, state, share=self.workers.share).added_to(zeros)[1]
 
-    def _of_nobody(self, zeros: Mapping[str, Tensor], step: int, max_norm: float) -> GridSum:
+    def _empty_sum(self, zeros: Mapping[str, Tensor], step: int, max_norm: float) -> GridSum:
         """An empty grid sum. On the leader it starts from `added` instead of zero."""
         total = GridSum(zeros, max_norm=max_norm)
         if self.added is not None and self.workers.is_leader:
@@ -283,7 +283,7 @@ class AdaptiveStep(PrivateStep):
         assert divisor is not None
         bound = self.max_norm(state)
         query, count, done = self.gradient.at(bound), 0.0, 0
-        total = self._of_nobody(query.zeros(), step, bound)
+        total = self._empty_sum(query.zeros(), step, bound)
         for micro_batch in micro_batches:
             found = query(*micro_batch)
             total.add(found.gradients)

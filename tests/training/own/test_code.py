@@ -216,7 +216,10 @@ def test_an_optimizer_that_cannot_be_is_named_before_there_is_a_run(spots, tmp_p
 TWICE = {
     "momentum": ({"optimizer": torch.optim.SGD, "momentum": 0.9}, "momentum is given with your own optimizer"),
     "a rate": ({"optimizer": decayed, "learning_rate": 1.0}, "learning_rate is given with your own optimizer"),
-    "both": ({"optimizer": decayed, "weight_decay": 1.0, "momentum": 0.1}, "momentum, weight_decay are given beside"),
+    "both": (
+        {"optimizer": decayed, "weight_decay": 1.0, "momentum": 0.1},
+        "momentum, weight_decay are given with your own optimizer",
+    ),
     "no name": ({"optimizer": "own", "learning_rate": 1.0}, "optimizer must be one of sgd, .*, lamb; got 'own'"),
 }
 

@@ -88,7 +88,7 @@ def test_the_statement_follows_from_the_record(data, tmp_path):
     assert any("own code around the steps" in line for line in run.statement.not_covered)
     assert not (tmp_path / "a" / names.RUN_KEY).exists()
     page = (tmp_path / "a" / names.REPORT).read_text()
-    assert "Sequential, trained by a loop of one&#39;s own" in page
+    assert "Sequential, trained with private_steps" in page
     assert run.statement.sentence[:60] in page
     again, weights = begun(data, tmp_path / "a", model=nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)))[:2]
     assert list(again) == []

@@ -88,7 +88,7 @@ def _environment(record: Mapping[str, Any]) -> dict[str, Any]:
 def _titled(record: Mapping[str, Any]) -> str:
     """The default title: data and model."""
     if record.get("kind") == OWN_LOOP:
-        return f"{record['model']['name']}, trained by a loop of one's own"
+        return f"{record['model']['name']}, trained with private_steps"
     return f"{record['data']['kind']}, {record['settings']['model']}"
 
 

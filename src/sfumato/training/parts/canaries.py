@@ -75,7 +75,7 @@ def coins_of(key: RunKey, count: int) -> np.ndarray:
     return key.generator(COINS, 0).random(count) < 0.5
 
 
-def made_up(count: int, source: Source) -> Canaries:
+def synthetic(count: int, source: Source) -> Canaries:
     """Synthetic canaries with the source's shape and classes, from a public seed."""
     generator = np.random.default_rng(MADE_BY)
     labels = _labels(generator, count, source)

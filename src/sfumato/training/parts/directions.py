@@ -27,7 +27,7 @@ from sfumato.runs import audited
 from sfumato.runs import directory as names
 from sfumato.runs.directory import file_hash
 from sfumato.training.descent import trained_parameters
-from sfumato.training.parts.canaries import MADE_BY, Canaries, coins_of, made_up, of_public
+from sfumato.training.parts.canaries import MADE_BY, Canaries, coins_of, of_public, synthetic
 from sfumato.training.parts.part import Asked, Early, Ending, Part, Trained
 
 FEWEST = 10
@@ -66,7 +66,7 @@ class Audit(Part):
         if count is None or spec == SOURCE:
             return None
         refuse_unsound(count, asked)
-        canaries = made_up(count, asked.source) if spec is None else of_public(spec, count, asked.source)
+        canaries = synthetic(count, asked.source) if spec is None else of_public(spec, count, asked.source)
         return cls(canaries=canaries, plan=asked.plan)
 
     @classmethod

@@ -184,8 +184,8 @@ def recorded_steps(ledger: Ledger, beginning: Mapping[str, Any], plan: PrivacyPl
         listing = ", ".join(name.replace("_", " ") for name in odd)
         raise SfumatoError(f"the ledger {ledger.path} does not match this run, in: {listing}", remedy)
     openings(ledger.entries)  # refuses misplaced openings
-    beside = ("end", published.ENTRY, computed.ENTRY, LOST, OPENING)
-    releases = [entry for entry in ledger.entries[1:] if entry.kind not in beside]
+    other_kinds = ("end", published.ENTRY, computed.ENTRY, LOST, OPENING)
+    releases = [entry for entry in ledger.entries[1:] if entry.kind not in other_kinds]
     for step, entry in enumerate(releases):
         if not is_release(entry, step, plan.fingerprint) or step >= plan.steps:
             raise SfumatoError(

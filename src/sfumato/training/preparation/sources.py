@@ -48,8 +48,8 @@ def from_arrays(
     >>> from_arrays(images, np.arange(200) % 2, examples=150, classes=["cat", "dog"]).examples
     150
     """
-    part, beside = ("", {}) if test_images is None else ("_train", {"x_test": test_images, "y_test": test_labels})
-    given = {f"x{part}": images, f"y{part}": labels, f"users{part}": whose, "users_test": test_whose, **beside}
+    part, test_part = ("", {}) if test_images is None else ("_train", {"x_test": test_images, "y_test": test_labels})
+    given = {f"x{part}": images, f"y{part}": labels, f"users{part}": whose, "users_test": test_whose, **test_part}
     known = {name: one for name, one in given.items() if one is not None}
     return open_source(known, owner_key=owner_key(), classes=classes, **facts)
 
