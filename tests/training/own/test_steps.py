@@ -315,7 +315,7 @@ def test_a_body_that_freezes_parameters_is_refused(data, tmp_path):
     run, model, _ = begun(data, tmp_path / "run")
     next(steps := iter(run))
     model[0].requires_grad_(False)
-    with pytest.raises(SfumatoError, match=r"requires_grad of 2 parameters, such as 0\.bias; freeze before"):
+    with pytest.raises(SfumatoError, match=r"requires_grad of 2 parameters, such as 0\.bias; freeze parameters before"):
         next(steps)
 
 
