@@ -279,10 +279,10 @@ REFUSED = {
     "it with what it has (sfumato finish unfinished)",
     "predict unfinished pictures": "the run in unfinished is not finished; resume it (sfumato train unfinished) or end "
     "it with what it has (sfumato finish unfinished)",
-    "train finished": "the run in finished is finished; give another --output to train anew, by finished/run.toml with "
-    "the same settings; privacy costs of both add up",
-    "finish finished": "the run in finished is finished; measure it (sfumato evaluate finished SOURCE), write its page "
-    "(sfumato report finished) or check it (sfumato verify finished)",
+    "train finished": "the run in finished is finished; give another --output to train again, with finished/run.toml "
+    "for the same settings; the privacy costs of both add up",
+    "finish finished": "the run in finished is finished; evaluate it (sfumato evaluate finished SOURCE), write its "
+    "report (sfumato report finished) or check it (sfumato verify finished)",
     "train unfinished --steps 9": "unfinished is a run, which goes on as it began, but options were given: steps; "
     "leave them out, or give the source instead of the run",
     "train digits QUICK --output unfinished --ema 0": "what began in unfinished differs in its settings: "
@@ -301,7 +301,7 @@ REFUSED = {
     "noise twice; finish the run with the steps it has (sfumato finish RUN), or start another run",
     "train edited_ledger": "line 2 of ledger.jsonl does not follow from the line before it; the ledger was changed by "
     "hand or damaged; restore it from a copy, or discard the run",
-    "train edited_plan": "the ledger edited_plan/ledger.jsonl began otherwise than this run, in: plan, plan "
+    "train edited_plan": "the ledger edited_plan/ledger.jsonl does not match this run, in: plan, plan "
     "fingerprint; restore plan.json and ledger.jsonl from a copy, or discard the run",
     "train junk_plan": "junk_plan/plan.json is not valid JSON; restore it from a copy, or start another run",
     "finish junk_checkpoint": "junk_checkpoint/checkpoint.safetensors cannot be read as safetensors (...); restore it "

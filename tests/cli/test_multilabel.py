@@ -118,8 +118,8 @@ def test_an_image_with_all_and_one_with_none(run, table, call):
         ("evaluate RUN digits", "digits has one label for each image, but the model predicts several"),
         ("aggregate RUN --method omv", "the method omv takes a majority of classes"),
         ("train csv:TABLE LABELS QUICK --report-epsilon 0.1", "report_epsilon 0.1 needs one class for each record"),
-        ("train csv:TABLE LABELS QUICK --loss softmax", "loss is softmax, and each record of the source has several"),
-        ("train digits QUICK --loss multilabel", "loss is multilabel, and each record of the source has one label"),
+        ("train csv:TABLE LABELS QUICK --loss softmax", "loss is softmax, but each record of the source has several"),
+        ("train digits QUICK --loss multilabel", "loss is multilabel, but each record of the source has one label"),
         (
             "train csv:TABLE LABELS QUICK --drift 5 --drift-groups nodule --participation drifting --batch-size 50",
             "a drift between classes needs one class for each record",

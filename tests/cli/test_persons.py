@@ -84,7 +84,7 @@ def test_a_run_for_persons_goes_on_with_the_same_bytes(call, say, people, monkey
 
             patch.setattr(loop, "descend", cut)
             call(f"train {people} {seeded} --output cut-{name}", status=130)
-        assert "going on at step 3 of 6" in say(f"train cut-{name}")
+        assert "resuming at step 3 of 6" in say(f"train cut-{name}")
         whole, other = (Path(f"{run}-{name}/model.safetensors").read_bytes() for run in ("whole", "cut"))
         assert whole == other
 

@@ -35,7 +35,7 @@ def test_a_run_is_begun_again_by_its_own_recipe(verb: str, options: str, call):
     if verb == "train":
         assert read("a/plan.json") == read("b/plan.json")
     assert Path("a/model.safetensors").read_bytes() == Path("b/model.safetensors").read_bytes()
-    assert f"by {Path('a/run.toml')} with the same settings" in call(f"{verb} a", status=1)
+    assert f"with {Path('a/run.toml')} for the same settings" in call(f"{verb} a", status=1)
 
 
 def test_a_recipe_of_a_recipe_names_what_search_it_came_from(arrays: str, quick: str, call):

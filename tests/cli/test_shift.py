@@ -111,7 +111,7 @@ def test_an_operating_point_is_chosen_said_and_used(rays, call, capsys):
 
 def test_what_training_refuses(rays, call):
     for options, words in (
-        ("--operating-point balanced", "--operating-point is balanced, and no figures are published"),
+        ("--operating-point balanced", "--operating-point is balanced, but no figures are published"),
         ("--report-epsilon 1 --operating-point pneumona=0.9 --classes normal pneumonia", "did you mean pneumonia"),
         ("--prevalence normal=0.5", "the shares of --prevalence sum to 0.5, not to 1"),
         ("--prevalence normal=0.5 pneumonia=0.5", "the classes' shares in the training data are not declared"),

@@ -96,7 +96,7 @@ def test_of_several_workers_the_leader_adds_them(source):
     whole, key = job(source), RunKey.from_seed(2)
     step = EmbeddingSteps(whole, key)._step
     zeros = whole.gradient.zeros()
-    sums = [replace(step, workers=Workers(rank=rank, count=2))._of_nobody(zeros, 0, 1.0).value() for rank in (0, 1)]
+    sums = [replace(step, workers=Workers(rank=rank, count=2))._empty_sum(zeros, 0, 1.0).value() for rank in (0, 1)]
     assert flat(sums[0]).norm() > 1
     assert not flat(sums[1]).any()
 
@@ -151,7 +151,7 @@ def test_canary_users_catch_noise_that_is_far_too_small(source, tmp_path, monkey
         ({"method": "whiten"}, "method whiten has no steps that canary users could be in"),
         ({"method": "central"}, "method central has no steps"),
         ({"participation": "fixed-order"}, "fixed-order participation"),
-        ({"audit": 600}, "520 weights are trained and released, fewer than that"),
+        ({"audit": 600}, "only 520 weights are trained and released"),
     ],
 )
 def test_what_shows_nothing_is_refused(source, further, words):

@@ -186,7 +186,7 @@ def test_aggregates_that_know_no_majority(run, source, spec):
     made = aggregate(run.directory, "opa")
     found = load(made.path).predict(source.test.images)
     assert ((found >= 0.5).numpy() == source.test.labels).mean() > 0.9
-    with pytest.raises(SfumatoError, match="takes a majority of classes, and the model tells several labels"):
+    with pytest.raises(SfumatoError, match="takes a majority of classes, but the model predicts several labels"):
         aggregate(run.directory, "omv")
     with pytest.raises(SfumatoError, match="score_on counts right classes"):
         aggregate(run.directory, "upa", score_on=spec, public=True)
@@ -199,9 +199,9 @@ def test_what_takes_one_class_for_each_image_is_refused(run, spec, source, tmp_p
     with pytest.raises(SfumatoError, match=r"report_epsilon 0\.1 needs one class for each record"):
         train("linear", source, plan(source), report_epsilon=0.1, **place, **CHOICES)
     for loss in ("softmax", "sigmoid"):
-        with pytest.raises(SfumatoError, match=f"loss is {loss}, and each record of the source has several labels"):
+        with pytest.raises(SfumatoError, match=f"loss is {loss}, but each record of the source has several labels"):
             train("linear", source, plan(source), loss=loss, **place, **CHOICES)
-    with pytest.raises(SfumatoError, match="loss is multilabel, and each record of the source has one label"):
+    with pytest.raises(SfumatoError, match="loss is multilabel, but each record of the source has one label"):
         train("linear", digits, plan(digits), loss="multilabel", **place, **CHOICES)
     assert not (tmp_path / "run").exists()
     with pytest.raises(SfumatoError, match="label 0 means '0' in the source and 'westward' in the model"):

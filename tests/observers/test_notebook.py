@@ -70,7 +70,7 @@ def test_a_run_shows_its_steps_in_one_bar_that_goes(kernel: Kernel, spots, plan,
     assert "training: 0 of 12" in texts
     assert any(text.startswith("training: 11 of 12") for text in texts)
     assert texts[-1] == ""
-    assert "evaluating, and writing the model and its page" in capsys.readouterr().out
+    assert "evaluating; writing the model and its report" in capsys.readouterr().out
     values = [one["text/html"] for one in kernel.displayed if 'max="12"' in one["text/html"]]
     assert 'value="11"' in values[-1]
 

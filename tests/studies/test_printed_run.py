@@ -91,7 +91,7 @@ def test_killed_and_resumed_it_has_the_same_bytes(run, digits, tmp_path, killed_
 def test_only_the_command_that_began_it_goes_on_with_it(tmp_path, killed_at):
     with killed_at(4):
         trained(tmp_path / "run", "digits")
-    with pytest.raises(SfumatoError, match="give the command that began it again"):
+    with pytest.raises(SfumatoError, match="give the original command again"):
         recorded.public_job(str(tmp_path / "run"), trust_code=False)
 
 
@@ -146,5 +146,5 @@ def test_no_choice_is_taken_and_ignored(tmp_path, one_key):
     changed = {name: value for name, value in (unread.CHOICES | BUDGET).items() if name != "public_data"}
     found = refused(partial(printed, source), changed, tmp_path, recorded=CLAIMED)
     assert len(found) < 0.8 * len(changed)
-    with pytest.raises(SfumatoError, match="the plan does not go by time"):
+    with pytest.raises(SfumatoError, match="the plan is not over time"):
         printed(source, tmp_path / "clock", start="5", period="2")

@@ -55,7 +55,7 @@ def test_a_worker_that_is_long_at_something_is_waited_for(two):
 
 def test_one_that_shows_no_sign_of_life_is_named(two):
     two[1].close()
-    with pytest.raises(SfumatoError, match=r"^worker 1 \(process 8 on b\) has shown no sign of life for 0 seconds"):
+    with pytest.raises(SfumatoError, match=r"^worker 1 \(process 8 on b\) has sent no heartbeat for 0 seconds"):
         two[0].finished(Work(60.0))
 
 
@@ -76,7 +76,7 @@ def test_a_meeting_place_that_is_silent_is_named(two):
             raise RuntimeError("wait timeout after 500ms, keys")
 
     two[0]._store = Silent()
-    with pytest.raises(SfumatoError, match=r"the place where the workers meet, with worker 0 .* has not answered"):
+    with pytest.raises(SfumatoError, match=r"the workers. store, in worker 0 .* has not answered"):
         two[0].finished(Work(60.0))
 
 
@@ -86,7 +86,5 @@ def test_a_worker_that_was_stopped_ends_the_others_with_its_name(ranks):
     (line,) = first.stdout.splitlines()
     process = line.partition(":")[0]
     assert f"worker 1 (process {process} on " in line
-    assert (
-        "has shown no sign of life for 3 seconds: it was stopped, or its machine is out of reach; end it, and " in line
-    )
-    assert "a run goes on from its last checkpoint" in line
+    assert "has sent no heartbeat for 3 seconds: it was stopped, or its machine is out of reach; end it, and " in line
+    assert "the run resumes from its last checkpoint" in line

@@ -284,7 +284,7 @@ def test_a_run_that_was_being_ended_early_takes_no_step_more(unfinished, capsys,
     model.unlink()
     before = (unfinished / "ledger.jsonl").read_bytes()
     line = refusal(capsys, ["train", str(unfinished)])
-    assert f"the run in {unfinished} was being ended after 2 of 3 steps; complete that (sfumato finish" in line
+    assert f"the run in {unfinished} was being ended after 2 of 3 steps; complete it (sfumato finish" in line
     assert (unfinished / "ledger.jsonl").read_bytes() == before
     assert main(["finish", str(unfinished)]) == 0
     assert file_hash(model) == expected
@@ -500,9 +500,11 @@ def test_a_run_goes_on_in_another_environment_and_says_so(unfinished, short, cap
     monkeypatch.setattr(pins, "environment", lambda: {**genuine, name: ELSEWHERE[name]})
     monkeypatch.setattr(pins, "model_digest", lambda *given, **kind: digest(*given, **kind)[::-1])
     assert main(["train", str(unfinished)]) == 0
-    told = next(line for line in capsys.readouterr().err.splitlines() if "goes on otherwise than before" in line)
+    told = next(
+        line for line in capsys.readouterr().err.splitlines() if "is resumed in a different environment" in line
+    )
     assert f"{name} was {genuine.get(name, 'absent')} and is {ELSEWHERE[name]}" in told
-    assert "taken again, and if one comes out otherwise here, nothing of it leaves" in told
+    assert "another result here is not released" in told
     record = json.loads((unfinished / "settings.json").read_text())
     assert record["environment"] == genuine, "where it began"
     (entry,) = record["went_on"]
@@ -528,7 +530,7 @@ def test_a_step_that_comes_out_otherwise_elsewhere_is_lost_and_not_released_agai
     monkeypatch.setattr(PrivateSteps, "__call__", rounded_otherwise)
     monkeypatch.setattr(loop, "descend", lambda *given: left.append(given))
     assert main(["train", str(unfinished)]) == 0
-    assert "steps 3 to 3 are paid and taken again" in capsys.readouterr().err
+    assert "steps 3 to 3 are already paid for and will be repeated" in capsys.readouterr().err
     entries = ledger.read(unfinished / "ledger.jsonl")
     assert [entry.body for entry in entries if entry.kind == "release"] == paid
     assert [entry.body for entry in entries if entry.kind == "lost"] == [{"first": 2, "last": 2}]
@@ -552,7 +554,7 @@ def test_a_plan_edited_by_hand_is_refused(unfinished, capsys, verb, releases):
     plan = json.loads((unfinished / "plan.json").read_text())
     (unfinished / "plan.json").write_text(json.dumps(plan | {"noise_multiplier": 80.0}))
     line = refusal(capsys, [verb, str(unfinished)])
-    assert f"the ledger {unfinished}/ledger.jsonl began otherwise than this run, in: plan" in line
+    assert f"the ledger {unfinished}/ledger.jsonl does not match this run, in: plan" in line
 
 
 @pytest.mark.parametrize("verb", ["train", "finish"])
@@ -580,8 +582,8 @@ def test_the_key_of_another_run_is_refused(unfinished, other, short, capsys):
     shutil.copy(other / "dice.key", unfinished / "dice.key")
     line = refusal(capsys, ["train", str(unfinished)])
     recorded = ledger.read(unfinished / "ledger.jsonl")[0].body["key_check"]
-    assert f"the run key in {unfinished} is of another run: its check value is " in line
-    assert f"and the ledger began with {recorded[:16]}" in line
+    assert f"the run key in {unfinished} belongs to another run: its check value is " in line
+    assert f"but the ledger's is {recorded[:16]}" in line
     (unfinished / "dice.key").write_bytes(own)
     assert main(["train", str(unfinished)]) == 0
     same_run(unfinished, short, STEPS)
@@ -601,7 +603,7 @@ def test_a_checkpoint_beside_another_ledger_is_refused(unfinished, capsys, verb)
     replace(checkpoint.Checkpoint.load(path), ledger="0" * 64).save(path)
     head = ledger.read(unfinished / "ledger.jsonl")[2].hash
     line = refusal(capsys, [verb, str(unfinished)])
-    assert f"after step 2 that one stood at {'0' * 16}, and this one at {head[:16]}" in line
+    assert f"after step 2 the hash of that ledger was {'0' * 16}, and of this one it is {head[:16]}" in line
 
 
 def test_a_copy_with_another_rate_is_refused(unfinished, capsys):
@@ -610,7 +612,7 @@ def test_a_copy_with_another_rate_is_refused(unfinished, capsys):
     record["settings"]["learning_rate"] *= 2
     (unfinished / "settings.json").write_text(json.dumps(record))
     line = refusal(capsys, ["train", str(unfinished)])
-    assert f"the ledger {unfinished}/ledger.jsonl began otherwise than this run, in: settings commitment" in line
+    assert f"the ledger {unfinished}/ledger.jsonl does not match this run, in: settings commitment" in line
 
 
 def test_a_run_that_began_without_a_check_value_goes_no_further(unfinished, capsys):
@@ -619,7 +621,7 @@ def test_a_run_that_began_without_a_check_value_goes_no_further(unfinished, caps
     with Ledger(unfinished / "ledger.jsonl") as written:
         for entry in entries:
             written.append(entry.kind, {name: value for name, value in entry.body.items() if name != "key_check"})
-    assert "the ledger began with none" in refusal(capsys, ["train", str(unfinished)])
+    assert "but the ledger's is missing" in refusal(capsys, ["train", str(unfinished)])
 
 
 def test_a_ledger_that_lost_lines_is_refused(unfinished, capsys):
@@ -627,7 +629,7 @@ def test_a_ledger_that_lost_lines_is_refused(unfinished, capsys):
     (unfinished / "ledger.jsonl").write_text("".join(lines[:2]))
     assert "records 1 steps, fewer than the 2 of its checkpoint" in refusal(capsys, ["train", str(unfinished)])
     (unfinished / "ledger.jsonl").unlink()
-    assert "began otherwise than this run" in refusal(capsys, ["train", str(unfinished)])
+    assert "does not match this run" in refusal(capsys, ["train", str(unfinished)])
 
 
 # -- ended early -------------------------------------------------------------------------------------------------------

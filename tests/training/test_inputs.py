@@ -75,7 +75,9 @@ def test_mirrored_views_are_looked_up(spots, plan, flip, known, monkeypatch):
 
 def test_views_that_are_all_alike_are_refused(spots, plan):
     alike = Settings(model="linear", optimizer="sgd", learning_rate=1.0, views=8)
-    with pytest.raises(SfumatoError, match="views is 8, but all views of an image would be alike; give shift, flip"):
+    with pytest.raises(
+        SfumatoError, match="views is 8, but all views of an image would be identical; give shift, flip"
+    ):
         prepare(None, spots, plan, alike)
     for different in ({"shift": 1}, {"flip": True}, {"zoom": 1.5}, {"crop_area": 0.5}, {"views": 1}):
         prepare(None, spots, plan, replace(alike, **different))

@@ -40,7 +40,7 @@ def test_machines_of_one_name_are_two(place, monkeypatch):
 
 
 def test_who_has_not_come_is_named(place):
-    with pytest.raises(SfumatoError, match=r"of 3 workers these have not come within 0:00:01: 1, 2; start as many"):
+    with pytest.raises(SfumatoError, match=r"of 3 workers these did not arrive within 0:00:01: 1, 2; start as many"):
         meeting.met(0, 3, lambda: None)
 
 
@@ -63,7 +63,9 @@ def test_a_port_in_use_is_named(first_of_two, monkeypatch):
         port = other.getsockname()[1]
         monkeypatch.setenv("MASTER_PORT", str(port))
         with (
-            pytest.raises(SfumatoError, match=f"^MASTER_PORT is {port}, and another program listens there on .*; give"),
+            pytest.raises(
+                SfumatoError, match=f"^MASTER_PORT is {port}, but another program listens on that port on .*; give"
+            ),
             together.joined(),
         ):
             pass

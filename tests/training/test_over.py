@@ -397,7 +397,7 @@ def test_what_would_come_to_nothing_is_refused(spots, plan, choices, words):
 
 
 def test_a_beginning_beyond_the_last_step_is_refused(spots, plan):
-    with pytest.raises(SfumatoError, match=f"aggregate_from is {STEPS}, and the run has {STEPS} steps"):
+    with pytest.raises(SfumatoError, match=f"aggregate_from is {STEPS}, but the run has only {STEPS} steps"):
         job_for(spots, plan, settings(**UTA, aggregate_from=STEPS))
 
 

@@ -116,7 +116,7 @@ def test_a_run_whose_record_was_edited_does_not_go_on_in_another(spots, options,
     record = json.loads((tmp_path / "run" / "settings.json").read_text("utf-8"))
     record["performance"]["precision"] = "float32"
     (tmp_path / "run" / "settings.json").write_text(json.dumps(record), "utf-8")
-    with pytest.raises(SfumatoError, match="began otherwise than this run, in: settings commitment"):
+    with pytest.raises(SfumatoError, match="does not match this run, in: settings commitment"):
         train("cnn", spots, PLAN, **given)
 
 

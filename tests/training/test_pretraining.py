@@ -309,7 +309,7 @@ def test_a_private_run_is_not_resumed_as_a_public_one(spots, shown, plan, traini
 
 
 def test_a_head_that_starts_at_zero_must_be_trained(pretrained, spots, plan, tmp_path):
-    with pytest.raises(SfumatoError, match="trainable norm leaves the classifier out, which starts at zero"):
+    with pytest.raises(SfumatoError, match="trainable norm leaves out the classifier, whose weights start at zero"):
         train(
             "cnn",
             spots,
@@ -438,7 +438,7 @@ def test_batch_norm_is_trained_and_its_statistics_travel_with_the_weights(shown,
 def test_several_processes_are_refused_a_model_that_follows_its_batches(shown, training, monkeypatch):
     monkeypatch.setattr(together, "_own", Workers(rank=0, count=3))
     follows = replace(training, settings=replace(SETTINGS, model="lenet-300-100,norm=batch"))
-    with pytest.raises(SfumatoError, match="has running statistics of its batches") as refused:
+    with pytest.raises(SfumatoError, match="has running batch statistics") as refused:
         job_for(shown, follows)
     assert "one process" in refused.value.remedy
     assert job_for(shown, training).performance.micro_batch == 17  # of 50, a third each

@@ -250,7 +250,7 @@ def test_model_files_of_other_versions_are_refused(one_run, tmp_path):
 
 def test_a_module_has_its_weights_already(spots, plan, tmp_path):
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
-    with pytest.raises(SfumatoError, match="pretrained timm is given beside a module, which has its weights already"):
+    with pytest.raises(SfumatoError, match="pretrained timm is given with a module, which already has weights"):
         train(module, spots, plan, directory=tmp_path / "run", learning_rate=1.0, pretrained="timm")
     assert not (tmp_path / "run").exists()
 

@@ -134,7 +134,7 @@ def test_a_gradient_of_another_sensitivity_than_the_theorem_s_is_refused():
 
     twice = Twice(model(), functional.cross_entropy, max_norm=0.3)
     noise = Noise(PLAN.mechanism, max_norm=0.6, key=RunKey.from_seed(0))
-    with pytest.raises(SfumatoError, match=r"one example moves the gradient's sum by up to 0\.6"):
+    with pytest.raises(SfumatoError, match=r"sensitivity for one example is 0\.6"):
         PrivateStep(plan=PLAN, gradient=twice, noise=noise)
 
 
@@ -162,18 +162,18 @@ def test_a_sum_over_clients_moves_by_twice_the_norm_and_its_noise_is_in_norms():
     class Once(ClippedGradient):
         sums_over = "clients"
 
-    with pytest.raises(SfumatoError, match=r"one user moves the gradient's sum by up to 0\.3, .* about 2\.0 times"):
+    with pytest.raises(SfumatoError, match=r"sensitivity for one user is 0\.3, .* assumes 2\.0 times"):
         PrivateStep(plan=plan, gradient=Once(model(), functional.cross_entropy, max_norm=0.3), noise=noise)
 
 
 def test_a_norm_that_is_to_follow_a_quantile_is_refused_where_it_would_stay():
-    with pytest.raises(SfumatoError, match="this step has one for the whole run"):
+    with pytest.raises(SfumatoError, match="but this step has a fixed one"):
         step_of(replace(PLAN, clipping=Quantile(max_norm=0.3, count_noise=1.0)))
 
 
 def test_larger_batches_than_a_sum_holds_are_refused():
     large = replace(PLAN, population=4 * MOST_EXAMPLES, participation=Poisson(batch_size=MOST_EXAMPLES + 1))
-    with pytest.raises(SfumatoError, match="and a sum holds at most 16777216; plan smaller batches"):
+    with pytest.raises(SfumatoError, match="but a sum holds at most 16777216 examples; plan smaller batches"):
         step_of(large)
     step_of(replace(large, participation=Poisson(batch_size=MOST_EXAMPLES)))
 

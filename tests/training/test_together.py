@@ -35,7 +35,7 @@ def test_two_workers_leave_the_same_bytes_as_one(kinds, tmp_path, ranks):
         done = ranks(count, [SCRIPT, str(tmp_path / place), kinds, source], SFUMATO_HOME=str(tmp_path / "home"))
         assert [one.returncode for one in done] == [0] * count, [one.stderr for one in done]
         for one in done if count > 1 else ():  # of the last run, whose second worker drifts away
-            assert one.stdout == "after step 1 the workers hold different weights: their processors round differently\n"
+            assert one.stdout == "the workers' weights differ after step 1: their processors round differently\n"
     for name in kinds.split(", "):
         one, two = (RunDirectory(tmp_path / place / name) for place in ("one", "two"))
         files = sorted(path.name for path in one.path.glob("*.safetensors"))

@@ -66,26 +66,26 @@ def test_three_workers_have_the_bits_of_one(three):
 
 def test_what_does_not_fit_together_is_refused_by_all(three):
     for rank, (_, found) in enumerate(three):
-        assert found["fewer"] == f"worker {rank} has added 0 micro-batches in step 0, and was dealt 1 in step 0"
-        assert found["undealt"] == f"worker {rank} has added 1 micro-batches in step 1, and was dealt none"
+        assert found["fewer"] == f"worker {rank} added 0 micro-batches in step 0, but was dealt 1 in step 0"
+        assert found["undealt"] == f"worker {rank} added 1 micro-batches in step 1, but was dealt none"
         assert found["others"] == "the workers differ in step 1, in: participants"
         assert found["sizes"] == "the workers differ in step 1, in: participants"
         assert found["width"] == "the workers differ in step 1, in: number of parameters"
-        assert found["share"] == "the workers differ in step 1, in: share of them"
-        assert found["other"] == ("it differs from the leader in: data" if rank == 2 else "")
+        assert found["share"] == "the workers differ in step 1, in: micro-batches dealt"
+        assert found["other"] == ("this worker differs from the leader in: data" if rank == 2 else "")
         assert found["step"] == f"the workers differ in step {rank}, in: step"
-        assert found["apart"] == "after step 3 the workers hold different weights: their processors round differently"
+        assert found["apart"] == "the workers' weights differ after step 3: their processors round differently"
 
 
 def test_a_worker_that_sees_another_directory_is_refused(three):
     for _, found in three[1:]:
         assert Path(found["seen"]).is_dir()
-        assert found["unseen"].startswith("it does not see the leader's run directory")
+        assert found["unseen"].startswith("this worker cannot read the leader's run directory")
 
 
 def test_a_worker_with_another_owner_s_key_is_refused(three):
     for rank, (_, found) in enumerate(three[1:], start=1):
-        assert re.match(f"the owner's key in .*home of {rank} is another one than the leader's", found["owner"])
+        assert re.match(f"the owner's key in .*home of {rank} differs from the leader's", found["owner"])
 
 
 def pieces_of(inputs, participants, workers):

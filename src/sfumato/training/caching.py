@@ -48,34 +48,33 @@ def features(
     progress: Progress | None = None,
     **choices: Any,
 ) -> Cache:
-    """Compute the features of a source under a fixed public backbone, to a cache on disk that is a source itself.
+    """Compute the features of a source under a frozen public backbone and write them to a cache, itself a source.
 
-    A cache that was begun with the same arguments goes on where it was cut; only what is missing is computed. Processes
-    of torchrun share it out, and the first of them writes the cache.
+    A cache that was begun with the same arguments is resumed: only missing features are computed. Processes of torchrun
+    share the work, and the first one writes the cache.
 
     Args:
-        source: a spelling such as "folder:photos", whose images are then read in the size and the colours that the
+        source: a spelling such as "folder:photos", whose images are then read with the size and colours that the
             backbone expects, or an opened `Source`.
         backbone: "timm:NAME", "torchvision:NAME", or the directory of a run of `pretrain`. Its weights must come from
-            public data: what they tell of their images is not covered by any promise for the source.
-        directory: the cache's; `sfumato.train("head,norm=12.5", "features:DIRECTORY", ...)` trains on it.
-        dtype: "float32", "float16" or "bfloat16": how features are stored.
-        batch: images at a time.
-        device: where to compute; None for an accelerator where there is one.
-        progress: where to report to.
-        choices: how images are shown, fields of `Showing` (`views` None for one, or with `flip` for the image and its
-            mirror image), and
+            public data: a guarantee for the source does not cover what they reveal about their own images.
+        directory: of the cache; `sfumato.train("head,norm=12.5", "features:DIRECTORY", ...)` trains on it.
+        dtype: "float32", "float16" or "bfloat16", the type in which features are stored.
+        batch: number of images per batch.
+        device: where to compute; None for an accelerator if there is one.
+        progress: where to report progress.
+        choices: fields of `Showing` (by default one view, or with `flip` the image and its mirror image), and
 
-            weights: a safetensors file in place of what the backbone's library downloads.
+            weights: a safetensors file in place of the weights that the backbone's library downloads.
 
-            resolution: pixels on each side of what the backbone sees; None for what it was trained with.
+            resolution: side of the backbone's input in pixels; None for that of its training.
 
-            resize: to how many pixels a side images are brought before they are cropped; None likewise.
+            resize: side in pixels to which images are resized before they are cropped; None for that of its training.
 
-            model: the function that builds the network of a run that trained one of your own, "package:function".
+            model: the function that builds the network of a run with your own model, "package:function".
 
-    **Guarantee.** That of `compute`: each row is a function of its own image, so a promise for training on the cache is
-    one for training on the images.
+    **Guarantee.** That of `compute`: each row is a function of its own image, so a guarantee for training on the cache
+    holds for training on the images.
     """
     if isinstance(source, str):
         refuse_absent(source)
@@ -107,27 +106,27 @@ def features(
 
 
 def declared_by(backbone: Backbone, expects: Expects, spec: Any) -> dict[str, Any]:
-    """What a backbone says of images that nobody declared: their colours, and for files how large they are read."""
+    """Declarations for images that follow from the backbone: the channels, and for files the size."""
     from_files = asked_for(spec).kind in ("folder", "csv", "hf", "dataset", "frame")
     return {"channels": backbone.architecture.channels} | ({"size": expects.enlarged} if from_files else {})
 
 
 def default_views(crop: str, *, flip: bool) -> int:
-    """K by rule."""
+    """The default number of views K."""
     return 2 if flip and crop == "central" else 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Showing:
-    """How training images are shown to the backbone. Test images are always shown once, by their middle.
+    """The views of training images for the backbone. Test images always have one view, the centre crop.
 
-    Where training images are shown by random windows, their middles are kept as well: that is what they are scored on.
+    With random crops the centre crops of training images are stored as well, for evaluation.
 
     Args:
-        crop: "central" for the middle, "inception" for random windows.
-        views: K. Central ones are the image, or with `flip` the image and its mirror image.
-        flip: whether views are mirrored: of random windows each by a coin.
-        crop_area: of random windows, the least share of the image's area; None for 8%, as in Szegedy et al. 2015.
+        crop: "central" for the centre crop, "inception" for random crops.
+        views: K. With central crops: the image, or with `flip` the image and its mirror image.
+        flip: whether views are mirrored, random crops with probability one half.
+        crop_area: smallest share of the image's area in a random crop; None for 8%, as in Szegedy et al. 2015.
     """
 
     crop: str = "central"
@@ -139,10 +138,10 @@ class Showing:
         one_of("crop", self.crop, CROPS)
         if self.crop_area is not None and self.crop == "central":
             raise SfumatoError(
-                f"crop_area is {self.crop_area}, and crop central shows no random windows",
+                f"crop_area is {self.crop_area}, but crop central has no random crops",
                 "give `crop=inception`, or leave `crop_area` out",
             )
-        Views(crop_area=1.0 if self.crop_area is None else self.crop_area)  # refuses what is no share of an area
+        Views(crop_area=1.0 if self.crop_area is None else self.crop_area)  # validates the share of the area
         positive_integer("views", self.views, remedy="give the number of views of each example, such as 1 or 4")
         if self.crop == "central" and self.views != (2 if self.flip else 1):
             raise SfumatoError(
@@ -162,13 +161,13 @@ def contents_for(
     origins: Sequence[str] = ("unknown",),
     trained_on: Sequence[str] = (),
 ) -> Contents:
-    """What the cache of this source under this backbone is to be.
+    """The contents of the cache of this source under this backbone.
 
     Args:
-        origins: what stands behind the backbone's weights, as statements say it.
-        trained_on: `Source.stored_digest` of what they were trained on without privacy.
+        origins: the origins of the backbone's weights, in the words of statements.
+        trained_on: `Source.stored_digest` of the data that the weights were trained on without privacy.
 
-    Errors: `SfumatoError` where that is the source itself, and the source is private.
+    Errors: `SfumatoError` if they were trained on the source itself and the source is private.
     """
     refuse_trained_on(source, trained_on)
     seen = Images(size=backbone.architecture.size, channels=backbone.architecture.channels).synthetic(2)
@@ -196,11 +195,13 @@ def contents_for(
 
 
 def begin(cache: Cache, contents: Contents, progress: Progress | None = None) -> int:
-    """Lay the cache down, or see what stands of it; how many records are still to be computed. Of several workers the
-    leader does, and the others look at nothing."""
+    """Create the cache, or check the existing one. Returns the number of records still to be computed.
+
+    Only the leader does this; other workers return 0.
+    """
     if not together.own().is_leader:
         return 0
     cache.begin(contents)
     for name in cache.discard_damaged():
-        (progress or Silence()).report(f"{cache.path / name} is damaged, and is computed anew")
+        (progress or Silence()).report(f"{cache.path / name} is damaged and will be computed again")
     return sum(len(rows) for part in PARTS for _, rows in cache.missing(part))

@@ -1,4 +1,4 @@
-"""What a fixed backbone makes of images, each by itself: computed in batches, and written to a cache."""
+"""Features of images under a frozen backbone, computed in batches and written to a cache."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from sfumato.training.workers import Workers
 
 DEVICE_BATCH = 256
 CPU_BATCHES, CPU_PIXELS = (4, 128), 4 * 224**2
-"""Bounds of a batch on the CPU, and its pixels for each thread: larger activations are slower to have than to fill."""
+"""Smallest and largest batch on the CPU, and its pixels per thread: allocating larger activations slows it down."""
 
 
 def transform_of(source: Source, expects: Expects) -> Transform:
-    """How a source's images become what a backbone expects."""
+    """The transform from a source's images to the backbone's inputs."""
     return Transform(
         size=source.size,
         channels=source.channels,
@@ -55,7 +55,7 @@ def transform_of(source: Source, expects: Expects) -> Transform:
 
 
 def default_batch(device: torch.device, side: int) -> int:
-    """Images of this side at a time, by rule."""
+    """The default batch size for images of this side."""
     if device.type != "cpu":
         return DEVICE_BATCH
     fewest, most = CPU_BATCHES
@@ -73,21 +73,21 @@ def compute(
     batch: int | None = None,
     progress: Progress | None = None,
 ) -> bool:
-    """Write what is missing of the cache, and say whether the backbone could take ordinary batches.
+    """Compute the missing part of the cache. Returns whether the backbone could run on ordinary batches.
 
-    Several workers share the images out; the leader writes, and says how many are computed at a time.
+    Several workers share the images; the leader writes, and determines the batch size.
 
     Args:
-        cache: a new place, or a cache that began with these very contents.
-        contents: as `contents_for` gave them for this source and backbone.
-        owner_key: keys the random windows.
-        batch: images at a time; None for a rule's.
+        cache: an empty directory, or a cache begun with the same contents.
+        contents: from `contents_for`, for this source and backbone.
+        owner_key: keys the random crops.
+        batch: number of images per batch; None for the default.
 
-    **Guarantee.** Each row is a function of its own image, of the owner's key and of public weights: the backbone runs
-    on ordinary batches where `keeps_apart` finds that it may, else on one image at a time (`outputs_alone`), always on
-    the same number of images (short batches are filled up with zeros), so that not even rounding tells how many there
-    are. So a cache is a per-record preprocessing, and whatever is promised for training on it is promised for training
-    on the images (unit: one example; adjacency: any).
+    **Guarantee.** Each row is a function of its own image, of the owner's key and of public weights. The backbone runs
+    on ordinary batches where `keeps_apart` finds that it may, otherwise on one image at a time (`outputs_alone`).
+    Batches always have the same number of images (short ones are filled up with zeros), so that not even rounding
+    depends on how many there are. So a cache is a per-record preprocessing, and a guarantee for training on it is one
+    for training on the images (unit: one example; adjacency: any).
     """
     progress, workers = progress or Silence(), together.own()
     if source.cache is not None:
@@ -131,7 +131,7 @@ def compute(
 
 
 def _begun(cache: Cache, contents: Contents, backbone: Backbone) -> list[str]:
-    """Lay down the cache and its backbone; the pieces that are still to be written."""
+    """Create the cache with its backbone. Returns the names of the missing pieces."""
     cache.begin(contents)
     if not (cache.path / BACKBONE).is_file():
         write(cache.path / BACKBONE, to_bytes(dict(backbone.state_dict()), {}), private=True)
@@ -141,7 +141,7 @@ def _begun(cache: Cache, contents: Contents, backbone: Backbone) -> list[str]:
 def by_records(
     backbone: Backbone, transform: Transform, device: torch.device, batch: int | None = None
 ) -> tuple[Callable[[Tensor], Tensor], int, bool]:
-    """Features (n, D) of at most so many images (n, C, R, R) at a time, that number, and whether they run together.
+    """A function to features (n, D) from at most N images (n, C, R, R), N, and whether images are batched together.
 
     **Guarantee.** Each row is a function of its own image and of the weights: see `compute`.
     """
@@ -192,11 +192,12 @@ def _rows(
     each: int,
     advance: Callable[[int], None],
 ) -> Tensor:
-    """Features (n, S, D) of the records in these rows, `each` of them at a time, which the workers share out; the next
-    are read meanwhile.
+    """Features (n, S, D) of the records in these rows, in pieces of `each`, shared among the workers.
+
+    The next piece is read meanwhile.
 
     Args:
-        advance: is told how many of them are done, if all workers are as fast as this one.
+        advance: called with the number of records done, assuming equally fast workers.
     """
 
     def computed(own: Sequence[np.ndarray]) -> Iterator[Tensor]:
@@ -214,7 +215,7 @@ def _middle(transform: Transform, device: torch.device) -> Shown:
 
 
 def _shown(contents: Contents, transform: Transform, owner_key: bytes, device: torch.device) -> Shown:
-    """What is stored of training images uint8 (n, H, W, C): (n, S, C, R, R), their middles first."""
+    """The stored views (n, S, C, R, R) of training images uint8 (n, H, W, C), centre crops first."""
     crop, flip = contents.crop["crop"], contents.crop["flip"]
     middle = _middle(transform, device)
     if crop == "central":

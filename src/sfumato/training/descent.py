@@ -1,4 +1,4 @@
-"""How steps move the weights: optimizer, learning rate and average by the settings."""
+"""Optimizer, learning rate and weight average of a run, from its settings."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from sfumato.training.own.optimizers import Makes
 
 
 def optimizer_of(job: Job) -> torch.optim.Optimizer:
-    """The optimizer of a run over the parameters that it trains."""
+    """The run's optimizer over its trained parameters."""
     return optimizer_for(job.module, job.settings.descent, job.own.optimizer)
 
 
 def optimizer_for(module: nn.Module, choice: Descent, own: Makes | None = None) -> torch.optim.Optimizer:
-    """The chosen optimizer over the parameters that are trained, the classifier's in a group of their own.
+    """The chosen optimizer over the trained parameters.
 
-    All other layers take `pretrained_rate` times the learning rate (alpha of Mehta et al. 2022, table 7).
+    All layers but the classifier take `pretrained_rate` times the learning rate (alpha of Mehta et al. 2022, table 7).
 
     Args:
-        own: makes one that is code of the caller's own.
+        own: makes a custom optimizer.
     """
     if own is not None:
         trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
@@ -44,7 +44,7 @@ def optimizer_for(module: nn.Module, choice: Descent, own: Makes | None = None) 
 
 
 def _groups(module: nn.Module, choice: Descent) -> list[Any]:
-    """The parameters that are trained; or where they differ in their rates, in torch's groups."""
+    """The trained parameters, in two parameter groups if the classifier has its own learning rate."""
     below = tuple(f"{name}." for name in models.classifier_names(module))
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
     if choice.pretrained_rate == 1:
@@ -53,34 +53,34 @@ def _groups(module: nn.Module, choice: Descent) -> list[Any]:
     rest = [value for name, value in trained.items() if not (below and name.startswith(below))]
     if not (last and rest):
         raise SfumatoError(
-            f"pretrained_rate {choice.pretrained_rate} tells the classifier from the layers before it, and the "
-            f"model trains {'nothing else' if last else 'no classifier that is known'}",
+            f"pretrained_rate {choice.pretrained_rate} is for the layers before the classifier, but the model trains "
+            f"{'only the classifier' if last else 'no known classifier'}",
             "leave it out, or train both",
         )
     return [{"params": last, optim.FACTOR: 1.0}, {"params": rest, optim.FACTOR: choice.pretrained_rate}]
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Give every group of parameters this learning rate, times its own factor."""
+    """Set the learning rate of every parameter group, times the group's factor."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group.get(optim.FACTOR, 1.0)
 
 
 def check_choices(module: nn.Module, settings: Settings, *, steps: int, own: Makes | None = None) -> None:
-    """Refuse an optimizer, a schedule or an average that a run of so many steps could not have."""
+    """Refuse an optimizer, schedule or average that is impossible for this number of steps."""
     check_descent(settings, steps=steps)
     if own is not None:
-        optimizer_for(module, settings.descent, own)  # which is looked at as it is made
+        optimizer_for(module, settings.descent, own)  # checked when it is made
     else:
-        # None is made: with its first optimizer torch imports its compiler, which takes seconds.
+        # Don't make an optimizer: the first one imports torch's compiler, which takes seconds.
         optim.check_parameters(_groups(module, settings.descent))
 
 
 def check_descent(settings: Settings, *, steps: int | None) -> None:
-    """The same without a module; with `steps` None, what no number of steps could have."""
+    """`check_choices` without a module; with `steps` None, refuse what is impossible for any number of steps."""
     choice, averages = settings.descent, settings.averages
     optim.check_schedule(choice.schedule, steps=steps, warmup=choice.warmup)
-    if choice.optimizer != optim.OWN:  # which is looked at where it is made
+    if choice.optimizer != optim.OWN:  # a custom one is checked when it is made
         optim.check(
             choice.optimizer,
             learning_rate=choice.learning_rate,
@@ -90,24 +90,24 @@ def check_descent(settings: Settings, *, steps: int | None) -> None:
     average_for(averages)
     if averages.aggregate is not None and steps is not None and averages.aggregate_from >= steps:
         raise SfumatoError(
-            f"`aggregate_from` is {averages.aggregate_from}, and the run has {steps} steps, of which none would be "
+            f"`aggregate_from` is {averages.aggregate_from}, but the run has only {steps} steps, so that none would be "
             "taken at the aggregate",
             "give an earlier step, or leave `aggregate` out",
         )
 
 
 def trained_parameters(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters that a run trains, by name, without their graph."""
+    """The trained parameters by name, detached."""
     return {name: value.detach() for name, value in module.named_parameters() if value.requires_grad}
 
 
 def trained_bytes(module: nn.Module) -> int:
-    """What one set of a run's trained parameters takes."""
+    """Bytes of all trained parameters."""
     return sum(value.nbytes for value in trained_parameters(module).values())
 
 
 def average_for(choice: Averages) -> Average | None:
-    """What is averaged over the steps and released, if anything is."""
+    """The average of the weights that is released; None without averaging."""
     if choice.aggregate_last is not None:
         return LastMean(choice.aggregate_last)
     average = EMA(choice.ema, choice.ema_form)
@@ -115,7 +115,7 @@ def average_for(choice: Averages) -> Average | None:
 
 
 def training_over(choice: Averages) -> TrainingOver | None:
-    """At which average gradients are taken, if at any."""
+    """The aggregate at which gradients are computed; None for the last weights."""
     average = average_for(choice)
     if choice.aggregate is None or average is None:
         return None
@@ -123,6 +123,6 @@ def training_over(choice: Averages) -> TrainingOver | None:
 
 
 def beginning_of_average(job: Job) -> dict[str, Tensor]:
-    """The average's state before the first step; nothing where the run does not average."""
+    """The average's state before the first step; empty without averaging."""
     average = average_for(job.settings.averages)
     return {} if average is None else average.begin(trained_parameters(job.module))

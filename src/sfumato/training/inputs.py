@@ -1,4 +1,4 @@
-"""What a step's gradient is taken of: the participants' views, or their features under the model's fixed trunk."""
+"""Inputs of a step: the participants' views, or their features under the model's frozen trunk."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from sfumato.training.job import Job, PrivateJob
 
 BATCH = 128
-"""Images whose features are computed at once: on a CPU more of them no longer lie near the processor."""
+"""Images per batch when computing features: larger batches do not fit into a CPU's caches."""
 DEVICE_SHARE = 0.4
-"""How much of an accelerator's free memory a cache's features may take."""
+"""Largest share of an accelerator's free memory for the features of a cache."""
 CPU_KEPT = 1 << 30
-"""So many bytes of a cache's features are kept in memory: single rows are slow to fetch from a file."""
+"""Largest number of bytes of a cache's features kept in memory: reading single rows from a file is slow."""
 
 
 class OnFeatures(nn.Module):
-    """The classifier of a model that begins with a fixed trunk; its parameters keep the names they have there.
+    """The classifier of a model with a frozen trunk. Its parameters keep their names in the model.
 
     Args:
         model: the whole model.
@@ -63,9 +63,9 @@ MicroBatch = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 
 def filled(inputs: Tensor, targets: Tensor, keys: Tensor | None, weights: Tensor | None, *, size: int) -> MicroBatch:
-    """A micro-batch of fewer than `size` examples with padding of weight 0 up to the next eighth of that.
+    """Pads a micro-batch of fewer than `size` examples with weight 0 to the next multiple of size / 8.
 
-    So the last micro-batches of all steps have eight shapes, each of which a device can be given as one sequence.
+    So the last micro-batches of all steps have only eight shapes, each of which can be recorded as a CUDA graph.
     """
     present = len(targets)
     each = max(1, size // 8)
@@ -83,24 +83,25 @@ def filled(inputs: Tensor, targets: Tensor, keys: Tensor | None, weights: Tensor
 class Inputs:
     """The training records as the model's inputs, in micro-batches.
 
-    A trunk's features are computed once for each image and, where views are mirrored, once for its mirror image. Where
-    the trunk can say which features of the image those are (`Trunk.mirror_order`), they are put in that order as they
-    are wanted, so half as many are held. A cache's are kept in memory where they are few, or on an accelerator where
-    they fit, and else read from disk as they are wanted, one micro-batch ahead. Images lie on an accelerator as bytes
-    where they fit (`Held`), so that only positions and the views' moves go there in a step.
+    A trunk's features are computed once for each image and, where views are mirrored, once for its mirror image. If
+    mirroring only permutes the trunk's features (`Trunk.mirror_order`), they are permuted on demand, which halves the
+    memory. A cache's features are kept in memory where they are few, or on an accelerator where they fit; otherwise
+    they are read from disk, one micro-batch ahead. Images are kept on an accelerator as bytes where they fit (`Held`),
+    so that a step only transfers row numbers and the views' shifts.
 
-    **Guarantee.** Each record's input is a function of that record, of public constants and of draws that know no data.
-    Where the plan's participation has a `padded_size`, each step has the same number of micro-batches of the same
-    shape, whoever takes part: padding of weight 0, of zeros, fills them up. It costs what records cost: as many are
-    read, drawn for and prepared, and then zeros are put in their place. Where shares of the classes are declared, a
-    record's weight is a function of its own label and of these (`weights_of`), and at most 1.
+    **Guarantee.** Each record's input is a function of that record, of public constants and of random draws that do not
+    depend on the data. Where the plan's participation has a `padded_size`, each step has the same number of
+    micro-batches of the same shape, whoever takes part: they are filled up with zeros of weight 0. Padding takes the
+    same time as records: as many records are read, drawn for and prepared, and then replaced by zeros. Where class
+    shares are declared, a record's weight is a function of its own label and of these shares (`weights_of`), and at
+    most 1.
     """
 
     def __init__(self, job: PrivateJob, progress: Progress | None = None):
         self._job = job
         self._features = self._mirrored = self._class_weights = self._held = None
         prevalence = job.settings.objective.class_prevalence
-        if prevalence is not None and not job.source.multilabel:  # of several labels the loss weighs the answers
+        if prevalence is not None and not job.source.multilabel:  # with several labels the loss applies the weights
             self._class_weights = torch.tensor(weights_of(prevalence, job.source.classes), device=job.device)
         if job.source.cache is not None and _fits(job):
             self._features = _kept_features(job)
@@ -112,24 +113,24 @@ class Inputs:
             self._mirrored = job.trunk.mirror_order if job.views.flip else None
             variants = variants_kept(job.views, job.trunk)
             self._features = torch.empty(len(train), len(variants), job.trunk.width, device=job.device)
-            for place, mirrored in enumerate(variants):  # into one tensor: beside a second copy few machines hold it
+            for place, mirrored in enumerate(variants):  # into one tensor, to avoid a second copy
                 into = self._features[:, place]
                 features(job, train, progress, mirrored=mirrored, into=into, workers=together.own())
 
     @property
     def units(self) -> int:
-        """How many there are of what coins are tossed for."""
+        """The number of units that the sampler draws from."""
         return len(self._job.source.train)
 
     def micro_batches(
         self, key: RunKey, step: int, participants: np.ndarray, workers: Workers = ALONE
     ) -> Iterator[MicroBatch]:
-        """The step's participants in pieces: inputs (b, ...), or (b, K, ...) with views, targets (b,), dropout's keys,
+        """Yields the step's micro-batches: inputs (b, ...), or (b, K, ...) with views, targets (b,), dropout keys, and
         weights (b,) if the plan pads its steps or classes are weighted.
 
-        Where several workers take the step, those that are dealt to this one. The views are drawn for the whole logical
-        batch, and dropout for each record by itself, so how the batch is cut does not matter to them. A piece lasts
-        until the next one is asked for: features that are read from disk come in memory that is used again.
+        With several workers, yields those dealt to this one. Views are drawn for the whole batch, and dropout keys for
+        each record, so neither depends on how the batch is divided. A micro-batch is valid until the next one is
+        requested: features read from disk share one buffer.
         """
         job, size, padded = self._job, self._job.performance.micro_batch, self._job.plan.participation.padded_size
         records, present = job.source.images_for(job.views), len(participants)
@@ -137,7 +138,7 @@ class Inputs:
         if padded is not None:
             size = min(size, padded)
             generator, missing = key.generator("padding", step), -(-padded // size) * size - present
-            # Any records, so that reading them takes the time that it takes for others.
+            # Padding rows are random records, so that reading them takes as long as reading participants.
             participants = np.concatenate([participants, generator.integers(len(records), size=missing)])
             draws = draws.followed_by(job.views.draw(generator, missing, size=job.source.size))
         starts = range(0, len(participants), size)
@@ -146,7 +147,7 @@ class Inputs:
         pieces = [participants[start : start + size] for start in starts]
         for start, rows, taken in zip(starts, pieces, self._read(records, pieces), strict=False):
             inputs, targets = self._of(rows, draws[start : start + size], taken)
-            # Models may draw random numbers by other functions than dropout, which don't follow keys.
+            # Randomness in the model other than dropout does not follow keys.
             torch.manual_seed(key.seed("model", step, str(start)))
             keys = None
             if job.gradient.draws:
@@ -162,14 +163,14 @@ class Inputs:
                 yield torch.where(held, inputs, 0), torch.where(known, targets, 0), keys, weights
 
     def halved(self) -> int | None:
-        """From now on micro-batches of half the size: that size; None where they hold one record each."""
+        """Halves the micro-batch size. Returns the new size, or None if it was 1."""
         if (size := self._job.performance.micro_batch // 2) < 1:
             return None
         self._job = replace(self._job, performance=replace(self._job.performance, micro_batch=size))
         return size
 
     def _read(self, records: Part, pieces: Sequence[np.ndarray]) -> Iterator[np.ndarray | None]:
-        """What the records in each piece hold, read ahead; None where they, or their features, are in memory."""
+        """Yields the stored content of each micro-batch, read ahead; None where it is in memory."""
         there = self._features is not None or self._held is not None
         return repeat(None, len(pieces)) if there else ahead(records, pieces)
 
@@ -177,7 +178,7 @@ class Inputs:
         """Inputs (b, ...), or (b, K, ...) with views, of these records, and their labels (b,) or (b, L).
 
         Args:
-            taken: what they hold, as `_read` gives it.
+            taken: the records' stored content, from `_read`.
         """
         job = self._job
         if self._held is not None:
@@ -192,7 +193,7 @@ class Inputs:
         return inputs.squeeze(1) if job.views.count == 1 else inputs, labels
 
     def _kept(self, rows: np.ndarray, draws: ViewDraws) -> Tensor:
-        """Views (b, K, D) of the records in these rows, out of the features in memory."""
+        """Views (b, K, D) of the records in these rows, from the features in memory."""
         assert self._features is not None
         device = self._job.device
         if self._job.trunk is not None:
@@ -202,13 +203,13 @@ class Inputs:
             straight = self._features[:, 0].index_select(0, chosen)
             turned = straight.index_select(1, self._mirrored.to(device))
             return torch.where(mirrored.unsqueeze(-1), turned.unsqueeze(1), straight.unsqueeze(1))
-        if (np.diff(rows) == 1).all():  # all records in their order need not be copied
+        if (np.diff(rows) == 1).all():  # consecutive rows need no copy
             return self._features[rows[0] : rows[0] + len(rows)] if len(rows) else self._features[:0]
-        return self._features.index_select(0, _devices.sent(rows, device))  # twice as fast as brackets
+        return self._features.index_select(0, _devices.sent(rows, device))  # twice as fast as indexing
 
 
 def held(job: Job, progress: Progress | None = None) -> Held | None:
-    """The training records on the job's device; None where they are read in each step: on the CPU, or too many."""
+    """The training records on the job's device; None on the CPU, or if they do not fit."""
     records = job.source.images_for(job.views)
     if not fits(records, job.device):
         return None
@@ -218,12 +219,12 @@ def held(job: Job, progress: Progress | None = None) -> Held | None:
 
 
 def dropout_keys(key: RunKey, step: int, names: Iterable[Any]) -> Tensor:
-    """Dropout's keys int64 (b, 4) in a step, one for each of these names: rows, or users."""
+    """Dropout keys int64 (b, 4) of a step, one for each of these names: rows, or users."""
     return torch.from_numpy(np.stack([key.words("dropout", step, str(name)) for name in names]).view(np.int64))
 
 
 def viewed(images: Tensor, draws: ViewDraws, source: Source, views: Views, transform: Preparation) -> Tensor:
-    """Views (n, K, C, H, W) as a model takes them, of images uint8 (n, S, S, C); of texts (n, 1, T)."""
+    """Views (n, K, C, H, W) for the model, from images uint8 (n, S, S, C); for texts (n, 1, T)."""
     if isinstance(transform, Tokens):
         return transform(images).unsqueeze(1)
     assert isinstance(transform, Transform)
@@ -231,7 +232,7 @@ def viewed(images: Tensor, draws: ViewDraws, source: Source, views: Views, trans
 
 
 def ahead(records: Part, pieces: Sequence[np.ndarray] | Sequence[slice]) -> Iterator[np.ndarray]:
-    """What the records in each piece hold, read while the piece before it is worked on, and lasting until the next."""
+    """Yields the stored content of each piece, reading the next piece meanwhile. Valid until the next one."""
     take = records.in_turn() if isinstance(records, CachedRecords) else records.take
     with ThreadPoolExecutor(1) as reader:
         coming = [reader.submit(take, rows) for rows in pieces[:1]]
@@ -243,7 +244,7 @@ def ahead(records: Part, pieces: Sequence[np.ndarray] | Sequence[slice]) -> Iter
 
 
 def _views(job: Job, stored: np.ndarray) -> Tensor:
-    """The views (n, K, D) of records to train on, without the middles that they are scored on."""
+    """The views (n, K, D) for training, without the centre crops that are used for evaluation."""
     return _devices.sent(np.ascontiguousarray(stored[:, -job.views.count :]), job.device)
 
 
@@ -258,7 +259,7 @@ def _kept_features(job: Job) -> Tensor:
 
 
 def _fits(job: Job) -> bool:
-    """Whether the device has room for all features of a cache, beside what a step needs."""
+    """Whether all features of a cache fit into the device's memory, leaving enough for a step."""
     assert job.source.cache is not None
     contents = job.source.cache.contents
     needed = 4 * contents.views * contents.width * len(job.source.train)
@@ -266,12 +267,12 @@ def _fits(job: Job) -> bool:
 
 
 def variants_kept(views: Views, trunk: Trunk) -> tuple[bool, ...]:
-    """Of which versions of an image features are kept: of itself, and of its mirror image."""
+    """The versions of an image whose features are kept: False for the image, True for its mirror image."""
     return (False, True) if views.flip and trunk.mirror_order is None else (False,)
 
 
 def kept_bytes(views: Views, records: int, trunk: Trunk) -> int:
-    """Bytes of the features that `Inputs` keeps of so many training records, float32."""
+    """Bytes of the float32 features that `Inputs` keeps for so many training records."""
     return 4 * trunk.width * records * len(variants_kept(views, trunk))
 
 
@@ -286,11 +287,13 @@ def features(
 ) -> Tensor:
     """The trunk's features (N, D) of the records, float32 on the job's device.
 
-    With `mirrored` those of the images with left and right exchanged; with `into` they are written there. Of several
-    workers each computes every n-th block, and all of them get all.
+    Args:
+        mirrored: mirror the images left to right.
+        into: a tensor to write the features to.
+        workers: each computes every n-th block, and all of them receive all features.
 
-    **Guarantee.** Each row is a function of its own record (`outputs_alone`), computed beside as many others whatever
-    their number is: the classifier's per-example gradients are those of the whole model, run on one example at a time.
+    **Guarantee.** Each row is a function of its own record (`outputs_alone`), always computed in a batch of the same
+    size: the classifier's per-example gradients are those of the whole model, run on one example at a time.
     """
     if job.trunk is None:
         raise TypeError("the job's model has no fixed trunk")
@@ -311,6 +314,6 @@ def features(
 
 
 def features_alone(trunk: Trunk, images: Tensor) -> Tensor:
-    """A trunk's features (N, D) of images (N, C, H, W), each by itself, in evaluation mode."""
+    """A trunk's features (N, D) of images (N, C, H, W), one image at a time, in evaluation mode."""
     with evaluating(trunk):
         return outputs_alone(trunk, images)

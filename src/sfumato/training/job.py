@@ -1,4 +1,4 @@
-"""What a run is to do, decided and checked: private training by a plan, or training without privacy on public data."""
+"""Jobs: runs that are decided and checked but not begun, private by a plan or without privacy on public data."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from sfumato.training.own.code import OwnCode
 from sfumato.training.parts.part import Kind, Part
 
 Shape = tuple[int, ...] | Tensor
-"""Of one made-up example, or that itself where it holds whole numbers."""
+"""The shape of one synthetic example, or the example itself where inputs are integers."""
 
 PUBLIC, UNTRAINED = "public training", "untrained"
-"""What the records of a training without privacy, and of a model of which nothing is trained, call their kind."""
+"""The kind, in a run's record, of training without privacy and of a model without training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A run that is to be: everything decided and checked, nothing spent.
+    """A run before it begins: everything decided and checked, nothing spent.
 
     Args:
         module: the model with its initial weights, on the device. The run trains this object.
         source, settings, performance: as given.
-        steps: how many are to be taken.
-        transform: from stored images to the model's inputs.
+        steps: number of steps of the whole run.
+        transform: maps stored images to the model's inputs.
         key: the run key; replaced by the recorded one when a run is resumed.
-        functions: digests of what the model computes, in evaluation and in training, and of a loss and an optimizer
-            that are code of the caller's own, so that a run that goes on says where they are others.
-        kind: what its steps are, and what measures them.
-        own: what of it is code of the caller's own.
-        trunk: the module's beginning where nothing of it is trained and its features are computed once; else None.
-        request: what the user asked for, as plain data (source and its options).
-        parts: the features around it.
+        functions: digests of the model's function, in evaluation and in training mode, and of a custom loss and
+            optimizer. A resumed run reports which of them differ.
+        kind: how steps are taken and scored.
+        own: the user's own code.
+        trunk: the frozen first part of the module, whose features are computed once; else None.
+        request: the user's request as plain data (source and its options).
+        parts: optional parts of the run.
     """
 
     module: nn.Module
@@ -65,7 +65,7 @@ class Job:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The model's device."""
         return torch.device(self.performance.device)
 
     @property
@@ -75,30 +75,30 @@ class Job:
 
     @property
     def scored(self) -> bool:
-        """Whether it is measured on the test split on its way."""
+        """Whether it is evaluated on the test split during training."""
         return True
 
     @property
     def further(self) -> dict[str, Any]:
-        """What else decides the steps, by name: plain data that is recorded and pinned like the settings."""
+        """Plain data of the parts that determine the steps: recorded, and pinned like the settings."""
         return {name: value for part in self.parts for name, value in part.pins.items()}
 
     @property
     def keyed(self) -> dict[str, dict[str, Any]]:
-        """The same of what decides who takes part."""
+        """Plain data of the parts that determine the participants."""
         return {name: value for part in self.parts for name, value in part.keyed.items()}
 
     @property
     def of_model(self) -> dict[str, Any]:
-        """What else a model file must say of itself."""
+        """Additional facts for the model file."""
         return {}
 
     def released(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Those of the weights that go into the model file."""
+        """The weights that go into the model file."""
         return weights
 
     def record(self, run: str) -> dict[str, Any]:
-        """What settings.json holds of any run."""
+        """The content of settings.json."""
         return {
             "run": run,
             "request": dict(self.request),
@@ -113,22 +113,23 @@ class Job:
 
 
 def synthetic_targets(source: Source, device: torch.device | str) -> Tensor | None:
-    """Labels (M, L) of nobody's where a record has several; None where it has one, which any model's output shows."""
+    """Synthetic labels (M, L) for sources with several labels per record; None for one label per record."""
     return torch.from_numpy(source.synthetic_labels(len(source.classes) + 3)).to(device) if source.multilabel else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateJob(Job):
-    """A private run that is to be.
+    """A private run before it begins.
 
     Args:
-        gradient: the clipped gradient of `module`, or of its head where there is a trunk, of what the plan draws.
-        plan: what the run will release.
-        circumstances: what the statement must say besides the plan.
+        gradient: the clipped gradient of `module`, or of its head where there is a trunk, over the units that the plan
+            draws.
+        plan: the plan of all releases.
+        circumstances: facts for the statement besides the plan.
         input_shape: of one view of one example, as `gradient` takes it.
-        candidate: whether the run is a candidate of a private selection: then it is not measured on its way, and the
-            owner's list of uses counts the search instead of it.
-        notes: what a rule has chosen for this machine, to be told before the run begins.
+        candidate: whether the run is a candidate of a private selection. It is then not evaluated during training, and
+            the owner's list of uses counts the search in place of the run.
+        notes: messages about defaults chosen for this machine, reported before the run begins.
     """
 
     gradient: ClippedGradient | UserGradient
@@ -140,12 +141,12 @@ class PrivateJob(Job):
 
     @property
     def synthetic_targets(self) -> Tensor | None:
-        """What `gradient` is tried on in place of the classes of the model's output; None for these."""
+        """Targets for trying out `gradient`; None for class numbers."""
         return synthetic_targets(self.source, self.device)
 
     @property
     def records_of_a_step(self) -> tuple[int, int | None]:
-        """How many records a step has, and each user where users are drawn, on average."""
+        """Average number of records in a step, and of each user where the plan draws users (else None)."""
         expected = self.plan.participation.padded_size or self.plan.expected_batch_size
         if self.plan.unit.drawn != "users":
             return expected, None
@@ -154,35 +155,37 @@ class PrivateJob(Job):
 
     @property
     def pieces(self) -> int:
-        """Into how many pieces a step's work is divided, each for one process: on average."""
+        """Average number of micro-batches in a step; each is computed by one process."""
         return -(-self.records_of_a_step[0] // self.performance.micro_batch)
 
     @property
     def draws(self) -> dict[str, np.ndarray]:
-        """What draws go by besides the plan, by name, with one entry for each training record of the source as it was
-        given: "times", "groups" (`Sampler`), and which are "excluded": they are drawn, and contribute nothing."""
+        """Further inputs of the sampler, with one entry for each training record of the original source: "times",
+        "groups" (`Sampler`), and "excluded" for records that are drawn but contribute nothing."""
         return {name: entries for part in self.parts for name, entries in part.draws.items()}
 
     @property
     def keyed(self) -> dict[str, dict[str, Any]]:
-        """What decides who takes part; an entry for the clock where there is none too."""
+        """Plain data that determines the participants, always with an entry for the clock."""
         return {"clock": {}} | super().keyed
 
     @property
     def most_of_one_user(self) -> int | None:
-        """The largest number of training records of one user, where the promise is for single ones and the data say
-        whose each one is: a private figure."""
+        """The largest number of training records of one user, if the unit is one example and the users are known.
+
+        A private figure.
+        """
         if self.source.train.users is None or isinstance(self.plan.unit, User):
             return None
         return int(owners(self.source.train).of_each_user.max(initial=0))
 
     @property
     def scored(self) -> bool:
-        """Whether it is measured on the test split on its way: a candidate is not."""
+        """Whether it is evaluated on the test split during training: a candidate is not."""
         return not self.candidate
 
     def record(self, run: str) -> dict[str, Any]:
-        """What settings.json holds."""
+        """The content of settings.json."""
         return super().record(run) | {
             "most_of_one_user": self.most_of_one_user,
             "candidate": self.candidate,
@@ -206,14 +209,14 @@ class PrivateJob(Job):
 
 @dataclass(frozen=True, kw_only=True)
 class PublicTraining:
-    """How a model is trained without privacy.
+    """The settings of training without privacy.
 
     Args:
-        settings: the same choices as for private training.
+        settings: as for private training.
         steps: number of steps.
         batch_size: examples in a step: epochs are shuffled and cut into batches of this size.
-        max_norm: to which L2 norm a step's mean gradient, of all parameters together, is scaled down where it is
-            longer; None for no clipping. It bounds no example's contribution.
+        max_norm: largest L2 norm of a step's mean gradient over all parameters; longer ones are scaled down. None for
+            no clipping. It does not bound the contribution of an example.
     """
 
     settings: Settings
@@ -223,10 +226,10 @@ class PublicTraining:
 
     def __post_init__(self) -> None:
         if self.settings.objective.class_prevalence is not None:
-            raise SfumatoError("`class_prevalence` is for private training, and this one is not", "leave it out")
+            raise SfumatoError("`class_prevalence` is for private training only", "leave it out")
         if self.settings.noise != STANDARD:
             raise SfumatoError(
-                f"`noise` is {self.settings.noise}, and training without privacy has none", "leave it out"
+                f"`noise` is {self.settings.noise}, but training without privacy has no noise", "leave it out"
             )
         positive_integer("steps", self.steps, remedy="give the number of training steps")
         positive_integer("batch_size", self.batch_size, remedy="give the number of examples in a step")
@@ -235,19 +238,20 @@ class PublicTraining:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PublicTraining:
-        """The training in a run's record."""
+        """Reads a run's record."""
         given = {name: data[name] for name in ("steps", "batch_size", "max_norm")}
         return cls(settings=Settings.from_dict(data["settings"]), **given)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublicJob(Job):
-    """A training without privacy that is to be, on public data; or one of nothing, which reads none of the training
-    data (`uses_data` is False), private as they may be. It takes no plan, and promises nothing.
+    """A run without privacy before it begins, on public data. It has no plan and no guarantee.
+
+    A subclass that trains nothing does not read the training data (`uses_data` is False), which may then be private.
 
     Args:
         batch_size: examples in a step.
-        origins: what stands behind the initial weights.
+        origins: the origins of the initial weights.
         max_norm: as in `PublicTraining`.
     """
 
@@ -258,16 +262,16 @@ class PublicJob(Job):
 
     @property
     def stated(self) -> dict[str, Any]:
-        """What every statement without a promise says of data and weights."""
+        """The facts about data and weights in every statement without a guarantee."""
         return {"published": self.source.published, "origins": self.origins, "filtered": self.source.filtered}
 
     @property
     def statement(self) -> NoPromise:
-        """That nothing is promised."""
+        """The statement that there is no guarantee."""
         return NoPromise(**self.stated)
 
     def record(self, run: str) -> dict[str, Any]:
-        """What settings.json holds."""
+        """The content of settings.json."""
         return super().record(run) | {
             "kind": PUBLIC,
             "steps": self.steps,
@@ -286,11 +290,11 @@ class PublicJob(Job):
 
 
 def lengths(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What the record of a training without privacy says of its steps; nothing of any other."""
+    """Steps, batch size and clipping norm in the record of a run without privacy; empty for other runs."""
     named = {"steps": "steps", "batch_size": "batch size", "max_norm": "clipping norm"}
     return {words: record[name] for name, words in named.items() if record.get(name) is not None}
 
 
 def is_public(run: RunDirectory) -> bool:
-    """Whether a run directory holds a training without privacy, or a model of which nothing was trained."""
+    """Whether a run directory holds a run without privacy or an untrained model."""
     return run.exists and run.read_json(names.SETTINGS).get("kind") in (PUBLIC, UNTRAINED)

@@ -1,9 +1,9 @@
-"""The only loop: whatever a run's steps are, private or not, they are taken here.
+"""The training loop of all runs, private or not.
 
-The order of things is the guarantee's other half. A step's line in the ledger commits to what the step releases, and is
-safe on disk before the release moves the weights or is seen by an observer; a checkpoint is written only between steps;
-every draw is a function of (key, step). So a step that is taken again after a kill releases the same thing again, or
-nothing, and is paid once.
+The order of operations is part of the guarantee. A step's ledger line commits to the step's release, and is safe on
+disk before the release moves the weights or reaches an observer. Checkpoints are written only between steps. Every
+random draw is a function of (key, step). So a step that is repeated after a crash releases the same values again, or
+nothing, and is paid for once.
 """
 
 from __future__ import annotations
@@ -40,19 +40,20 @@ from sfumato.training.workers import ALONE, Workers
 
 CHECKPOINT_SECONDS = 15.0
 CHECKPOINT_SHARE = 0.05
-"""Of the time, for checkpoints at most: large ones, as those that hold correlated noise, are written more seldom."""
+"""Largest share of the time spent on checkpoints. Large ones, for example with correlated noise, are written less
+often."""
 EVALUATIONS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Where the steps have led.
+    """The result of a run's steps.
 
     Args:
-        step: how many were taken.
+        step: number of steps taken.
         weights: parameters and buffers of the model to release: averaged where the run averages.
         seconds: time spent in this process.
-        outputs: of these weights for the test split, where they are known already (`Measure.outputs`).
+        outputs: the outputs of these weights on the test split (`Measure.outputs`), where already computed.
     """
 
     step: int
@@ -73,20 +74,20 @@ def take_steps(
     kept: Collection[int] = (),
     workers: Workers = ALONE,
 ) -> Outcome:
-    """Take all steps that are still to be taken, beginning at the checkpoint.
+    """Take all remaining steps, starting from the checkpoint.
 
-    Where a run trains over an aggregate, the trained parameters hold it while a step's gradient is computed, and the
-    last weights again before they are moved (`TrainingOver`, which says why that costs no epsilon).
+    Where a run trains over an aggregate, the trained parameters hold the aggregate while a step's gradient is computed,
+    and the last weights when the step updates them (`TrainingOver` explains why this costs no epsilon).
 
     Args:
-        kept: after which steps the trained parameters are written down for good.
+        kept: steps after which the trained parameters are saved permanently.
         ledger: of a private run: one line for each release. Training without privacy has none.
-        scorer: measures the weights to release on the test split; None where nobody may see that.
-        observers: are told of released values only; one may end the run (`Stop`).
-        workers: who take the steps together. Those that don't lead have neither ledger, scorer nor observers.
+        scorer: measures the weights to release on the test split; None where nobody may see the result.
+        observers: receive released values only; one may end the run (`Stop`).
+        workers: the processes that take the steps together. Only the leader has ledger, scorer and observers.
 
-    A step that is taken again and would release something else is lost with all that were paid after the checkpoint:
-    the steps begin again there, and go on behind what is paid (`releases`).
+    If a repeated step would release something else, all steps paid for since the checkpoint are lost: training
+    restarts from the checkpoint and skips them (`releases`).
     """
     began, known = time.monotonic(), {"ledger": ledger, "scorer": scorer, "observers": observers, "kept": kept}
     while (outcome := _steps_from(checkpoint, job, run, steps, workers=workers, **known)) is None:
@@ -106,7 +107,7 @@ def _steps_from(
     kept: Collection[int],
     workers: Workers,
 ) -> Outcome | None:
-    """The same from a checkpoint on; None where a step would release something else than before."""
+    """`take_steps` from one checkpoint; None if a repeated step would release something else."""
     saved_at, pause = time.monotonic(), CHECKPOINT_SECONDS
     module, state, outputs = job.module, checkpoint.noise, None
     optimizer, average = _restored(job, run, checkpoint)
@@ -125,7 +126,7 @@ def _steps_from(
 
     taken = partial(start.taken, take, steps=steps, alone=workers.count == 1, run=run, save=save)
     end = checkpoint.step if workers.agreed(tell(observers, "begin", checkpoint.step, job.steps)) else job.steps
-    with _devices.own_randomness(job.device), _devices.repeatable(job.device), _looked_on(observers):
+    with _devices.own_randomness(job.device), _devices.repeatable(job.device), _interruptions_told(observers):
         for step in range(checkpoint.step, end):
             set_rate(optimizer, job.settings.descent.learning_rate * rate(step))
             if step in lost:
@@ -165,8 +166,10 @@ def _committed(
     release: Mapping[str, Tensor | None],
     following: NoiseState,
 ) -> bool:
-    """Whether the leader's ledger commits to a step's release, so that every worker may use it; where it commits to
-    another one, the steps paid since the checkpoint are written down as lost. Steps without a promise have no ledger.
+    """Whether the leader's ledger commits to this release, so that every worker may use it.
+
+    If the ledger commits to another release, all steps paid for since the checkpoint are recorded as lost. Training
+    without privacy has no ledger.
     """
     same = True
     if ledger is not None:
@@ -179,33 +182,33 @@ def _committed(
 
 
 def _passed(steps: Steps, step: int, state: NoiseState) -> NoiseState:
-    """The noise's state after a step that is paid and lost: only steps of a plan are."""
+    """The noise state after a lost step. Only private steps can be lost."""
     assert isinstance(steps, PaidSteps)
     return steps.passed(step, state)
 
 
 def _lost_steps(ledger: Ledger | None, workers: Workers, steps: int) -> set[int]:
-    """Those of a run's steps that the leader's ledger says are lost."""
+    """The lost steps of the run, from the leader's ledger."""
     return set(workers.said({"lost": sorted(() if ledger is None else lost_steps(ledger.entries, steps))})["lost"])
 
 
 def _restored(job: Job, run: RunDirectory, checkpoint: Checkpoint) -> tuple[torch.optim.Optimizer, dict[str, Tensor]]:
-    """The optimizer and the average's state as the checkpoint has them, after the module's."""
+    """Restores module, optimizer and average from the checkpoint; returns the optimizer and the average's state."""
     optimizer = optimizer_of(job)
-    if job.own.optimizer is None:  # what one of one's own begins with is among what the run is known by
+    if job.own.optimizer is None:  # a custom optimizer's initial state is part of the run's digests
         checkpoint.require_optimizer(optimizer, where=str(run.path))
     return optimizer, checkpoint.restore(job.module, optimizer, job.device)
 
 
 def take_none(job: Job, checkpoint: Checkpoint) -> Outcome:
-    """What an unfinished run has reached, without another step."""
+    """The outcome of an unfinished run at its checkpoint, without further steps."""
     average = checkpoint.restore(job.module, optimizer_of(job), job.device)
     weights = weights_of(job.module, average_for(job.settings.averages), average)
     return Outcome(step=checkpoint.step, weights=weights, seconds=0.0)
 
 
 def pause_after(saving: float) -> float:
-    """Seconds until another checkpoint, after one that took so many.
+    """Seconds until the next checkpoint, after one that took `saving` seconds.
 
     >>> pause_after(0.1), pause_after(3.0)
     (15.0, 60.0)
@@ -214,7 +217,7 @@ def pause_after(saving: float) -> float:
 
 
 def evaluation_steps(steps: int) -> set[int]:
-    """After which steps a run is measured, the last one among them."""
+    """The steps after which a run is evaluated, including the last one."""
     return set(np.linspace(0, steps, EVALUATIONS + 1).round().astype(int)[1:].tolist())
 
 
@@ -223,15 +226,15 @@ def weights_of(
 ) -> dict[str, Tensor]:
     """Parameters and buffers to release: where a run averages, the averaged parameters in place of the last ones.
 
-    Buffers are the last ones always.
+    Buffers are never averaged.
     """
     last = {name: value.detach() for name, value in module.state_dict().items()}
     return last if averaging is None else last | averaging.released(average or {})
 
 
 @contextmanager
-def _looked_on(observers: Sequence[Observer]) -> Iterator[None]:
-    """Within, those who look on are told of what stops the steps."""
+def _interruptions_told(observers: Sequence[Observer]) -> Iterator[None]:
+    """Notifies observers if the steps end with an exception."""
     try:
         yield
     except BaseException:
@@ -240,7 +243,7 @@ def _looked_on(observers: Sequence[Observer]) -> Iterator[None]:
 
 
 def tell(observers: Sequence[Observer], what: str, *known: Any) -> bool:
-    """Tell those who look on; whether one of them ends the run."""
+    """Call this method of all observers. Returns whether one of them ends the run."""
     stop = False
     for observer in observers:
         try:
@@ -255,13 +258,13 @@ def _row(step: int, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def _of_last_weights(scorer: Measure, module: nn.Module) -> dict[str, Any]:
-    """The one figure that matters most, of the weights that are not averaged."""
+    """The scorer's main figure for the weights without averaging."""
     last = scorer.score(scorer.outputs(weights_of(module)))
     return {f"{scorer.figure}_of_last_weights": last[scorer.figure]}
 
 
 def _keep(run: RunDirectory, released: Mapping[str, Tensor], ledger: Ledger | None, steps: int) -> None:
-    """Write the trained parameters that are released down for good, once the ledger has what they cost."""
+    """Save released parameters permanently, once the ledger records their cost."""
     if ledger is not None:
         _synced(ledger, steps)
     kept_weights.save(run, steps, {name: value.detach() for name, value in released.items()})
@@ -276,7 +279,7 @@ def _save(
     identity: str,
     noise: NoiseState,
 ) -> None:
-    """Write a checkpoint, once the ledger has what its steps cost."""
+    """Write a checkpoint, once the ledger records the cost of its steps."""
     noise = workers.remembered(noise)
     if workers.is_leader:
         head = "" if ledger is None else _synced(ledger, reached[0])
@@ -284,7 +287,7 @@ def _save(
 
 
 def _synced(ledger: Ledger, steps: int) -> str:
-    """The ledger, safe on disk; the hash of its line for the last of so many steps."""
+    """Flush the ledger to disk. Returns the hash of its line for the last of these steps."""
     with writing(ledger.path):
         ledger.sync()
     return ledger.after(steps).hash

@@ -1,9 +1,8 @@
-"""Where workers meet: a store, in which each says that it is there, and who it is; and signs of life: which of them has
-stopped moving, while the others wait for it.
+"""The rendezvous of workers in a store, and heartbeats that detect a worker that stopped while others wait for it.
 
-How long a worker may rightly be at something, nobody can know: the leader measures the test part, reads a slow disk,
-writes the page. So no step has a time limit. But a process that is alive has time for a sign every few seconds,
-whatever it is at; one that gives none for minutes was stopped, or its machine is gone or out of reach.
+Steps have no time limit, since the leader may be busy for long: evaluating, reading a slow disk, writing the report.
+But a live process can send a heartbeat every few seconds. A worker without heartbeats for minutes was stopped, or its
+machine is down or out of reach.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ from sfumato._devices import STORE
 from sfumato._files import machine
 
 BEAT = 10.0
-"""Seconds from one sign of a worker to its next."""
+"""Seconds between a worker's heartbeats."""
 LOOK = 20.0
-"""Seconds from one look at the others' signs to the next, while waiting for them."""
+"""Seconds between checks of the others' heartbeats, while waiting for them."""
 SILENCE = 300.0
-"""Seconds without a sign after which a worker is given up."""
+"""Seconds without a heartbeat after which a worker counts as lost."""
 _ENDING = 5.0
-"""Seconds for a last sign to be given."""
-AGAIN = "give the same command again: a run goes on from its last checkpoint"
+"""Seconds to wait for the heartbeat thread to end."""
+AGAIN = "give the same command again: the run resumes from its last checkpoint"
 _SIGN = "sign of worker"
 
 
 class Signs:
-    """This worker's signs, given by a thread, and what was seen of the others'.
+    """This worker's heartbeats, sent by a thread, and the last heartbeats seen of the others.
 
     Args:
-        store: where they have met; a connection of its own is made to it, since others wait there for long.
-        rank: of this one.
-        names: of all of them, in words.
+        store: where the workers met. It is cloned: other operations block their connection for long.
+        rank: of this worker.
+        names: descriptions of all workers, for messages.
     """
 
     def __init__(self, store: Any, rank: int, names: Sequence[str]):
@@ -55,7 +54,7 @@ class Signs:
         self._keys = [f"{_SIGN} {other}" for other in range(len(names))]
         self._seen: dict[int, tuple[bytes, float]] = {}
         self._store.set(self._keys[rank], "0")
-        own = store.clone()  # to look there may take long, where nobody answers; signs must go on
+        own = store.clone()  # a separate connection: checks may block, heartbeats must not
         self._thread = threading.Thread(target=self._give, args=(own, self._keys[rank]), name="signs", daemon=True)
         self._thread.start()
 
@@ -63,18 +62,18 @@ class Signs:
         count = 0
         while not self._over.wait(BEAT):
             count += 1
-            with contextlib.suppress(RuntimeError):  # the store is gone with whoever held it
+            with contextlib.suppress(RuntimeError):  # the process that held the store has ended
                 store.set(key, str(count))
 
     def finished(self, work: Any) -> None:
-        """Wait until an operation with the others is done.
+        """Wait until a collective operation is done.
 
-        Errors: `SfumatoError` where one of them shows no sign of life meanwhile; what the operation itself fails of.
+        Errors: `SfumatoError` if a worker sends no heartbeats meanwhile; errors of the operation itself.
         """
         while True:
             try:
                 work.wait(timedelta(seconds=LOOK))
-            except RuntimeError:  # it has failed, or takes longer
+            except RuntimeError:  # the operation failed, or takes longer
                 if work.is_completed():
                     work.wait()
                     return
@@ -83,15 +82,14 @@ class Signs:
                 return
 
     def _refuse_silent(self) -> None:
-        """Refuses where one of them has not moved for long, as far as was looked."""
+        """Raises an error if a worker's heartbeat has not changed for `SILENCE` seconds."""
         try:
             signs = self._store.multi_get(self._keys)
         except RuntimeError as error:
             if "imeout" not in str(error):
-                return  # the store is gone, and so will be the connection that is waited for
+                return  # the store is gone; the pending operation will fail too
             raise SfumatoError(
-                f"the place where the workers meet, with {self._names[0]} or its torchrun, has not answered for "
-                f"{_words(SILENCE)}",
+                f"the workers' store, in {self._names[0]} or its torchrun, has not answered for {_words(SILENCE)}",
                 AGAIN,
             ) from None
         now, odd = time.monotonic(), []
@@ -102,16 +100,16 @@ class Signs:
                 odd.append(self._names[rank])
         if odd:
             raise SfumatoError(
-                f"{', '.join(odd)} has shown no sign of life for {_words(SILENCE)}: it was stopped, or its machine is "
+                f"{', '.join(odd)} has sent no heartbeat for {_words(SILENCE)}: it was stopped, or its machine is "
                 "out of reach",
                 f"end it, and {AGAIN}",
             )
 
     def close(self) -> None:
-        """Give no more of them.
+        """Stop the heartbeats.
 
-        The thread has ended then, unless the store does not answer: one that is still in torch's code when Python ends
-        ends the process with an abort.
+        Waits for the thread, unless the store does not answer: a thread still inside torch when Python exits would
+        abort the process.
         """
         self._over.set()
         self._thread.join(_ENDING)
@@ -122,19 +120,19 @@ def _words(seconds: float) -> str:
 
 
 TOGETHER = timedelta(minutes=5)
-"""For all workers to come together."""
+"""Time limit for all workers to meet."""
 HERE = "here is worker"
-MEET = "start as many as were announced, with an address and a port that all of them reach"
+MEET = "start as many workers as WORLD_SIZE says, with an address and a port that all of them can reach"
 
 
 @dataclass(frozen=True)
 class Met:
-    """Workers that have come together.
+    """Workers that have met.
 
     Attributes:
-        store: in which they leave each other word.
-        names: of each, in words.
-        machines: how many they are on.
+        store: the key-value store that they share.
+        names: a description of each, for messages.
+        machines: number of machines that they run on.
     """
 
     store: Any
@@ -143,12 +141,12 @@ class Met:
 
 
 def met(rank: int, count: int, lost: Callable[[], SfumatoError | None]) -> Met:
-    """Meet the others.
+    """Meet the other workers.
 
     Args:
-        lost: what to raise while it waits for the others, if anything.
+        lost: polled while waiting for the others; an error that it returns is raised.
 
-    Errors: `SfumatoError` where they don't come together within `TOGETHER`, and for a port that others use.
+    Errors: `SfumatoError` if the workers don't meet within `TOGETHER`, and for a port that another program uses.
     """
     store = _store(rank, count)
     store.set(f"{HERE} {rank}", json.dumps(_own()))
@@ -159,13 +157,13 @@ def met(rank: int, count: int, lost: Callable[[], SfumatoError | None]) -> Met:
 
 
 def _own() -> dict[str, Any]:
-    """Who this process is."""
+    """Facts that identify this process."""
     where = hashlib.sha256(machine().encode()).hexdigest()
     return {"process": os.getpid(), "host": socket.gethostname(), "machine": where}
 
 
 def _store(rank: int, count: int) -> Any:
-    """The store by which workers find each other."""
+    """The store where the workers meet."""
     if STORE in os.environ:
         return distributed.FileStore(os.environ[STORE], count)  # type: ignore[attr-defined]
     host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
@@ -181,8 +179,8 @@ def _store(rank: int, count: int) -> Any:
     except RuntimeError as error:
         if mine and errno.errorcode[errno.EADDRINUSE] in str(error):
             raise SfumatoError(
-                f"MASTER_PORT is {port}, and another program listens there on {socket.gethostname()}",
-                "give another port, to all of them",
+                f"MASTER_PORT is {port}, but another program listens on that port on {socket.gethostname()}",
+                "give another port to all workers",
             ) from None
         raise
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -190,7 +188,7 @@ def _store(rank: int, count: int) -> Any:
 
 
 def _wait(store: Any, count: int, lost: Callable[[], SfumatoError | None]) -> None:
-    """Until all of them are there; torch would wait too, but heed no interrupt."""
+    """Waits until all workers have arrived. Unlike torch's own wait, this one can be interrupted."""
     signs, deadline = [f"{HERE} {rank}" for rank in range(count)], time.monotonic() + TOGETHER.total_seconds()
     while not store.check(signs):
         if (error := lost()) is not None:
@@ -198,6 +196,6 @@ def _wait(store: Any, count: int, lost: Callable[[], SfumatoError | None]) -> No
         if time.monotonic() > deadline:
             missing = [rank for rank, sign in enumerate(signs) if not store.check([sign])]
             raise SfumatoError(
-                f"of {count} workers these have not come within {TOGETHER}: {', '.join(map(str, missing))}", MEET
+                f"of {count} workers these did not arrive within {TOGETHER}: {', '.join(map(str, missing))}", MEET
             )
         time.sleep(0.02)

@@ -1,7 +1,7 @@
-"""Training without privacy, on public data: the start of private fine-tuning, and the figure to compare it with.
+"""Training without privacy on public data, for pre-training before private fine-tuning and for comparison.
 
-A type of its own: nothing here takes a plan, writes a ledger or adds noise, and what comes of it says that it promises
-nothing. Source: De et al. 2022, appendix C.3 (pre-training).
+Nothing here takes a plan, writes a ledger or adds noise, and the statement says that there is no guarantee. Source: De
+et al. 2022, appendix C.3 (pre-training).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def prepare(
     start: Start | None = None,
     **others: Any,
 ) -> PublicJob:
-    """Everything up to the first step. Refuses data that are not declared public."""
+    """Prepares everything up to the first step. Refuses data that are not declared public."""
     if not source.public:
         refuse_private(source.kind)
     if training.batch_size > len(source.train):
@@ -96,7 +96,7 @@ def prepare(
 
 
 def micro_batch(start: Start, batch_size: int) -> int:
-    """The most examples at once: as asked for, else as recorded, else what the workers can share out."""
+    """The micro-batch size: as requested, as recorded, or small enough to give every worker one."""
     if start.machine.micro_batch is not None:
         return start.machine.micro_batch
     recorded = start.unfinished.recorded
@@ -104,10 +104,10 @@ def micro_batch(start: Start, batch_size: int) -> int:
 
 
 def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, list[str]]:
-    """How to train: what was asked for by name, the rest by rule; and why the rest is what it is.
+    """The training: given choices, and defaults for the rest. Also returns the reasons for the defaults.
 
     Args:
-        given: fields of `Settings`, `steps`, `batch_size` and `max_norm`; None, or absent, for what follows a rule.
+        given: fields of `Settings`, `steps`, `batch_size` and `max_norm`; None or absent for the default.
     """
     examples, batch_size = len(source.train), given.get("batch_size")
     if batch_size is None:
@@ -132,7 +132,7 @@ def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, li
 
 
 def refuse_at_once(given: Mapping[str, Any], spec: SourceSpec) -> None:
-    """Refuse, before any data are read, what none could be trained by, or not the source of this spelling."""
+    """Refuse, before any data are read, choices that are impossible for all data or for this source."""
     settings = beforehand.settings_of(given)
     steps = given.get("steps")
     PublicTraining(
@@ -154,7 +154,7 @@ def job_of(
     notes: Sequence[str],
     progress: Progress,
 ) -> PublicJob:
-    """Everything up to the first step of a training in this directory, with the reasons reported where it begins."""
+    """Prepares a run in this directory; reports the reasons for defaults if it is a new one."""
     refuse_at_once(given, spec)
     check_machine(machine)
     source = read_source(spec, progress)
@@ -185,24 +185,24 @@ def pretrain(
     the steps together.
 
     Args:
-        model: a name (see `sfumato.models`) or a module of one's own, which stays as it is: a copy is trained.
+        model: a name (see `sfumato.models`) or your own module, of which a copy is trained.
         source: a spelling such as "torchvision:CIFAR100", an opened `Source`, or data from Python (`open_source`).
-        directory: the run directory. `sfumato.train(..., pretrained=directory)` fine-tunes its averaged weights; with
-            `pretrained_weights="last"` the last ones, which lie beside them.
-        steps, batch_size: how long, and how many examples in a step.
-        settings: the choices that shape the model.
+        directory: the run directory. `sfumato.train(..., pretrained=directory)` fine-tunes its averaged weights, or
+            with `pretrained_weights="last"` the last ones.
+        steps, batch_size: number of steps, and of examples in a step.
+        settings: the settings of model and training.
         averaging: the weights' moving average, or None for the last weights; with aggregate="uta", which releases the
             mean of the last weights, leave it out.
-        progress: where to report to.
+        progress: where to report progress.
         choices: fields of `Settings` in place of `settings`, and
 
-            max_norm: to which norm a step's mean gradient is clipped; None for no clipping.
+            max_norm: L2 norm to which a step's mean gradient is clipped; None for no clipping.
 
             public: the owner's declaration that the records of a source named by its spelling are public.
 
             device, threads, micro_batch: performance.
 
-            observers: who else looks on.
+            observers: additional observers.
 
     **Guarantee.** None. Private data are refused.
     """

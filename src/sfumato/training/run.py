@@ -64,58 +64,58 @@ def train(
     """Train privately; an unfinished run in `directory` is resumed. Processes of torchrun take the steps together.
 
     Args:
-        model: a name (see `sfumato.models`), a module of one's own, which stays as it is (a copy is trained), or None
-            for the one that the rules choose.
+        model: a name (see `sfumato.models`), your own module (a copy is trained), or None for the default for this
+            data.
         source: a spelling such as "folder:pictures", an opened `Source`, or data from Python: arrays (images, labels),
             a map-style `Dataset`, a Hugging Face `Dataset` or `DatasetDict`, a DataFrame (see `open_source`).
-        plan: everything that decides epsilon; its population must be the source's number of examples. Without a plan it
-            follows from `choices`, and whatever is left out follows the rules of the command line: see `Experiment`.
-        directory, settings: the run directory; the choices that shape the model.
+        plan: everything that determines epsilon; its population must be the source's number of examples. Without one,
+            the plan is made from `choices` with the defaults of the command line: see `Experiment`.
+        directory, settings: the run directory; the settings of model and training.
         averaging: the weights' moving average, or None for the last weights; with aggregate="uta", which releases the
             mean of the last weights, leave it out.
-        title: what the run's page is called, the public one too; by default source and model.
-        progress: where to report to; None for a bar in a notebook, and for nothing elsewhere.
-        observers: further ones who look on, and may end the run (`sfumato.Stop`).
+        title: the title of the run's report, also of the public one; by default source and model.
+        progress: where to report progress; None for a bar in a notebook, and no reports elsewhere.
+        observers: additional observers, which may end the run (`sfumato.Stop`).
         choices: fields of `Settings` in place of `settings`; without a plan, of `Experiment`; and
 
-            loss: a name, or what gives a number for outputs (K, classes) and targets of one example's K views, such as
-            `torch.nn.CrossEntropyLoss(label_smoothing=0.1)`: see `OwnCode`. Logits are read as softmax's, of several
-            labels as sigmoid's.
+            loss: a name, or a callable that returns a number for outputs (K, classes) and targets of one example's K
+            views, such as `torch.nn.CrossEntropyLoss(label_smoothing=0.1)`: see `OwnCode`. Logits are interpreted with
+            softmax, or with sigmoid for several labels.
 
-            optimizer: a name, a class such as `torch.optim.Adam`, or what makes one of a list of parameters. The
-            schedule multiplies its learning rates.
+            optimizer: a name, a class such as `torch.optim.Adam`, or a callable that makes one from a list of
+            parameters. The schedule multiplies its learning rates.
 
-            device, threads, micro_batch, precision: performance; they don't change the promise.
+            device, threads, micro_batch, precision: performance; they don't change the guarantee.
 
-            start, period: where the plan goes by the records' time stamps, when step 0 begins and how much time a step
-            covers, such as "2026-01-01" and "1d", a `datetime` and a `timedelta`, or two numbers: see `Clock`.
+            start, period: for plans over time stamps, the time at which step 0 begins and the time that a step covers,
+            such as "2026-01-01" and "1d", a `datetime` and a `timedelta`, or two numbers: see `Clock`.
 
-            keep: how many weights are kept beside the model, for `sfumato.aggregate` and intervals; None for a rule's
-            number, 0 for none.
+            keep: number of intermediate weights to save for `sfumato.aggregate` and intervals; None for the default, 0
+            for none.
 
-            report_epsilon: publish figures of the private test part, from counts with noise, at this epsilon for each
-            of its records (`NoisyTable`); `run.published` has them.
+            report_epsilon: publish figures of the private test split, from noisy counts, at this epsilon for each of
+            its records (`NoisyTable`); see `run.published`.
 
-            budget: the name of a budget (`set_budget`) that the whole plan is reserved in before step 0.
+            budget: name of a budget (`set_budget`) in which the whole plan is reserved before step 0.
 
-            calibrate_on: a public source, by its spelling or opened, that a temperature is fitted on, by which
-            `predict` divides the model's logits.
+            calibrate_on: a public source, by its spelling or opened, on which a temperature is fitted; `predict`
+            divides the model's logits by it.
 
-            audit, audit_source: how many canaries are put among the examples or left out, each by a fair coin, for a
-            lower bound of epsilon (`audit.json`); and a public source whose images they are, in place of noise, or
-            "directions" of the weights in place of images.
+            audit, audit_source: number of canaries, each included or left out by a fair coin, for a lower bound of
+            epsilon (`audit.json`); and a public source of canary images in place of noise, or "directions" for
+            directions of the weights in place of images.
 
     **Guarantee.** The released model has the plan's (epsilon, delta) for the plan's unit and adjacency, with the
     exceptions that `run.statement.not_covered` lists. See `PrivateStep` and `PrivacyPlan`.
 
-    Errors: `SfumatoError`, before anything is spent, for whatever is refused.
+    Errors: `SfumatoError` before any budget is spent.
     """
     own_names = {*signature(train).parameters, *(one.name for one in fields(Machine)), *OPTIONS}
     own_names -= {"clock", "choices"}
     refuse_others(Experiment, choices, own_names, examples=source.examples if isinstance(source, Source) else None)
     heading, progress = Heading(title=title), Silence() if silent() else shown(progress)
     own, name, choices = OwnCode.taken(model, choices)
-    options, choices = split(choices, without=("clock",))  # which is declared by start and period
+    options, choices = split(choices, without=("clock",))  # the clock is declared by start and period
     machine = Machine(**{one.name: choices.pop(one.name, None) for one in fields(Machine)})
     options["clock"] = Clock.declared(choices.pop("start", None), choices.pop("period", None))
     request: dict[str, Any] = {}
@@ -154,7 +154,7 @@ def train(
 
 @dataclass(frozen=True, kw_only=True)
 class PublicRun(Measured):
-    """A finished training without privacy: where its files are, and how well it does on the test split."""
+    """A finished run without privacy: its files and its figures on the test split."""
 
     directory: Path
     statement: NoPromise
@@ -172,7 +172,7 @@ class PublicRun(Measured):
 
     @property
     def open(self) -> bool:
-        """Whether what was measured may be shown to others."""
+        """Whether the figures may be shown to others."""
         return not isinstance(self.statement, NothingPrivate) or self.statement.test_public
 
 
@@ -184,16 +184,16 @@ def execute(
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
 ) -> Any:
-    """Begin or resume a run of any kind, take its steps, and conclude it; further observers may look on.
+    """Begin or resume a run of any kind, take its steps and conclude it.
 
     Args:
-        heading: what is written over its page.
+        heading: the heading of its report.
 
     Returns:
-        A `Run`; of training without privacy a `PublicRun`.
+        A `Run`; for training without privacy a `PublicRun`.
     """
     progress = progress or Silence()
-    if run.complete():  # it was cut at its very end: only its outcome is missing
+    if run.complete():  # the process ended after the last file was written
         resume.compare(job, run, going_on=False)
         tell(observers, "concluded")
         return read(run)
@@ -201,7 +201,7 @@ def execute(
     if run.exists:
         resume.compare(job, run)
         if isinstance(job, PrivateJob):
-            resume.record_use(job, run, run.identity)  # where its line was lost
+            resume.record_use(job, run, run.identity)  # in case its line was lost
         progress.report(f"resuming the unfinished run in {run.path}")
     else:
         for note in _notes(job):
@@ -209,24 +209,26 @@ def execute(
         resume.begin(job, run)
     heading.add_to(run)
     with _ledger(job, run, progress) as ledger:
-        refuse_finished(run)  # it may have ended while this process prepared itself
+        refuse_finished(run)  # another process may have finished it meanwhile
         sweep(run.path)
         together.own().lead(run)
         outcome, scorer = go_on(job, run, ledger, progress=progress, observers=observers)
         if not all(value.isfinite().all() for value in outcome.weights.values()):
-            progress.report("note: the weights are no longer finite numbers: it has diverged; give a smaller rate")
+            progress.report("note: training diverged: some weights are not finite; give a smaller learning rate")
         if outcome.step < job.steps:
             promise = "; its statement gives the epsilon of the whole plan" * isinstance(job, PrivateJob)
             progress.report(f"an observer ended the run after {outcome.step} of {job.steps} steps{promise}")
-        progress.report("evaluating, and writing the model and its page")
+        progress.report("evaluating; writing the model and its report")
         statement = finish.conclude(job, run, ledger, outcome, scorer=scorer)
     tell(observers, "concluded")
     return finished(job, run, statement, outcome)
 
 
 def executed(job: Callable[[], PrivateJob | PublicJob], run: RunDirectory, **how: Any) -> Any:
-    """`execute` by all of torchrun's processes, the first of which leads; a follower's job is made once the run stands,
-    with its key and what its leader has measured."""
+    """`execute` in all processes of torchrun, of which the first one leads.
+
+    A follower makes its job after the leader has created the run: it uses the run's key and the leader's measurements.
+    """
     with together.joining() as workers:
         if workers.is_leader:
             done = execute(job(), run, **how)
@@ -240,7 +242,7 @@ def executed(job: Callable[[], PrivateJob | PublicJob], run: RunDirectory, **how
 
 
 def earlier_uses(job: PrivateJob) -> Iterator[str]:
-    """What to tell the owner of other runs on these records; nothing of public ones."""
+    """Messages about the owner's other runs on these records; none for public records."""
     if job.source.public:
         return
     figures = job.circumstances.figures
@@ -254,7 +256,7 @@ def earlier_uses(job: PrivateJob) -> Iterator[str]:
 
 
 def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
-    """What to tell the owner before there is a run."""
+    """Messages for the owner before the run begins."""
     if (warning := sentences.called_public(job.source)) is not None:
         yield warning
     if isinstance(job, PublicJob):
@@ -268,7 +270,7 @@ def _notes(job: PrivateJob | PublicJob) -> Iterator[str]:
 
 
 def _ledger(job: PrivateJob | PublicJob, run: RunDirectory, progress: Progress) -> AbstractContextManager[Any]:
-    """The ledger of a run that promises something."""
+    """The ledger of a private run; no context for others."""
     return Ledger(run / names.LEDGER, notify=progress.report) if isinstance(job, PrivateJob) else nullcontext()
 
 
@@ -280,22 +282,22 @@ def go_on(
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
 ) -> tuple[Outcome, Measure | None]:
-    """All steps that are still to be taken, with the run's own key, ledger and checkpoint; and what measured them.
+    """Takes all remaining steps with the run's own key, ledger and checkpoint. Returns the outcome and the scorer.
 
-    A candidate of a private selection is not measured: its scorer is None.
+    A candidate of a private selection is not evaluated: its scorer is None.
     """
     progress, paid, kept = progress or Silence(), 0, ()
     if isinstance(job, PrivateJob):
         if ledger is None:
-            raise TypeError("a run that promises something takes no step without a ledger")
+            raise TypeError("a private run needs a ledger")
         paid, kept = resume.paid_steps(ledger, job, run), job.circumstances.kept
         resume.refuse_ended(run, ledger, job.plan)
     key, checkpoint = resume.own_key(run, ledger), resume.own_checkpoint(run, ledger, paid)
     resume.went_on(run, job.record(run.identity), checkpoint.step, paid, notify=progress.report)
     if paid:
         progress.report(
-            f"going on at step {checkpoint.step} of {job.steps}; steps paid before: {paid}, of which those that are "
-            "taken again are drawn as before and cost nothing more"
+            f"resuming at step {checkpoint.step} of {job.steps}; steps already paid for: {paid}. Repeated steps draw "
+            "the same numbers and cost nothing more"
         )
     workers = together.own()
     if ledger is not None and checkpoint.step < job.steps:
@@ -312,22 +314,22 @@ def go_on(
 
 
 def earlier(job: PrivateJob) -> uses.Earlier:
-    """This owner's uses of the same private data so far; none of public data, which need no list."""
+    """The owner's uses of the same private data so far; none for public data."""
     data = Data.of(job.source)
     return uses.Earlier(data=data) if job.source.public else uses.earlier(data)
 
 
 def refuse_finished(run: RunDirectory) -> None:
-    """A finished run stays as it is; another one on the same data costs more privacy and needs a place of its own."""
+    """Refuse to train again in the directory of a finished run."""
     run.complete()
     if run.finished:
-        words = f", by {run / names.RECIPE} with the same settings" if (run / names.RECIPE).exists() else ""
-        words += "; privacy costs of both add up" if (run / names.LEDGER).exists() else ""
-        raise SfumatoError(f"the run in {run.path} is finished", f"give another `directory` to train anew{words}")
+        words = f", with {run / names.RECIPE} for the same settings" if (run / names.RECIPE).exists() else ""
+        words += "; the privacy costs of both add up" if (run / names.LEDGER).exists() else ""
+        raise SfumatoError(f"the run in {run.path} is finished", f"give another `directory` to train again{words}")
 
 
 def finished(job: PrivateJob | PublicJob, run: RunDirectory, statement: Statement | NoPromise, outcome: Outcome) -> Any:
-    """What the caller gets of a run that was concluded."""
+    """The result object of a concluded run."""
     known: dict[str, Any] = {"directory": run.path, "statement": statement, "seconds": outcome.seconds}
     known |= {"figures": run.read_json(names.EVALUATION), "steps": outcome.step}
     if isinstance(job, PublicJob):

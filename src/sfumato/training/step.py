@@ -1,9 +1,9 @@
-"""One private step: clip, sum, noise, divide. The page to read when the question is whether a run is private.
+"""One private step: clip, sum, add noise, divide. Read this module to check that a run is private.
 
-The accounting, the sampler, the noise and the sensitivity all come from one `PrivacyPlan`. This is the only place where
-the plan, the clipped gradient and the noise meet.
+Accounting, sampler, noise and sensitivity all come from one `PrivacyPlan`. Only here do the plan, the clipped gradient
+and the noise meet.
 
-An adaptive step is one whose clipping norm follows a quantile of the norms that it clips (Andrew et al. 2021).
+The clipping norm of an adaptive step follows a quantile of the gradient norms (Andrew et al. 2021).
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from sfumato.training.workers import ALONE, Workers
 
 
 class Query(Protocol):
-    """Vectors, none longer than `max_norm`, summed: what a step asks of the private data.
+    """A query to the private data: the sum of vectors whose L2 norm is at most `max_norm`.
 
-    `ClippedGradient` is one. A call gets all that a vector is made of (an example, all of a user's that take part, a
-    client), never a part of it, and its `gradients` are the sum by parameter name; norms and losses stay inside. No
-    number of them may be other than finite, and vectors stay below `max_norm` by `grid.allowance`, the rounding of sums
-    on the grid: a step does not look at private values to check.
+    `ClippedGradient` is one. A call receives everything that each vector is computed from (an example, all
+    participating examples of a user, a client), never only part of it. The `gradients` of its result are the sum by
+    parameter name; norms and losses must not leave the step. All numbers must be finite, and vectors must stay below
+    `max_norm` by `grid.allowance`, which covers the rounding of sums on the grid: a step does not check private values.
     """
 
     @property
     def max_norm(self) -> float:
-        """C."""
+        """The clipping norm C."""
         ...
 
     @property
     def sums_over(self) -> Drawn:
-        """What each of its vectors belongs to."""
+        """The kind of unit that each vector belongs to."""
         ...
 
     def sensitivity(self, adjacency: str) -> float:
-        """By how much one unit can move the sum in L2 norm, through each vector that it has a part in."""
+        """The L2 distance by which one unit can move the sum, over all vectors that it contributes to."""
         ...
 
     def zeros(self) -> dict[str, Tensor]:
@@ -66,18 +66,19 @@ class PrivateStep:
     Args:
         plan: B (expected batch size, a public constant), C, sigma and the number of steps.
         gradient: the clipped sum over the examples of a micro-batch.
-        noise: one draw for each step.
-        divisor: what the noisy sum is divided by, a public constant; B C by default.
-        workers: who take the step together, each with its own of the micro-batches (`Workers.deal`).
-        added: of a step, what is added to its sum by name, in units of C: a public constant, such as canaries' parts.
+        noise: drawn once per step.
+        divisor: a public constant that the noisy sum is divided by; B C by default.
+        workers: the processes that share the step's micro-batches (`Workers.deal`).
+        added: optional function of the step: a constant {parameter: tensor} in units of C that is added to the sum (for
+            example canary directions). Public.
 
-    **Guarantee.** What a call returns is one release of `plan`: unit and adjacency are the plan's; the sum's
-    vectors belong to what the plan says (`sums_over`), and one unit moves it by `gradient.sensitivity(plan.adjacency)`,
-    which is what the plan's theorem is about; the noise is the plan's, scaled by C (all checked here); everything that
-    depends on private data passes through `gradient` and gets the noise before it leaves. The divisor is public, and
-    so is what is `added`, which no record moves. A step beyond the plan's last is refused. The caller must take the
-    participants from a sampler built from `plan.participation` and call each step once, or again with the same
-    participants.
+    **Guarantee.** The result of a call is one release of `plan`, with the plan's unit and adjacency. The sum's vectors
+    belong to the units that the plan draws (`sums_over`), and one unit moves the sum by at most
+    `gradient.sensitivity(plan.adjacency)`, the sensitivity in the plan's theorem. The noise is the plan's, scaled by C.
+    All of this is checked here. Everything that depends on private data passes through `gradient` and gets noise before
+    it leaves. The divisor is public, and so is `added`, which does not depend on any record. A step after the plan's
+    last is refused. The caller must draw the participants with a sampler built from `plan.participation`, and call each
+    step once, or again with the same participants.
     """
 
     plan: PrivacyPlan
@@ -92,7 +93,7 @@ class PrivateStep:
         size = self.plan.expected_batch_size
         if size > MOST_EXAMPLES:
             raise SfumatoError(
-                f"the plan's batches have {size} examples, and a sum holds at most {MOST_EXAMPLES}",
+                f"the plan's expected batch size is {size}, but a sum holds at most {MOST_EXAMPLES} examples",
                 "plan smaller batches",
             )
         if self.gradient.max_norm != self.plan.max_norm:
@@ -104,23 +105,23 @@ class PrivateStep:
             raise SfumatoError(
                 f"the gradient sums over {self.gradient.sums_over}, but the plan's unit is {self.plan.unit}, which "
                 f"needs a sum over {self.plan.unit.drawn}",
-                "give a gradient whose vectors belong to what the plan says, or another plan",
+                f"give a gradient that sums over {self.plan.unit.drawn}, or another plan",
             )
         if bound != wanted * self.plan.max_norm:
             raise SfumatoError(
-                f"one {self.plan.unit.name} moves the gradient's sum by up to {bound}, and the plan's theorem is about "
+                f"the gradient's sensitivity for one {self.plan.unit.name} is {bound}, but the plan's theorem assumes "
                 f"{wanted} times max_norm {self.plan.max_norm}",
-                "give a gradient of that sensitivity, or a plan whose theorem speaks of it",
+                "give a gradient of the sensitivity that the plan assumes, or another plan",
             )
         self._check_clipping()
         if self.divisor is not None:
             positive("divisor", self.divisor, remedy="give a public constant")
 
     def _check_clipping(self) -> None:
-        """Refuse a plan of another kind of clipping, and noise of another scale or mechanism than the plan's."""
+        """Refuse adaptive clipping, and noise whose scale or mechanism differs from the plan's."""
         if isinstance(self.plan.clipping, Quantile):
             raise SfumatoError(
-                "the plan's clipping norm follows a quantile of the norms, and this step has one for the whole run",
+                "the plan's clipping norm is adaptive, but this step has a fixed one",
                 "plan with clipping=Fixed(...)",
             )
         if self.noise.max_norm != self.plan.max_norm or self.noise.mechanism != self.plan.mechanism:
@@ -137,19 +138,19 @@ class PrivateStep:
         self, step: int, micro_batches: Iterable[tuple[Any, ...]], state: NoiseState
     ) -> tuple[dict[str, Tensor], NoiseState]: ...
     def __call__(self, step, micro_batches, state=None):
-        """The private gradient: {parameter: float32 tensor}; and the noise's next state, where one is given.
+        """Returns the private gradient, {parameter: float32 tensor}; with `state`, also the next noise state.
 
         Args:
-            step: 0 for the first.
-            micro_batches: pieces of the participants, each the arguments of `gradient`: inputs (b, ...) or (b, K, ...),
-                targets (b, ...) and, if wanted, keys (b, 4) and weights (b,), 0 for padding; none for an empty batch,
-                which is a release like any other: noise alone.
-            state: of the noise, as `Noise.add` takes it.
+            step: counted from 0.
+            micro_batches: the arguments of `gradient` for each micro-batch: inputs (b, ...) or (b, K, ...),
+                targets (b, ...) and optionally keys (b, 4) and weights (b,), 0 for padding. An empty batch has no
+                micro-batches; its release is noise alone.
+            state: the noise state, as for `Noise.add`.
         """
         self._refuse_beyond(step)
         zeros, done = self.gradient.zeros(), 0
         noise = self.noise.ahead(zeros, step, state, share=self.workers.share)
-        total = self._of_nobody(zeros, step, self.plan.max_norm)
+        total = self._empty_sum(zeros, step, self.plan.max_norm)
         for found in one_behind(self.gradient(*micro_batch) for micro_batch in micro_batches):
             total.add(found.gradients)
             done += 1
@@ -160,15 +161,15 @@ class PrivateStep:
         return private if state is None else (private, following)
 
     def passed(self, step: int, state: NoiseState) -> NoiseState:
-        """The noise's state after a step that is paid and lost; nothing of the step is computed or leaves."""
+        """The noise state after a lost step, which was paid for; nothing is computed or released."""
         self._refuse_beyond(step)
         zeros = self.gradient.zeros()
         if not (state.tensors or self.noise.mechanism.buffers(step + 1)):
             return NoiseState(step=step + 1)
         return self.noise.ahead(zeros, step, state, share=self.workers.share).added_to(zeros)[1]
 
-    def _of_nobody(self, zeros: Mapping[str, Tensor], step: int, max_norm: float) -> GridSum:
-        """The sum before anybody's vector: on the grid, and of several workers with the leader, what is `added`."""
+    def _empty_sum(self, zeros: Mapping[str, Tensor], step: int, max_norm: float) -> GridSum:
+        """An empty grid sum. On the leader it starts from `added` instead of zero."""
         total = GridSum(zeros, max_norm=max_norm)
         if self.added is not None and self.workers.is_leader:
             further = {name: (max_norm * value).to(zeros[name].device) for name, value in self.added(step).items()}
@@ -183,8 +184,10 @@ class PrivateStep:
 
 
 def one_behind(sums: Iterable[Any]) -> Iterator[Any]:
-    """The same sums; one that a device still computes comes when the next has been asked for, since to read it is to
-    wait for the device, which should have work meanwhile."""
+    """Yields the same sums, those still queued on a device one iteration late.
+
+    Reading a queued sum waits for the device, which should have the next one to compute meanwhile.
+    """
     before: list[Any] = []
     for found in sums:
         if isinstance(found, QueuedSum):
@@ -199,7 +202,7 @@ def one_behind(sums: Iterable[Any]) -> Iterator[Any]:
 def descend(
     optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor], gradient: Mapping[str, Tensor | None]
 ) -> None:
-    """One step of the optimizer along a gradient; what an optimizer makes of a private one is post-processing."""
+    """Takes one optimizer step with this gradient. For a private gradient this is post-processing."""
     for name, parameter in parameters.items():
         value = gradient[name]
         parameter.grad = None if value is None else value.to(parameter.dtype)
@@ -210,34 +213,34 @@ def descend(
 COUNT = "vectors within the norm"
 NORM = "norm of the next step"
 FARTHEST = 1e6
-"""By so much, at most, the norm leaves the first one, in either direction."""
+"""The clipping norm stays within this factor of the initial one, in both directions."""
 
 
 class AdaptiveQuery(Query, Protocol):
-    """A query whose bound may be another one in each step."""
+    """A query whose clipping norm may change from step to step."""
 
     def at(self, max_norm: float) -> Query:
-        """The same with another C; what it returns has `within`, the centred count, beside `gradients`."""
+        """The same query with another C; its results also have `within`, the centred count."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveStep(PrivateStep):
-    """The same with C_t from step to step, and the count that it follows as one more coordinate of the release:
+    """A private step with adaptive clipping norm C_t; the count that C_t follows is one more coordinate of the release:
 
         y_t = ( sum_i d_i / C_t,  (z / sigma_b) sum_i (1[|d_i| <= C_t] - 1/2) )  +  z xi,   |d_i| <= C_t
         the gradient is C_t y_t / divisor;  b = (sigma_b / z) y_t[count] / m + 1/2;  C_{t+1} = C_t exp(-eta (b - gamma))
 
     Args:
-        plan: its clipping is a `Quantile`.
-        gradient: as for `PrivateStep`, with `at(max_norm)`, and with `within`, the centred count, beside `gradients`.
-        noise: of the plan's mechanism, for sums in units of C: `max_norm` is 1.
+        plan: a plan whose clipping is a `Quantile`.
+        gradient: an `AdaptiveQuery`.
+        noise: of the plan's mechanism, with `max_norm` 1: sums are in units of C.
         divisor: m, the declared number of vectors in a step.
 
-    **Guarantee.** What a call returns, the next step's norm in the state among it, is one release of `plan` and what
-    follows from it: a vector and its indicator have together the norm that `Quantile.joint_noise` counts, so the plan's
-    theorem speaks of both at once, whatever the mechanism; C_t is a function of earlier releases, and noise that
-    remembers earlier steps is added to sums in units of the C of their own step. The rest is as for `PrivateStep`.
+    **Guarantee.** The result of a call, including the next step's norm in the state, is one release of `plan` and its
+    post-processing. A vector and its indicator together have the norm that `Quantile.joint_noise` accounts for, so the
+    plan's theorem covers both, for every mechanism. C_t is a function of earlier releases, and correlated noise is
+    added to sums in units of the C of their own step. Otherwise as for `PrivateStep`.
     """
 
     gradient: AdaptiveQuery
@@ -245,7 +248,8 @@ class AdaptiveStep(PrivateStep):
     def _check_clipping(self) -> None:
         if not isinstance(self.plan.clipping, Quantile) or self.divisor is None:
             raise SfumatoError(
-                f"the plan's clipping is {self.plan.clipping} and the divisor {self.divisor}",
+                f"an adaptive step needs clipping=Quantile(...) and a divisor, got clipping {self.plan.clipping} and "
+                f"divisor {self.divisor}",
                 "give a plan with clipping=Quantile(...), and the declared number of vectors as divisor",
             )
         if self.noise.max_norm != 1 or self.noise.mechanism != self.plan.mechanism:
@@ -256,11 +260,11 @@ class AdaptiveStep(PrivateStep):
             )
 
     def max_norm(self, state: NoiseState) -> float:
-        """C_t of the step that the state is for: public, like all that was released before."""
+        """The clipping norm C_t of the state's step. Public: a function of earlier releases."""
         return float(state.tensors[NORM]) if NORM in state.tensors else self.plan.max_norm
 
     def passed(self, step: int, state: NoiseState) -> NoiseState:
-        """As of `PrivateStep`; the norm stays, since it follows from releases alone and this one is lost."""
+        """As for `PrivateStep`. The norm stays the same: it follows releases, and this step has none."""
         self._refuse_beyond(step)
         norm, remembered = self.max_norm(state), {name: one for name, one in state.tensors.items() if name != NORM}
         zeros = {**self.gradient.zeros(), COUNT: torch.zeros(1, dtype=torch.float64)}
@@ -272,14 +276,14 @@ class AdaptiveStep(PrivateStep):
     def __call__(  # type: ignore[override]
         self, step: int, micro_batches: Iterable[tuple[Any, ...]], state: NoiseState
     ) -> tuple[dict[str, Tensor], NoiseState]:
-        """The private gradient, and the next state, in which the next step's norm lies beside what noise remembers."""
+        """Returns the private gradient and the next state: of the noise, with the next step's clipping norm."""
         self._refuse_beyond(step)
         clipping, divisor = self.plan.clipping, self.divisor
         assert isinstance(clipping, Quantile)
         assert divisor is not None
         bound = self.max_norm(state)
         query, count, done = self.gradient.at(bound), 0.0, 0
-        total = self._of_nobody(query.zeros(), step, bound)
+        total = self._empty_sum(query.zeros(), step, bound)
         for micro_batch in micro_batches:
             found = query(*micro_batch)
             total.add(found.gradients)

@@ -1,5 +1,7 @@
-"""What a run's steps are: private ones by its plan, or those of training without privacy; where users are drawn, all
-that each of them has, in one piece. And how weights do on a run's test split."""
+"""The steps of a run, private or public, and the evaluation on its test split.
+
+Where the plan draws users, all records of a user are in one micro-batch.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +35,13 @@ UserBatch = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 
 class UserInputs(Inputs):
-    """The training records of users as the model's inputs, in micro-batches of whole users.
+    """The training records as the model's inputs, in micro-batches of whole users.
 
-    Users with about as many records go together: rooms for 1 to 8, 10, 12, 14, 16, 20, ... records are filled up with
-    padding of share 0, so at most a fifth of what is computed is padding.
+    Users with similar numbers of records share a micro-batch. Each user is padded to 1 to 8, 10, 12, 14, 16, 20, ...
+    records with padding of share 0, so at most a fifth of the computation is padding.
 
-    **Guarantee.** A user's records are in one micro-batch, each once, with shares that sum to 1; each record's input is
-    a function of that record, of public constants and of draws that know no data.
+    **Guarantee.** All records of a user are in one micro-batch, each once, with shares that sum to 1. Each record's
+    input is a function of that record, of public constants and of random draws that do not depend on the data.
     """
 
     def __init__(self, job: PrivateJob, progress: Progress | None = None):
@@ -50,14 +52,14 @@ class UserInputs(Inputs):
 
     @property
     def units(self) -> int:
-        """How many users there are."""
+        """The number of users."""
         return len(self._ends) - 1
 
     def micro_batches(  # type: ignore[override]
         self, key: RunKey, step: int, participants: np.ndarray, workers: Workers = ALONE
     ) -> Iterator[UserBatch]:
-        """The step's users (ascending numbers) in pieces: inputs (b, R, ...) or (b, R, K, ...), targets and shares
-        (b, R), and the keys of dropout (b, 4)."""
+        """Yields the step's users (ascending numbers) in micro-batches: inputs (b, R, ...) or (b, R, K, ...), targets
+        and shares (b, R), and dropout keys (b, 4)."""
         job = self._job
         pieces = list(self._pieces(participants))
         generator = key.generator("views", step)
@@ -80,7 +82,7 @@ class UserInputs(Inputs):
             yield inputs, targets, mask / mask.sum(1, keepdim=True), keys
 
     def _pieces(self, participants: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Users (b,), their records (b, R), and which of these are their own, (b, R)."""
+        """Yields users (b,), rows of their records (b, R), and a mask (b, R) that is False for padding."""
         counts = self._ends[participants + 1] - self._ends[participants]
         rooms = np.array([room(int(count)) for count in counts], dtype=np.int64)
         for width in np.unique(rooms):
@@ -93,7 +95,7 @@ class UserInputs(Inputs):
 
 
 def room(records: int) -> int:
-    """The least of 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, ... that holds so many records.
+    """Rounds a number of records up to the next of 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, ...
 
     >>> [room(records) for records in (1, 7, 9, 17, 100)]
     [1, 7, 10, 20, 112]
@@ -103,12 +105,7 @@ def room(records: int) -> int:
 
 
 class Scorer:
-    """The test split; where the model begins with a fixed trunk, its features are computed once.
-
-    Args:
-        job: the run.
-        progress: where to report to.
-    """
+    """Evaluates weights on the test split. The features of a fixed trunk are computed once."""
 
     figure = "accuracy"
 
@@ -118,8 +115,8 @@ class Scorer:
         self._labels = torch.from_numpy(job.source.test.labels)
 
     def outputs(self, weights: Mapping[str, Tensor], places: Sequence[int] | None = None) -> Tensor:
-        """Logits (N, classes) of the model with these weights, on the CPU: of all test records, or of those at these
-        places."""
+        """Logits (N, classes) of the model with these weights, on the CPU, for all test records or those at
+        `places`."""
         self._shown.load_state_dict(weights)
         if self._job.trunk is None or self._features is None:
             records = self._job.source.test
@@ -129,10 +126,9 @@ class Scorer:
             return OnFeatures(self._shown, self._job.trunk.head)(chosen).float().cpu()
 
     def outputs_alone(self, weights: Mapping[str, Tensor]) -> Tensor:
-        """Logits (N, classes) of the model with these weights, on the CPU, of all test records, for what is released
-        of them.
+        """Logits (N, classes) of the model with these weights, on the CPU, for all test records. For released figures.
 
-        **Guarantee.** Each row is a function of its own record and of the weights (`evaluate.logits_alone`).
+        **Guarantee.** Each row is a function of its own record and of the weights (`accuracy.logits_alone`).
         """
         job, records = self._job, self._job.source.test
         self._shown.load_state_dict(weights)
@@ -143,56 +139,56 @@ class Scorer:
         return accuracy.logits_alone(self._shown, (job.transform(one.to(job.device)) for one in taken))
 
     def score(self, outputs: Tensor) -> dict[str, Any]:
-        """Accuracy, top five and loss of logits (N, classes)."""
+        """Accuracy, top-5 accuracy and loss of logits (N, classes)."""
         return accuracy.score_of(outputs, self._labels, loss=self._job.settings.objective.loss).to_dict()
 
     def evaluation(self, weights: Mapping[str, Tensor], outputs: Tensor | None = None) -> dict[str, Any]:
-        """Accuracy, loss, confusion and samples of the model with these weights, whose logits may be known already."""
+        """Accuracy, loss, confusion and samples of the model with these weights; `outputs` skips computing logits."""
         source, loss = self._job.source, self._job.settings.objective.loss
         outputs = self.outputs(weights) if outputs is None else outputs
         return accuracy.to_dict(accuracy.evaluation(outputs, source.test, source.classes, loss=loss))
 
 
 class MultilabelScorer(Scorer):
-    """The same of a model that decides each of several labels by itself."""
+    """Evaluates weights of a multilabel model on the test split."""
 
     def score(self, outputs: Tensor) -> dict[str, Any]:
-        """The share of right decisions and the loss of logits (N, L)."""
+        """The share of correct decisions and the loss of logits (N, L)."""
         return multilabel.score_of(outputs, self._labels)
 
     def evaluation(self, weights: Mapping[str, Tensor], outputs: Tensor | None = None) -> dict[str, Any]:
-        """The figures of each label of the model with these weights, whose logits may be known already."""
+        """Figures for each label of the model with these weights; `outputs` skips computing logits."""
         outputs = self.outputs(weights) if outputs is None else outputs
         return multilabel.evaluation(outputs, self._labels, self._job.source.classes).to_dict()
 
 
 def scorer_of(job: Job, progress: Progress | None = None) -> Scorer:
-    """What measures a run's classifier, by what its loss says of its classes."""
+    """The scorer for the run's loss: exclusive classes or several labels."""
     return (Scorer if exclusive(job.settings.objective.loss) else MultilabelScorer)(job, progress)
 
 
 class StepsOfPlan:
-    """What the steps of a plan have in common, whoever takes part in them and whatever is summed."""
+    """The common part of all kinds of private steps."""
 
     _plan: PrivacyPlan
     _step: PrivateStep
 
     def passed(self, step: int, state: NoiseState) -> NoiseState:
-        """The noise's state after a step that is paid and lost."""
+        """The noise state after a lost step, which was paid for."""
         return self._step.passed(step, state)
 
     def figures(self, step: int) -> dict[str, Any]:
-        """Epsilon after so many steps, where the theorem says so of fewer than all; else None."""
+        """Epsilon after so many steps; None where the plan's theorem only holds for all steps together."""
         known = self._plan.theorem.by_prefix or step == self._plan.steps
         return {"epsilon": self._plan.epsilon(steps=step) if known else None}
 
 
 class PrivateSteps(StepsOfPlan):
-    """Participants by the plan, their inputs, and the private step.
+    """Draws the participants, prepares their inputs and takes the private step.
 
-    **Guarantee.** A record that is left out, since a public example is the same, is drawn as if it were there, and then
-    contributes nothing: places in a fixed order, and cuts of truncated sampling, are those of all records, so that it
-    moves no other one (unit: one record).
+    **Guarantee.** A record that is excluded because it equals a public example is drawn like any other and then
+    contributes nothing. Places in a fixed order and cuts of truncated sampling are those of all records, so that an
+    excluded record does not move any other one (unit: one record).
     """
 
     def __init__(self, job: PrivateJob, key: RunKey, progress: Progress | None = None):
@@ -214,7 +210,7 @@ class PrivateSteps(StepsOfPlan):
         self._sampler = Sampler(plan, key, records=records, times=draws.get("times"), groups=draws.get("groups"))
 
     def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
-        """The private gradient of a step, and the noise's next state."""
+        """Returns the private gradient of a step and the next noise state."""
         participants = self._sampler.draw(step)
         if self._excluded is not None:
             participants = (np.cumsum(~self._excluded) - 1)[participants[~self._excluded[participants]]]
@@ -222,19 +218,19 @@ class PrivateSteps(StepsOfPlan):
             return self._step(step, self._inputs.micro_batches(self._key, step, participants, self._workers), state)
 
     def halved(self) -> int | None:
-        """From now on micro-batches of half the size, where memory was not enough: that size; None for single ones."""
+        """Halves the micro-batch size after running out of memory. Returns the new size, or None if it was 1."""
         return self._inputs.halved()
 
 
 class DivergedError(SfumatoError):
-    """Training whose loss is no number any more."""
+    """The loss is infinite or not a number."""
 
 
 class PublicSteps:
-    """The mean gradient of a piece of a shuffled epoch, clipped as a whole where the job has a norm for it.
+    """Computes the mean gradient of a batch from a shuffled epoch, clipped as a whole if the job has a norm for it.
 
-    Several workers share out its micro-batches, whose gradients are added in their order. No noise, and no promise:
-    public data only.
+    Several workers share the micro-batches; their gradients are added in order. Without noise or guarantee: for public
+    data only.
     """
 
     def __init__(self, job: PublicJob, key: RunKey, progress: Progress | None = None):
@@ -247,10 +243,10 @@ class PublicSteps:
         self._epoch, self._order = -1, np.empty(0, np.int64)
 
     def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor | None], NoiseState]:
-        """The mean gradient of a step's batch; None for a parameter that the loss does not depend on."""
+        """Returns the mean gradient of a step's batch, with None for parameters that the loss does not depend on."""
         job, workers, chosen = self._job, self._workers, self.batch(step)
         draws = job.views.draw(self._key.generator("views", step), len(chosen), size=job.source.size)
-        # Pieces of nearly one size: batch norm cannot do with a last one of a single example.
+        # Micro-batches of nearly equal size: batch norm fails on a last one with a single example.
         pieces = np.array_split(np.arange(len(chosen)), -(-len(chosen) // job.performance.micro_batch))
         own_losses, own_used = torch.zeros(len(pieces), dtype=torch.float64), torch.zeros(len(self._trained))
 
@@ -275,7 +271,7 @@ class PublicSteps:
         return {name: value.grad for name, value in self._trained.items()}, NoiseState(step=step + 1)
 
     def _backward(self, step: int, chosen: np.ndarray, piece: np.ndarray, draws: ViewDraws) -> float:
-        """The loss of a piece of the batch, as its part of the mean; leaves its gradient with the parameters."""
+        """The micro-batch's contribution to the mean loss; leaves its gradient in the parameters' `.grad`."""
         job, rule, rows = self._job, self._job.views, chosen[piece]
         torch.manual_seed(self._key.seed("model", step, str(piece[0])))
         if self._held is None:
@@ -292,7 +288,7 @@ class PublicSteps:
         return loss.item()
 
     def batch(self, step: int) -> np.ndarray:
-        """The step's piece of its epoch, which is shuffled by a function of (key, epoch)."""
+        """Rows of the step's batch. The order of an epoch is a function of (key, epoch)."""
         size, examples = self._job.batch_size, len(self._job.source.train)
         epoch, place = divmod(step, examples // size)
         if epoch != self._epoch:
@@ -305,20 +301,20 @@ class PublicSteps:
 
 
 def refuse_running_statistics(module: nn.Module, workers: Workers) -> None:
-    """Refuse several workers a model that remembers what it has seen of a step, one micro-batch after the other."""
+    """Refuse to train a model with running statistics in several processes."""
     if workers.count > 1 and any(getattr(layer, "running_mean", None) is not None for layer in module.modules()):
         raise SfumatoError(
-            "the model has running statistics of its batches (batch norm), which follow one process's micro-batches",
+            "the model has running batch statistics (batch norm), which several processes cannot share",
             "use one process, or a model with group norm",
         )
 
 
 def _taken(parameter: nn.Parameter) -> Tensor:
-    """Its gradient, which it has no longer; zeros where the loss does not depend on it."""
+    """Takes the gradient away from the parameter; zeros where the loss does not depend on it."""
     found, parameter.grad = parameter.grad, None
     return torch.zeros_like(parameter) if found is None else found
 
 
 PRIVATE = Kind(steps=PrivateSteps, scorer=scorer_of)
 PUBLIC = Kind(steps=PublicSteps, scorer=scorer_of)
-"""Classifiers, with a promise and without one."""
+"""Kinds of steps of classifiers: private, and without privacy."""

@@ -1,4 +1,4 @@
-"""How workers come together: by torchrun, or by `--processes`, which starts the same on one machine."""
+"""Starting workers: with torchrun, or with `--processes` on one machine."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from sfumato.training.meeting import AGAIN, MEET, TOGETHER, Signs, met
 from sfumato.training.workers import ALONE, Workers
 
 AT_WORK = timedelta(days=7)
-"""For one to wait for another, who may be at the test part or in front of a slow disk, and gives signs of life."""
+"""Timeout of operations: another worker may be busy with the test split or a slow disk. Heartbeats detect failures."""
 LAST_WORDS = 5.0
-"""Seconds for a worker whose connection broke to hear why another one ended."""
+"""Seconds that a worker whose connection broke waits for another worker's error message."""
 _FAILURE = "what one of the workers has failed of"
 _BROKE = "the connection has broken for worker"
 _BROKEN = ("onnection", "gloo", "NCCL", "imed out", "imeout")
-"""What torch's errors of a lost connection have in them, which have no type of their own."""
+"""Parts of torch's error messages for lost connections, which have no exception type of their own."""
 
 _own = ALONE
 
 
 def own() -> Workers:
-    """The workers that this process is one of; itself alone unless it has joined others."""
+    """The workers that this process belongs to; `ALONE` unless it joined others."""
     return _own
 
 
 class LostError(SfumatoError):
-    """The connection to another worker broke, and nobody has said why."""
+    """The connection to another worker broke, for an unknown reason."""
 
 
 @contextmanager
 def joined(lost: Callable[[], SfumatoError | None] = lambda: None) -> Iterator[Workers]:
-    """Within, this process is one of several workers; what one of them fails of is the failure of all.
+    """Makes this process one of several workers. If one of them fails, all raise its error.
 
     Args:
-        lost: what to raise while it waits for the others, if anything.
+        lost: polled while waiting for the others; an error that it returns is raised.
 
-    Errors: `SfumatoError` where they don't come together within `TOGETHER`.
+    Errors: `SfumatoError` if the workers don't meet within `TOGETHER`.
     """
     global _own
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -61,13 +61,13 @@ def joined(lost: Callable[[], SfumatoError | None] = lambda: None) -> Iterator[W
     try:
         place = met(rank, count, lost)
         signs, words = Signs(place.store, rank, place.names), place.store.clone()
-        words.set_timeout(timedelta(seconds=LAST_WORDS))  # whoever holds the store may be gone
+        words.set_timeout(timedelta(seconds=LAST_WORDS))  # the process that holds the store may have ended
         distributed.init_process_group(timeout=TOGETHER, store=place.store, rank=rank, world_size=count)
     except SfumatoError:
         raise
-    except (RuntimeError, ValueError) as error:  # torch's own errors of the rendezvous are of these kinds
+    except (RuntimeError, ValueError) as error:  # torch's errors during the rendezvous
         raise SfumatoError(
-            f"worker {rank} of {count} has not met the others: {str(error).splitlines()[0]}",
+            f"worker {rank} of {count} did not meet the others: {str(error).splitlines()[0]}",
             MEET,
         ) from None
     group = distributed.new_group(timeout=AT_WORK)
@@ -75,7 +75,7 @@ def joined(lost: Callable[[], SfumatoError | None] = lambda: None) -> Iterator[W
     try:
         yield _own
     except BaseException as error:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # to end it would wait for whom this one has given up
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # destroying the group would wait for lost workers
         _fail(rank, place.names, words, error)
         raise
     finally:
@@ -85,13 +85,13 @@ def joined(lost: Callable[[], SfumatoError | None] = lambda: None) -> Iterator[W
 
 
 def _fail(rank: int, names: Sequence[str], store: Any, error: BaseException) -> None:
-    """Tell the others of a failure; or, where another one has failed first, raise that in its place."""
+    """Publish this worker's error to the others; if another worker failed first, raise that error instead."""
     broken = isinstance(error, RuntimeError) and any(word in str(error) for word in _BROKEN)
     problem, remedy = f"{type(error).__name__} {error}".splitlines()[0], AGAIN
     if isinstance(error, SfumatoError):
         problem, remedy = error.problem, error.remedy
     own = f"worker {rank} on {socket.gethostname()}: {problem}\n{remedy}"
-    lost = names[:1]  # with whom the store is gone, if it is
+    lost = names[:1]  # the holder of the store, if the store is gone
     try:
         if broken:
             store.set(f"{_BROKE} {rank}", "")
@@ -99,7 +99,7 @@ def _fail(rank: int, names: Sequence[str], store: Any, error: BaseException) -> 
         while not (known := store.check([_FAILURE])) and time.monotonic() < deadline:
             time.sleep(0.05)
         said = own if broken and not known else store.compare_set(_FAILURE, "", own).decode()
-        if said != own and not isinstance(error, SfumatoError):  # which says itself what is wrong
+        if said != own and not isinstance(error, SfumatoError):  # a SfumatoError explains itself
             problem, _, remedy = said.partition("\n")
             raise SfumatoError(problem, remedy) from error
         lost = [name for other, name in enumerate(names) if not store.check([f"{_BROKE} {other}"])]
@@ -111,7 +111,7 @@ def _fail(rank: int, names: Sequence[str], store: Any, error: BaseException) -> 
 
 @contextmanager
 def joining() -> Iterator[Workers]:
-    """The workers that this process is one of, or becomes one of within; itself alone where nobody started more."""
+    """Joins the other workers if several processes were started and this one has not joined yet."""
     if one_of_several() and _own.count == 1:
         with joined() as workers:
             yield workers
@@ -121,15 +121,16 @@ def joining() -> Iterator[Workers]:
 
 @contextmanager
 def launched(processes: int, command: Sequence[str]) -> Iterator[Workers]:
-    """Within, this process leads so many workers on this machine, the others of which run `command`.
+    """Starts further workers on this machine, which run `command`; this process leads them.
 
     Args:
+        processes: number of workers, including this process.
         command: arguments of Python, such as ["-m", "sfumato", "train", "digits"].
     """
-    place = tempfile.mkdtemp(prefix="sfumato-")  # for this user alone
+    place = tempfile.mkdtemp(prefix="sfumato-")  # readable by this user only
     known = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes), STORE: str(Path(place) / "store")}
     loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
-    known |= {} if loopback is None else {"GLOO_SOCKET_IFNAME": loopback}  # nothing is to be heard on other networks
+    known |= {} if loopback is None else {"GLOO_SOCKET_IFNAME": loopback}  # don't listen on other networks
     before = {name: os.environ.get(name) for name in (*known, "RANK", "LOCAL_RANK")}
     others = [
         _Other(rank, Path(place) / f"worker-{rank}", command, known | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
@@ -151,7 +152,7 @@ def launched(processes: int, command: Sequence[str]) -> Iterator[Workers]:
 
 
 class _Other:
-    """A process that was started beside this one, and what it says of its end."""
+    """A worker process started by this one, with its error output."""
 
     def __init__(self, rank: int, errors: Path, command: Sequence[str], known: dict[str, str]):
         self._rank, self._errors = rank, errors
@@ -161,7 +162,7 @@ class _Other:
             )
 
     def failure(self) -> SfumatoError | None:
-        """Its status or signal, with its last line, if it has failed."""
+        """An error with the process's status or signal and its last line, if it failed."""
         if not (status := self.process.poll()):
             return None
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
@@ -171,12 +172,12 @@ class _Other:
 
 
 def _lost(others: Sequence[_Other]) -> SfumatoError | None:
-    """Which of the workers has failed, and of what, if one has."""
+    """The error of a worker that failed, if there is one."""
     return next((failure for other in others if (failure := other.failure()) is not None), None)
 
 
 def _lost_soon(others: Sequence[_Other]) -> SfumatoError | None:
-    """The same, of one whose connection is gone already and who may take a moment to end."""
+    """`_lost`, waiting for a worker whose connection broke and whose process may still be ending."""
     deadline = time.monotonic() + LAST_WORDS
     while (lost := _lost(others)) is None and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -184,7 +185,7 @@ def _lost_soon(others: Sequence[_Other]) -> SfumatoError | None:
 
 
 def _end(others: Sequence[_Other]) -> None:
-    """Wait for workers that have come to their end, and end those that have not."""
+    """Waits for the workers to end, and kills those that don't."""
     deadline = time.monotonic() + LAST_WORDS
     for other in (one.process for one in others):
         try:
@@ -195,7 +196,7 @@ def _end(others: Sequence[_Other]) -> None:
 
 
 def led(workers: Workers, lead: Callable[[], int], follow: Callable[[Workers], None]) -> int:
-    """What the leader's work returns; the others follow until it is at its end."""
+    """Returns the result of the leader's work; the others follow until it has ended."""
     if workers.is_leader:
         status = lead()
         if workers.count > 1:

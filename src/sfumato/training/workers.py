@@ -1,16 +1,16 @@
-"""Processes that take a run's steps together: torch.distributed, as torchrun starts it.
+"""Workers: processes that take a run's steps together, with torch.distributed, started by torchrun.
 
-Each of them has the model, the optimizer and the average, and does what the others do; what is shared out is what takes
-the time. A step's micro-batches are dealt, each to one worker; the workers' sums, which are integers on the grid, are
-added up; each worker draws the noise of its own blocks, and hands the noisy ones round. Sums on the grid are the same
-however they were dealt, and numbers are drawn by (key, step, parameter, block), so all this gives the bits that one
-process gives. One worker, the leader, writes the run directory.
+Each worker has the model, the optimizer and the average. Only the expensive work is divided: each micro-batch of a step
+goes to one worker; the workers' sums, integers on the grid, are added; each worker draws the noise of its own blocks
+and sends the noisy blocks to the others. Sums on the grid do not depend on the division, and noise is drawn by
+(key, step, parameter, block), so the result is bit for bit that of one process. One worker, the leader, writes the run
+directory.
 
-Per step and parameter 8 bytes of sums and 4 of noisy gradients go over the wire, whatever the batch is.
+Each step sends 8 bytes of sums and 4 bytes of noisy gradients per parameter, for any batch size.
 
-**Who is trusted.** Sums before their noise cross the network, and neither gloo, NCCL nor the rendezvous encrypts or
-authenticates anything. All workers and whatever lies between them are trusted as one machine is. Keys never cross it:
-they are in the run directory, which all workers see.
+**Trust.** Sums without noise cross the network, and neither gloo, NCCL nor the rendezvous encrypts or authenticates
+anything. All workers and the network between them must be trusted like one machine. Keys never cross the network: they
+are in the run directory, which all workers can read.
 """
 
 from __future__ import annotations
@@ -38,23 +38,24 @@ from sfumato.randomness.noise.blocks import blocks_of
 from sfumato.runs.directory import WORKERS, RunDirectory
 from sfumato.training.meeting import Signs
 
-SAME = "start all of them with the same data, options and versions of everything"
+SAME = "start all workers with the same data, options and package versions"
 
 
 @dataclass(eq=False)
 class Workers:
-    """The workers of a run, and which of them this process is; `Workers()` is one alone.
+    """The workers of a run, seen from this process. `Workers()` is a single process.
 
     Args:
         rank: of this process, from 0.
-        count: how many there are.
-        group: torch's, in which they are.
-        machines: how many they are on.
-        signs: of life, that they give each other while one waits for another.
+        count: number of workers.
+        group: their process group in torch.distributed.
+        machines: number of machines that they run on.
+        signs: heartbeats, which the workers exchange while one waits for another.
 
-    **Guarantee.** `total` gives the sum over all that was dealt in the step, or refuses: each piece was with one
-    worker, all of them drew the same participants, and each has done what it was dealt. What it leaves with a worker
-    are its own blocks, and zero elsewhere; `whole` takes from each worker what its blocks are after their noise.
+    **Guarantee.** `total` gives the sum over everything dealt in the step, or refuses: it checks that each micro-batch
+    went to one worker, that all workers drew the same participants, and that each processed what it was dealt. It
+    leaves each worker the total of its own blocks, and zero elsewhere; `whole` collects every block, after its noise,
+    from its own worker.
     """
 
     rank: int = 0
@@ -66,20 +67,21 @@ class Workers:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this one writes the run directory, and speaks."""
+        """Whether this worker writes the run directory and reports progress."""
         return self.rank == 0
 
     @property
     def share(self) -> tuple[int, int]:
-        """Which of the noise's blocks are this one's: each `count`-th from `rank` on."""
+        """This worker's blocks of the noise: every `count`-th, starting at `rank`."""
         return self.rank, self.count
 
     def deal(self, step: int, participants: np.ndarray, sizes: Sequence[int]) -> list[int]:
-        """The places of this worker's pieces of a step, ascending: the largest first, each to whom has least so far.
+        """The ascending indices of this worker's micro-batches. Deals the largest first, each to the least loaded
+        worker.
 
         Args:
-            participants: of the whole step, as all workers must have drawn them.
-            sizes: of its pieces.
+            participants: of the whole step; all workers must have drawn the same.
+            sizes: of the step's micro-batches.
         """
         loads, own = np.zeros(self.count), []
         for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
@@ -91,10 +93,10 @@ class Workers:
         return sorted(own)
 
     def total(self, own: GridSum, step: int, done: int) -> None:
-        """Add up what all workers have of a step: afterwards `own` has the total in this one's blocks, zero in others.
+        """Adds the sums of all workers. Afterwards `own` holds the total in this worker's blocks and zero elsewhere.
 
         Args:
-            own: the sum over the pieces that were dealt to this one.
+            own: the sum over the micro-batches dealt to this worker.
             done: how many these were.
         """
         if self.count == 1:
@@ -102,12 +104,12 @@ class Workers:
         dealt, self._dealt = self._dealt, None
         if dealt is None or (dealt[0], dealt[3]) != (step, done):
             raise SfumatoError(
-                f"worker {self.rank} has added {done} micro-batches in step {step}, and was dealt "
+                f"worker {self.rank} added {done} micro-batches in step {step}, but was dealt "
                 f"{'none' if dealt is None else f'{dealt[3]} in step {dealt[0]}'}",
-                "deal the step's micro-batches (`Workers.deal`), and add each of one's own once",
+                "deal the step's micro-batches (`Workers.deal`), and add each of the worker's own once",
             )
         said = self._numbers([*dealt, sum(value.numel() for value in own.integers.values())])
-        what = ("step", "participants", "number of micro-batches", "share of them", "number of parameters")
+        what = ("step", "participants", "number of micro-batches", "micro-batches dealt", "number of parameters")
         odd = [name for name, told in zip(what, said.t(), strict=True) if name != what[3] and len(told.unique()) > 1]
         odd = odd or ([] if int(said[:, 3].sum()) == dealt[2] else [what[3]])
         if odd:
@@ -124,7 +126,7 @@ class Workers:
             block.copy_(values)
 
     def whole(self, noisy: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors with every block from its own worker; of this one's only its own are looked at."""
+        """The whole tensors, each block from its own worker. Reads only this worker's blocks of `noisy`."""
         if self.count == 1:
             return dict(noisy)
         found = {name: torch.empty_like(value, memory_format=torch.contiguous_format) for name, value in noisy.items()}
@@ -140,13 +142,14 @@ class Workers:
     def in_turn(
         self, found: Iterable[Mapping[str, Tensor]], pieces: int, like: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """The sum over a step's pieces, added one after the other, as one process adds them: for sums that are not on
-        the grid, since nothing bounds them.
+        """The sum over a step's micro-batches, added in the order of a single process.
+
+        For unbounded sums, which cannot be on the grid.
 
         Args:
-            found: numbers by name, of this worker's pieces: each `count`-th from `rank` on.
-            pieces: how many all workers have, one or more.
-            like: tensors of these names and shapes.
+            found: tensors by name for each of this worker's micro-batches: every `count`-th, starting at `rank`.
+            pieces: number of micro-batches of all workers, at least one.
+            like: tensors with these names and shapes.
         """
         found = iter(found)
         if self.count == 1:
@@ -158,7 +161,7 @@ class Workers:
         own = self._cut(summed)[self.rank]
         length, total = sum(map(len, own)), None
         for start in range(0, pieces, self.count):
-            busy = min(self.count, pieces - start)  # the last ones may have none in the last round
+            busy = min(self.count, pieces - start)  # in the last round some workers may have none
             one = next(found) if self.rank < busy else {}
             parts = self._cut({name: value.contiguous() for name, value in one.items()})
             sent = torch.cat([block for part in parts for block in part] or [next(iter(summed.values())).new_empty(0)])
@@ -173,12 +176,13 @@ class Workers:
         return self.whole(summed)
 
     def rows(self, pieces: Sequence[np.ndarray], compute: Callable[[Sequence[np.ndarray]], Iterable[Tensor]]) -> Tensor:
-        """What is computed of records, (N, ...) in the order of the pieces: each worker computes each `count`-th piece,
-        and all of them have all.
+        """Computes rows (N, ...) for records, in the order of the pieces, on all workers.
+
+        Each worker computes every `count`-th piece, and all receive all rows.
 
         Args:
-            pieces: the records' numbers; those of a piece are computed beside each other, whoever does it.
-            compute: gives (n, ...) on the CPU of each of some pieces.
+            pieces: the records' numbers; each piece is computed as one batch.
+            compute: yields (n, ...) on the CPU for each piece that it is given.
         """
         if self.count == 1:
             return torch.cat(list(compute(pieces)))
@@ -190,10 +194,10 @@ class Workers:
         return torch.cat([some[: len(piece)] for some, piece in zip(found, pieces, strict=False)])
 
     def remembered(self, state: NoiseState) -> NoiseState:
-        """What the noise remembers, of all blocks, for a checkpoint; `state` stays as it is."""
+        """The noise state with the blocks of all workers, for a checkpoint. Leaves `state` unchanged."""
         if self.count == 1:
             return state
-        found = {name: value for name, value in state.tensors.items() if not value.dim()}  # which all of them have
+        found = {name: value for name, value in state.tensors.items() if not value.dim()}  # the same on all workers
         kept = {name: value for name, value in state.tensors.items() if value.dim()}
         rows = [
             self.whole({name: value[place] for name, value in kept.items()})
@@ -203,7 +207,7 @@ class Workers:
         return NoiseState(step=state.step, tensors=found)
 
     def blocks(self, own: Tensor) -> list[Tensor]:
-        """What each worker has, in the order of their ranks; all of one shape."""
+        """The tensors of all workers by rank; all must have the same shape."""
         if self.count == 1:
             return [own]
         found = [torch.empty_like(own) for _ in range(self.count)]
@@ -211,7 +215,7 @@ class Workers:
         return found
 
     def added(self, number: float) -> float:
-        """The sum of a number over the workers: exact for multiples of a power of two."""
+        """The sum of a number over the workers, exact for multiples of a power of two."""
         if self.count == 1:
             return number
         value = torch.tensor([number], dtype=torch.float64)
@@ -219,22 +223,22 @@ class Workers:
         return float(value)
 
     def agreed(self, yes: bool) -> bool:
-        """What the leader says."""
+        """The leader's value."""
         return bool(self.said({"yes": yes})["yes"])
 
     def said(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """The leader's message, plain data, where each worker has one."""
+        """The leader's message (plain data); the messages of other workers are ignored."""
         return dict(message) if self.count == 1 else self.told(message)
 
     def refuse_others(self, facts: Mapping[str, str]) -> None:
-        """Refuses to work for a leader of whom other facts hold: what it computes, by which versions, of what."""
+        """Refuses to continue if these facts (data, versions, task) differ from the leader's."""
         said = self.said(facts)
         odd = sorted(name for name in {*said, *facts} if said.get(name) != facts.get(name))
         if odd:
-            raise SfumatoError(f"it differs from the leader in: {', '.join(odd)}", SAME)
+            raise SfumatoError(f"this worker differs from the leader in: {', '.join(odd)}", SAME)
 
     def refuse_apart(self, tensors: Mapping[str, Tensor], step: int) -> None:
-        """Refuses where workers hold other numbers than each other."""
+        """Refuses to continue if the workers' tensors differ."""
         if self.count == 1:
             return
         digest = hashlib.sha256()
@@ -244,24 +248,24 @@ class Workers:
         said = self._numbers([int.from_bytes(digest.digest()[:7])])
         if len(said.unique()) > 1:
             raise SfumatoError(
-                f"after step {step} the workers hold different weights: their processors round differently",
+                f"the workers' weights differ after step {step}: their processors round differently",
                 "start the run again on machines of one kind",
             )
 
     def write_down(self, ledger: Ledger) -> None:
-        """Have the ledger say who is going to see sums before their noise, before any leaves its process."""
+        """Record in the ledger how many processes and machines will see sums without noise, before any is sent."""
         if self.count > 1:
             Computed(processes=self.count, machines=self.machines).record(ledger)
 
     def lead(self, run: RunDirectory) -> None:
-        """Tell the others which run is to go on, and leave them a sign in it."""
+        """Announces the run directory to the other workers, with a token that proves that they read the same one."""
         if self.count > 1:
             token = secrets.token_hex(16)
             write(run / WORKERS, token.encode(), private=True)
             self.told({"run": str(run.path.absolute()), "token": token, "owner": _owner(token)})
 
     def led(self) -> RunDirectory | None:
-        """The run that the leader goes on with; None at the end."""
+        """The run directory that the leader announces; None at the end."""
         said = self.told()
         if "run" not in said:
             return None
@@ -269,17 +273,18 @@ class Workers:
         found = (run / WORKERS).read_text("utf-8") if (run / WORKERS).is_file() else ""
         if found != said["token"]:
             raise SfumatoError(
-                f"it does not see the leader's run directory {run.path}", "let all workers share it, by the same path"
+                f"this worker cannot read the leader's run directory {run.path}",
+                "share it among all workers under the same path",
             )
         if not hmac.compare_digest(said["owner"], _owner(found)):
             raise SfumatoError(
-                f"the owner's key in {home()} is another one than the leader's",
-                f"let {HOME_VARIABLE} name the same directory for all workers, or copy the leader's owner.key to each",
+                f"the owner's key in {home()} differs from the leader's",
+                f"set {HOME_VARIABLE} to the same directory for all workers, or copy the leader's owner.key to each",
             )
         return run
 
     def told(self, message: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What the leader says, as JSON; nothing that comes over the wire is ever unpickled."""
+        """The leader's message, sent as JSON: nothing received is ever unpickled."""
         text = json.dumps(message or {}).encode()
         size = torch.tensor([len(text)])
         self._done(distributed.broadcast, size, 0)
@@ -289,23 +294,23 @@ class Workers:
         return json.loads(content.numpy().tobytes())
 
     def _numbers(self, numbers: Sequence[int]) -> Tensor:
-        """(workers, n) int64: what each of them says."""
+        """The numbers of all workers, int64 (workers, n)."""
         return torch.stack(self.blocks(torch.tensor(numbers, dtype=torch.int64)))
 
     def _cut(self, tensors: Mapping[str, Tensor]) -> list[list[Tensor]]:
-        """The blocks of each worker, flat, as views."""
+        """The blocks of each worker, as flat views."""
         blocks = blocks_of({name: value.shape for name, value in tensors.items()})
         flat = [tensors[name].view(-1)[columns] for name, columns in blocks]
         return [flat[rank :: self.count] for rank in range(self.count)]
 
     def _exchanged(self, values: Tensor, sent: list[int], received: list[int]) -> Tensor:
-        """What the workers have for this one, one after the other, of lengths `received`; the values are for them."""
+        """Sends pieces of `values`, of lengths `sent`, to the workers; returns theirs, of lengths `received`."""
         found = values.new_empty(sum(received))
         self._done(distributed.all_to_all_single, found, values, received, sent)
         return found
 
     def _done(self, operation: Callable[..., Any], found: Any, *given: Any) -> None:
-        """One of torch's operations with the others; an accelerator goes on with it by itself."""
+        """Runs a collective operation of torch; on an accelerator it may complete later."""
         work = operation(found, *given, group=self.group, async_op=True)
         on = found[0] if isinstance(found, list) else found
         if self.signs is None or on.device.type != "cpu":
@@ -315,9 +320,9 @@ class Workers:
 
 
 def _owner(token: str) -> str:
-    """What shows who has the same owner's key, and of the key nothing."""
+    """Proves knowledge of the owner's key without revealing it."""
     return hmac.new(owner_key(), token.encode(), hashlib.sha256).hexdigest()
 
 
 ALONE = Workers()
-"""One process that takes its steps by itself."""
+"""A single process."""

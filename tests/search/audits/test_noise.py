@@ -68,7 +68,7 @@ def test_correlated_noise_is_checked_in_first_steps(mechanism, monkeypatch):
     assert right.bounds == right.sure == ()
     assert Audited.from_dict(json.loads(json.dumps(right.to_dict()))) == right
     told = " ".join(audits_shown.lines(names.STEP_AUDIT, right))
-    assert "the first of a run of its own: its noise is correlated between steps" in told
+    assert "the first step of its own run: noise is correlated between steps" in told
     assert "was checked in the first steps of 600 runs: its scale, its largest values, and repeats between runs" in told
     monkeypatch.setattr(RunKey, "generator", one_for_all)
     assert any(

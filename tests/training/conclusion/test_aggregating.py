@@ -106,7 +106,7 @@ def test_a_moving_average_of_kept_weights_has_one_of_the_papers_decays(run, digi
 
 def test_private_records_are_chosen_by_for_an_epsilon_of_their_own(run, digits, monkeypatch):
     private = replace(digits, public=False, places=("npz:/people.npz",))
-    with pytest.raises(sfumato.SfumatoError, match="give epsilon, what the choice may cost each of them"):
+    with pytest.raises(sfumato.SfumatoError, match="give epsilon, the cost of the choice for each of them"):
         aggregate(run, score_on=private)
     given = {}
 
@@ -144,14 +144,14 @@ def test_private_records_are_chosen_by_for_an_epsilon_of_their_own(run, digits, 
     ("choices", "refusal"),
     [
         ({"method": "swa"}, "method must be one of"),
-        ({"last": 9}, "last is 9, and the run kept 8 weights"),
+        ({"last": 9}, "last is 9, but the run kept 8 weights"),
         ({"last": 0}, "last must be at least 1"),
-        ({"decay": 0.9}, "give it with the method ema alone"),
+        ({"decay": 0.9}, "give a decay only with the method ema"),
         ({"method": "ema", "decay": 1.0}, "decay must lie strictly between 0 and 1"),
         ({"epsilon": 1.0}, "there is nothing to score on"),
         ({"public": True}, "there is nothing to score on"),
         ({"score_on": "public", "epsilon": 1.0}, "it costs nothing"),
-        ({"score_on": "public", "last": 3}, "score_on is given, and there is nothing to choose: all is given"),
+        ({"score_on": "public", "last": 3}, "score_on is given, but there is nothing to choose: all is given"),
     ],
     ids=str,
 )
@@ -334,7 +334,7 @@ def test_the_rule_is_told_how_the_weights_were_moved(run, monkeypatch, changed, 
     ("changed", "refusal"),
     [
         ({"optimizer": "adam"}, "the optimizer is adam"),
-        ({"pretrained_rate": 0.1}, "layers have learning rates of their own"),
+        ({"pretrained_rate": 0.1}, "layers have different learning rates"),
         ({"aggregate": "ema"}, "it was trained over aggregates"),
     ],
     ids=str,
@@ -370,7 +370,7 @@ def test_choices_that_are_not_paid_are_refused_before_a_record_is_scored(run, di
     with pytest.raises(AssertionError):
         aggregate(run, score_on=private, public=True)
     monkeypatch.setattr(PrivacyPlan, "users", 10)
-    with pytest.raises(sfumato.SfumatoError, match="promises for persons, and a choice by right answers for single"):
+    with pytest.raises(sfumato.SfumatoError, match="protects users, but a choice by accuracy only protects single"):
         aggregate(run, score_on=private, epsilon=1.0)
 
 

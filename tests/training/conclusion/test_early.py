@@ -72,7 +72,7 @@ def test_a_run_of_objects_is_ended_with_these(unfinished):
     assert any("choice to end the run after 3 steps" in line for line in run.statement.not_covered)
     assert verify(unfinished).holds
     assert run.load(module()).predict([]).shape == (0, 4)
-    with pytest.raises(SfumatoError, match=r"is finished; measure it \(sfumato evaluate"):
+    with pytest.raises(SfumatoError, match=r"is finished; evaluate it \(sfumato evaluate"):
         finish(unfinished, model=module(), **CODE)
 
 
@@ -95,7 +95,7 @@ def test_data_from_python_are_asked_for(spots, tmp_path, monkeypatch, killed_at)
         trained(tmp_path / "run", spots, "linear")
     with pytest.raises(SfumatoError, match=r"can build: source; .* sfumato.finish\('.*', source=...\)"):
         finish(tmp_path / "run")
-    with pytest.raises(SfumatoError, match=r"the run in .* has no loss of its caller's own; leave it out"):
+    with pytest.raises(SfumatoError, match=r"the run in .* was begun without your own loss; leave it out"):
         finish(tmp_path / "run", source=spots, loss=LOSS)
     assert finish(tmp_path / "run", source=spots).steps == 2
 

@@ -146,9 +146,9 @@ class Counting(nn.Module):
 LOSSES = {
     "of the batch": (lambda outputs, targets: (outputs - outputs.mean(0)).sum(), "constant on one example"),
     "weights": (nn.CrossEntropyLoss(weight=torch.arange(1.0, 5.0)), "class weights that its mean divides out again"),
-    "no number": (nn.CrossEntropyLoss(reduction="none"), r"must give one number for outputs \(2, 4\) .* \(2,\)"),
+    "no number": (nn.CrossEntropyLoss(reduction="none"), r"must return one number for outputs \(2, 4\) .* \(2,\)"),
     "fails": (nn.BCEWithLogitsLoss(), r"loss fails on outputs \(2, 4\) and targets \(2,\) of torch.int64: ValueError"),
-    "keeps something": (Counting(), "loss gives other numbers when it is called again"),
+    "keeps something": (Counting(), "loss gives different numbers when it is called again"),
 }
 
 
@@ -193,15 +193,15 @@ class Sharp(torch.optim.SGD):
 
 OPTIMIZERS = {
     "needs losses": (torch.optim.LBFGS, "LBFGS.step needs closure"),
-    "asks for losses": (Sharp, "Sharp fails on a step by the gradient alone: TypeError"),
-    "over a model": (torch.optim.SGD(nn.Linear(2, 2).parameters()), "SGD over parameters, and a run trains a copy"),
+    "asks for losses": (Sharp, "Sharp fails on a step with gradients alone: TypeError"),
+    "over a model": (torch.optim.SGD(nn.Linear(2, 2).parameters()), "SGD over parameters, but a run trains a copy"),
     "no optimizer": (lambda parameters: None, "must make a torch.optim.Optimizer, got NoneType"),
     "fails": (lambda: None, "optimizer fails on a list of parameters: TypeError"),
     "other parameters": (lambda _: torch.optim.SGD(nn.Linear(2, 2).parameters()), "moves 2 tensors that are no"),
     "some": (lambda given: torch.optim.SGD(given[:1]), "leaves out 1 trainable parameters of the model, such as"),
-    "no rate": (lambda given: torch.optim.SGD(given, lr=0.0), r"SGD has the learning rates \[0.0\]"),
-    "forgets": (Forgetful, "does not go on where it was"),
-    "random": (Noisy, "does not go on where it was"),
+    "no rate": (lambda given: torch.optim.SGD(given, lr=0.0), r"SGD needs a learning rate above 0, got \[0.0\]"),
+    "forgets": (Forgetful, "cannot be resumed"),
+    "random": (Noisy, "cannot be resumed"),
 }
 
 
@@ -214,9 +214,12 @@ def test_an_optimizer_that_cannot_be_is_named_before_there_is_a_run(spots, tmp_p
 
 
 TWICE = {
-    "momentum": ({"optimizer": torch.optim.SGD, "momentum": 0.9}, "momentum is given beside an optimizer"),
-    "a rate": ({"optimizer": decayed, "learning_rate": 1.0}, "learning_rate is given beside an optimizer"),
-    "both": ({"optimizer": decayed, "weight_decay": 1.0, "momentum": 0.1}, "momentum, weight_decay are given beside"),
+    "momentum": ({"optimizer": torch.optim.SGD, "momentum": 0.9}, "momentum is given with your own optimizer"),
+    "a rate": ({"optimizer": decayed, "learning_rate": 1.0}, "learning_rate is given with your own optimizer"),
+    "both": (
+        {"optimizer": decayed, "weight_decay": 1.0, "momentum": 0.1},
+        "momentum, weight_decay are given with your own optimizer",
+    ),
     "no name": ({"optimizer": "own", "learning_rate": 1.0}, "optimizer must be one of sgd, .*, lamb; got 'own'"),
 }
 

@@ -106,7 +106,7 @@ def test_what_a_source_declares_is_the_plans_and_what_it_read_is_in_the_statemen
     [
         (3, "source must be data, got int"),
         (asked_for, "source must be data, got function"),
-        ([{"pixel_values": torch.zeros(2)}], "no dicts of such with 'labels'"),
+        ([{"pixel_values": torch.zeros(2)}], "or dicts of tensors with 'labels'"),
     ],
 )
 def test_others_are_refused(data, words):

@@ -88,7 +88,7 @@ def test_the_statement_follows_from_the_record(data, tmp_path):
     assert any("own code around the steps" in line for line in run.statement.not_covered)
     assert not (tmp_path / "a" / names.RUN_KEY).exists()
     page = (tmp_path / "a" / names.REPORT).read_text()
-    assert "Sequential, trained by a loop of one&#39;s own" in page
+    assert "Sequential, trained with private_steps" in page
     assert run.statement.sentence[:60] in page
     again, weights = begun(data, tmp_path / "a", model=nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)))[:2]
     assert list(again) == []
@@ -235,7 +235,10 @@ def test_other_tasks_than_classes(tmp_path):
 
 def test_optimizers_of_other_parameters_are_refused(data, tmp_path):
     model, other = network(), network()
-    for parameters, words in ((other.parameters(), "no trainable parameters"), (model[0].parameters(), "leaves out 2")):
+    for parameters, words in (
+        (other.parameters(), "not trainable parameters"),
+        (model[0].parameters(), "leaves out 2"),
+    ):
         with pytest.raises(SfumatoError, match=words):
             sfumato.private_steps(
                 model,
@@ -312,7 +315,7 @@ def test_a_body_that_freezes_parameters_is_refused(data, tmp_path):
     run, model, _ = begun(data, tmp_path / "run")
     next(steps := iter(run))
     model[0].requires_grad_(False)
-    with pytest.raises(SfumatoError, match=r"requires_grad of 2 parameters, such as 0\.bias; freeze before"):
+    with pytest.raises(SfumatoError, match=r"requires_grad of 2 parameters, such as 0\.bias; freeze parameters before"):
         next(steps)
 
 
@@ -322,8 +325,8 @@ def test_a_body_that_freezes_parameters_is_refused(data, tmp_path):
         ("max_grad_norm", "did you mean max_norm"),
         ("target_epsilon", "did you mean epsilon"),
         ("secure_mode", "it is noise=secure"),
-        ("lr", "give it to the optimizer"),
-        ("poisson_sampling", "leave it out: a plan samples by Poisson"),
+        ("lr", "give it to your optimizer"),
+        ("poisson_sampling", "leave it out: Poisson sampling is the default"),
         ("anything", "give one of batch_size, budget, capture, data,"),
     ],
 )
@@ -354,7 +357,7 @@ def test_targets_beyond_the_outputs_are_refused_before_there_is_a_run(data, tmp_
 
 def test_a_step_is_no_batch(data, tmp_path):
     run, _, _ = begun(data, tmp_path / "run")
-    with pytest.raises(SfumatoError, match=r"holds no inputs and targets.*for step in run"):
+    with pytest.raises(SfumatoError, match=r"has no inputs and targets.*for step in run"):
         for _, _ in run:
             pass
 
@@ -370,10 +373,10 @@ BODIES = {
 def test_a_body_that_changes_the_model_is_refused(data, tmp_path, what):
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8, affine=False), nn.Linear(8, 3)).eval()
     run, *_ = begun(data, tmp_path / "run", model=model)
-    words = {"another layer": r"put other parameters in the place of 2, such as 0\.", "moved buffers": r"such as 1\."}
+    words = {"another layer": r"replaced 2 parameters, such as 0\.", "moved buffers": r"such as 1\."}
     next(steps := iter(run))
     BODIES[what](model)
-    with pytest.raises(SfumatoError, match=words.get(what, r"has moved 1 parameters or buffers .*0\.weight")):
+    with pytest.raises(SfumatoError, match=words.get(what, r"has changed 1 parameters or buffers .*0\.weight")):
         next(steps)
 
 
@@ -420,7 +423,7 @@ def _moved(model):
 OPTIMIZERS = {
     "a state that no checkpoint holds": (lambda model: Odd(model.parameters(), lr=0.1), "holds a set"),
     "a closure": (lambda model: torch.optim.LBFGS(model.parameters()), r"LBFGS\.step needs closure"),
-    "momentum of plain gradients": (_moved, "has a state already, such as momentum of plain gradients"),
+    "momentum of plain gradients": (_moved, "already has a state, such as momentum of plain gradients"),
 }
 
 
@@ -457,7 +460,7 @@ def _nan(data):
 
 BAD = {
     "float64": (lambda data: (data[0].double(), data[1]), r"the inputs are float64.*give inputs\.float\(\)"),
-    "not finite": (_nan, "2 of 60 records hold numbers that are not finite, the first of them record 7"),
+    "not finite": (_nan, "2 of 60 records hold numbers that are not finite, the first is record 7"),
     "a negative target": (lambda data: (data[0], data[1] - 1), "the targets lie between -1 and 1"),
 }
 
@@ -478,7 +481,10 @@ def test_delta_is_that_of_train(data, tmp_path):
     ("given", "words"),
     [
         (lambda data: {"data": (data[0] + 1, data[1])}, "had other data"),
-        (lambda data: {"model": nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3))}, "other names or shapes"),
+        (
+            lambda data: {"model": nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3))},
+            "other parameter names or shapes",
+        ),
     ],
 )
 def test_a_finished_run_is_not_that_of_other_data_or_another_model(data, tmp_path, given, words):
@@ -508,10 +514,10 @@ def test_records_of_one_name_are_counted_together_in_whatever_normalisation(data
 def test_a_run_goes_on_under_the_name_that_it_began_with(data, tmp_path):
     taken(data, tmp_path / "a", seed=None, name="faces", until=2)
     for other in (None, "others"):
-        with pytest.raises(SfumatoError, match=rf"name is {other!r}, and the run in .* began with 'faces'"):
+        with pytest.raises(SfumatoError, match=rf"name is {other!r}, but the run in .* began with 'faces'"):
             begun(data, tmp_path / "a", seed=None, name=other)
     taken(data, tmp_path / "a", seed=None, name="faces")
     with pytest.raises(SfumatoError, match=r"name must be a name of letters.*got 'a b'"):
         begun(data, tmp_path / "b", name="a b")
-    with pytest.raises(SfumatoError, match="name is faces, and the data are public"):
+    with pytest.raises(SfumatoError, match="name is faces, but public data"):
         begun(data, tmp_path / "b", name="faces", public=True)

@@ -17,7 +17,7 @@ from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.training import loop
 from sfumato.training.parts import directions as part_of_audit
-from sfumato.training.parts.canaries import COINS, made_up
+from sfumato.training.parts.canaries import COINS, synthetic
 from sfumato.training.parts.part import Asked
 from sfumato.training.preparation import recorded
 from sfumato.training.preparation.prepare import prepare
@@ -63,7 +63,7 @@ def seen(monkeypatch):
 
 
 def test_the_coins_are_fair_and_of_a_stream_of_their_own(spots, seen, small_plan, tmp_path, monkeypatch):
-    canaries, key = made_up(4000, spots), RunKey.from_seed(3)
+    canaries, key = synthetic(4000, spots), RunKey.from_seed(3)
     assert 1850 < canaries.coins(key).sum() < 2150
     seen["streams"].clear()
     canaries.coins(key)
@@ -82,7 +82,7 @@ def test_canaries_that_are_in_are_drawn_like_all_others_and_move_none_of_these(
     found, real = [], RunKey.load.__func__
     monkeypatch.setattr(RunKey, "load", classmethod(lambda cls, path: found.append(real(cls, path)) or found[-1]))
     train("linear", spots, small_plan, directory=tmp_path / "run", audit=CANARIES, learning_rate=0.1)
-    key, canaries = found[-1], made_up(CANARIES, spots)
+    key, canaries = found[-1], synthetic(CANARIES, spots)
     coins = canaries.coins(key)
     key = key.opened(ledger.openings(ledger.read(tmp_path / "run" / "ledger.jsonl")))
     labels = np.concatenate([spots.train.labels, canaries.records.labels[coins]])
@@ -118,7 +118,7 @@ def test_nothing_is_measured_or_counted_on_canaries(spots, small_plan, tmp_path)
 
 def test_scores_are_of_the_released_model_alone(spots, small_plan, tmp_path):
     run = train("linear", spots, small_plan, directory=tmp_path / "run", audit=CANARIES, learning_rate=0.1, ema=0.9)
-    found, loaded, canaries = audited.read(RunDirectory(run.directory)), load(run.directory), made_up(CANARIES, spots)
+    found, loaded, canaries = audited.read(RunDirectory(run.directory)), load(run.directory), synthetic(CANARIES, spots)
     logits = loaded.module(loaded.transform(torch.from_numpy(canaries.records.images))).double()
     losses = torch.nn.functional.cross_entropy(logits, torch.from_numpy(canaries.records.labels), reduction="none")
     assert found.details["scores"] == pytest.approx((-losses).tolist(), rel=1e-4)
@@ -198,7 +198,7 @@ def test_each_canary_is_a_user_of_its_own(tmp_path):
     digits = open_source("digits", owner_key=bytes(32), public=True)
     users = np.array([f"u{place % 50}" for place in range(len(digits.train))])
     source = replace(digits, train=replace(digits.train, users=users), users=50)
-    key, canaries = RunKey.from_seed(1), made_up(CANARIES, source)
+    key, canaries = RunKey.from_seed(1), synthetic(CANARIES, source)
     behind = canaries.behind(source, key)
     assert len(set(behind.train.users)) == 50 + canaries.coins(key).sum()
     assert sorted(set(behind.train.users))[:50] == sorted(set(users)), "the persons keep their places"
@@ -219,7 +219,7 @@ def test_each_canary_is_a_user_of_its_own(tmp_path):
     [
         ({"audit": 0}, "audit must be"),
         ({"audit": 5}, "at least 10 canaries, got 5"),
-        ({"audit_source": "digits"}, "no canaries are wanted"),
+        ({"audit_source": "digits"}, "but audit is not given"),
     ],
 )
 def test_what_shows_nothing_is_refused(arrays, tmp_path, given, words):

@@ -157,7 +157,7 @@ def test_a_run_goes_on_under_its_own_budget(private, plan, tmp_path, stopped_at)
     stopped_at(0, lambda: trained(private, plan, tmp_path / "run"))
     with pytest.raises(SfumatoError, match="budget"):
         trained(private, plan, tmp_path / "run", budget="letters")
-    with pytest.raises(SfumatoError, match="began otherwise than this run"):
+    with pytest.raises(SfumatoError, match="does not match this run"):
         trained(private, plan, tmp_path / "run", budget=None)
     assert read_budget("letters").reservations == ()
 
@@ -188,7 +188,7 @@ def test_a_run_by_a_seed_is_refused_and_leaves_nothing_behind(private, plan, tri
 
 
 def test_public_data_need_no_budget(tmp_path):
-    with pytest.raises(SfumatoError, match="budget is faces, and the data are public, which cost nothing"):
+    with pytest.raises(SfumatoError, match="budget is faces, but the data are public and cost nothing"):
         train("linear", "digits", directory=tmp_path / "run", budget="faces", epsilon=1.0)
 
 

@@ -142,16 +142,16 @@ def test_a_plan_by_time_needs_time_stamps_and_a_clock(spots, times, tmp_path):
 
     clock = {"start": "2026-01-01", "period": "1d"}
     assert refusal(stream, in_order()) == (
-        "the plan goes by the records' time stamps, and no start and period say which step each belongs to; "
+        "the plan orders records by their time stamps, but no start and period are given; "
         "declare both, such as start=2026-01-01 and period=1d"
     )
     assert refusal(spots, in_order(), **clock) == (
-        "the plan goes by the records' time stamps, and the source has none; "
-        "give a csv with the column time, or an npz with the array time_train, or go by another order"
+        "the plan orders records by their time stamps, but the source has none; "
+        "give a csv with the column time, an npz with the array time_train, or another order"
     )
     for assignment in ("random", "position"):
         assert refusal(stream, in_order(assignment), **clock) == (
-            "start 2026-01-01 and period 1d are given, and the plan does not go by time; "
+            "start 2026-01-01 and period 1d are given, but the plan is not over time; "
             "leave both out, or give order=time"
         )
     assert "start is given without period" in refusal(stream, in_order(), start="2026-01-01")
@@ -182,9 +182,9 @@ def test_the_owner_alone_is_told_how_many_records_lie_in_no_step(spots, times, d
     stream, options = with_times(spots, times), {"settings": SETTINGS, "threads": 1, "progress": Terminal()}
     outside = int(((days < 0) | (days >= STEPS)).sum())
     found = train(None, stream, in_order(), start=date(2026, 1, 1), period=timedelta(1), directory=tmp_path, **options)
-    line = next(line for line in told if "lie in no step of the plan" in line)
+    line = next(line for line in told if "are in no step of the plan" in line)
     assert line.startswith(f"note: {outside} of the 200 training records lie")
-    assert not any(b"lie in no step" in path.read_bytes() for path in found.directory.rglob("*.*"))
+    assert not any(b"in no step of the plan" in path.read_bytes() for path in found.directory.rglob("*.*"))
     assert json.loads((tmp_path / "settings.json").read_text())["clock"] == asdict(CLOCK)
     page = (tmp_path / "report.html").read_text()
     assert ">2026-01-01<" in page
@@ -197,7 +197,7 @@ def test_the_owner_alone_is_told_how_many_records_lie_in_no_step(spots, times, d
 
 def test_a_cache_of_features_keeps_no_time_stamps(spots, times):
     cached = replace(with_times(spots, None), cache=object())  # type: ignore[arg-type]
-    with pytest.raises(SfumatoError, match="a cache of features keeps none; train on the images, or by another order"):
+    with pytest.raises(SfumatoError, match="a cache of features has none; train on the images, or with another order"):
         steps_by_time(cached, in_order(), CLOCK)
 
 
@@ -250,7 +250,7 @@ def test_a_run_goes_on_by_the_clock_that_it_began_with(begun, arrays, times, tmp
     with pytest.raises(SfumatoError, match="differs in its clock"):
         begun()
     (tmp_path / "run" / "settings.json").write_text(json.dumps(record | {"clock": asdict(CLOCK) | {"period": "2d"}}))
-    with pytest.raises(SfumatoError, match="began otherwise than this run, in: settings commitment"):
+    with pytest.raises(SfumatoError, match="does not match this run, in: settings commitment"):
         begun(period="2d")
     (tmp_path / "run" / "settings.json").write_text(json.dumps(record))
     assert begun().steps == STEPS

@@ -146,5 +146,5 @@ def test_noise_of_a_tenth_is_found_out_in_a_run(spots, tmp_path, monkeypatch):
 
 
 def test_more_canaries_than_weights_are_refused(small_plan):
-    with pytest.raises(SfumatoError, match="audit is 60, and 40 weights are trained and released"):
+    with pytest.raises(SfumatoError, match="audit is 60, but only 40 weights are trained and released"):
         part_of(small_plan, count=60, width=3)

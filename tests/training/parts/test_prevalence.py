@@ -258,7 +258,7 @@ def test_an_old_model_file_still_loads(finished, tmp_path):
     [
         (
             {"operating_point": "balanced", "report_epsilon": None},
-            "no figures are published that it could be chosen by",
+            "no figures are published from which to choose it",
         ),
         ({"operating_point": "best"}, "operating_point must be one of shares"),
         ({"operating_point": "cat=0.9"}, "operating_point must be one of normal, pneumonia; got 'cat'"),

@@ -376,7 +376,7 @@ def _without(path):
 def test_what_no_theorem_covers_is_refused(private, plan, arrays):
     given = {"candidate": False, "calibrated": False}
     persons = replace(plan, unit=User(at_most=None, drawn="users"))
-    with pytest.raises(SfumatoError, match="promises for persons"):
+    with pytest.raises(SfumatoError, match="protects users"):
         published.planned(1.0, private, persons, **given)
     with pytest.raises(SfumatoError, match="candidate of a private selection"):
         prepare(None, private, plan, SETTINGS, candidate=1, report_epsilon=1.0, threads=1)

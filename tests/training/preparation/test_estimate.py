@@ -36,6 +36,6 @@ def test_of_several_processes_the_one_with_the_most_counts(job, processes, examp
 
 def test_processes_that_have_nothing_to_do_are_named(job):
     assert [idle_words(job, count) for count in (1, 2, 7)] == [None] * 3
-    expected = "of 8 processes 1 has nothing to do in most steps, which come in 7 pieces: start fewer, or begin with "
+    expected = "1 of 8 processes is idle in most steps, which have only 7 micro-batches: start fewer, or begin with "
     assert idle_words(job, 8) == f"{expected}a smaller --micro-batch"
-    assert "of 9 processes 2 have nothing to do" in (idle_words(job, 9) or "")
+    assert "2 of 9 processes are idle" in (idle_words(job, 9) or "")

@@ -111,7 +111,7 @@ def test_where_pieces_cannot_be_smaller_it_is_said_in_a_line(further, short_of_m
     words = [*COMMAND.split(), *further.split(), "--output", str(tmp_path / "run")]
     short_of_memory(6 if "tree" in further else 0, MemoryError(), after=9)
     assert main(words) == 1
-    assert "memory was not enough for step" in capsys.readouterr().err.splitlines()[-1]
+    assert "out of memory in step" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_other_errors_stay_as_they_are(short_of_memory, tmp_path):

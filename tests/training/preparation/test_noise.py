@@ -169,7 +169,7 @@ def test_what_cannot_have_it_is_refused_before_anything_is_spent(tmp_path, spots
         train("linear", spots, mechanism="tree", **where, **asked)
     with pytest.raises(SfumatoError, match="noise must be one of standard, secure"):
         train("linear", spots, PLAN, **where, **PLAIN | {"noise": "sure"})
-    with pytest.raises(SfumatoError, match="noise is secure, and training without privacy has none"):
+    with pytest.raises(SfumatoError, match="noise is secure, but training without privacy has no noise"):
         PublicTraining(settings=Settings(model="linear", learning_rate=1.0, noise="secure"), steps=2, batch_size=4)
     assert not (tmp_path / "run").exists()
 

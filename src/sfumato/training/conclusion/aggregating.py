@@ -1,8 +1,8 @@
-"""A better model from the weights that a finished run has kept: at no further cost, for its training data.
+"""Aggregates of a finished run's kept weights: a better model at no further cost for its training data.
 
 Shejwalkar et al. 2022 (arXiv 2210.01864), sections 3 and 4, at inference: means of the last weights (UPA, EMA), or of
-what the models with these weights say (OPA, OMV). How many of the last ones, a rule says from public facts, or a search
-by right answers on records that are public, or on private ones by a choice that is paid for.
+the outputs of the models with these weights (OPA, OMV). The number of weights follows from public facts, from a search
+by accuracy on public records, or from a private choice on private records, which costs epsilon.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from sfumato.runs.owner import uses
 from sfumato.runs.owner.known import Data
 
 DECAYS = (0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9995, 0.9999)
-"""Of Shejwalkar et al. 2022, section 4, which are searched."""
-REMEDY = "give `last`, how many of the last weights are taken, or public data to `score_on`"
+"""The decays to search, from Shejwalkar et al. 2022, section 4."""
+REMEDY = "give `last`, the number of last weights to average, or public data to `score_on`"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregate:
-    """A model file that was made of a run's kept weights.
+    """A model file made from a run's kept weights.
 
     Args:
         path: of the file.
         recipe: how it was made.
-        reason: why so, for the reader.
-        accuracies: of all candidates where they were scored on public data, in the order of `candidates`.
-        candidates: what was to be chosen from; one where nothing was searched.
-        epsilon: what the choice costs each record that it was scored on; None where these are public or there are none.
-        beside_the_run: whether it lies where `verify` finds it.
+        reason: why this recipe was chosen.
+        accuracies: of all candidates, in the order of `candidates`, if they were scored on public data.
+        candidates: the recipes to choose from; one without a search.
+        epsilon: the cost of the choice for each record that was scored; None if these are public or there are none.
+        beside_the_run: whether the file is where `verify` finds it.
     """
 
     path: Path
@@ -72,12 +72,12 @@ class Aggregate:
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """What candidates are scored on.
+    """The data on which candidates are scored.
 
     Args:
-        score_on: a source, whose test part it is; None for a rule in its place.
-        public: that source's records are public, whatever its kind; those of a published collection are anyway.
-        epsilon: where that part is private: what choosing by it may cost each of its records.
+        score_on: a source, of which the test split is used; None to choose by rule.
+        public: declares the source's records public; those of a published collection always are.
+        epsilon: for a private test split, the cost of the choice for each of its records.
     """
 
     score_on: str | Source | None = None
@@ -88,7 +88,7 @@ class Scored:
         for name, given in (("epsilon", self.epsilon), ("public", self.public or None)):
             if given is not None and self.score_on is None:
                 raise SfumatoError(
-                    f"{name} is {given}, and there is nothing to score on", f"give `score_on`, or no {name}"
+                    f"{name} is {given}, but there is nothing to score on", f"give `score_on`, or no {name}"
                 )
 
 
@@ -102,23 +102,23 @@ def aggregate(
     model: nn.Module | str | None = None,
     **scored: Any,
 ) -> Aggregate:
-    """Make a model file of the weights that a finished run has kept.
+    """Makes a model file from the kept weights of a finished run.
 
     Args:
         directory: of the run.
         method: see `Recipe`.
-        last: k, how many of the last ones, of those that were kept; None for the rule's number (`last_by_rule`), or for
-            the best of all numbers on `score_on`.
-        decay: of "ema", in each step; None for one whose weights are as old on average as those of the mean over the
-            rule's number, or for the best of `DECAYS` on `score_on`.
-        output: where the file is to be; by default beside the run's model, where `verify` finds it. No file of the run
-            is overwritten, but its aggregates.
+        last: k, the number of last kept weights to use; None for the number by rule (`last_by_rule`), or for the best
+            number on `score_on`.
+        decay: of "ema", per step; None for the decay whose mean age of weights equals that of the mean over the number
+            by rule, or for the best of `DECAYS` on `score_on`.
+        output: path of the file; by default in the run directory, where `verify` finds it. Of the run's files, only
+            aggregates are overwritten.
         model: as for `load`.
-        scored: what the candidates are scored on: `score_on`, `public` and `epsilon`, see `Scored`.
+        scored: `score_on`, `public` and `epsilon`, see `Scored`.
 
-    **Guarantee.** Of the run's training data it uses released weights alone, so nothing more is promised or spent. With
-    private records to score on the choice is (epsilon, 0)-differentially private for each of them (`PrivateChoice`);
-    of two records of one person, one in each part, each has its own part's epsilon, and a record in both has the sum.
+    **Guarantee.** Of the run's training data only released weights are used, so their guarantee and cost stay the same.
+    If private records are scored, the choice is (epsilon, 0)-differentially private for each of them (`PrivateChoice`).
+    If a person has one record in each part, each record has its own part's epsilon; a record in both has the sum.
 
     Errors: `SfumatoError` for a run that kept no weights, and for a private source without epsilon.
     """
@@ -133,7 +133,7 @@ def aggregate(
     alone = last is None and decay is None
     if len(candidates) == 1 and score_on is not None:
         why = "a single weight was kept" if alone else "all is given"
-        raise SfumatoError(f"score_on is given, and there is nothing to choose: {why}", "leave one of them out")
+        raise SfumatoError(f"score_on is given, but there is nothing to choose: {why}", "leave one of them out")
     told: dict[str, Any] = {}
     accuracies = None
     if len(candidates) == 1:
@@ -170,53 +170,52 @@ def aggregate(
 
 
 def _refuse_for_labels(run: RunDirectory, method: Method, *, scored: bool) -> None:
-    """Refuse majorities and right answers where several labels may be true, of which neither is known; and outputs of
-    embeddings, which are no probabilities."""
+    """Refuse majorities and accuracy for several labels and for embeddings, and ensembles for embeddings."""
     if "embedding" in run.read_json(names.SETTINGS) and (scored or method in ENSEMBLES):
         what = "score_on counts right classes" if scored else f"the method {method} aggregates classes"
         raise SfumatoError(
-            f"{what}, and the model gives embeddings", "leave score_on out, and take the method upa or ema"
+            f"{what}, but the model gives embeddings", "leave score_on out, and give the method upa or ema"
         )
     if not exclusive(run.read_json(names.SETTINGS)["settings"]["loss"]) and (scored or method == "omv"):
         what = "score_on counts right classes" if scored else "the method omv takes a majority of classes"
         raise SfumatoError(
-            f"{what}, and the model tells several labels that may all be true",
-            "leave score_on out, and take the method upa, ema or opa",
+            f"{what}, but the model predicts several labels, which may all be true",
+            "leave score_on out, and give the method upa, ema or opa",
         )
 
 
 def _opened(loaded: Loaded, spec: str) -> Source:
-    """What to score on; whose each image is, is known by the same rule as in training, where it fits the source."""
+    """Opens the source to score on. Users are identified by the same rule as in training, if it fits the source."""
     known = knows_user_from(parse(spec)[0], loaded.user_from)
     whose = {"user_from": loaded.user_from} if known else {}
     return loaded.opened(spec, **whose)
 
 
 def _refuse_unpaid(run: RunDirectory, source: Source, epsilon: float | None) -> None:
-    """Refuse to choose by private records unpaid, and to pay for public ones, before any is looked at."""
+    """Refuse private records without epsilon and public ones with it, before any record is read."""
     if source.public:
         if epsilon is not None:
-            raise SfumatoError(f"epsilon is {epsilon}, and {source.kind} is public", "leave it out: it costs nothing")
+            raise SfumatoError(f"epsilon is {epsilon}, but {source.kind} is public", "leave it out: it costs nothing")
         return
     if PrivacyPlan.from_dict(run.read_json(names.PLAN)).users is not None:
         raise SfumatoError(
-            "the run promises for persons, and a choice by right answers for single records",
-            "score on public data, or leave score_on out: then a rule decides",
+            "the run protects users, but a choice by accuracy only protects single records",
+            "score on public data, or leave score_on out to choose by rule",
         )
     if epsilon is None:
         raise SfumatoError(
-            f"the test part of {source.kind} is private, and a choice by right answers on it tells of its records",
-            "give `epsilon`, what the choice may cost each of them, or score on public data (`public=True`)",
+            f"the test split of {source.kind} is private, and a choice by accuracy on it reveals its records",
+            "give `epsilon`, the cost of the choice for each of them, or score on public data (`public=True`)",
         )
     positive("epsilon", epsilon)
 
 
 def _candidates(method: Method, steps: tuple[int, ...], last: int | None, decay: float | None) -> tuple[Recipe, ...]:
-    """What there is to choose from: every number of the last ones, or every decay."""
+    """The candidates: every number of last weights, or every decay."""
     if decay is not None and method != "ema":
-        raise SfumatoError(f"decay is {decay} and the method {method}", "give it with the method ema alone")
+        raise SfumatoError(f"decay is {decay}, but the method is {method}", "give a decay only with the method ema")
     if last is not None and positive_integer("last", last) > len(steps):
-        raise SfumatoError(f"last is {last}, and the run kept {len(steps)} weights", f"give at most {len(steps)}")
+        raise SfumatoError(f"last is {last}, but the run kept {len(steps)} weights", f"give at most {len(steps)}")
     if method == "ema":
         kept = steps if last is None else steps[-last:]
         return tuple(Recipe(method="ema", steps=kept, decay=one) for one in (DECAYS if decay is None else (decay,)))
@@ -225,7 +224,7 @@ def _candidates(method: Method, steps: tuple[int, ...], last: int | None, decay:
 
 
 def _by_rule(run: RunDirectory, method: Method, steps: tuple[int, ...], last: int | None) -> tuple[Recipe, str]:
-    """The recipe by public facts alone."""
+    """The recipe by rule, from public facts alone."""
     number = last_by_rule(run, steps)
     explained = f"the last {number} of {len(steps)}, as far as noise explains how they differ"
     if method != "ema":
@@ -238,7 +237,7 @@ def _by_rule(run: RunDirectory, method: Method, steps: tuple[int, ...], last: in
 def _right_answers(
     run: RunDirectory, loaded: Loaded, source: Source, candidates: Sequence[Recipe]
 ) -> tuple[list[int], int]:
-    """How many records of the test part each candidate names rightly, and how many there are."""
+    """The number of test records that each candidate classifies correctly, and the number of test records."""
     weights = aggregated.weights_of(run, tuple({step: None for one in candidates for step in one.steps}))
     rest = {name: value.clone() for name, value in loaded.module.state_dict().items()}
     labels = torch.from_numpy(source.test.labels)
@@ -260,15 +259,14 @@ def _right_answers(
 
 
 def last_by_rule(run: RunDirectory, steps: tuple[int, ...]) -> int:
-    """k, by which the mean of the last k kept weights has the least expected loss: see `denoising.last_k`.
+    """The k for which the mean of the last k kept weights has the least expected loss: see `denoising.last_k`.
 
     Args:
         run: a finished run.
-        steps: after which weights were kept.
+        steps: the steps after which weights were kept.
 
-    Errors: `SfumatoError` where the rule says nothing of the run: fewer than two weights, an optimizer other than SGD
-    with or without momentum, rates of their own for some layers, training over aggregates, a norm that follows a
-    quantile.
+    Errors: `SfumatoError` where the rule does not apply: fewer than two weights, an optimizer other than SGD with or
+    without momentum, separate learning rates for some layers, training over aggregates, an adaptive clipping norm.
     """
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     record = run.read_json(names.SETTINGS)
@@ -276,7 +274,7 @@ def last_by_rule(run: RunDirectory, steps: tuple[int, ...]) -> int:
     for known, what in (
         (len(steps) >= 2, "a single weight was kept"),
         (settings["optimizer"] in ("sgd", "momentum"), f"the optimizer is {settings['optimizer']}"),
-        (settings["pretrained_rate"] == 1, "layers have learning rates of their own"),
+        (settings["pretrained_rate"] == 1, "layers have different learning rates"),
         (not settings.get("aggregate"), "it was trained over aggregates"),
         (isinstance(plan.clipping, Fixed), "the clipping norm follows a quantile"),
     ):
@@ -296,12 +294,12 @@ def last_by_rule(run: RunDirectory, steps: tuple[int, ...]) -> int:
 
 
 def _scale(plan: PrivacyPlan, clients: Mapping[str, Any]) -> float:
-    """What moves the weights, in units of C / B: a sum of virtual clients' updates is divided by their number alone."""
+    """The scale of an update, in units of C / B: a sum of virtual clients' updates is only divided by their number."""
     return plan.max_norm * plan.expected_batch_size / clients["count"] if plan.unit.drawn == "clients" else 1.0
 
 
 def _noise(plan: PrivacyPlan, steps: int) -> Any:
-    """Of one coordinate of the steps' noisy gradients, over C: variances (T,), or their covariance (T, T)."""
+    """Noise in one coordinate of the steps' gradients, in units of C: variances (T,) or the covariance (T, T)."""
     variance, mechanism = (plan.noise_multiplier / plan.expected_batch_size) ** 2, plan.mechanism
     if isinstance(mechanism, Tree):
         whole = tree_covariance(plan.steps, steps_per_tree=mechanism.steps_per_tree, completed=mechanism.completed)

@@ -1,4 +1,4 @@
-"""What a run's page and the terminal say of its audits."""
+"""A run's audits in words and figures, for its report and the terminal."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _LOSS, _COSINE = "minus the loss of the released model", "cosine of a direction"
 
 
 def of_run(run: RunDirectory) -> list[Audit]:
-    """Each audit that was made of a run, for its page."""
+    """The audits of a run, for its report."""
     return [shown(name, found) for name, found in audited.of_run(run)]
 
 
 def shown(name: str, found: Audited) -> Audit:
-    """One audit, by the name of its file."""
+    """One audit for the report, from its file's name."""
     within = name == names.AUDIT
     return Audit(
         heading="Canaries within the run" if within else "Its own step, in a white box",
@@ -39,7 +39,7 @@ def shown(name: str, found: Audited) -> Audit:
 
 
 def words(name: str, found: Audited) -> Sequence[str]:
-    """How an audit was made, in sentences."""
+    """Sentences about how an audit was made."""
     details = found.details
     if name == names.AUDIT:
         seen = found.bounds[0].observations
@@ -48,22 +48,22 @@ def words(name: str, found: Audited) -> Sequence[str]:
         by = "its cosine with the change of the weights" if cosines else "the released model's loss"
         return [
             f"A fair coin put each of {seen['canaries']} canaries {where}, or left it out. By {by} "
-            f"{seen['guessed_in']} were guessed in and {seen['guessed_out']} out, numbers that were fixed beforehand; "
+            f"{seen['guessed_in']} were guessed in and {seen['guessed_out']} out, as fixed beforehand; "
             f"{seen['right']} of these guesses were right.",
             *_of_cosines(found),
             *_of_chance(found),
         ]
     merged, steps = details["merged_steps"], details["steps"]
     whole = f"all {steps:,} steps of the run" if merged == steps else f"{merged:,} of its {steps:,} steps"
-    noise = f"each time with as much noise as {whole} have together"
+    noise = f"each time with the total noise of {whole}"
     if not found.bounds:
         noise = (
-            "each time the first of a run of its own: its noise is correlated between steps, of which single ones "
-            "prove no epsilon"
+            "each time as the first step of its own run: noise is correlated between steps, and single steps prove no "
+            "epsilon"
         )
     return [
         f"The software's own step was taken {details['observations']:,} times with a canary and as often without it, "
-        f"on made-up inputs, {noise}. None of the run's data were read.",
+        f"on synthetic inputs, {noise}. None of the run's data were read.",
         *([] if details["reach"] == 1 else [f"The canary's gradient has {details['reach']:.0%} of the clipping norm."]),
         *_of_chance(found),
         *([] if found.noise is None else found.noise.sentences),
@@ -71,33 +71,37 @@ def words(name: str, found: Audited) -> Sequence[str]:
 
 
 def _of_chance(found: Audited) -> list[str]:
-    """What to say of a bound above the promise that may be chance."""
+    """A sentence about a bound above the nominal epsilon that may be due to chance."""
     if not found.doubtful:
         return []
     share = next(1 - bound.confidence for bound in found.bounds if bound.refutes(found.nominal) and bound.confidence)
     return [
-        f"A bound lies above the promise, as it does in up to {share:.0%} of the audits of right code; at confidence "
-        "99.9999%, which decides an alarm, none does."
+        f"A bound exceeds the promise, which happens in up to {share:.0%} of audits of correct code; at confidence "
+        "99.9999%, which decides about alarms, none does."
     ]
 
 
 def _of_cosines(found: Audited) -> list[str]:
-    """Where the cosines lie, of canaries that are directions, in units of what chance alone gives them."""
+    """A sentence about the mean cosines of canary directions, in units of their standard deviation under chance."""
     if "dimensions" not in found.details:
         return []
     included = np.array(found.details["included"], bool)
     seen = np.array(found.details["scores"]) * math.sqrt(found.details["dimensions"])
     within, without = (f"{seen[side].mean():.2f}" if side.any() else "none" for side in (included, ~included))
     return [
-        f"In units of the spread that chance alone gives, their mean is {within} for canaries that were in and "
-        f"{without} for those that were not."
+        f"In units of the standard deviation under chance, their mean is {within} for included canaries and "
+        f"{without} for the others."
     ]
 
 
 def lines(name: str, found: Audited) -> list[str]:
-    """The same with its bounds, for the terminal."""
+    """The sentences, bounds and alarms of an audit, for the terminal."""
     alarms = [
-        *(["ALARM: this audit proves more than is promised. Do not rely on the promise."] if found.exceeds else []),
+        *(
+            ["ALARM: this audit proves more than the promised epsilon. Do not rely on the promise."]
+            if found.exceeds
+            else []
+        ),
         *(
             ["ALARM: the noise is not the plan's. Do not rely on the promise."]
             if found.noise and found.noise.broken
@@ -122,5 +126,5 @@ def _histogram(name: str, axis: str, edges: np.ndarray, seen: np.ndarray, within
 
 def _of_observations(found: Audited) -> Histogram:
     counted = found.details["histograms"]
-    axis = "what is seen in the canary's direction, over the noise"
+    axis = "observation in the canary's direction, over the noise"
     return Histogram(name="step", axis=axis, edges=counted["edges"], within=counted["in"], without=counted["out"])

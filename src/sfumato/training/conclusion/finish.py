@@ -1,5 +1,7 @@
-"""The end of a run: evaluation, statement, page, model, the ledger's last line, done marker, key deletion. And its
-documents from its files: the model card, which may be published, and the owner's assessment."""
+"""The end of a run: evaluation, statement, report, model, the ledger's last line, done marker, key deletion.
+
+Also makes documents from a run's files: the model card, which may be published, and the owner's assessment.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ from sfumato.training.preparation import resume
 from sfumato.training.preparation.building import trained_on
 
 LAST = "last"
-"""What a model file says of its weights where these are not averaged."""
+"""The value of "weights" in a model file without averaging."""
 
 
 def conclude(
@@ -49,16 +51,16 @@ def conclude(
     scorer: Measure | None = None,
     selection: PrivateSelection | None = None,
 ) -> Statement | NoPromise:
-    """Write what the run leaves behind. Killed at any point and called again, it writes the same bytes again.
+    """Writes the files of the finished run. If it is killed and called again, it writes the same bytes.
 
     Args:
-        ledger: of a run with a promise.
-        scorer: what the run was measured by; by default that of its kind.
-        selection: the private selection that the run has won, which its statement then speaks for.
+        ledger: of a private run.
+        scorer: evaluates the run; by default the scorer of its kind.
+        selection: the private selection that chose this run; the statement then covers the selection.
     """
     if isinstance(job, PrivateJob) and job.candidate and selection is None:
         raise SfumatoError(
-            f"the run in {run.path} is a candidate of a private selection, whose promise alone covers it",
+            f"the run in {run.path} is a candidate of a private selection, and only covered by the selection",
             "give the command of the search again",
         )
     released = models.renewed(job.module, outcome.weights)
@@ -76,7 +78,7 @@ def conclude(
         ending, statement = None, job.statement
         carried: Statement | NoPromise = statement
     elif ledger is None:
-        raise TypeError("a run that promises something is not concluded without a ledger")
+        raise TypeError("a private run cannot be concluded without a ledger")
     else:
         ending = _ending(job, run, ledger, trained)
         carried = Statement(plan=job.plan, circumstances=ending.circumstances, selection=selection)
@@ -87,7 +89,7 @@ def conclude(
     run.write_json(names.EVALUATION, result | further, private=private)
     run.write_json(names.STATEMENT, statement.to_dict())
     said = {} if reading is None else reading.to_dict()
-    if ending is None:  # which may be fine-tuned from, by either weights
+    if ending is None:  # fine-tuning can start from either weights
         averaged = job.settings.averages.aggregate or ("ema" if job.settings.averages.ema else None)
         said = {"weights": averaged or LAST}
         if averaged is not None:
@@ -103,7 +105,7 @@ def conclude(
 
 
 def _ending(job: PrivateJob, run: RunDirectory, ledger: Ledger, trained: Trained) -> Ending:
-    """What the parts of a run make of its end."""
+    """The conclusion of a private run, extended by its parts."""
     early = trained.step < job.plan.steps
     ending = Ending(
         decided=Decided(source=job.source, plan=job.plan, settings=job.settings),
@@ -126,7 +128,7 @@ def _ending(job: PrivateJob, run: RunDirectory, ledger: Ledger, trained: Trained
 def _write_weights(
     job: Job, path: Path, tensors: dict[str, Tensor], statement: Statement | NoPromise, **said: Any
 ) -> None:
-    """A model file: weights with what it says of itself; a head that was trained on a cache stands on its backbone."""
+    """Writes a model file: weights and metadata. A head that was trained on a cache is saved with its backbone."""
     about = model_metadata(job, statement.to_dict(), **said)
     tensors = job.released(tensors)
     cache = job.source.cache
@@ -136,7 +138,7 @@ def _write_weights(
 
 
 def close(ledger: Ledger, run: RunDirectory, steps: int, bound: Mapping[str, Any]) -> None:
-    """The ledger's last line, written once: it binds the model file, the statement, and what parts have to bind."""
+    """Writes the ledger's last line, once. It binds the model file, the statement, and entries of the parts."""
     last = {
         "steps_taken": steps,
         "model": file_hash(run / names.MODEL),
@@ -148,15 +150,16 @@ def close(ledger: Ledger, run: RunDirectory, steps: int, bound: Mapping[str, Any
         ledger.append("end", last)
     elif dict(ends[-1].body) != last:
         raise SfumatoError(
-            f"the ledger of {run.path} ends with another model than this run computes", "restore the run from a copy"
+            f"the ledger of {run.path} ends with a model that differs from the one computed now",
+            "restore the run from a copy",
         )
     with writing(ledger.path):
         ledger.sync()
 
 
 def model_metadata(job: Job, statement: Mapping[str, Any], **further: Any) -> dict[str, str]:
-    """What the model file says of itself: how to build and feed the model, its statement, and (under the owner's key)
-    what stands behind it that was trained on without privacy."""
+    """The metadata of a model file: how to build and feed the model, its statement, and keyed digests of the data that
+    it or its origins were trained on without privacy."""
     source, settings = job.source, job.settings
     own = {source.stored_digest} if isinstance(job, PublicJob) and job.uses_data else set()
     cache = None if source.cache is None else source.cache.contents
@@ -198,11 +201,11 @@ def exported_card(path: Path, loaded: Loaded, *, model: str, library: str, use: 
     """The model card of an exported model.
 
     Args:
-        path: the run directory that it is of, or the model file alone, of which no figures are known.
+        path: the run directory, or just the model file, which has no figures.
         loaded: that model.
-        model: its network, as it is spelled.
-        library: what opens it.
-        use: how, in Markdown.
+        model: the spelling of its network.
+        library: the library that opens it.
+        use: instructions in Markdown.
         released: SHA-256 of the run's model file.
     """
     if path.is_dir():
@@ -224,7 +227,7 @@ def exported_card(path: Path, loaded: Loaded, *, model: str, library: str, use: 
 def assessment_of(run: RunDirectory) -> str:
     """The assessment of a finished private run, for its owner."""
     if is_public(run) or not run.read_json(names.STATEMENT)["promises"]:
-        raise SfumatoError(f"{run.path} promises nothing about any private data", "leave out --dpia")
+        raise SfumatoError(f"{run.path} has no guarantee for any private data", "leave out --dpia")
     record, plan = run.read_json(names.SETTINGS), PrivacyPlan.from_dict(run.read_json(names.PLAN))
     facts = _documented(run)
     return assessment(
@@ -256,7 +259,7 @@ def _documented(run: RunDirectory) -> Documented:
 
 
 def _persons(run: RunDirectory, statement: Mapping[str, Any]) -> list[str]:
-    """What a private run of single examples promises persons with several, by its plan alone."""
+    """For private runs of single examples: epsilon of persons with several records, from the plan alone."""
     if statement["epsilon"] is None or statement["circumstances"]["data_public"]:
         return []
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
@@ -269,7 +272,7 @@ def _persons(run: RunDirectory, statement: Mapping[str, Any]) -> list[str]:
 
 
 def _task(*, texts: bool, embeds: bool) -> str:
-    """As Hugging Face names it."""
+    """The task's name on Hugging Face."""
     return "image-feature-extraction" if embeds else "text-classification" if texts else "image-classification"
 
 
@@ -280,7 +283,7 @@ def _images(data: Mapping[str, Any]) -> str:
 
 
 def _figures(run: RunDirectory, statement: Mapping[str, Any]) -> list[tuple[str, float, str]]:
-    """Those that may be published: of public data, or from noisy counts.
+    """The publishable figures: of public data, or from noisy counts.
 
     **Guarantee.** No exact figure of data that are not public.
     """

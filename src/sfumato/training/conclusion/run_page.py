@@ -1,4 +1,4 @@
-"""A run's page, from its files."""
+"""A run's report, from its files."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from sfumato.training.job import UNTRAINED, lengths
 from sfumato.training.parts import budgeted
 
 PERSONS = (2, 5, 10)
-"""For persons with so many images a page gives epsilon, where the promise is for single ones."""
+"""Numbers of images per person for which the report of a run of single examples gives epsilon."""
 OF_CLASSIFIERS = (
     *("head", "loss", "class_prevalence", "pretrained_rate"),
     *("views", "shift", "flip", "zoom", "crop_area"),
 )
-"""Settings that a training of embeddings has no use for."""
+"""Settings that only classifiers use."""
 
 
 def report(run: RunDirectory, *, public: bool = False, total: bool = False) -> str:
-    """The run's page, from its files.
+    """The run's report, from its files.
 
     Args:
         public: the version that may be published.
-        total: that says what all runs of the owner's on these data come to all the same, as the owner wishes.
+        total: include the total cost of the owner's runs on these data in the public version.
     """
     record, statement, heading = run.read_json(names.SETTINGS), run.read_json(names.STATEMENT), Heading.read(run)
     title = heading.title or _titled(record)
@@ -75,7 +75,7 @@ def report(run: RunDirectory, *, public: bool = False, total: bool = False) -> s
 
 
 def _environment(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Where the run took place; of one that went on elsewhere what was other there, and from which step on."""
+    """The run's environment; for a run resumed elsewhere also the changes, with the step of each."""
     shown = record["environment"] | {k: v for k, v in record["performance"].items() if k != "methods"}
     for later in record.get(pins.WENT_ON, ()):
         own = {name: value for name, value in later.items() if name != "step" and not name.startswith("digest of ")}
@@ -87,22 +87,22 @@ def _environment(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _titled(record: Mapping[str, Any]) -> str:
-    """What was trained on what."""
+    """The default title: data and model."""
     if record.get("kind") == OWN_LOOP:
-        return f"{record['model']['name']}, trained by a loop of one's own"
+        return f"{record['model']['name']}, trained with private_steps"
     return f"{record['data']['kind']}, {record['settings']['model']}"
 
 
 def _of_promise(
     run: RunDirectory, record: Mapping[str, Any], statement: Mapping[str, Any], *, public: bool, total: bool
 ) -> dict[str, Any]:
-    """What the page of a private run says of its promise."""
+    """The facts about the guarantee in the report of a private run."""
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     facts, promised = Circumstances.from_dict(record["circumstances"]), Statement.from_dict(statement)
     single = plan.unit.name == "example"
     used = [] if facts.data_public or (public and not total) else together(record, plan, public=public)
     return {
-        # The page has an attacker's curve in place of the statement's own bounds, which are weaker.
+        # The report shows an attacker's curve in place of the statement's own bounds, which are weaker.
         "statement": {**statement, "plain": promised.remarks},
         "attack": _attack(promised) if promised.promises else None,
         "together": [] if public else used,
@@ -116,7 +116,7 @@ def _of_promise(
 
 
 def _attack(promised: Statement) -> Attack:
-    """What an attacker can find out at most."""
+    """The most that an attacker can find out."""
     return Attack(
         detections=detections(promised.selection or promised.plan, RATES),
         delta=promised.plan.delta,
@@ -127,15 +127,15 @@ def _attack(promised: Statement) -> Attack:
 
 
 def together(record: Mapping[str, Any], plan: PrivacyPlan, *, public: bool = False) -> list[str]:
-    """What all runs of the owner's on these data come to by now: private, as their number is.
+    """The total cost of the owner's runs on these data so far. Private, since their number is.
 
     Args:
-        public: for a page that says so all the same; names of other runs and of files stay out of it.
+        public: leave out names of other runs and of files.
     """
     try:
         found = uses.earlier(Data.recorded(record))
     except SfumatoError as error:
-        why = "" if public else f": {error.problem}"  # which names a file of this machine
+        why = "" if public else f": {error.problem}"  # the error names a local file
         return [f"What your runs on these data cost together is not known{why}."]
     apart = [f"{sentences.of_other_assignments(found.apart, 'other')}."] if found.apart else []
     total = [*sentences.of_all_uses(found.plans, plan, found.seeded), *apart, *sentences.of_figures(found.figures)]
@@ -143,12 +143,12 @@ def together(record: Mapping[str, Any], plan: PrivacyPlan, *, public: bool = Fal
 
 
 def settings_shown(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run's record has to say of the model and its training."""
+    """The settings of model and training, from a run's record."""
     if record.get("kind") == OWN_LOOP:
         groups = {name: value for group in record["optimizer"]["groups"] for name, value in group.items()}
         return {"model": record["model"]["name"], "optimizer": record["optimizer"]["name"], **groups}
     choices = presentable(dict(record["settings"])) | record.get("code", {})
-    if "optimizer" in record.get("code", {}):  # which has them itself
+    if "optimizer" in record.get("code", {}):  # the own optimizer has them itself
         choices = {name: value for name, value in choices.items() if name not in ("momentum", "weight_decay")}
     clients: dict[str, Any] = dict(record.get("embedding", {}))
     if not clients:
@@ -160,7 +160,7 @@ def settings_shown(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def images_shown(record: Mapping[str, Any]) -> dict[str, Any]:
-    """How large the images were that the model saw, for its page: a fact that is declared, or named as read."""
+    """The size of the model's images, for its report: a fact that is declared, or named as read."""
     data, tokens = record["data"], record.get("circumstances", {}).get("tokens")
     if tokens or data.get("features") or not data.get("size"):
         return {}
@@ -169,7 +169,7 @@ def images_shown(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def evaluation_of(run: RunDirectory) -> Evaluation | MultilabelEvaluation | EmbeddingEvaluation | None:
-    """How a run did, as it has written down; None where that is not known yet."""
+    """The evaluation in the run directory; None if there is none yet."""
     if not (run / names.EVALUATION).exists():
         return None
     data = run.read_json(names.EVALUATION)
@@ -179,7 +179,7 @@ def evaluation_of(run: RunDirectory) -> Evaluation | MultilabelEvaluation | Embe
 
 
 def published_of(run: RunDirectory) -> Published | None:
-    """The figures that a run has published, for its page; None where it has not."""
+    """The published figures of a run, for its report; None without any."""
     found = published.read(run)
     if found is None:
         return None
@@ -199,8 +199,10 @@ def published_of(run: RunDirectory) -> Published | None:
 
 
 def _persons(record: Mapping[str, Any], plan: PrivacyPlan, *, asked: bool) -> dict[str, Any]:
-    """What a run of single examples promises persons with several: by the plan alone, where the data say whose each one
-    is, or where it is asked for; and the person with the most of them, where the data say so."""
+    """Epsilon of persons with several examples in a run of single examples, if the users are known or if asked for.
+
+    Includes the person with the most examples if the users are known.
+    """
     most = record.get("most_of_one_user")
     if most is None and not asked:
         return {}
@@ -209,19 +211,19 @@ def _persons(record: Mapping[str, Any], plan: PrivacyPlan, *, asked: bool) -> di
 
 
 def persons_of(plan: PrivacyPlan) -> list[tuple[int, float]]:
-    """(images, epsilon) of persons with several images, of a plan for single ones."""
+    """Pairs (images, epsilon) for persons with several images, for a plan of single examples."""
     many = [of_person(plan, count) for count in PERSONS if count <= plan.population]
     return [one for one in many if math.isfinite(one[1])]
 
 
 def person_with_most(directory: Path) -> tuple[int, float] | None:
-    """How many images the person with the most has in a run of single examples, and that person's epsilon: private."""
+    """(images, epsilon) of the person with the most images in a run of single examples. Private."""
     run = RunDirectory(directory)
     most = run.read_json(names.SETTINGS).get("most_of_one_user")
     return None if most is None else of_person(PrivacyPlan.from_dict(run.read_json(names.PLAN)), most)
 
 
 def backbone_shown(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Whose features a run was trained on, for its page."""
+    """The backbone whose features a run was trained on, for its report."""
     name = record["data"].get("backbone")
     return {} if name is None else {"features of": name}

@@ -1,1 +1,1 @@
-"""A training loop of one's own: its records, its steps."""
+"""Custom training loops: their records and steps, and the user's own code."""

@@ -1,4 +1,4 @@
-"""`for step in sfumato.private_steps(...)`: what a loop of one's own asks for, checked before anything is spent."""
+"""`for step in sfumato.private_steps(...)`: the arguments of a custom training loop, checked before spending budget."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def private_steps(
     if_changed: str = REFUSE,
     **unknown: Never,
 ) -> PrivateSteps:
-    """The private steps of a training loop of one's own; the same call goes on with a run that was interrupted.
+    """The private steps of a custom training loop. The same call resumes an interrupted run.
 
     >>> import tempfile, torch
     >>> model = torch.nn.Linear(4, 2)
@@ -74,48 +74,48 @@ def private_steps(
     ([1, 2, 3, 4], True)
 
     Args:
-        model: any module; it is trained in place. On whatever device it is.
-        optimizer: over its parameters. It moves the weights in each step, before the loop's body runs.
-        data: the model's own inputs: a pair (inputs, targets) of tensors or arrays (N, ...), or of tuples or dicts of
-            such; a dict of such with `labels`; or a map-style data set of such pairs or dicts, which gives the same
-            record each time. Else an opened source, or whatever `sfumato.open_source` takes (a spelling, torchvision's
-            data sets, those of Hugging Face, a DataFrame), whose training part it is then: images (N, C, H, W).
-        loss: of (outputs, targets), with one example's outputs (1, ...) and target (1, ...), to a number. None for the
-            model's own, `outputs.loss`, where its inputs are a dict with `labels`, and for cross-entropy elsewhere.
+        model: any module, on any device. It is trained in place.
+        optimizer: over its parameters. It updates the weights in each step, before the loop's body runs.
+        data: the model's inputs: a pair (inputs, targets) of tensors or arrays (N, ...), or of tuples or dicts of them;
+            a dict of them with `labels`; or a map-style data set of such pairs or dicts, which must give the same
+            record each time. Otherwise an opened source, or data for `sfumato.open_source` (a spelling, torchvision's
+            data sets, those of Hugging Face, a DataFrame), of which the training part is used: images (N, C, H, W).
+        loss: a function of (outputs, targets), one example's outputs (1, ...) and target (1, ...), to a number. None
+            for the model's own `outputs.loss` if its inputs are a dict with `labels`, otherwise for cross-entropy.
         directory: the run directory.
-        plan: everything that decides epsilon; in place of the arguments that follow.
-        epsilon, delta, batch_size, epochs or steps, noise_multiplier, max_norm: as for `PrivacyPlan.calibrate`: of
-            epsilon, batch size, steps and noise multiplier three are given, and the fourth follows. Steps are epochs
-            times N over the batch size, rounded up. Delta is by default the largest power of ten of at most 1e-5 and
-            1/(10 N), as in `train`; C is 1.
-        examples: N, where it is declared (here or of the source); else it is counted, and the statement says so.
-        with_state: whatever else must go on where it was after an interruption, such as a learning rate scheduler:
-            objects with `state_dict` and `load_state_dict`.
-        template: made-up or public (inputs, targets), for a model that does not run on random numbers, or on whole
-            numbers that are all 0 or all 1 (`ClippedGradient`).
-        public: the data are public: the use is not put on the owner's list.
-        name: what the owner calls these records, such as "faces": the owner's list knows tensors by their numbers
-            alone, and counts together what bears one name, in whatever normalisation (`sfumato spent name:faces`).
-        budget: the name of a budget (`set_budget`) that the whole plan is reserved in, or the run does not begin.
-        seed: for experiments: the randomness follows from it, and the run promises nothing.
+        plan: everything that determines epsilon; replaces the arguments that follow.
+        epsilon, delta, batch_size, epochs or steps, noise_multiplier, max_norm: as for `PrivacyPlan.calibrate`: three
+            of epsilon, batch size, steps and noise multiplier determine the fourth. Steps are epochs times N over the
+            batch size, rounded up. By default, delta is the largest power of ten of at most 1e-5 and 1/(10 N), as in
+            `train`; C is 1.
+        examples: N, if declared (here or in the source); otherwise it is counted, and the statement says so.
+        with_state: further objects to save in checkpoints, such as a learning rate scheduler, with `state_dict` and
+            `load_state_dict`.
+        template: synthetic or public (inputs, targets), for a model that fails on random numbers, or on integers that
+            are all 0 or all 1 (`ClippedGradient`).
+        public: the data are public: the run is not put on the owner's list.
+        name: the owner's name for these records, such as "faces". The owner's list recognises tensors only by their
+            values; runs under one name are counted together, whatever the normalisation (`sfumato spent name:faces`).
+        budget: name of a budget (`set_budget`) in which the whole plan is reserved before the run begins.
+        seed: for experiments: determines all randomness; the run then has no guarantee.
         noise: "standard", or "secure": drawn exactly and rounded to a public grid, one example at a time by default.
         precision: "float32", or "bfloat16" for the matrix products and convolutions of a step.
         threads: CPU threads of torch.
-        micro_batch: the most examples in memory at once.
-        capture: on a CUDA device, launch the clipped sum as a CUDA graph (`ClippedGradient`), which `train` does by
-            itself. The loop's body must then leave what model and loss compute as it is, apart from the weights.
-        if_changed: after an interruption, what is done where a step that is taken again would release something else,
-            as with another loss or on a device that rounds otherwise: "refuse", or "skip": the steps that were paid
-            since the checkpoint are lost, which the statement says, and the loop goes on with the first that was not.
+        micro_batch: largest number of examples in memory at once.
+        capture: on a CUDA device, launch the clipped sum as a CUDA graph (`ClippedGradient`), as `train` does. The
+            loop's body must then not change the function that model and loss compute, apart from the weights.
+        if_changed: what to do if a step that is repeated after an interruption would release something else, for
+            example with another loss or on a device that rounds differently: "refuse", or "skip": the steps paid for
+            since the checkpoint are lost, as the statement says, and the loop continues after them.
 
-    **Guarantee.** The weights after the last step, and all those before it together, have the plan's (epsilon, delta)
-    for each single example: each step is a `PrivateStep` of participants by the plan (`Sampler`), and the
-    ledger commits to what it releases before the weights move. One that is taken again after an interruption gives the
-    same release, or nothing of it leaves, whatever has changed. With secure
-    noise this holds for the numbers that a machine computes (`NoiseGrid`). The optimizer, and what the loop's body does
-    with weights, is post-processing as long as it looks at no private record.
+    **Guarantee.** The weights after every step, all of them together, have the plan's (epsilon, delta) for each single
+    example: each step is a `PrivateStep` whose participants are drawn by the plan (`Sampler`), and the ledger commits
+    to its release before the weights move. A step that is repeated after an interruption gives the same release or
+    none, whatever has changed. With secure noise this holds for the numbers that a machine computes (`NoiseGrid`). The
+    optimizer, and everything that the loop's body does with the weights, is post-processing as long as it reads no
+    private record.
 
-    Errors: `SfumatoError`, before anything is spent, for whatever is refused.
+    Errors: `SfumatoError` before any budget is spent.
     """
     _refuse(unknown)
     run, key, model = RunDirectory(directory), owner_key(), unwrapped(model)
@@ -158,16 +158,17 @@ def _refuse_no_optimizer(optimizer: Any) -> None:
 
 
 def _named(records: OwnRecords, name: str | None, run: RunDirectory, public: bool) -> OwnRecords:
-    """The records with the name by which they are counted; a run that goes on has that which it began with."""
+    """The records with the name under which they are counted. A resumed run must have the same name."""
     own = () if name is None else (known.place(name),)
     if own and (public or records.facts.data_public):
-        raise SfumatoError(f"name is {name}, and the data are public, of which there is no list", "leave it out")
+        raise SfumatoError(f"name is {name}, but public data are not on the owner's list", "leave it out")
     if run.exists:
         recorded = [one for one in run.read_json(SETTINGS).get("places", ()) if one.startswith(known.NAMED)]
         if recorded != [*own]:
             began = recorded[0].removeprefix(known.NAMED) if recorded else None
             raise SfumatoError(
-                f"name is {name!r}, and the run in {run.path} began with {began!r}", "give that, or another directory"
+                f"name is {name!r}, but the run in {run.path} began with {began!r}",
+                "give that name, or another directory",
             )
     return replace(records, places=(*records.places, *own))
 
@@ -178,7 +179,7 @@ def _loss_by_rule(records: OwnRecords) -> Loss:
 
 
 def _refuse(unknown: Mapping[str, Any]) -> None:
-    """Refuse arguments that there are none of, with what they are called here."""
+    """Refuse unknown arguments, naming the right one if it is known."""
     for name, value in unknown.items():
         meant = _ELSEWHERE.get(name) or answer(name, _ARGUMENTS, given=value)
         remedy = meant or f"give one of {', '.join(sorted(_ARGUMENTS))}"
@@ -193,14 +194,14 @@ def _planned(
     delta: float | None,
     max_norm: float | None,
 ) -> PrivacyPlan:
-    """The plan that is given, or that follows; refused where such a loop can't keep it."""
+    """The given or calibrated plan. Refuses plans that a custom loop does not support."""
     if plan is None:
         plan = _calibrated(examples, asked, epochs, delta, max_norm)
     elif given := [name for name, value in {**asked, "epochs": epochs, "max_norm": max_norm}.items() if value]:
         raise SfumatoError(f"plan and {', '.join(given)} are both given", "leave out one: the plan has them")
     if plan.unit.name != "example":
         raise SfumatoError(
-            "a loop of one's own promises for single examples, and the plan's unit is the user",
+            "private_steps protects single examples, but the plan's unit is the user",
             "train with sfumato.train and unit='user', or give a plan for examples",
         )
     check_epsilon(plan)
@@ -215,16 +216,16 @@ def _calibrated(
         positive("epochs", epochs)
         if asked["steps"] is not None or asked["batch_size"] is None:
             raise SfumatoError(
-                f"epochs={epochs} needs a batch_size, and no steps: a step is what is paid for",
+                f"epochs={epochs} needs a batch_size, and cannot be given with steps",
                 "give epochs and batch_size, or steps",
             )
         asked = asked | {"steps": -int(-epochs * examples // asked["batch_size"])}
     return PrivacyPlan.calibrate(examples=examples, delta=delta or default_delta(examples), max_norm=max_norm, **asked)
 
 
-_OPTIMIZERS = "give it to the optimizer, which is yours"
+_OPTIMIZERS = "give it to your optimizer"
 _ELSEWHERE = {
     **dict.fromkeys(("lr", "learning_rate", "momentum", "weight_decay", "betas"), _OPTIMIZERS),
-    "poisson_sampling": "leave it out: a plan samples by Poisson; plan=PrivacyPlan(...) takes other participations",
+    "poisson_sampling": "leave it out: Poisson sampling is the default; plan=PrivacyPlan(...) takes others",
 }
 _ARGUMENTS = frozenset(inspect.signature(private_steps).parameters) - {"unknown"}

@@ -1,5 +1,4 @@
-"""Bookkeeping of a loop of one's own: what it must be to go on (its record, and the ledger's first line that binds it),
-and what its beginning and its end write into its directory and the lists."""
+"""Records of a custom loop: its settings, the ledger's first line that binds them, and its files."""
 
 from __future__ import annotations
 
@@ -32,17 +31,17 @@ from sfumato.training.own.records import OwnRecords
 from sfumato.training.preparation.resume import as_compared, compare_draws
 
 KIND = OWN_LOOP
-"""What the record of such a run calls its kind."""
-_AGAIN = "call it as the run began, or give another `directory`"
+"""The kind of such a run in its record."""
+_AGAIN = "give the arguments that the run began with, or another `directory`"
 _BOUND = ("data", "optimizer", "model", "later", "circumstances")
-"""What of the record the ledger's first line binds: all that the sums and the releases depend on."""
+"""The entries of the record that the ledger's first line binds: all that the sums and the releases depend on."""
 
 
 def stated(records: OwnRecords, *, declared: bool, public: bool, seeded: bool) -> Circumstances:
-    """What the statement of such a run must say, but for its noise.
+    """The circumstances of the run, without those of its noise.
 
     Args:
-        declared: whether the number of examples was.
+        declared: whether the number of examples was declared.
     """
     facts = records.facts
     read = tuple(fact for fact in facts.read if not (declared and fact == "examples"))
@@ -58,7 +57,7 @@ def record_of(
     performance: Performance,
     with_state: Sequence[Any],
 ) -> dict[str, Any]:
-    """What settings.json holds of a loop of one's own, but for its identity."""
+    """The content of settings.json, without the run's identity."""
     shapes = {name: [*value.shape] if value.requires_grad else "frozen" for name, value in model.named_parameters()}
     constants = [
         {name: repr(value) for name, value in group.items() if name not in MOVING} for group in optimizer.param_groups
@@ -78,9 +77,9 @@ def record_of(
 
 
 def key_of(seed: int | None, record: Mapping[str, Any], plan: PrivacyPlan, model: nn.Module) -> RunKey:
-    """The key of a new run; with a seed one that is for these data, this plan, model and optimizer alone.
+    """The key of a new run; with a seed, a key for these data, this plan, model and optimizer only.
 
-    **Guarantee.** Runs that differ in anything that their sums depend on have keys of their own: see `begun`.
+    **Guarantee.** Runs that differ in anything that their sums depend on have different keys: see `begun`.
     """
     if seed is None:
         return RunKey.fresh()
@@ -90,17 +89,18 @@ def key_of(seed: int | None, record: Mapping[str, Any], plan: PrivacyPlan, model
 
 
 def opening_entry(record: Mapping[str, Any], plan: PrivacyPlan, identity: str) -> dict[str, Any]:
-    """The ledger's first entry, but for the key's check value: all that the run's sums depend on."""
+    """The ledger's first entry, without the key's check value: all that the run's sums depend on."""
     decided = {name: record[name] for name in _BOUND}
     return commitment.opening(plan, identity, data=record["data"]["fingerprint"], decided=decided)
 
 
 def refuse_other(run: RunDirectory, record: Mapping[str, Any], plan: PrivacyPlan) -> None:
-    """Refuse to go on with a run as anything but what it was, naming the difference."""
+    """Refuse to resume a run that differs from its record, naming the difference."""
     recorded, where = run.read_json(names.SETTINGS), str(run.path)
     if recorded.get("kind") != KIND:
         raise SfumatoError(
-            f"{where} holds a run that was no loop of one's own", "go on with it as it began, or give another directory"
+            f"{where} holds a run that was not made with private_steps",
+            "resume it the way it began, or give another directory",
         )
     pins.compare("plan", run.read_json(names.PLAN), plan.to_dict(), remedy=_AGAIN, where=where)
     pins.compare("budget", recorded.get("budget", {}), record.get("budget", {}), remedy=_AGAIN, where=where)
@@ -120,11 +120,11 @@ def begin(
     records: OwnRecords,
     checkpoint: Callable[[str, str], Checkpoint],
 ) -> str:
-    """Lay down a new run, on the owner's list and within its budget; what the owner should know of earlier runs.
+    """Creates a new run, on the owner's list and within its budget. Returns a note about earlier runs.
 
     Args:
-        known: what settings.json says, but for the run's identity.
-        checkpoint: that before the first step, by the run's identity and the hash of the ledger's first line.
+        known: the content of settings.json, without the run's identity.
+        checkpoint: makes the initial checkpoint from the run's identity and the hash of the ledger's first line.
     """
     identity, told = secrets.token_hex(32), list[str]()
     record = {"run": identity, **known}
@@ -147,7 +147,7 @@ def begin(
 
 
 def record_use(run: RunDirectory, record: Mapping[str, Any], plan: PrivacyPlan, records: OwnRecords) -> None:
-    """Put a run on the owner's list, and with that into its budget, before its first step and before it goes on."""
+    """Put a run on the owner's list, and so into its budget, before its first step and before it resumes."""
     facts, budget = record["circumstances"], record.get("budget", {}).get("name")
     if not facts["data_public"]:
         known = {"run": record["run"], "name": run.called, "budget": budget, "seeded": facts["seeded"]}
@@ -159,7 +159,7 @@ def _data(records: OwnRecords) -> Data:
 
 
 def conclude(run: RunDirectory, ledger: Ledger, model: nn.Module, statement: Statement, steps: int) -> None:
-    """Write what the run leaves behind. Killed at any point and called again, it writes the same bytes again."""
+    """Write the files of the finished run. If it is killed and called again, it writes the same bytes."""
     run.write_json(names.STATEMENT, statement.to_dict())
     about = {"format": models.FORMAT, "kind": KIND, "statement": statement.to_dict()}
     write(run / names.MODEL, to_bytes(dict(model.state_dict()), {METADATA: json.dumps(about, sort_keys=True)}))
@@ -170,15 +170,15 @@ def conclude(run: RunDirectory, ledger: Ledger, model: nn.Module, statement: Sta
 
 
 def finished(run: RunDirectory, model: nn.Module, plan: PrivacyPlan, records: OwnRecords) -> Statement:
-    """The statement of a run that was concluded, whose weights go into the model: the same call gives the same again.
+    """Loads the weights of a finished run into the model. Returns the run's statement.
 
-    Errors: `SfumatoError` for a run of another plan, whose cost would add up to this one's.
+    Errors: `SfumatoError` for a run of another plan, data or model.
     """
     written: dict[str, Any] = run.read_json(names.STATEMENT)
     if written.get("plan") != plan.to_dict():
         raise SfumatoError(
             f"the run in {run.path} is finished, and had another plan",
-            "give another `directory` to train anew; privacy costs of both add up",
+            "give another `directory` to train again; the privacy costs of both add up",
         )
     recorded = run.read_json(names.SETTINGS)
     if (recorded.get("data") or {}).get("fingerprint") not in (None, records.fingerprint):
@@ -187,11 +187,11 @@ def finished(run: RunDirectory, model: nn.Module, plan: PrivacyPlan, records: Ow
         )
     weights, metadata = read_safetensors(run / names.MODEL)
     if parse_json(metadata[METADATA]).get("kind") != KIND:
-        raise SfumatoError(f"the run in {run.path} was no loop of one's own", "give another `directory`")
+        raise SfumatoError(f"the run in {run.path} was not made with private_steps", "give another `directory`")
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     if shapes != {name: value.shape for name, value in weights.items()}:
         raise SfumatoError(
-            f"the run in {run.path} is finished, and had a model of other names or shapes",
+            f"the run in {run.path} is finished, and its model had other parameter names or shapes",
             "give its model, or another `directory`",
         )
     model.load_state_dict(weights)

@@ -1,4 +1,4 @@
-"""Code of one's own in `sfumato.train`: a model, a loss, an optimizer that are objects and no names."""
+"""The user's own code in `sfumato.train`: a model, loss or optimizer given as an object rather than by name."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ Loss = Callable[[Any, Any], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class OwnCode:
-    """What of a run is code of the caller's own; None for what its settings name.
+    """The user's own code in a run; None for what the settings name.
 
     Args:
-        model: the module; it stays as it is, and a copy is trained.
-        loss: of outputs (K, classes) and targets (K,) or (K, classes), the K views of one example, to a mean over them.
-        optimizer: a class of `torch.optim`'s kind, or what makes one of a list of parameters.
+        model: the module, of which a copy is trained.
+        loss: a function of outputs (K, classes) and targets (K,) or (K, classes), the K views of one example, to their
+            mean loss.
+        optimizer: a class like those of `torch.optim`, or a callable that makes one from a list of parameters.
 
-    **Guarantee.** Clipping follows the loss, so whatever it is, one example moves a step's sum by no more than the
-    plan's norm, and the optimizer sees the sum after the noise: for both the promise is the plan's, as long as neither
-    was made from private records, or looks at any but what it is given. The statement says that this is their owner's
-    word. A run that goes on with code that computes something else on made-up numbers (`digests`) says so; its steps
-    that are taken again give the same releases or none.
+    **Guarantee.** Gradients are clipped after the loss, so one example moves a step's sum by at most the plan's norm
+    whatever the loss is, and the optimizer receives the sum after the noise. For both the guarantee is the plan's, as
+    long as neither was made from private records or reads any besides its arguments; the statement says that this is
+    the owner's word. A run resumed with code that computes something else on synthetic numbers (`digests`) reports it;
+    its repeated steps give the same releases or none.
     """
 
     model: nn.Module | None = None
@@ -47,13 +48,13 @@ class OwnCode:
         if isinstance(self.optimizer, torch.optim.Optimizer):
             kind = type(self.optimizer).__name__
             raise SfumatoError(
-                f"optimizer is a {kind} over parameters, and a run trains a copy of the model",
-                f"give what makes it: optimizer=lambda parameters: {kind}(parameters, ...)",
+                f"optimizer is a {kind} over parameters, but a run trains a copy of the model",
+                f"give a function: optimizer=lambda parameters: {kind}(parameters, ...)",
             )
 
     @classmethod
     def taken(cls, model: Any, choices: Mapping[str, Any]) -> tuple[OwnCode, str | None, dict[str, Any]]:
-        """The code among a model and choices; the model's name, and the choices, as settings have them."""
+        """Separates own code from names. Returns it with the model's name and the choices for the settings."""
         rest = dict(choices)
         own = cls(
             model=model if isinstance(model, nn.Module) else None,
@@ -67,12 +68,12 @@ class OwnCode:
 
     @property
     def given(self) -> set[str]:
-        """Which of the three are objects."""
+        """The fields that are given."""
         return {one.name for one in fields(self) if getattr(self, one.name) is not None}
 
     @property
     def names(self) -> dict[str, str]:
-        """What loss and optimizer are called, where they are objects."""
+        """The names of the own loss and optimizer."""
         loss = getattr(self.loss, "__name__", type(self.loss).__name__).replace("<lambda>", "a function")
         return {
             **({} if self.loss is None else {"loss": loss}),
@@ -80,19 +81,19 @@ class OwnCode:
         }
 
     def loss_for(self, objective: Objective, labels: Sequence[str], device: str) -> Loss:
-        """The loss: one's own, with its tensors on the device, or that of the objective."""
+        """The own loss, with its tensors on the device, or that of the objective."""
         if isinstance(self.loss, nn.Module):
             return copy.deepcopy(self.loss).to(device)
         return self.loss or losses.weighted(objective.loss, objective.class_prevalence, labels, device)
 
     def digests(self, module: nn.Module, source: Source, settings: Settings) -> dict[str, str]:
-        """SHA-256 of what loss and optimizer compute on made-up numbers, where they are code of one's own.
+        """SHA-256 of the results of the own loss and optimizer on synthetic numbers.
 
         Args:
-            module: whose parameters are trained.
+            module: the model, whose parameters are trained.
 
-        Errors: `SfumatoError` for a loss that fails on these or gives no number, and for an optimizer that a run could
-        not have (`optimizers.tried`).
+        Errors: `SfumatoError` for a loss that fails or returns no number, and for an unsuitable optimizer
+        (`optimizers.tried`).
         """
         found, classes = {}, len(source.classes)
         if self.loss is not None:
@@ -101,8 +102,8 @@ class OwnCode:
             found["loss"], again = (_loss_digest(loss, targets, classes, settings.augmentation.views) for _ in range(2))
             if again != found["loss"]:
                 raise SfumatoError(
-                    "loss gives other numbers when it is called again: it keeps something from call to call",
-                    "let it be a function of outputs and targets alone",
+                    "loss gives different numbers when it is called again: it has a state",
+                    "make it a function of outputs and targets alone",
                 )
         if self.optimizer is not None:
             trained = {name: value.shape for name, value in module.named_parameters() if value.requires_grad}
@@ -115,7 +116,7 @@ def _makes(optimizer: Any) -> bool:
 
 
 def _loss_digest(loss: Loss, targets: Tensor, classes: int, views: int) -> str:
-    """Of its values and gradients for made-up outputs, one example's views at a time."""
+    """SHA-256 of the loss's values and gradients for synthetic outputs, one example's views at a time."""
     digest, generator = hashlib.sha256(), torch.Generator().manual_seed(0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -123,7 +124,7 @@ def _loss_digest(loss: Loss, targets: Tensor, classes: int, views: int) -> str:
             outputs = torch.randn(views, classes, generator=generator, requires_grad=True)
             value = _value(loss, outputs, target.expand(views, *target.shape))
             digest.update(value.detach().double().numpy().tobytes())
-            if value.requires_grad:  # a constant one is refused by the clipped gradient
+            if value.requires_grad:  # the clipped gradient refuses a constant loss
                 (slope,) = torch.autograd.grad(value, outputs, allow_unused=True)
                 digest.update(b"" if slope is None else slope.double().contiguous().numpy().tobytes())
     return digest.hexdigest()
@@ -142,7 +143,5 @@ def _value(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
         ) from error
     if not isinstance(value, Tensor) or value.numel() != 1:
         got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise SfumatoError(
-            f"loss must give one number for {taken}, got {got}", "let it be the mean over its first axis"
-        )
+        raise SfumatoError(f"loss must return one number for {taken}, got {got}", "return the mean over the first axis")
     return value

@@ -1,8 +1,8 @@
-"""Optimizers of one's own: what a run demands of them, tried on made-up numbers before anything is spent; and what the
-body of a loop over `private_steps` must leave alone: the weights, their gradients, the model's buffers.
+"""Checks of the user's own optimizers, and of the body of a loop over `private_steps`.
 
-The optimizer has taken its private step before the body runs. Whatever else moves the weights has neither clipping nor
-noise, so the model is compared with what the step left, wherever the move came from.
+Optimizers are tried on synthetic numbers before anything is spent. The body of the loop must not change weights,
+gradients or buffers: the optimizer has taken its private step before the body runs, and any other update has neither
+clipping nor noise. So the model is compared with its state after the step.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from sfumato.runs.checkpoint import MOVING, as_stored
 from sfumato.training.step import descend
 
 Makes = Callable[..., torch.optim.Optimizer]
-"""A class of optimizers, which takes `lr` too; or what makes one of a list of parameters."""
+"""An optimizer class, which also takes `lr`; or a callable that makes an optimizer from a list of parameters."""
 _EXAMPLE = "give torch.optim.AdamW, or lambda parameters: torch.optim.AdamW(parameters, lr=0.001)"
 _ITS_OWN = ("momentum", "weight_decay", "pretrained_rate")
 _PLAIN = (bool, int, float, str, tuple, list, type(None))
 
 
 def rate_of(make: Makes, choices: Mapping[str, Any]) -> float:
-    """The learning rate for the settings: of a class as chosen, or as it is by default; else the optimizer's largest.
+    """The learning rate for the settings: for a class the chosen one or its default, else the optimizer's largest.
 
-    Errors: `SfumatoError` for choices that the optimizer has itself.
+    Errors: `SfumatoError` for choices that the optimizer itself has.
     """
     itself = _ITS_OWN if isinstance(make, type) else ("learning_rate", *_ITS_OWN)
     if both := [name for name in itself if choices.get(name) is not None]:
         raise SfumatoError(
-            f"{', '.join(both)} {'is' if len(both) == 1 else 'are'} given beside an optimizer of your own",
-            "leave it out, and say it there: optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.001)",
+            f"{', '.join(both)} {'is' if len(both) == 1 else 'are'} given with your own optimizer",
+            "set it in the optimizer: optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.001)",
         )
     if (chosen := choices.get("learning_rate")) is not None:
         return chosen
@@ -47,19 +47,20 @@ def rate_of(make: Makes, choices: Mapping[str, Any]) -> float:
 
 
 def name_of(make: Makes) -> str:
-    """What the optimizer's class is called."""
+    """The name of the optimizer's class."""
     return type(_on_trial(make)).__name__
 
 
 def _on_trial(make: Makes) -> torch.optim.Optimizer:
-    """The optimizer over a made-up parameter."""
+    """The optimizer over a synthetic parameter."""
     return _called(make, [nn.Parameter(torch.zeros(2, 2))])
 
 
 def made(make: Makes, parameters: Mapping[str, Tensor], rate: float) -> torch.optim.Optimizer:
-    """The optimizer over these parameters; its groups know their share of the learning rate.
+    """The optimizer over these parameters, with each group's share of the learning rate.
 
-    Errors: `SfumatoError` for what is no optimizer, moves other tensors, leaves some out, or needs a closure.
+    Errors: `SfumatoError` for an object that is no optimizer, updates other tensors, leaves some out, or needs a
+    closure.
     """
     found = _called(partial(make, lr=rate) if isinstance(make, type) else make, list(parameters.values()))
     refuse_foreign(found, parameters)
@@ -70,33 +71,36 @@ def made(make: Makes, parameters: Mapping[str, Tensor], rate: float) -> torch.op
 
 
 def _refuse_closure(optimizer: torch.optim.Optimizer) -> None:
-    _, *given = inspect.signature(type(optimizer).step).parameters.values()  # of the class: a scheduler wraps its own
+    _, *given = inspect.signature(
+        type(optimizer).step
+    ).parameters.values()  # of the class: schedulers wrap the instance's method
     needed = [one.name for one in given if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
     if needed:
         raise SfumatoError(
-            f"{type(optimizer).__name__}.step needs {', '.join(needed)}: it would compute losses anew within a step, "
-            "which nothing clips and nothing hides by noise",
-            "give an optimizer that goes by the gradient alone, such as torch.optim.AdamW",
+            f"{type(optimizer).__name__}.step needs {', '.join(needed)}: it would compute further losses within a "
+            "step, without clipping and noise",
+            "give an optimizer that only needs gradients, such as torch.optim.AdamW",
         )
 
 
 def refuse_unfit(optimizer: torch.optim.Optimizer) -> None:
-    """Refuse an optimizer that a new run cannot keep: it has a state already, wants more than gradients, or has a state
-    that no checkpoint holds. It is tried on a copy over small made-up parameters, and stays as it is.
+    """Refuse an optimizer that already has a state, needs more than gradients, or whose state cannot be saved.
 
-    **Guarantee.** What moves the weights beside the private gradients begins at nothing: momentum of earlier gradients,
-    such as those of a loop over the same records without noise, would be released with the model.
+    A copy is tried on small synthetic parameters; the optimizer itself stays unchanged.
+
+    **Guarantee.** The optimizer holds nothing of earlier gradients when the run begins: momentum of gradients from a
+    loop over the same records without noise would be released with the model.
     """
     _refuse_closure(optimizer)
     if any(float(one.get("step", 1)) for one in optimizer.state.values() if one):
         raise SfumatoError(
-            f"the optimizer {type(optimizer).__name__} has a state already, such as momentum of plain gradients",
-            "build another one over the model's parameters for this run",
+            f"the optimizer {type(optimizer).__name__} already has a state, such as momentum of plain gradients",
+            "make a new one over the model's parameters for this run",
         )
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
-    most = None if optimizer.state else 2  # a state that is there already has the parameters' shapes
+    most = None if optimizer.state else 2  # an existing state has the parameters' shapes
     small = {id(one): nn.Parameter(torch.ones([min(most or n, n) for n in one.shape])) for one in parameters}
-    trial = copy.deepcopy(optimizer, dict(small))  # over the small ones, by their names in the memory of deepcopy
+    trial = copy.deepcopy(optimizer, dict(small))  # deepcopy's memo replaces the parameters by the small ones
     for one in small.values():
         one.grad = torch.ones_like(one)
     try:
@@ -107,12 +111,12 @@ def refuse_unfit(optimizer: torch.optim.Optimizer) -> None:
 
 
 def tried(make: Makes, shapes: Mapping[str, torch.Size], rate: float) -> str:
-    """SHA-256 of where it leads made-up parameters of at most 2 numbers along each axis.
+    """SHA-256 of the optimizer's result on synthetic parameters of at most 2 numbers along each axis.
 
-    **Guarantee.** An optimizer passes only where a step after its state was stored and read again is, bit for bit, the
-    one that it would have taken: otherwise a run that goes on would release other weights by the same noise.
+    **Guarantee.** An optimizer passes only if its next step after saving and loading its state is, bit for bit, the
+    step it would have taken otherwise: if not, a resumed run would release other weights with the same noise.
 
-    Errors: `SfumatoError` where it fails or is not that, and as for `made`.
+    Errors: `SfumatoError` if the optimizer fails or does not pass, and as for `made`.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -127,7 +131,7 @@ def tried(make: Makes, shapes: Mapping[str, torch.Size], rate: float) -> str:
     again, _ = _moved(make, half, gradients[2:], rate, seed=1, state=as_stored(state))
     if not all(torch.equal(whole[name], again[name]) for name in whole):
         raise SfumatoError(
-            "the optimizer does not go on where it was: after its state is stored and read again it takes another step",
+            "the optimizer cannot be resumed: after its state is saved and loaded it takes another step",
             "give one whose state_dict holds all of its state, and that draws no random numbers",
         )
     constants = [
@@ -149,7 +153,7 @@ def _moved(
     seed: int,
     state: dict[str, Any] | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Where an optimizer moves parameters, and its state then; it begins with a state, if one is given."""
+    """Takes steps with an optimizer, from `state` if given. Returns the parameters and the optimizer's state."""
     parameters = {name: nn.Parameter(value.clone()) for name, value in start.items()}
     optimizer = made(make, parameters, rate)
     if state is not None:
@@ -166,25 +170,25 @@ def _moved(
 
 def _fails(optimizer: torch.optim.Optimizer, error: Exception) -> SfumatoError:
     return SfumatoError(
-        f"{type(optimizer).__name__} fails on a step by the gradient alone: {type(error).__name__}: "
+        f"{type(optimizer).__name__} fails on a step with gradients alone: {type(error).__name__}: "
         f"{' '.join(str(error).split())}",
-        "give an optimizer that needs nothing else, such as torch.optim.AdamW",
+        "give an optimizer that only needs gradients, such as torch.optim.AdamW",
     )
 
 
 def refuse_foreign(optimizer: torch.optim.Optimizer, trained: Mapping[str, Tensor]) -> None:
-    """Refuse an optimizer that moves what gets no private gradient, or leaves out what does."""
+    """Refuse an optimizer whose parameters are not exactly the trained ones."""
     moved = {id(one) for group in optimizer.param_groups for one in group["params"]}
     if foreign := len(moved - {id(one) for one in trained.values()}):
         raise SfumatoError(
-            f"the optimizer moves {foreign} tensors that are no trainable parameters of the model",
-            "build it over the parameters of this very model: optimizer(model.parameters(), ...)",
+            f"the optimizer has {foreign} tensors that are not trainable parameters of the model",
+            "make it over the parameters of this model: optimizer(model.parameters(), ...)",
         )
     if missing := [name for name, one in trained.items() if id(one) not in moved]:
         raise SfumatoError(
-            f"the optimizer leaves out {len(missing)} trainable parameters of the model, such as {missing[0]}: noise "
-            "would be paid for them for nothing",
-            "give it all of them, or set requires_grad=False for those that stay as they are",
+            f"the optimizer leaves out {len(missing)} trainable parameters of the model, such as {missing[0]}, which "
+            "would cost privacy without being trained",
+            "give it all of them, or set requires_grad=False for those that are not trained",
         )
 
 
@@ -207,7 +211,7 @@ def _rates(optimizer: torch.optim.Optimizer) -> list[float]:
     found: list[Any] = [group.get("lr") for group in optimizer.param_groups]
     if any(one is None for one in found) or not max(map(float, found)) > 0:
         raise SfumatoError(
-            f"{type(optimizer).__name__} has the learning rates {found}, of which none is a number above 0",
+            f"{type(optimizer).__name__} needs a learning rate above 0, got {found}",
             "give it one: lambda parameters: torch.optim.AdamW(parameters, lr=0.001)",
         )
     return [float(one) for one in found]
@@ -215,7 +219,7 @@ def _rates(optimizer: torch.optim.Optimizer) -> list[float]:
 
 @contextmanager
 def only_private(optimizer: torch.optim.Optimizer, trained: Mapping[str, Tensor]) -> Iterator[None]:
-    """Within it no gradient reaches a trained parameter by `backward()`, and the optimizer takes no step along one.
+    """Refuses `backward()` on trained parameters and optimizer steps with gradients or a closure.
 
     Errors: `SfumatoError`, within the body, naming the closure or `backward()`.
     """
@@ -244,7 +248,7 @@ def only_private(optimizer: torch.optim.Optimizer, trained: Mapping[str, Tensor]
 def _refuse(what: str, remedy: str) -> NoReturn:
     raise SfumatoError(
         f"{what} in the body of the loop over private_steps, where gradients have neither clipping nor noise; the "
-        "optimizer has taken its private step before the body runs",
+        "optimizer has already taken its private step",
         remedy,
     )
 
@@ -259,30 +263,31 @@ def seen(model: nn.Module) -> dict[str, bytes]:
 
 
 def refuse_changed(model: nn.Module, trained: Mapping[str, Tensor], left: Mapping[str, bytes]) -> None:
-    """Refuse a model that the body has changed since the step.
+    """Refuse a model that the loop's body has changed since the step.
 
     Args:
         trained: the parameters that the run trains, by name.
-        left: of the model as the step left it (`seen`).
+        left: the digests of the model after the step (`seen`).
     """
     now = {name: value for name, value in model.named_parameters() if value.requires_grad}
     if changed := sorted(now.keys() ^ trained.keys()):
         raise SfumatoError(
             f"the body of the loop over private_steps has changed requires_grad of {len(changed)} parameters, "
             f"such as {changed[0]}",
-            "freeze before private_steps is called, and give another call, with a budget of its own, what comes later",
+            "freeze parameters before calling private_steps; to change that later, make another call with its own "
+            "budget",
         )
     if replaced := [name for name, value in trained.items() if now[name] is not value]:
         raise SfumatoError(
-            f"the body of the loop over private_steps has put other parameters in the place of {len(replaced)}, such "
-            f"as {replaced[0]}, which the optimizer does not move",
-            "change the model before private_steps is called",
+            f"the body of the loop over private_steps has replaced {len(replaced)} parameters, such as {replaced[0]}, "
+            "which the optimizer does not update",
+            "change the model before calling private_steps",
         )
     after = seen(model)
     if moved := sorted(name for name in after.keys() | left.keys() if after.get(name) != left.get(name)):
         raise SfumatoError(
-            f"the body of the loop over private_steps has moved {len(moved)} parameters or buffers of the model, such "
-            f"as {moved[0]}, by something that has neither clipping nor noise",
-            "leave the model to the optimizer; run it in evaluation mode, where batch norm keeps its statistics "
+            f"the body of the loop over private_steps has changed {len(moved)} parameters or buffers of the model, "
+            f"such as {moved[0]}, without clipping and noise",
+            "leave updates to the optimizer; run the model in evaluation mode, where batch norm keeps its statistics "
             "(model.eval()), or work on a copy",
         )

@@ -1,4 +1,4 @@
-"""What a loop of one's own trains on: its model's own inputs, or images that are opened as `sfumato.train` does."""
+"""The training records of a custom loop: the model's own inputs, or a source opened as in `sfumato.train`."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from sfumato.privacy import Circumstances
 
 _CODE = 16
 _KINDS = (
-    "a pair (inputs, targets) of tensors, a dict of tensors with `labels`, a map-style data set of either, or whatever "
-    "`sfumato.open_source` takes or gives"
+    "a pair (inputs, targets) of tensors, a dict of tensors with `labels`, a map-style data set of either, or data for "
+    "`sfumato.open_source`"
 )
 LABELS = "labels"
-"""What the targets are called where inputs and targets are one dict, as models of transformers take them."""
+"""The name of the targets in a dict of inputs, as for models of transformers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnRecords:
-    """Records that are read by their numbers.
+    """Training records, read by row number.
 
     Args:
-        count: how many there are.
-        read: of row numbers int64 (b,), inputs and targets (b, ...).
-        codes: uint8 (count, 16), under the owner's key, of what each record held when it was first read.
-        both: uint8 (count, 32), two codes of each, by which a record is known again in another data set.
-        materials, places: by what the owner's list of runs knows the data again (`Source.materials`).
-        examples: N of the plan: how many there are, or as many as were declared of a source.
-        facts: what a statement must say of the data.
-        held: whether they are in memory, where nothing changes them between two reads.
-        smallest, largest: the smallest and largest target, where targets are one whole number each.
+        count: number of records.
+        read: returns inputs and targets (b, ...) for row numbers int64 (b,).
+        codes: uint8 (count, 16), keyed digests of each record when it was first read.
+        both: uint8 (count, 32), two digests that identify each record in other data sets.
+        materials, places: identify the data on the owner's list of runs (`Source.materials`).
+        examples: N of the plan: the number of records, or the declared number of a source.
+        facts: the circumstances of the data for the statement.
+        held: whether the records are in memory, where they don't change between reads.
+        smallest, largest: the smallest and largest target, if each target is one integer.
     """
 
     count: int
@@ -62,13 +62,13 @@ class OwnRecords:
 
     @property
     def fingerprint(self) -> str:
-        """HMAC of all records in their order, 64 hexadecimal digits: nothing to whoever lacks the owner's key."""
+        """HMAC of all records in order, 64 hexadecimal digits. Reveals nothing without the owner's key."""
         return hmac.new(self.key, b"own records" + self.codes.tobytes(), hashlib.sha256).hexdigest()
 
     def take(self, rows: np.ndarray) -> tuple[Tree, Tree]:
         """Inputs and targets (b, ...) of these rows.
 
-        Errors: `SfumatoError` for a record that is not what it was when the run began.
+        Errors: `SfumatoError` for a record that has changed since the run began.
         """
         inputs, targets = self.read(rows)
         if not self.held:
@@ -85,35 +85,35 @@ class OwnRecords:
         double = any(one.dtype == torch.float64 for one in tensors(self.like[0]))
         if double and all(one.dtype != torch.float64 for one in model.parameters()):
             raise SfumatoError(
-                f"the inputs are float64, and the model's parameters are {next(model.parameters()).dtype}",
+                f"the inputs are float64, but the model's parameters are {next(model.parameters()).dtype}",
                 "give inputs.float(), or model.double()",
             )
 
     def refuse_changed(self) -> None:
-        """Refuse records in memory that are not what they were, such as inputs that were normalised in place."""
+        """Refuse records in memory that have changed, such as inputs that were normalised in place."""
         if self.held and (_coded(self.key, self.read, self.count)["codes"] != self.codes).any():
             raise SfumatoError(
                 "the data have changed in memory since private_steps was called",
-                "give it a copy (inputs.clone()), and prepare the inputs before the call",
+                "give a copy (inputs.clone()), and prepare the inputs before the call",
             )
 
     @property
     def like(self) -> tuple[Tree, Tree]:
-        """Of one record its form: zeros of its shapes and types, and nothing that it holds."""
+        """Zeros with the shapes and types of one record."""
         return each(torch.zeros_like, self.read(np.zeros(1, np.int64)))  # type: ignore[return-value]
 
 
 def own_records(data: Any, owner_key: bytes) -> OwnRecords:
-    """The records of whatever was given.
+    """The training records of any supported kind of data.
 
     Args:
-        data: the model's own inputs: a pair (inputs, targets), each a tensor or array (N, ...), or a tuple or dict of
-            such; a dict of such with `labels`, which are the targets and stay among the inputs; or a map-style data set
-            whose items are such pairs or dicts. Else images, whose training part becomes the model's inputs: an opened
-            source, or whatever `sfumato.open_source` takes.
+        data: the model's inputs: a pair (inputs, targets), each a tensor or array (N, ...), or a tuple or dict of them;
+            a dict of them with `labels`, which are the targets and remain among the inputs; or a map-style data set of
+            such pairs or dicts. Otherwise an opened source or data for `sfumato.open_source`, whose training part
+            becomes the model's inputs.
         owner_key: the owner's secret.
 
-    Errors: `SfumatoError` for anything else, and for data whose parts have different lengths or which are empty.
+    Errors: `SfumatoError` for anything else, and for data that are empty or whose parts have different lengths.
     """
     if isinstance(data, Source):
         return _of_source(data, owner_key)
@@ -127,14 +127,14 @@ def own_records(data: Any, owner_key: bytes) -> OwnRecords:
 
 
 def _holds_images(data: Any) -> bool:
-    """Whether the items hold images of Pillow, as those of torchvision and of Hugging Face do without a transform."""
+    """Whether the items hold Pillow images, as in data sets of torchvision and Hugging Face without a transform."""
     return len(data) > 0 and any(isinstance(one, Image.Image) for one in tree_leaves(data[0]))
 
 
 def _of_source(source: Source, owner_key: bytes) -> OwnRecords:
     if source.multilabel or source.cache is not None:
         raise SfumatoError(
-            "a loop of one's own takes images with one label each, or texts, from a source",
+            "private_steps takes only sources of images with one label each, or of texts",
             "give a pair (inputs, targets) of tensors",
         )
     transform: Any = source.tokens or Transform(
@@ -191,19 +191,20 @@ def _of_dataset(data: Any, owner_key: bytes) -> OwnRecords:
             inputs, targets = (found, found[LABELS]) if isinstance(found, Mapping) else found
         except (TypeError, ValueError, RuntimeError, AttributeError, KeyError) as error:
             raise SfumatoError(
-                f"the items of {type(data).__name__} are no pairs of tensors of one shape, and no dicts of such with "
+                f"the items of {type(data).__name__} must be pairs of tensors of one shape, or dicts of tensors with "
                 f"{LABELS!r} ({error})",
-                "let each item be (input, target), of tensors or numbers; of images by a transform such as ToTensor",
+                "let each item be (input, target), of tensors or numbers; convert images with a transform such as "
+                "ToTensor",
             ) from None
         return _as_tree(inputs), _as_tree(targets)
 
     records = OwnRecords(**_coded(owner_key, read, len(data)), examples=len(data), held=False, key=owner_key)
-    records.take(np.arange(min(8, len(data))))  # random transforms show at once
+    records.take(np.arange(min(8, len(data))))  # detects random transforms early
     return records
 
 
 def _as_tensors(given: Any, what: str) -> Tree:
-    """Tensors on the CPU, in tuples or dicts as they were given."""
+    """Tensors on the CPU, in the same tuples or dicts."""
     if isinstance(given, dict):
         return {name: _as_tensors(one, what) for name, one in given.items()}  # type: ignore[return-value]
     if isinstance(given, tuple):
@@ -214,17 +215,17 @@ def _as_tensors(given: Any, what: str) -> Tree:
 
 
 def _as_tree(collated: Any) -> Tree:
-    """Lists, which collating makes of tuples, as tuples, and whatever mapping as a dict."""
+    """Converts lists, which collating makes of tuples, to tuples, and mappings to dicts."""
     if isinstance(collated, Mapping):
         return {name: _as_tree(one) for name, one in collated.items()}
     return tuple(map(_as_tree, collated)) if isinstance(collated, list) else collated
 
 
 def _coded(owner_key: bytes, read: Callable[[np.ndarray], tuple[Tree, Tree]], count: int) -> dict[str, Any]:
-    """What `OwnRecords` has of so many records: their codes, by what all of them are known again, the largest target.
+    """Reads all records once. Returns the fields of `OwnRecords` with their digests and the range of targets.
 
-    **Guarantee.** The owner's list knows the same records again in whatever order, and the same inputs with other
-    targets or as numbers of another type: a run that predicts something else of the same people counts with this one.
+    **Guarantee.** The owner's list recognises the same records in any order, and the same inputs with other targets or
+    as numbers of another type: a run that predicts something else about the same people is counted with this one.
     """
     whole, inputs_alone, ends, odd = [], [], [], []
     for rows in np.array_split(np.arange(count), max(1, count // 256)):
@@ -236,9 +237,9 @@ def _coded(owner_key: bytes, read: Callable[[np.ndarray], tuple[Tree, Tree]], co
         odd += rows[~_finite(len(rows), inputs, targets)].tolist()
     if odd:
         raise SfumatoError(
-            f"{len(odd)} of {count} records hold numbers that are not finite, the first of them record {odd[0]}: their "
-            "gradients would be left out, and the noise be trained on",
-            "mend these records or leave them out",
+            f"{len(odd)} of {count} records hold numbers that are not finite, the first is record {odd[0]}: their "
+            "gradients would be left out",
+            "correct these records or leave them out",
         )
     codes = np.concatenate(whole)
     alone = np.concatenate(inputs_alone)
@@ -251,7 +252,7 @@ def _ends(targets: list[int]) -> dict[str, int]:
 
 
 def _finite(count: int, *trees: Tree) -> np.ndarray:
-    """bool (count,): of which records all numbers are finite."""
+    """Whether all numbers of each record are finite, bool (count,)."""
     parts = [one.reshape(count, -1).isfinite().all(1) for tree in trees for one in tensors(tree)]
     return torch.stack(parts).all(0).numpy()
 
@@ -269,6 +270,6 @@ def _codes(owner_key: bytes, *trees: Tree) -> np.ndarray:
 
 
 def _material(owner_key: bytes, codes: np.ndarray) -> str:
-    """By what the same records are known again, in whatever order."""
+    """A digest that identifies the same records in any order."""
     rising = np.sort(np.ascontiguousarray(codes).view(f"S{_CODE}").reshape(-1))
     return hmac.new(owner_key, b"own material" + rising.tobytes(), hashlib.sha256).hexdigest()

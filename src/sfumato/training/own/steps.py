@@ -1,7 +1,7 @@
-"""The steps of a training loop of one's own (`private_steps`), and everything that makes them private.
+"""The private steps of a custom training loop (`private_steps`).
 
-Who takes part, the clipped gradient, the noise, the ledger, checkpoints and the statement are those of `sfumato.train`.
-What stays the caller's are the model, the loss, the optimizer and whatever is done between two steps.
+Sampling, clipped gradient, noise, ledger, checkpoints and statement are those of `sfumato.train`. Model, loss,
+optimizer and the code between two steps are the user's.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from sfumato.training.step import PrivateStep, descend
 
 Loss = Callable[[Any, Any], Tensor]
 REFUSE, SKIP = "refuse", "skip"
-"""What is done about a step that is taken again and would release something else."""
+"""What to do about a repeated step that would release something else."""
 LATER = "later"
-"""Under which name a checkpoint's optimizer holds the states of what else is kept with it."""
+"""The key of the states of `with_state` in a checkpoint's optimizer."""
 
 
 @dataclass(frozen=True)
 class OwnStep:
-    """A step that was taken: the optimizer has moved the weights.
+    """A step that was taken: the optimizer has updated the weights.
 
     Args:
-        number: how many were taken so far, 1 after the first.
-        steps: how many there are in all.
+        number: number of steps taken so far, 1 after the first.
+        steps: number of steps in all.
     """
 
     number: int
@@ -70,18 +70,18 @@ class OwnStep:
 
     def __iter__(self) -> NoReturn:
         raise SfumatoError(
-            "a step of private_steps holds no inputs and targets: it has moved the weights already",
+            "a step of private_steps has no inputs and targets: it has already updated the weights",
             "write `for step in run:`, and leave out forward pass, backward() and optimizer.step()",
         )
 
 
 class PrivateSteps:
-    """What `private_steps` gives: to be iterated over once, and asked for its statement afterwards.
+    """The result of `private_steps`: iterate over it once, then read its statement.
 
     Attributes:
-        plan: what the run releases.
+        plan: the plan of the run.
         directory: the run directory.
-        note: what the owner should know of earlier runs on the same data; empty for nothing.
+        note: messages for the owner, for example about earlier runs on the same data; may be empty.
     """
 
     def __init__(
@@ -143,31 +143,31 @@ class PrivateSteps:
             refuse_unfit(optimizer)
             self._key = bookkeeping.key_of(seed, known, plan, model)
         self._known, self._facts = known, facts
-        self._private()  # refuses here what its first step would refuse
+        self._private()  # raises the errors of the first step
 
-    def _checked(self, loss: Loss, made_up: tuple[Tree, Tree], start: Start) -> int:
-        """The most examples in memory at once, after model and loss were tried on made-up examples."""
+    def _checked(self, loss: Loss, synthetic: tuple[Tree, Tree], start: Start) -> int:
+        """Tries model and loss on synthetic examples. Returns the micro-batch size."""
         model, records = self._model, self._records
         records.refuse_double(model)
         with _devices.own_randomness(self._device), _devices.repeatable(self._device):
             torch.manual_seed(0)
-            shape, targets = _one(made_up[0]), made_up[1]
-            on_device = each(lambda one: one.to(self._device), made_up[0])
+            shape, targets = _one(synthetic[0]), synthetic[1]
+            on_device = each(lambda one: one.to(self._device), synthetic[0])
             losses.refuse_beyond(model, loss, on_device, records.smallest, records.largest)
             self._gradient.self_check(shape, targets=targets)
             known = known_micro_batch(start, self._noise)
             return known or size_micro_batch(self._gradient, shape, str(self._device), targets)
 
     def __len__(self) -> int:
-        """How many steps the plan has."""
+        """The number of steps of the plan."""
         return self.plan.steps
 
     @property
     def statement(self) -> Statement:
-        """What the run promised, once its last step is taken or it was ended."""
+        """The run's statement, after its last step or its early end."""
         if self._statement is None:
             raise SfumatoError(
-                f"the run in {self.directory} is not finished, so nothing is promised yet",
+                f"the run in {self.directory} is not finished, so it has no statement yet",
                 "iterate to the end, or call `finish()`",
             )
         return self._statement
@@ -177,16 +177,16 @@ class PrivateSteps:
         return f"PrivateSteps({str(self.directory)!r}, {state}: {self.plan!r})"
 
     def __iter__(self) -> Iterator[OwnStep]:
-        """Take the steps that are still to be taken; after each the weights have moved, and the loop's body runs."""
+        """Takes the remaining steps. The loop's body runs after each step, with updated weights."""
         if self._statement is not None:
             return
         with self._open() as ledger:
             while (yield from self._steps(ledger, self._begun(ledger))):
-                pass  # a step would have released something else: the steps go on from the checkpoint, without it
+                pass  # a repeated step would have released something else: continue from the checkpoint without it
             self._conclude(ledger, self.plan.steps)
 
     def finish(self) -> Statement:
-        """End an unfinished run with what its last checkpoint holds. The statement is the whole plan's all the same."""
+        """End an unfinished run at its last checkpoint. The statement is still that of the whole plan."""
         if self._statement is None:
             self._run.require()
             with self._open() as ledger:
@@ -195,7 +195,7 @@ class PrivateSteps:
         return self.statement
 
     def _open(self) -> Ledger:
-        """The ledger, after the run was laid down where there was none."""
+        """Opens the ledger, creating the run if there is none."""
         if self._run.exists:
             bookkeeping.record_use(self._run, self._run.read_json(names.SETTINGS), self.plan, self._records)
         else:
@@ -210,7 +210,7 @@ class PrivateSteps:
         return bookkeeping.opening_entry(self._known, self.plan, identity)
 
     def _begun(self, ledger: Ledger) -> Checkpoint:
-        """The state to go on from, put into model and optimizer."""
+        """Restores model and optimizer from the checkpoint, and returns it."""
         run = self._run
         sweep(run.path)
         self._records.refuse_changed()
@@ -227,7 +227,7 @@ class PrivateSteps:
         return checkpoint
 
     def _steps(self, ledger: Ledger, checkpoint: Checkpoint) -> Generator[OwnStep, None, bool]:
-        """The steps from a checkpoint on; whether one was lost, so that they begin again there."""
+        """Yields the steps after a checkpoint. Returns whether some were lost, so that the caller starts over."""
         self._key = resume.opened(self._key, ledger, self._run, salted=not self._facts.seeded)
         plan, state, private = self.plan, checkpoint.noise, self._private()
         sampler = Sampler(plan, self._key, records=self._records.count)
@@ -271,7 +271,7 @@ class PrivateSteps:
         return False
 
     def _private(self) -> PrivateStep:
-        """A step's arithmetic, with the noise of the run's own key."""
+        """The private step, with noise from the run's key."""
         noise = noise_named(self._noise, self.plan, self._key)
         return PrivateStep(plan=self.plan, gradient=self._gradient, noise=noise)
 
@@ -279,7 +279,7 @@ class PrivateSteps:
         return _devices.computing(str(self._device), self.performance.precision)
 
     def _micro_batches(self, step: int, rows: np.ndarray) -> Iterator[tuple[Any, ...]]:
-        """Inputs, targets and dropout's keys of the participants, in pieces; what a model draws else is drawn anew."""
+        """Yields inputs, targets and dropout keys of the participants, in micro-batches."""
         size = self.performance.micro_batch
         for start in range(0, len(rows), size):
             piece = rows[start : start + size]
@@ -307,7 +307,7 @@ class PrivateSteps:
 
 
 def _synthetic(records: OwnRecords) -> tuple[Tree, Tree]:
-    """Made-up examples of the records' form; whole numbers are 0 in one and 1 in the other."""
+    """Two synthetic examples in the form of the records; integers are 0 in one and 1 in the other."""
     generator = torch.Generator().manual_seed(0)
 
     def made(like: Tensor) -> Tensor:
@@ -319,5 +319,5 @@ def _synthetic(records: OwnRecords) -> tuple[Tree, Tree]:
 
 
 def _one(inputs: Tree) -> Tree:
-    """The first example of made-up ones, in place of a shape (`ClippedGradient.self_check`)."""
+    """The first synthetic example, in place of a shape (`ClippedGradient.self_check`)."""
     return each(lambda one: one[0], inputs)

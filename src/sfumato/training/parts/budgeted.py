@@ -1,4 +1,4 @@
-"""A budget of the owner's, which a run's whole plan counts against."""
+"""The owner's budget, in which a run's whole plan is reserved."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Budgeted(Part):
     """The budget of a named data set.
 
     Args:
-        name: its name.
-        figures: epsilon of the figures that the run publishes of its test part; None for none.
+        name: the budget's name.
+        figures: epsilon of the run's published figures of the test split; None for none.
     """
 
     options = ("budget",)
@@ -29,12 +29,12 @@ class Budgeted(Part):
 
     @classmethod
     def check(cls, early: Early) -> None:
-        """Refuse a budget that there is not, and one of public data."""
+        """Refuse an unknown budget, and one for public data."""
         check(early.options.get("budget"), public=early.spec.is_public)
 
     @classmethod
     def of(cls, asked: Asked) -> Budgeted | None:
-        """The budget that was asked for. A candidate has none: its search is counted."""
+        """The requested budget. A candidate has none, since its search is counted."""
         if asked.candidate:
             return None
         known = {"seed": asked.settings.seed, "figures": asked.options.get("report_epsilon")}
@@ -42,19 +42,19 @@ class Budgeted(Part):
 
     @classmethod
     def recorded(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """The budget that the run began under."""
+        """The budget of the run."""
         return of_record(record)
 
     @property
     def pins(self) -> dict[str, dict[str, Any]]:
-        """Its name."""
+        """The budget's name."""
         return {"budget": {"name": self.name}}
 
 
 def planned(
     name: str | None, source: Source, plan: PrivacyPlan, *, seed: int | None, figures: float | None = None
 ) -> Budgeted | None:
-    """The part of a run under this budget; None without one. Refuses what the budget does not count."""
+    """The part of a run with this budget; None without one. Refuses plans that the budget cannot account for."""
     check(name, public=source.public, seed=seed)
     if name is None:
         return None
@@ -63,35 +63,35 @@ def planned(
 
 
 def check(name: str | None, *, public: bool, seed: int | None = None) -> None:
-    """Refuse a budget that there is not, one of public data, and one of a run by a seed."""
+    """Refuse an unknown budget, one for public data, and one for a seeded run."""
     if name is None:
         return
     budgets.refuse_seeded(name, seed)
     if public:
-        raise SfumatoError(f"`budget` is {name}, and the data are public, which cost nothing", "leave it out")
+        raise SfumatoError(f"`budget` is {name}, but the data are public and cost nothing", "leave it out")
     budgets.read_budget(name)
 
 
 def of_record(record: Mapping[str, Any]) -> dict[str, str]:
-    """The option that a run began with, by its settings.json."""
+    """The option of a run, from its settings.json."""
     return {"budget": record["budget"]["name"]} if "budget" in record else {}
 
 
 def lines(record: Mapping[str, Any], *, public: bool = False) -> list[str]:
-    """How the budget of a run with this record stands by now: for the owner, as it says what else was done.
+    """The present state of the run's budget. For the owner, since it tells of other runs.
 
     Args:
-        public: without names of other runs and of files.
+        public: leave out names of other runs and of files.
     """
     if (name := of_record(record).get("budget")) is None:
         return []
     try:
         account = budgets.read_budget(name)
     except SfumatoError as error:
-        return [f"How the budget {name} stands is not known{'' if public else f': {error.problem}'}."]
+        return [f"The state of the budget {name} is not known{'' if public else f': {error.problem}'}."]
     changes = [
-        f"Its total was changed from epsilon {before.epsilon:g} to {after.epsilon:g} on {after.date[:10]}; a total "
-        "that is changed in view of results is a choice that no theorem covers."
+        f"Its total was changed from epsilon {before.epsilon:g} to {after.epsilon:g} on {after.date[:10]}; no theorem "
+        "covers a total that is changed in response to results."
         for before, after in itertools.pairwise(account.totals)
     ]
     return [f"B{account.words[1:]}; plans add up by {account.filter.rule}.", *changes]

@@ -1,4 +1,4 @@
-"""Canaries: records of nobody's, each of which a fair coin puts among a run's training examples, or leaves out."""
+"""Canaries: synthetic or public records, each included in a run's training examples or left out by a fair coin."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from sfumato.data.images.decoding import prepare_array
 from sfumato.randomness import RunKey, owner_key
 
 MADE_BY = 0
-"""The public seed that canaries are made by, or drawn by among a public source's records."""
+"""The public seed for making canaries, or for drawing them from a public source."""
 COINS = "audit coins"
-"""The stream of the run key that the coins come from: no other draw is made from it."""
+"""The stream of the run key for the coins; used for nothing else."""
 _LAST = chr(0x10FFFF)
-"""What a canary's user is called begins with it, so that these come after all others, whose places stay."""
+"""Prefix of the canaries' user names, which sorts them after all others, so that those keep their places."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Canaries:
-    """Records that no private one had a part in.
+    """Canary records, which do not depend on private records.
 
     Args:
-        records: M of them, as the source's are stored.
-        zoomed: the same with larger images, where the source has such.
-        spec: of the public source that they come from; None where they are made up.
+        records: M records, stored like those of the source.
+        zoomed: the same with larger images, if the source has them.
+        spec: the public source that they come from; None for synthetic ones.
     """
 
     records: Part = field(repr=False)
@@ -41,24 +41,24 @@ class Canaries:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what they hold, and of their labels."""
+        """SHA-256 of the records and their labels."""
         held = (self.records.take(slice(None)), self.records.labels)
         return hashlib.sha256(b"".join(np.ascontiguousarray(one).tobytes() for one in held)).hexdigest()
 
     def coins(self, key: RunKey) -> np.ndarray:
-        """Which of them are in, bool (M,).
+        """Whether each canary is included, bool (M,).
 
         **Guarantee.** Each coin is fair, and independent of the others and of every other draw of the run (`RunKey`):
-        who takes part and what the noise is tell nothing of them. None depends on any record.
+        participants and noise reveal nothing about the coins. No coin depends on any record.
         """
         return coins_of(key, len(self))
 
     def behind(self, source: Source, key: RunKey) -> Source:
-        """The source with those that are in behind its training records, each of a user of its own.
+        """The source with the included canaries after its training records, each with its own user.
 
-        **Guarantee.** The private records keep their places, and which canaries follow them is settled by the coins
-        alone. So for either outcome of every coin the steps are those of the plan on data that differ from the adjacent
-        ones in the same one unit, and the plan's theorem holds as it stands.
+        **Guarantee.** The private records keep their places, and only the coins decide which canaries follow them. So
+        for every outcome of the coins, the steps are those of the plan on data sets that still differ in the same one
+        unit, and the plan's theorem holds unchanged.
         """
         chosen = self.coins(key)
         names = np.array([f"{_LAST}{place}" for place in np.flatnonzero(chosen)], dtype=np.str_)
@@ -71,12 +71,12 @@ class Canaries:
 
 
 def coins_of(key: RunKey, count: int) -> np.ndarray:
-    """Which of so many canaries are in, bool (count,): see `Canaries.coins`."""
+    """Whether each of `count` canaries is included, bool (count,): see `Canaries.coins`."""
     return key.generator(COINS, 0).random(count) < 0.5
 
 
-def made_up(count: int, source: Source) -> Canaries:
-    """So many canaries of the source's shape and classes, from a public seed."""
+def synthetic(count: int, source: Source) -> Canaries:
+    """Synthetic canaries with the source's shape and classes, from a public seed."""
     generator = np.random.default_rng(MADE_BY)
     labels = _labels(generator, count, source)
     if source.tokens is not None:
@@ -87,31 +87,33 @@ def made_up(count: int, source: Source) -> Canaries:
 
 
 def patterns(generator: np.random.Generator, count: int, *, size: int, channels: int) -> np.ndarray:
-    """Images uint8 (count, size, size, channels) of nothing: noise."""
+    """Images of noise, uint8 (count, size, size, channels)."""
     return generator.integers(256, size=(count, size, size, channels), dtype=np.uint8)
 
 
 def of_public(spec: str, count: int, source: Source) -> Canaries:
-    """So many records of a public source, with labels of chance.
+    """Canaries from a public source, with random labels.
 
     Errors: `SfumatoError` for a source that holds too few images, or private records.
     """
     given = f"audit_source {spec}"
     if source.tokens is not None:
-        raise SfumatoError(f"{given} is for images, and the source holds texts", "leave it out: canaries are made up")
+        raise SfumatoError(
+            f"{given} is for images, but the source holds texts", "leave it out to use synthetic canaries"
+        )
     like: dict[str, Any] = {"size": source.size, "channels": source.channels, "open_set": True}
     opened = open_source(spec, owner_key=owner_key(), public=True, **like)
     if opened.cache is not None or len(opened.train) < count:
         held = "holds features" if opened.cache is not None else f"has {len(opened.train)} training examples"
-        raise SfumatoError(f"{given} {held}, and {count} images are wanted", "give another source, or fewer canaries")
+        raise SfumatoError(f"{given} {held}, but {count} images are needed", "give another source, or fewer canaries")
     generator = np.random.default_rng(MADE_BY)
     chosen = np.zeros(len(opened.train), bool)
     chosen[generator.permutation(len(opened.train))[:count]] = True
     part = opened.train.chosen(chosen)
     if any(known_again(own_codes(held, owner_key()), own_codes(part, owner_key())).any() for held in _own(source)):
         raise SfumatoError(
-            f"{given} holds records of the private source, and a canary must be nobody's",
-            "give a public source that shares no record with it, or leave it out: canaries are made up",
+            f"{given} holds records of the private source, which cannot be canaries",
+            "give a public source that shares no record with it, or leave it out to use synthetic canaries",
         )
     images = part.take(slice(None))
     labels = _labels(generator, count, source)
@@ -130,7 +132,7 @@ def _with_zoomed(source: Source, at: Callable[[int], np.ndarray], labels: np.nda
 
 
 def _labels(generator: np.random.Generator, count: int, source: Source) -> np.ndarray:
-    """Labels of chance, int64 (count,) or (count, L)."""
+    """Random labels, int64 (count,) or (count, L)."""
     if source.multilabel:
         return generator.integers(2, size=(count, len(source.classes)))
     return generator.integers(len(source.classes), size=count)

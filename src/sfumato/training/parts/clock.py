@@ -1,5 +1,5 @@
-"""What a declared fact decides for each record: the step, by its own time stamp; the group of a drift; and by the
-declared shares of classes how much an example weighs, and to which the scores of a model in use are moved."""
+"""Parts with declared facts: a clock gives each record's step, a drift its group, and class shares the weights of
+examples and the shift of a model's scores."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from sfumato.training.parts.part import Asked, Early, Ending, Part
 
 @dataclass(frozen=True, kw_only=True)
 class ByTime(Part):
-    """The step that each record's own time stamp decides, where the plan goes by time; and records in no step.
+    """The step of each record by its time stamp, for plans over time; and the number of records in no step.
 
     Args:
-        clock: as it was declared; None where the plan does not go by time.
+        clock: the declared clock; None if the plan is not over time.
         times: int64 (N,), `steps_by_time`.
     """
 
@@ -34,12 +34,12 @@ class ByTime(Part):
 
     @classmethod
     def check(cls, early: Early) -> None:
-        """Refuse a clock without a plan by time, and the other way round."""
+        """Refuse a clock without a plan over time, and vice versa."""
         check_clock(early.options.get("clock"), by_time=early.by_time)
 
     @classmethod
     def of(cls, asked: Asked) -> ByTime:
-        """By the declared clock."""
+        """The part for the declared clock."""
         clock = asked.options.get("clock")
         return cls(clock=clock, times=steps_by_time(asked.source, asked.plan, clock))
 
@@ -55,48 +55,48 @@ class ByTime(Part):
 
     @property
     def keyed(self) -> dict[str, dict[str, Any]]:
-        """The clock; nothing in its place where there is none."""
+        """The clock; an empty entry without one."""
         return {"clock": {} if self.clock is None else self.clock.to_dict()}
 
     def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
-        """How many records lie in no step."""
+        """The number of records in no step."""
         if (note := without_a_step(source, plan, self.times)) is not None:
             yield note
 
 
 def check_clock(clock: Clock | None, *, by_time: bool) -> None:
-    """Refuse a plan by time without a clock, and a clock that no plan goes by."""
+    """Refuse a plan over time without a clock, and a clock for another plan."""
     if clock is not None and not by_time:
         raise SfumatoError(
-            f"start {clock.start} and period {clock.period} are given, and the plan does not go by time",
+            f"start {clock.start} and period {clock.period} are given, but the plan is not over time",
             "leave both out, or give `order=time`",
         )
     if clock is None and by_time:
         raise SfumatoError(
-            "the plan goes by the records' time stamps, and no start and period say which step each belongs to",
+            "the plan orders records by their time stamps, but no start and period are given",
             "declare both, such as `start=2026-01-01` and `period=1d`",
         )
 
 
 def steps_by_time(source: Source, plan: PrivacyPlan, clock: Clock | None) -> np.ndarray | None:
-    """The step int64 (N,) of each training record; None for a plan that does not go by time.
+    """The step int64 (N,) of each training record; None for a plan that is not over time.
 
     **Guarantee.** Each record's step is a function of its own time stamp and of the declared clock (`Clock`).
 
-    Errors: `SfumatoError` for a plan by time without a clock or time stamps, and for a clock that no plan goes by.
+    Errors: `SfumatoError` for a plan over time without a clock or time stamps, and for a clock for another plan.
     """
     check_clock(clock, by_time=goes_by_time(plan))
     if clock is None:
         return None
     if source.train.times is None and source.cache is not None:
         raise SfumatoError(
-            "the plan goes by the records' time stamps, and a cache of features keeps none",
-            "train on the images, or by another order",
+            "the plan orders records by their time stamps, but a cache of features has none",
+            "train on the images, or with another order",
         )
     if source.train.times is None:
         raise SfumatoError(
-            "the plan goes by the records' time stamps, and the source has none",
-            "give a csv with the column time, or an npz with the array time_train, or go by another order",
+            "the plan orders records by their time stamps, but the source has none",
+            "give a csv with the column time, an npz with the array time_train, or another order",
         )
     steps = clock.steps_of(source.train.times)
     if not _within(steps, plan).any():
@@ -109,12 +109,12 @@ def steps_by_time(source: Source, plan: PrivacyPlan, clock: Clock | None) -> np.
 
 
 def without_a_step(source: Source, plan: PrivacyPlan, times: np.ndarray | None) -> str | None:
-    """What to say, to the owner alone, of training records that lie in no step of the plan; None where all may.
+    """A message for the owner about training records in no step of the plan; None if every record can be in one.
 
     Args:
-        times: the step of each record, as `steps_by_time` gives it.
+        times: the step of each record, from `steps_by_time`.
 
-    **Guarantee.** The number is a private figure: it belongs to the terminal, and into no file.
+    **Guarantee.** The number is a private figure: it is shown on the terminal and written to no file.
     """
     records, rule = len(source.train) if times is None else len(times), plan.participation
     if not isinstance(rule, FixedOrder) or rule.assignment == "random":
@@ -126,8 +126,8 @@ def without_a_step(source: Source, plan: PrivacyPlan, times: np.ndarray | None) 
     if within == records:
         return None
     return (
-        f"note: {records - within} of the {records} training records lie in no step of the plan, and nothing is learnt "
-        "from them (a figure of private data: keep it to yourself)"
+        f"note: {records - within} of the {records} training records are in no step of the plan and are not used (a "
+        "private figure: keep it to yourself)"
     )
 
 
@@ -137,11 +137,11 @@ def _within(times: np.ndarray, plan: PrivacyPlan) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Drift(Part):
-    """The two groups that a plan's participation drifts between.
+    """The two groups of a plan with a drift.
 
     Args:
-        groups: whether each training record is in the second one, bool (N,).
-        read: the facts that were read from the data for it.
+        groups: whether each training record is in the second group, bool (N,).
+        read: the facts read from the data for it.
     """
 
     groups: np.ndarray = field(repr=False)
@@ -149,7 +149,7 @@ class Drift(Part):
 
     @classmethod
     def of(cls, asked: Asked) -> Drift | None:
-        """As the plan has it."""
+        """The drift of the plan."""
         groups = second_group(asked.source, asked.plan)
         return None if groups is None else cls(groups=groups, read=facts_read(asked.source, asked.plan))
 
@@ -159,20 +159,20 @@ class Drift(Part):
         return {"groups": self.groups}
 
     def circumstances(self, facts: Circumstances) -> Circumstances:
-        """With the facts that were read."""
+        """Adds the facts that were read."""
         return replace(facts, read=facts.read + self.read)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassShares(Part):
-    """Each class's declared share, by whose inverse its examples, or the answers to a label, are weighted
+    """Declared class shares, whose inverses weight the examples of each class or the answers to each label
     (`models.shares`)."""
 
     prevalence: Mapping[str, float]
 
     @classmethod
     def of(cls, asked: Asked) -> ClassShares | None:
-        """As the settings have them."""
+        """The class shares of the settings."""
         prevalence = asked.settings.objective.class_prevalence
         if prevalence is None:
             return None
@@ -182,15 +182,15 @@ class ClassShares(Part):
         return cls(prevalence=prevalence)
 
     def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
-        """When weights pay."""
+        """Advice on when weights help."""
         of = "labels" if source.multilabel else "classes"
-        line = f"note: weights by `class_prevalence` pay where rare {of} would not be learnt without them"
+        line = f"note: weights by `class_prevalence` help where rare {of} would not be learnt without them"
         if not source.multilabel:  # measured: docs/figures.md
-            line += "; they cost accuracy, and where the ranking is good already, a threshold finds as many for nothing"
+            line += "; they cost accuracy, and if the ranking is already good, a threshold does as well at no cost"
         yield line
 
     def circumstances(self, facts: Circumstances) -> Circumstances:
-        """With the shares."""
+        """Adds the shares."""
         return replace(facts, class_prevalence=tuple(self.prevalence.items()))
 
 
@@ -199,15 +199,15 @@ NAMES = ("prevalence", "training_prevalence")
 
 @dataclass(frozen=True, kw_only=True)
 class Prevalence(Part):
-    """Shares that are declared, of which the model file keeps what its scores are read by.
+    """Declared class shares, saved in the model file to interpret its scores.
 
     Args:
-        prevalence: of each class where the model is to be used; None where that is not declared.
-        training_prevalence: in the training data, likewise.
-        weighted: whether examples are weighted by the inverse of `class_prevalence`: then scores hold where all classes
-            are as frequent, or of several labels both answers to each.
+        prevalence: share of each class where the model will be used; None if not declared.
+        training_prevalence: share of each class in the training data; None if not declared.
+        weighted: whether examples are weighted by the inverse of `class_prevalence`. Scores are then those for equally
+            frequent classes, or with several labels for equally frequent answers to each.
 
-    **Guarantee.** What is declared alone moves the scores; no label is counted. The statement names both.
+    **Guarantee.** Only declared values shift the scores; no labels are counted. The statement names both shares.
     """
 
     options = NAMES
@@ -217,7 +217,7 @@ class Prevalence(Part):
 
     @classmethod
     def check(cls, early: Early) -> None:
-        """Refuse what is no list of shares."""
+        """Refuse invalid shares."""
         for name in NAMES:
             if (given := early.options.get(name)) is not None:
                 shares = declared(given, name)
@@ -226,7 +226,7 @@ class Prevalence(Part):
 
     @classmethod
     def of(cls, asked: Asked) -> Prevalence | None:
-        """As they are asked for; with weights alone, that scores are those of classes of equal shares."""
+        """The requested shares; with weights alone, the scores are those for equal shares."""
         weighted = asked.settings.objective.class_prevalence is not None
         given = {name: value for name in NAMES if (value := asked.options.get(name)) is not None}
         if not given:
@@ -234,12 +234,12 @@ class Prevalence(Part):
         asked.source.require_classes(f"`{next(iter(given))}`")
         if weighted and "training_prevalence" in given:
             raise SfumatoError(
-                "`training_prevalence` and `class_prevalence` are both given, and the latter says the same",
+                "`training_prevalence` and `class_prevalence` are both given, but they have the same meaning",
                 "leave `training_prevalence` out",
             )
         if "prevalence" in given and "training_prevalence" not in given and not weighted:
             raise SfumatoError(
-                "`prevalence` is given, and the classes' shares in the training data are not declared",
+                "`prevalence` is given, but the classes' shares in the training data are not declared",
                 "declare them, such as `training_prevalence` pneumonia=0.74 normal=0.26; or give `prevalence` when the "
                 "model is used",
             )
@@ -252,7 +252,7 @@ class Prevalence(Part):
 
     @classmethod
     def recorded(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """The shares that the run began with."""
+        """The shares of the run."""
         return dict(record.get("prevalence", {}))
 
     @property
@@ -265,11 +265,11 @@ class Prevalence(Part):
         return {"prevalence": self._declared} if self._declared else {}
 
     def circumstances(self, facts: Circumstances) -> Circumstances:
-        """With the shares."""
+        """Adds the shares."""
         return replace(facts, **{name: tuple(value.items()) for name, value in self._declared.items()})
 
     def end(self, ending: Ending) -> None:
-        """Say for which shares scores hold, and to which they are moved."""
+        """Records the shares that the scores are for, and those that they are shifted to."""
         classes = ending.decided.source.classes
         alike = 1 / 2 if ending.decided.source.multilabel else 1 / len(classes)
         shares = dict.fromkeys(classes, alike) if self.weighted else self.training_prevalence

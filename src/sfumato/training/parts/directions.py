@@ -1,6 +1,8 @@
-"""An audit within the run: canaries among its examples, and what the released model gives away of which were in; or
-canaries that are no records: random directions of the weights, each of which a fair coin puts into a run's sums, or
-leaves out (Andrew et al. 2023, arXiv 2302.03098)."""
+"""Audits within a run: guess from the released model which canaries were included.
+
+Canaries are records among the training examples, or random directions of the weights, each added to the run's sums or
+left out by a fair coin (Andrew et al. 2023, arXiv 2302.03098).
+"""
 
 from __future__ import annotations
 
@@ -25,20 +27,20 @@ from sfumato.runs import audited
 from sfumato.runs import directory as names
 from sfumato.runs.directory import file_hash
 from sfumato.training.descent import trained_parameters
-from sfumato.training.parts.canaries import MADE_BY, Canaries, coins_of, made_up, of_public
+from sfumato.training.parts.canaries import MADE_BY, Canaries, coins_of, of_public, synthetic
 from sfumato.training.parts.part import Asked, Early, Ending, Part, Trained
 
 FEWEST = 10
 MOST = 1e30
-"""The loss of a canary on which a model that has diverged has none."""
+"""Replaces a canary's loss if it is not a number, after divergence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audit(Part):
-    """Canaries within a run.
+    """Canary records within a run.
 
     Args:
-        canaries: which may be in.
+        canaries: all canaries, included or not.
         plan: of the run.
     """
 
@@ -48,57 +50,57 @@ class Audit(Part):
 
     @classmethod
     def check(cls, early: Early) -> None:
-        """Refuse a number of canaries that shows nothing, and a source of none."""
+        """Refuse too few canaries, and a source without a number of canaries."""
         count, source = early.options.get("audit"), early.options.get("audit_source")
         if source is not None:
             if count is None:
-                raise SfumatoError(f"audit_source is {source}, and no canaries are wanted", "give `audit`, such as 100")
+                raise SfumatoError(f"audit_source is {source}, but `audit` is not given", "give `audit`, such as 100")
             if source != SOURCE:
                 refuse_absent(source)
         check_count(count)
 
     @classmethod
     def of(cls, asked: Asked) -> Audit | None:
-        """With so many canaries as were asked for."""
+        """The audit with the requested number of canaries."""
         count, spec = asked.options.get("audit"), asked.options.get("audit_source")
         if count is None or spec == SOURCE:
             return None
         refuse_unsound(count, asked)
-        canaries = made_up(count, asked.source) if spec is None else of_public(spec, count, asked.source)
+        canaries = synthetic(count, asked.source) if spec is None else of_public(spec, count, asked.source)
         return cls(canaries=canaries, plan=asked.plan)
 
     @classmethod
     def recorded(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """As many as the run began with, from where they were."""
+        """The number and source of the run's canaries."""
         known = record.get("audit", {})
         return {name: known[key] for name, key in (("audit", "canaries"), ("audit_source", "source")) if key in known}
 
     def in_steps(self, source: Source, key: RunKey) -> Source:
-        """With the canaries that are in behind the training records: the steps alone see them."""
+        """Adds the included canaries after the training records. Only the steps see them."""
         return self.canaries.behind(source, key)
 
     @property
     def keyed(self) -> dict[str, dict[str, Any]]:
-        """How many canaries there are, and which: with others the run's sums are others, and so is its key."""
+        """Number and digest of the canaries. Different canaries give different sums, so the key depends on them."""
         spec = {} if self.canaries.spec is None else {"source": self.canaries.spec}
         return {"audit": {"canaries": len(self.canaries), "hash": self.canaries.digest, **spec}}
 
     def circumstances(self, facts: Circumstances) -> Circumstances:
-        """With their number."""
+        """Adds their number."""
         return replace(facts, audit=len(self.canaries))
 
     def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
-        """Of what they cost."""
+        """A message about their cost in accuracy."""
         count, units = len(self.canaries), plan.population
         yield (
-            f"audit: about {count // 2} of {count} canaries, records of nobody's with labels of chance, train beside "
-            f"the {units:,} {plan.unit.drawn} of the plan ({count / 2 / units:.1%} more, noise to the model); "
-            "sampling probability, divisor and epsilon stay the plan's, and no figure is measured on them"
+            f"audit: about {count // 2} of {count} canaries, which have random labels, are added to the {units:,} "
+            f"{plan.unit.drawn} of the plan ({count / 2 / units:.1%} more, with the effect of label noise); sampling "
+            "probability, divisor and epsilon stay the plan's, and no figure is measured on canaries"
         )
 
     def end(self, ending: Ending) -> None:
-        """Score the canaries by the released model, guess which were in, and write down what that shows."""
-        if ending.key is None:  # the coins are lost with it
+        """Scores the canaries with the released model, guesses which were included, and saves the bounds."""
+        if ending.key is None:  # without the key the coins are lost
             return
         scores = scores_of(self.canaries, ending.trained, ending.decided.settings.objective.loss)
         found = audited.of_canaries(self.plan, scores.tolist(), self.canaries.coins(ending.key).tolist())
@@ -107,36 +109,36 @@ class Audit(Part):
 
 
 def check_count(count: int | None) -> None:
-    """Refuse a number of canaries that shows nothing."""
+    """Refuse a number of canaries that is too small for a bound."""
     remedy = "give a number such as 100"
     if count is not None and positive_integer("audit", count, remedy=remedy) < FEWEST:
         raise SfumatoError(f"audit must be at least {FEWEST} canaries, got {count}", remedy)
 
 
 def refuse_unsound(count: int, asked: Asked) -> None:
-    """Refuse canaries where no bound here would hold, or where they would be somebody's business.
+    """Refuse canary records where the audit's bounds do not hold.
 
-    Errors: `SfumatoError` for candidates of a private selection, features, participations in which further records move
-    the others, and noise that is not independent between steps.
+    Errors: `SfumatoError` for candidates of a private selection, features, participations in which additional records
+    affect the others, and noise that is not independent between steps.
     """
     given, plan = f"audit is {count}", asked.plan
     refuse_moving(given, plan, candidate=asked.candidate)
     if asked.source.cache is not None:
         raise SfumatoError(
-            f"{given}, and the source holds features, of which canaries cannot be made",
-            f"train on the images, or take audit_source {SOURCE}",
+            f"{given}, but canaries cannot be made for a source of features",
+            f"train on the images, or give audit_source {SOURCE}",
         )
     if plan.unit.drawn not in ("examples", "users"):
         raise SfumatoError(
-            f"{given}, and the plan draws {plan.unit.drawn}", "audit a plan that draws examples or users"
+            f"{given}, but the plan draws {plan.unit.drawn}", "audit a plan that draws examples or users"
         )
 
 
 def scores_of(canaries: Canaries, trained: Trained, loss: str) -> np.ndarray:
-    """A score (M,) of each canary, higher where it looks as if it had been in: minus the released model's loss.
+    """A score (M,) of each canary, higher if it seems included: minus the released model's loss.
 
-    **Guarantee.** A function of the released weights and of public constants alone: neither the coins nor anything that
-    a step has seen plays a part.
+    **Guarantee.** A function of the released weights and of public constants alone; it depends neither on the coins nor
+    on the data of any step.
     """
     own: nn.Module = copy.deepcopy(trained.module)
     own.load_state_dict(trained.weights)
@@ -151,29 +153,29 @@ def scores_of(canaries: Canaries, trained: Trained, loss: str) -> np.ndarray:
 
 
 SOURCE = "directions"
-"""What `audit_source` and a run's record call them."""
+"""Their name in `audit_source` and in a run's record."""
 TURNS = "audit turns"
-"""The stream of the run key that says in which steps a canary takes part: no other draw is made from it."""
+"""The stream of the run key that draws the steps in which a canary takes part; used for nothing else."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Directions(Part):
-    """Canaries v_1, ..., v_M within a run: each that is in adds r C v_j to the sum of the steps it takes part in.
+    """Canary directions v_1, ..., v_M within a run: each included one adds r C v_j to the sums of its steps.
 
-    r C is how far the plan's theorem says that one unit can move the sum, so a canary is a unit that goes as far as is
-    allowed; between neighbours by replacement, r is 1.
+    r C is the sensitivity in the plan's theorem, so a canary is a unit of the largest allowed influence; for
+    replace-one adjacency, r is 1.
 
     Args:
         count: M.
         plan: of the run.
-        beginning: the initial weights of what is trained and released, by name; they say how long a direction is.
-        inside: what the names of the parameters begin with that are released.
+        beginning: the initial weights that are trained and released, by name; a direction has their shapes.
+        inside: prefix of the names of released parameters.
 
-    **Guarantee.** Given the coins, what is added to a sum is the same whatever the records are: it moves with none of
-    them, so sensitivity, divisor, N, q and epsilon of every real unit are the plan's. Coins and turns are of streams of
-    their own, so every other draw is what it would be without canaries. A canary that is in takes part in each step
-    with the plan's probability, independently, and its part is at most r C long as computed, with room for the rounding
-    on the grid: so the plan's epsilon holds for a canary's coin as well.
+    **Guarantee.** Given the coins, the addition to a sum is the same for all records: it depends on none of them, so
+    sensitivity, divisor, N, q and epsilon of every real unit are the plan's. Coins and turns have their own random
+    streams, so every other draw is the same as without canaries. An included canary takes part in each step
+    independently, with the plan's probability, and its contribution has norm at most r C as computed, with room for the
+    rounding on the grid: so the plan's epsilon also holds for a canary's coin.
     """
 
     count: int
@@ -183,7 +185,7 @@ class Directions(Part):
 
     @classmethod
     def of(cls, asked: Asked) -> Directions | None:
-        """With so many as were asked for."""
+        """The audit with the requested number of directions."""
         count = asked.options.get("audit")
         if count is None or asked.options.get("audit_source") != SOURCE:
             return None
@@ -191,50 +193,50 @@ class Directions(Part):
         return cls(count=count, plan=asked.plan)
 
     def with_model(self, module: nn.Module, transform: Preparation) -> Directions:
-        """With the module's present weights for initial ones.
+        """Takes the module's present weights as the initial ones.
 
-        Errors: `SfumatoError` for more canaries than there are weights: they would hide each other.
+        Errors: `SfumatoError` for more canaries than weights: they would mask each other.
         """
         trained = trained_parameters(module).items()
         found = {name: value.cpu().clone() for name, value in trained if name.startswith(self.inside)}
         known = replace(self, beginning=found)
         if self.count > known.dimensions:
             raise SfumatoError(
-                f"audit is {self.count}, and {known.dimensions} weights are trained and released, fewer than that",
+                f"audit is {self.count}, but only {known.dimensions} weights are trained and released",
                 "give fewer canaries",
             )
         return known
 
     @property
     def dimensions(self) -> int:
-        """d, of a direction."""
+        """d, the number of weights in a direction."""
         return sum(value.numel() for value in self.beginning.values())
 
     @property
     def reach(self) -> float:
-        """r."""
+        """r, the largest contribution of a unit in units of C."""
         return 1.0 if self.plan.adjacency == "replace-one" else self.plan.theorem.sensitivity(self.plan)
 
     @property
     def keyed(self) -> dict[str, dict[str, Any]]:
-        """How many there are: with others the run's sums are others, and so is its key."""
+        """Their number. Different canaries give different sums, so the key depends on them."""
         return {"audit": {"canaries": self.count, "source": SOURCE}}
 
     def circumstances(self, facts: Circumstances) -> Circumstances:
-        """With their number, and that they are directions."""
+        """Adds their number and kind."""
         return replace(facts, audit=self.count, audit_directions=True)
 
     def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
-        """Of what they cost: they are nearly orthogonal, so those that are in are r C sqrt(M / 2) long together."""
+        """A message about their cost: nearly orthogonal, the included ones have norm r C sqrt(M / 2) together."""
         share = mu_of(plan.epsilon(), plan.delta) * (self.count / 2 / self.dimensions) ** 0.5
         yield (
             f"audit: about {self.count // 2} of {self.count} canaries, random directions of {self.dimensions:,} "
-            f"weights, are added to the sums; together they move these by about {share:.1%} of what the noise does; "
+            f"weights, are added to the sums; together they change the sums by about {share:.1%} of the noise; "
             "sampling probability, divisor and epsilon stay the plan's"
         )
 
     def part(self, place: int) -> dict[str, Tensor]:
-        """What a canary adds to a sum, in units of C: (r - rounding) v_j, v_j uniform on the sphere, from a public
+        """A canary's contribution to a sum in units of C: (r - rounding) v_j, v_j uniform on the sphere, from a public
         seed."""
         drawn = {name: torch.from_numpy(value) for name, value in zip(self.beginning, self._drawn(place), strict=True)}
         squares = sum(exact_squared_norms(value[None]) for value in drawn.values())
@@ -243,13 +245,13 @@ class Directions(Part):
         return {name: value * factor for name, value in drawn.items()}
 
     def in_sums(self, key: RunKey) -> Callable[[int], dict[str, Tensor]]:
-        """What those that are in and take part add to a step's sum, in units of C."""
+        """The total contribution of included canaries to a step's sum, in units of C."""
         chosen = coins_of(key, self.count)
         known: dict[bytes, dict[str, Tensor]] = {}
 
         def added(step: int) -> dict[str, Tensor]:
             taking = chosen & (key.generator(TURNS, step).random(self.count) < self.plan.sampling_probability)
-            if taking.tobytes() not in known:  # with every unit in every step it is the same each time
+            if taking.tobytes() not in known:  # with full batches it is the same in every step
                 known.clear()
                 known[taking.tobytes()] = self._sum(taking)
             return known[taking.tobytes()]
@@ -257,9 +259,9 @@ class Directions(Part):
         return added
 
     def scores(self, weights: Mapping[str, Tensor]) -> np.ndarray:
-        """Cosines (M,) of each direction with how far the released weights lie from the initial ones, against the
-        sign of a gradient: higher where it looks as if it had been in. Zero where these are not finite, or have not
-        moved.
+        """Cosines (M,) of each direction with initial minus released weights: higher if it seems included.
+
+        Zero if the weights are not finite or have not changed.
 
         **Guarantee.** A function of the released weights and of public constants alone.
         """
@@ -275,8 +277,8 @@ class Directions(Part):
         return found
 
     def end(self, ending: Ending) -> None:
-        """Score the canaries by the released weights, guess which were in, and write down what that shows."""
-        if ending.key is None:  # the coins are lost with it
+        """Scores the canaries with the released weights, guesses which were included, and saves the bounds."""
+        if ending.key is None:  # without the key the coins are lost
             return
         scores, coins = self.scores(ending.trained.weights), coins_of(ending.key, self.count)
         found = audited.of_canaries(self.plan, scores.tolist(), coins.tolist(), dimensions=self.dimensions)
@@ -284,7 +286,7 @@ class Directions(Part):
         ending.bound |= {audited.ENTRY: file_hash(ending.run / names.AUDIT)}
 
     def _drawn(self, place: int) -> Iterator[np.ndarray]:
-        """Standard normal numbers float32 in the shapes of the weights: their direction is uniform on the sphere."""
+        """Yields standard normal float32 numbers in the shapes of the weights: their direction is uniform."""
         for block, value in enumerate(self.beginning.values()):
             generator = np.random.default_rng((MADE_BY, place, block))
             yield generator.standard_normal(tuple(value.shape), dtype=np.float32)
@@ -298,19 +300,19 @@ class Directions(Part):
 
 
 def refuse_moving(given: str, plan: PrivacyPlan, *, candidate: bool = False) -> None:
-    """Refuse canaries in a run for which no bound here would hold.
+    """Refuse canaries in a run for which the audit's bounds do not hold.
 
-    Errors: `SfumatoError` for candidates of a private selection, for participations in which further records move the
-    others, and for noise that is not independent between steps.
+    Errors: `SfumatoError` for candidates of a private selection, for participations in which additional records affect
+    the others, and for noise that is not independent between steps.
     """
     if candidate:
-        raise SfumatoError(f"{given}, and the run is a candidate of a private selection", "leave it out of a search")
+        raise SfumatoError(f"{given}, but the run is a candidate of a private selection", "leave it out of a search")
     if plan.participation.name not in DRAWN_APART or not plan.mechanism.independent:
         raise SfumatoError(
-            f"{given}, and the plan has {plan.participation.name} participation with {plan.mechanism.name} noise",
-            "audit a plan of Poisson sampling or full batches with independent noise",
+            f"{given}, but the plan has {plan.participation.name} participation with {plan.mechanism.name} noise",
+            "audit a plan with Poisson sampling or full batches and independent noise",
         )
 
 
 DRAWN_APART = ("poisson", "full-batch")
-"""Participations in which no record's part depends on how many others there are."""
+"""Participations in which a record's part does not depend on the number of other records."""

@@ -1,6 +1,8 @@
-"""Weights of single steps that a run keeps, for averages, ensembles and intervals that are made of them afterwards; and
-what the last of them say beside its model, for the page: how much accuracy varies over them, each by itself and in
-averages, and how far each score may be off (Shejwalkar et al. 2022, arXiv 2210.01864, section 5)."""
+"""Intermediate weights that a run keeps, for averages, ensembles and intervals made afterwards.
+
+From the last of them the report shows how much accuracy varies, for single weights and averages, and the uncertainty of
+scores (Shejwalkar et al. 2022, arXiv 2210.01864, section 5).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ from sfumato.training.parts.part import Asked, Decided, Early, Ending, Part, Tra
 from sfumato.training.steps import Scorer
 
 RECORDS = 1000
-"""Test records, spread evenly over the test part, on which averages are measured."""
+"""Largest number of test records for evaluating averages, spread evenly over the test split."""
 
 
 def over_steps(
@@ -41,19 +43,19 @@ def over_steps(
     *,
     moved: Callable[[Tensor], Tensor] = lambda outputs: outputs,
 ) -> OverSteps | None:
-    """Accuracies of averages over the last steps, and an interval for the logit of each sample's first class.
+    """Accuracies of averages over the last steps, and an interval for the logit of each sample's predicted class.
 
     Args:
         decided: the run.
-        trained: its model, and what that gives for the test part.
-        scorer: what that model is measured by.
+        trained: its model and the outputs on the test split.
+        scorer: evaluates the model.
         kept: the weights that the run kept, by step, ascending.
-        moved: from what the module gives to logits of which the largest is that of the class that is named.
+        moved: maps the module's outputs to the logits that determine the predicted class.
 
     Returns:
-        None where fewer than two weights in a row were kept.
+        None if fewer than two consecutive weights were kept.
 
-    **Guarantee.** Figures on the test part, without noise: private where that is, as accuracy is.
+    **Guarantee.** Figures of the test split, without noise: private if the test split is, like accuracy.
     """
     last = _in_a_row(tuple(kept))
     if len(last) < 2:
@@ -95,7 +97,7 @@ def over_steps(
 
 
 def _in_a_row(steps: tuple[int, ...]) -> tuple[int, ...]:
-    """The last steps, as far back as each follows the one before.
+    """The longest consecutive run of steps at the end.
 
     >>> _in_a_row((1, 5, 8, 9, 10))
     (8, 9, 10)
@@ -107,7 +109,7 @@ def _in_a_row(steps: tuple[int, ...]) -> tuple[int, ...]:
 def _intervals(
     decided: Decided, trained: Trained, scorer: Scorer, kept: Mapping[int, Mapping[str, Tensor]], whole: Tensor
 ) -> dict[str, Any]:
-    """Of the class that each sample is named: the ends of its logit's interval, and the middle."""
+    """For each sample, the interval of the predicted class's logit and its middle."""
     taken, settings = max(kept), decided.settings
     apart = [step for step in kept if step > taken // 2]
     if apart[-1] - apart[0] < spacing_of(taken):
@@ -129,12 +131,12 @@ def _intervals(
 
 @dataclass(frozen=True, kw_only=True)
 class KeptWeights(Part):
-    """After which steps weights are kept.
+    """Keeps weights after some steps.
 
     Args:
-        asked: how many; None for a rule's number.
-        of: how many steps the run has.
-        steps: after which; none until the model is there.
+        asked: requested number of weights; None for the default.
+        total: number of steps of the run.
+        steps: the steps after which weights are kept; empty until the model is built.
     """
 
     options = ("keep",)
@@ -144,21 +146,21 @@ class KeptWeights(Part):
 
     @classmethod
     def check(cls, early: Early) -> None:
-        """Refuse what is no number."""
+        """Refuse an invalid number."""
         check_count(early.options.get("keep"))
 
     @classmethod
     def of(cls, asked: Asked) -> KeptWeights:
-        """As many as are asked for; a candidate of a selection keeps none."""
+        """The requested number; a candidate of a selection keeps none."""
         return cls(asked=0 if asked.candidate else asked.options.get("keep"), total=asked.plan.steps)
 
     @classmethod
     def recorded(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """As many as the run began with."""
+        """The number of the run."""
         return {"keep": len(record["circumstances"]["kept"])}
 
     def with_model(self, module: nn.Module, transform: Preparation) -> KeptWeights:
-        """With the steps, by rule from the size of what is trained."""
+        """Determines the steps; the default number follows from the size of the trained parameters."""
         count = self.asked
         if count is None:
             count = number_by_rule(trained_bytes(module))
@@ -166,11 +168,11 @@ class KeptWeights(Part):
         return replace(self, steps=kept_steps(self.total, count))
 
     def circumstances(self, facts: Circumstances) -> Circumstances:
-        """With the steps, whose weights are released too."""
+        """Adds the steps, whose weights are also released."""
         return replace(facts, kept=self.steps)
 
     def end(self, ending: Ending) -> None:
-        """Drop the weights of steps that do not count, bind the others, and say how much accuracy varies over them."""
+        """Deletes weights of other steps, binds the kept ones in the ledger, and evaluates how accuracy varies."""
         present = kept.files(ending.run)
         reached = tuple(step for step in self.steps if step <= ending.trained.step and step in present)
         kept.drop_others(ending.run, reached)
@@ -186,6 +188,6 @@ class KeptWeights(Part):
 
 
 def check_count(keep: int | None) -> None:
-    """Refuse what is no number of weights."""
+    """Refuse an invalid number of weights."""
     if keep:
         positive_integer("keep", keep, remedy="give a number of weights such as 20, or 0 for none")

@@ -1,8 +1,7 @@
-"""What a run makes: which steps its job takes, and what measures their outcome on the test split, without noise. And
-what a feature around a run is: it is asked for, it looks at the source and at the model, and it works at the end.
+"""Interfaces of a run: its steps, its scorer, and its parts, the optional features of a run.
 
-`prepare`, `execute` and `conclude` go through a run's parts in the order of `PARTS`, and know none of them by name. The
-loop, the ledger, the step and the noise are no parts: the guarantee lies in those.
+`prepare`, `execute` and `conclude` apply a run's parts in the order of `PARTS` without knowing them by name. Loop,
+ledger, step and noise are not parts: the guarantee rests on them.
 """
 
 from __future__ import annotations
@@ -24,54 +23,54 @@ from sfumato.runs.reading import Reading
 
 
 class Steps(Protocol):
-    """What a run's steps are."""
+    """The steps of a run."""
 
     def __call__(self, step: int, state: NoiseState) -> tuple[Mapping[str, Tensor | None], NoiseState]:
-        """The gradient to descend by, at what the trained parameters hold, and the noise's next state."""
+        """Returns the gradient at the present trained parameters, and the next noise state."""
         ...
 
     def figures(self, step: int) -> dict[str, Any]:
-        """What is to be known of the run after so many steps, besides its scores."""
+        """Figures of the run after so many steps, besides its scores."""
         ...
 
 
 @runtime_checkable
 class PaidSteps(Steps, Protocol):
-    """Those of a plan, of which one that was paid may be lost."""
+    """The steps of a private run, which can be lost after they are paid for."""
 
     def passed(self, step: int, state: NoiseState) -> NoiseState:
-        """The noise's state after a step that is paid and lost."""
+        """The noise state after a lost step."""
         ...
 
 
 class Measure(Protocol):
-    """How weights do on the test split; without noise."""
+    """Evaluates weights on the test split, without noise."""
 
     @property
     def figure(self) -> str:
-        """The name of the one figure that matters most."""
+        """The name of the main figure."""
         ...
 
     def outputs(self, weights: Mapping[str, Tensor]) -> Tensor:
-        """What the model with these weights gives, (N, ...), on the CPU."""
+        """The outputs (N, ...) of the model with these weights, on the CPU."""
         ...
 
     def score(self, outputs: Tensor) -> dict[str, Any]:
-        """The figures of such outputs, JSON-ready."""
+        """The figures of these outputs, as JSON data."""
         ...
 
     def evaluation(self, weights: Mapping[str, Tensor], outputs: Tensor | None = None) -> dict[str, Any]:
-        """All that is to be kept of these weights, whose outputs may be known already, JSON-ready."""
+        """The full evaluation of these weights, as JSON data; `outputs` skips computing them."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What tells one kind of run from another: the same loop takes its steps, and the same record is kept of them.
+    """A kind of run. All kinds share the loop and the record.
 
     Args:
-        steps: of a job and the run key.
-        scorer: of a job.
+        steps: makes the steps of a job from the run key.
+        scorer: makes the scorer of a job.
     """
 
     steps: Callable[[Any, RunKey, Progress], Steps]
@@ -79,18 +78,18 @@ class Kind:
 
 
 Added = Callable[[int], Mapping[str, Tensor]]
-"""Of a step, by parameter name, a public constant that is added to its sum before the noise, in units of C."""
+"""Maps a step to a public constant, by parameter name and in units of C, that is added to its sum before the noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Early:
-    """What is known of a run before its data are read.
+    """Facts of a run before its data are read.
 
     Args:
-        spec: the source as it is declared.
-        of_persons: whether the promise is for users.
-        by_time: whether the plan goes by time stamps.
-        options: what is asked for of the parts, by name.
+        spec: the source as declared.
+        of_persons: whether the unit is a user.
+        by_time: whether the plan is over time stamps.
+        options: the options of the parts, by name.
     """
 
     spec: SourceSpec
@@ -101,7 +100,7 @@ class Early:
 
 @dataclass(frozen=True, kw_only=True)
 class Decided:
-    """What a private run is, besides its model."""
+    """Source, plan and settings of a private run."""
 
     source: Source
     plan: PrivacyPlan
@@ -110,11 +109,11 @@ class Decided:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked(Decided):
-    """What is known of a run before its model is built.
+    """Facts of a run before its model is built.
 
     Args:
         candidate: whether it is a candidate of a private selection.
-        options: what is asked for of the parts, by name.
+        options: the options of the parts, by name.
     """
 
     candidate: bool
@@ -123,16 +122,16 @@ class Asked(Decided):
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """What the steps have led to.
+    """The result of a run's steps.
 
     Args:
-        module: the model; its weights are any.
-        transform: from stored records to its inputs.
-        device: where it is.
-        step: how many steps were taken.
-        weights: those that are released.
-        outputs: what the model gives with them for the test split.
-        scorer: what measures it.
+        module: the model, with arbitrary weights.
+        transform: maps stored records to its inputs.
+        device: the model's device.
+        step: number of steps taken.
+        weights: the released weights.
+        outputs: the outputs of the released model on the test split.
+        scorer: evaluates the model.
     """
 
     module: nn.Module
@@ -146,17 +145,17 @@ class Trained:
 
 @dataclass(kw_only=True)
 class Ending:
-    """What a run leaves behind, while it is made.
+    """The conclusion of a run, which its parts extend.
 
     Args:
         decided: the run's source, plan and settings.
-        trained: what came of its steps.
-        run, ledger: its own.
-        key: its own too; None where it is lost.
-        circumstances: what its statement must say.
-        reading: how the model's logits are read.
-        evaluation: what else its evaluation says: fields of `report.Evaluation`.
-        bound: what else the ledger's last line binds.
+        trained: the result of its steps.
+        run, ledger: the run's directory and ledger.
+        key: the run's key; None if it is lost.
+        circumstances: facts for the statement.
+        reading: how the model's logits are interpreted.
+        evaluation: additional fields of `report.Evaluation`.
+        bound: additional entries of the ledger's last line.
     """
 
     decided: Decided
@@ -171,74 +170,76 @@ class Ending:
 
 
 class Part:
-    """A feature around a run. What it does not say is said here: nothing."""
+    """An optional feature of a run. By default, no method has an effect."""
 
     options: tuple[str, ...] = ()
-    """The names of what may be asked for of it, as `sfumato.train` takes them."""
+    """The names of its options in `sfumato.train`."""
 
     @classmethod
     def check(cls, early: Early) -> None:
-        """Refuse, before any data are read, what no data could allow."""
+        """Refuse, before any data are read, options that are impossible for any data."""
 
     @classmethod
     def of(cls, asked: Asked) -> Self | None:
-        """The part of such a run; None where it has none. Refuses what these data do not allow."""
+        """The part of this run; None if the run has none. Refuses options that these data do not allow."""
         raise NotImplementedError
 
     @classmethod
     def recorded(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """Its options by the record of the run in this directory, which goes on. Refuses what cannot be had again."""
+        """The options in the record of a run that is resumed. Refuses options that cannot be restored."""
         return {}
 
     def kept_from(self, source: Source) -> Source:
-        """The source that is trained on."""
+        """The source without records that the part excludes from training."""
         return source
 
     @property
     def examples(self) -> Any:
-        """The public examples that the model is built with, where it takes some."""
+        """The public examples that the model is built with, if any."""
         return None
 
     def with_model(self, module: nn.Module, transform: Preparation) -> Self:
-        """The part, once the model is there."""
+        """The part, completed with facts of the built model."""
         return self
 
     def in_steps(self, source: Source, key: RunKey) -> Source:
-        """The source as the steps alone see it: nothing is measured or counted on what it has besides."""
+        """The source for the steps. Additional records are not evaluated or counted anywhere."""
         return source
 
     def in_sums(self, key: RunKey) -> Added | None:
-        """Of a step, what is added to its sum, whoever takes part; None for nothing."""
+        """The constant that is added to each step's sum; None for nothing."""
         return None
 
     @property
     def draws(self) -> dict[str, np.ndarray]:
-        """What draws go by besides the plan, with one entry for each training record (`PrivateSteps`)."""
+        """Further inputs of the sampler, with one entry for each training record (`PrivateSteps`)."""
         return {}
 
     @property
     def pins(self) -> dict[str, dict[str, Any]]:
-        """What the run must be resumed with: recorded at the top of settings.json, and bound by the ledger's first
-        line. Each value is a mapping, whose difference is named."""
+        """Facts that must not change when the run is resumed, as mappings by name.
+
+        They are recorded at the top of settings.json, and bound by the ledger's first line.
+        """
         return {}
 
     @property
     def keyed(self) -> dict[str, dict[str, Any]]:
-        """The same of what decides who takes part: each entry is bound by itself, and seeds are for it alone."""
+        """Like `pins`, for facts that determine the participants. The key of a seeded run depends on them."""
         return {}
 
     def circumstances(self, facts: Circumstances) -> Circumstances:
-        """What the statement must say, with what it must say of this part."""
+        """Adds this part's facts for the statement."""
         return facts
 
     def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
-        """What to tell the owner before the first step."""
+        """Messages for the owner before the first step."""
         yield from ()
 
     def end(self, ending: Ending) -> None:
-        """Its work once all steps are taken. Killed at any point and called again, it does the same again."""
+        """Its work after all steps. If it is killed and called again, it has the same result."""
 
 
 def in_sums(parts: Sequence[Part], key: RunKey) -> Added | None:
-    """What a run's parts add to its sums: one of them at most."""
+    """The constant that a run's parts add to its sums, from at most one of them."""
     return next((found for part in parts if (found := part.in_sums(key)) is not None), None)

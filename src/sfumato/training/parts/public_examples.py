@@ -1,5 +1,4 @@
-"""Public records of a run: the examples that a model normalises by, with no private record among them; and those that a
-temperature is fitted on, by which predictions divide the model's logits."""
+"""Public records of a run: examples for the model's normalisation, and records on which a temperature is fitted."""
 
 from __future__ import annotations
 
@@ -24,18 +23,18 @@ from sfumato.training.parts.part import Asked, Early, Ending
 from sfumato.training.parts.part import Part as RunPart
 
 DRAWN_BY = 0
-"""The public seed of the draw among a source's training examples: it knows how many there are, and nothing else."""
+"""The public seed for drawing among a source's training examples; the draw only depends on their number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublicExamples:
-    """Some examples of a public source.
+    """Examples from a public source.
 
     Args:
         images: uint8 (M, H, W, C).
-        codes: uint8 (M, 32), by which the owner knows records again.
-        filtered: whether that source was chosen by looking at private data.
-        source: they come from it.
+        codes: uint8 (M, 32), keyed digests that identify records for the owner.
+        filtered: whether the source was chosen by looking at private data.
+        source: the public source.
     """
 
     images: np.ndarray = field(repr=False)
@@ -49,21 +48,21 @@ class PublicExamples:
         return hashlib.sha256(np.ascontiguousarray(self.images).data).hexdigest()
 
     def inputs(self, transform: Preparation) -> Tensor:
-        """As the model takes them, (M, C, H, W)."""
+        """The model's inputs, (M, C, H, W)."""
         return transform(torch.from_numpy(self.images))
 
     def among(self, part: Part) -> np.ndarray:
-        """Which records of a part are among these examples, bool (N,): for the owner's eyes."""
+        """Whether each record of a part is among these examples, bool (N,). For the owner only."""
         return known_again(own_codes(part, owner_key()), self.codes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublicNormalisation(RunPart):
-    """Public examples that the model normalises by, and the private records that are among them.
+    """Public examples for the model's normalisation; training records that equal one of them are excluded.
 
     Args:
         chosen: the examples.
-        excluded: which training records are among them, bool (N,), and are not trained on; None for none.
+        excluded: whether each training record is among them, bool (N,), and so excluded from training; None for none.
     """
 
     chosen: PublicExamples
@@ -71,7 +70,7 @@ class PublicNormalisation(RunPart):
 
     @classmethod
     def of(cls, asked: Asked) -> PublicNormalisation | None:
-        """As the settings have them."""
+        """The examples of the settings."""
         chosen, source = public_examples(asked.settings, asked.source), asked.source
         if chosen is None:
             return None
@@ -79,11 +78,11 @@ class PublicNormalisation(RunPart):
         return cls(chosen=chosen, excluded=excluded if excluded is not None and excluded.any() else None)
 
     def kept_from(self, source: Source) -> Source:
-        """Without the training records that are among them.
+        """Excludes the training records that are among them.
 
-        **Guarantee.** Each record is looked at by itself, so one that is added or removed changes nothing for the
-        others, as long as those left out keep their places where places decide (`PrivateSteps`). The declared number of
-        examples, and so the promise, stays; which they are, and how many, is the owner's to see alone.
+        **Guarantee.** Each record is judged by itself, so adding or removing one changes nothing for the others, as
+        long as excluded records keep their places where places matter (`PrivateSteps`). The declared number of
+        examples, and so the guarantee, stays the same. Which records are excluded, and how many, is for the owner only.
         """
         if self.excluded is None:
             return source
@@ -97,36 +96,36 @@ class PublicNormalisation(RunPart):
 
     @property
     def draws(self) -> dict[str, np.ndarray]:
-        """The records that are drawn and contribute nothing."""
+        """The records that are drawn but contribute nothing."""
         return {} if self.excluded is None else {"excluded": self.excluded}
 
     @property
     def pins(self) -> dict[str, dict[str, Any]]:
-        """Which examples they are."""
+        """The digest of the examples."""
         return {"public examples": {"hash": self.chosen.digest}}
 
     def circumstances(self, facts: Circumstances) -> Circumstances:
-        """With their number, and whether they were chosen by looking at private data."""
+        """Adds their number, and whether they were chosen by looking at private data."""
         return replace(facts, public_examples=len(self.chosen.images), public_filtered=self.chosen.filtered)
 
     def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
-        """Of private records among them."""
+        """Messages about private records among them."""
         if (note := sentences.called_public(self.chosen.source)) is not None:
             yield note
         if self.excluded is not None:
             yield (
-                f"note: {int(self.excluded.sum())} of your private training records are among the public examples, and "
-                "are left out (for your eyes: no statement says so)"
+                f"note: {int(self.excluded.sum())} of your private training records are among the public examples and "
+                "are left out (for you only: no statement says so)"
             )
         if tested := int(self.chosen.among(source.test).sum()):
             yield (
-                f"note: {tested} of your test images are among the public examples that the model normalises by; "
-                "its accuracy is not measured on images that it has never seen (for your eyes: no statement says so)"
+                f"note: {tested} of your test images are among the public examples for the model's normalisation, so "
+                "its accuracy is not measured only on unseen images (for you only: no statement says so)"
             )
 
 
 def public_examples(settings: Settings, source: Source) -> PublicExamples | None:
-    """Those that the settings ask for, read as the private source's images are; None where they ask for none.
+    """The public examples of the settings, read like the private source's images; None without any.
 
     Errors: `SfumatoError` for a source that cannot be read, holds features, or too few examples.
     """
@@ -134,24 +133,24 @@ def public_examples(settings: Settings, source: Source) -> PublicExamples | None
         return None
     if source.cache is not None:
         raise SfumatoError(
-            f"normalisation {settings.norms.normalisation} is for networks on images, and the source holds features",
+            f"normalisation {settings.norms.normalisation} is for networks on images, but the source holds features",
             "leave it out",
         )
     count = settings.norms.public_examples
-    like = {"size": source.size, "channels": source.channels, "open_set": True}  # labels are of no use here
+    like = {"size": source.size, "channels": source.channels, "open_set": True}  # labels are not used
     try:
         opened = open_source(settings.norms.public_data, owner_key=owner_key(), public=True, **like)
     except SfumatoError as error:
         if "holds texts" not in error.problem:
             raise
         raise SfumatoError(
-            f"public_data {settings.norms.public_data} holds texts, and {count} images are wanted",
+            f"public_data {settings.norms.public_data} holds texts, but {count} images are needed",
             "give a source of images",
         ) from None
     if opened.cache is not None or len(opened.train) < count:
         held = "holds features" if opened.cache is not None else f"has {len(opened.train)} training examples"
         raise SfumatoError(
-            f"public_data {settings.norms.public_data} {held}, and {count} images are wanted",
+            f"public_data {settings.norms.public_data} {held}, but {count} images are needed",
             "give another source, or fewer `public_examples`",
         )
     rows = np.sort(np.random.default_rng(DRAWN_BY).permutation(len(opened.train))[:count])
@@ -168,12 +167,12 @@ def public_examples(settings: Settings, source: Source) -> PublicExamples | None
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration(RunPart):
-    """Public records that the temperature is fitted on.
+    """Public records on which a temperature is fitted, which divides the model's logits in predictions.
 
     Args:
-        given: how they were asked for.
-        source: the private source, whose records they are like.
-        records: they; None until the model is there.
+        given: the requested source, by spelling or opened.
+        source: the private source, whose form the records must have.
+        records: the records; None until the model is built.
     """
 
     options = ("calibrate_on",)
@@ -183,48 +182,48 @@ class Calibration(RunPart):
 
     @classmethod
     def check(cls, early: Early) -> None:
-        """Refuse a source that is not there."""
+        """Refuse a source that does not exist."""
         if isinstance(given := early.options.get("calibrate_on"), str):
             data.refuse_absent(given)
 
     @classmethod
     def of(cls, asked: Asked) -> Calibration | None:
-        """On the source that was asked for."""
+        """The part for the requested source."""
         given = asked.options.get("calibrate_on")
         return None if given is None else cls(given=given, source=asked.source)
 
     @classmethod
     def recorded(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """How the records were spelt."""
+        """The spelling of the run's calibration source."""
         if "calibration" not in record:
             return {}
         if (spec := record["calibration"]["source"]) is None:
             raise SfumatoError(
                 f"the run in {path} calibrates on an object that only its own code can open",
-                "run that code again; it resumes the run",
+                "run that code again, which resumes the run",
             )
         return {"calibrate_on": spec}
 
     def with_model(self, module: nn.Module, transform: Preparation) -> Calibration:
-        """With the records, read as the model's own are."""
+        """Reads the records, with the model's transform."""
         return replace(self, records=public_calibration(self.given, self.source, transform))
 
     @property
     def pins(self) -> dict[str, dict[str, Any]]:
-        """Which records they are."""
+        """The facts that identify the records."""
         return {} if self.records is None else {"calibration": self.records.record()}
 
     def circumstances(self, facts: Circumstances) -> Circumstances:
-        """With the fact that there is a temperature."""
+        """Adds that a temperature is fitted on public data."""
         return replace(facts, calibrated_on_public=True)
 
     def notes(self, source: Source, plan: PrivacyPlan) -> Iterator[str]:
-        """Of private records among those that are called public."""
+        """A message about private records among those declared public."""
         if self.records is not None and (note := sentences.called_public(self.records.source)) is not None:
             yield note
 
     def end(self, ending: Ending) -> None:
-        """Fit the temperature of the model that is released."""
+        """Fits the temperature of the released model."""
         if self.records is not None:
             trained, loss = ending.trained, ending.decided.settings.objective.loss
             found = self.records.temperature(

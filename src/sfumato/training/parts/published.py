@@ -1,4 +1,4 @@
-"""Figures of the test part that may be published: a temperature and a table of counts, released once, with noise."""
+"""Publishable figures of the test split: a temperature and a table of counts, released once, with noise."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ from sfumato.training.steps import Scorer
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedFigures(Part):
-    """Figures of the private test part, from counts with noise.
+    """Figures of the private test split, from noisy counts.
 
     Args:
-        table: what is to be released.
-        operating_point: the rule by which an operating point is chosen from it (`choice.chosen`), where one was asked
-            for.
-        own_split: whether the test part was put apart by the data's owner, and may have other shares of classes.
+        table: the table to release.
+        operating_point: the requested rule for choosing an operating point from the table (`choice.chosen`), if any.
+        own_split: whether the owner provided the test split, which may then have other class shares.
     """
 
     options = ("report_epsilon", "operating_point")
@@ -45,14 +44,14 @@ class PublishedFigures(Part):
 
     @classmethod
     def check(cls, early: Early) -> None:
-        """Refuse figures that no data would have."""
+        """Refuse figures that are impossible for any data."""
         if (epsilon := early.options.get("report_epsilon")) is not None:
             check(epsilon, of_persons=early.of_persons, public=early.spec.is_public)
         check_rule(early.options, early.spec.declared.labels.classes)
 
     @classmethod
     def of(cls, asked: Asked) -> PublishedFigures | None:
-        """At the epsilon that was asked for; with a temperature of their own where none is fitted on public data."""
+        """The figures at the requested epsilon, with a temperature unless one is fitted on public data."""
         table = planned(
             asked.options.get("report_epsilon"),
             asked.source,
@@ -65,8 +64,8 @@ class PublishedFigures(Part):
             return None
         if asked.settings.seed is not None and not asked.source.public:
             raise SfumatoError(
-                f"`report_epsilon` publishes figures of private data, and `seed` is {asked.settings.seed}",
-                "leave one of them out: noise by a seed hides nothing",
+                f"`report_epsilon` publishes figures of private data, but `seed` is {asked.settings.seed}",
+                "leave one of them out: noise from a seed hides nothing",
             )
         if rule is not None:
             choice.refuse_unless_two(asked.source.classes, asked.settings.objective.loss)
@@ -74,22 +73,22 @@ class PublishedFigures(Part):
 
     @classmethod
     def recorded(cls, record: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """The epsilon that the run began with."""
+        """The epsilon and the rule of the run."""
         figures = record["circumstances"]["figures"]
         rule = {"operating_point": record["operating_point"]["rule"]} if "operating_point" in record else {}
         return {} if figures is None else {"report_epsilon": figures["epsilon"], **rule}
 
     @property
     def pins(self) -> dict[str, dict[str, Any]]:
-        """The rule of the operating point, where one was asked for."""
+        """The requested rule of the operating point."""
         return {} if self.operating_point is None else {"operating_point": {"rule": self.operating_point}}
 
     def circumstances(self, facts: Circumstances) -> Circumstances:
-        """With the table."""
+        """Adds the table."""
         return replace(facts, figures=self.table)
 
     def end(self, ending: Ending) -> None:
-        """Release the table; its temperature is the model's, where it has one."""
+        """Releases the table. Its temperature, if any, becomes the model's."""
         source, trained = ending.decided.source, ending.trained
         if not isinstance(trained.scorer, Scorer):
             ending.circumstances = replace(ending.circumstances, figures=None)
@@ -119,8 +118,7 @@ class PublishedFigures(Part):
             ending.bound |= {published.ENTRY: file_hash(ending.run / names.FIGURES)}
 
     def _rule(self, ending: Ending) -> str:
-        """The rule by which an operating point is chosen: without one asked for that by shares, unless some are
-        declared, which are then what the owner wants."""
+        """The rule for choosing an operating point. The default is by shares, unless the owner declared shares."""
         if self.operating_point is not None:
             return self.operating_point
         declared = ending.reading.shares is not None or ending.reading.prevalence is not None
@@ -128,10 +126,10 @@ class PublishedFigures(Part):
         return SHARES if fits and not declared else NONE
 
     def _read_by(self, figures: NoisyFigures, ending: Ending) -> None:
-        """Read the model's scores by the operating point, and say for which shares they hold.
+        """Sets the operating point and the class shares that the scores are for.
 
-        They hold for those of the table where the model was found to expect each class as often as the table has it, or
-        is moved so that it does; of more classes where the test part was drawn from the same records.
+        They are for the table's shares if the operating point was chosen so that the model expects these shares, or if
+        the test split was drawn from the same records.
         """
         ending.reading = replace(ending.reading, operating_point=figures.operating)
         if ending.reading.shares is None:
@@ -141,14 +139,14 @@ class PublishedFigures(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted:
-    """What a model says of the test part, which is private.
+    """A model's outputs on the test split. Private.
 
     Args:
-        outputs: its logits (N, classes), each record's by itself (`Scorer.outputs_alone`).
+        outputs: logits (N, classes), computed for each record separately (`Scorer.outputs_alone`).
         labels: (N,).
-        classes: their names.
-        loss: by which logits become probabilities.
-        offsets: what is added to each class's logit after the temperature, by declared shares; empty for nothing.
+        classes: names of the classes.
+        loss: the loss, which determines how logits become probabilities.
+        offsets: offset of each class's logit, added after the temperature, from declared shares; empty for none.
     """
 
     outputs: Tensor
@@ -159,28 +157,28 @@ class Predicted:
 
 
 def check(epsilon: float, *, candidate: bool = False, of_persons: bool, public: bool) -> None:
-    """Refuse figures that no theorem covers, or that need none, whatever the data hold; see `planned`."""
+    """Refuse figures that no theorem covers or that need none, for any data; see `planned`."""
     given = f"`report_epsilon` is {epsilon!r}"
     if candidate:
-        raise SfumatoError(f"{given}, and the run is a candidate of a private selection", "leave it out of a search")
+        raise SfumatoError(f"{given}, but the run is a candidate of a private selection", "leave it out of a search")
     if of_persons:
         raise SfumatoError(
-            f"{given}, and the run promises for persons, of whom the test part may hold any number of records",
-            "leave it out, or promise for single examples (`unit=example`)",
+            f"{given}, but the run protects users, who may have any number of test records",
+            "leave it out, or protect single examples (`unit=example`)",
         )
     if public:
-        raise SfumatoError(f"{given}, and the data are public", "leave it out: all figures may be published")
-    NoisyTable.by_rule(epsilon, classes=2, records=1)  # refuses an epsilon for which there is no table
+        raise SfumatoError(f"{given}, but the data are public", "leave it out: all figures may be published")
+    NoisyTable.by_rule(epsilon, classes=2, records=1)  # validates epsilon
 
 
 def check_rule(options: Mapping[str, Any], classes: Sequence[str] | None) -> str | None:
-    """The rule of an operating point, where one is asked for; refused where it is none, or has no figures to go by."""
+    """The requested rule of an operating point, if any. Refuses an invalid rule, and one without published figures."""
     if (rule := options.get("operating_point")) is None:
         return None
     rule = choice.checked(rule, classes)
     if options.get("report_epsilon") is None:
         raise SfumatoError(
-            f"`operating_point` is {rule}, and no figures are published that it could be chosen by",
+            f"`operating_point` is {rule}, but no figures are published from which to choose it",
             "give `report_epsilon`, or a `prevalence` when the model is used",
         )
     return rule
@@ -189,20 +187,19 @@ def check_rule(options: Mapping[str, Any], classes: Sequence[str] | None) -> str
 def planned(
     epsilon: float | None, source: Source, plan: PrivacyPlan, *, candidate: bool, calibrated: bool
 ) -> NoisyTable | None:
-    """The table that is to be released for this epsilon; None where none was asked for.
+    """The table to release at this epsilon; None without one.
 
     Args:
-        epsilon: what it may cost a record of the test part.
-        candidate: whether the run is one of a private selection.
+        epsilon: the cost for each record of the test split.
+        candidate: whether the run is a candidate of a private selection.
         calibrated: whether a temperature is fitted on public data, so that none is chosen here.
 
     **Guarantee.** The table depends on epsilon, the classes, the number of training examples and the share of the test
-    part: all of them declared, or named by the statement as read from the data; never on how many test records there
-    are.
+    split: each is declared, or named by the statement as read from the data. It never depends on the number of test
+    records.
 
-    Errors: `SfumatoError` where no theorem here covers the release: for candidates of a selection, whose figures nobody
-    may see, for persons, who may have any number of test records, and for public data, of which all figures may be seen
-    anyway.
+    Errors: `SfumatoError` for candidates of a selection, whose figures nobody may see; for users, who may have any
+    number of test records; and for public data, whose figures may all be published.
     """
     if epsilon is None:
         return None
@@ -230,31 +227,31 @@ def released(
     key: RunKey | None,
     rule: str = NONE,
 ) -> NoisyFigures | None:
-    """The table's release, made once in the life of a run; what is there already is read.
+    """Releases the table, once in the life of a run; an existing release is read.
 
     Args:
-        step: after how many steps the model is as it is released.
-        predicted: what it says of the test part.
-        temperature: by which logits are divided, where that is known; None for one that the table chooses.
-        key: the run's own; None where it is lost.
-        rule: by which an operating point is chosen from the counts once they are drawn.
+        step: number of steps after which the model is released.
+        predicted: the model's outputs on the test split.
+        temperature: the divisor of the logits; None to let the table choose one.
+        key: the run's key; None if it is lost.
+        rule: for choosing an operating point from the noisy counts.
 
-    **Guarantee.** See `NoisyTable`. The ledger has the release, safe on disk, before its noise is drawn. A run releases
-    one table, of one model: another step is refused, and a file that is there stays. What a run that was killed before
-    it had written the file draws again is a function of the run key and of what is counted, so with the same counts it
-    has the same bytes, and with others, as rounding on another machine may make them, noise that is independent of
-    what was drawn before: no difference of two tables is without noise.
+    **Guarantee.** See `NoisyTable`. The ledger records the release, safe on disk, before its noise is drawn. A run
+    releases one table, of one model: another step is refused, and an existing file stays. If a run is killed before the
+    file is written, the table is drawn again as a function of the run key and the counts: with the same counts it has
+    the same bytes, and with other counts, which rounding on another machine may cause, its noise is independent of the
+    earlier draw. So the difference of two tables always has noise.
 
     Returns:
-        None where the run key is lost and nothing was recorded yet: then nothing is released.
+        None if the run key is lost and nothing was recorded yet: then nothing is released.
 
-    Errors: `SfumatoError` where the ledger records another table, or one that was never written and whose key is lost.
+    Errors: `SfumatoError` if the ledger records another table, or one that was never written and whose key is lost.
     """
     said, told = published.recorded(ledger.entries), published.body(table, step)
     if said is not None and dict(said) != told:
         raise SfumatoError(
             f"the ledger of {run.path} records figures of the model after step {said.get('step')}, not of this one",
-            f"end the run with what it has (sfumato finish {run.path})",
+            f"end the run at its checkpoint (sfumato finish {run.path})",
         )
     if said is not None and (there := published.read(run)) is not None:
         return there
@@ -262,7 +259,8 @@ def released(
         if said is None:
             return None
         raise SfumatoError(
-            f"figures of {run.path} are recorded and not written, and the run key is lost", "restore it from a copy"
+            f"figures of {run.path} are in the ledger but were not written, and the run key is lost",
+            "restore the key from a copy",
         )
     if said is None:
         ledger.append(published.ENTRY, told)
@@ -292,22 +290,24 @@ def _drawn(table: NoisyTable, key: RunKey, predicted: Predicted, temperature: fl
 
 
 def _own_key(key: RunKey, what: str, of: list[int]) -> RunKey:
-    """A key for one draw, for what it is drawn for: of other counts it is another one."""
+    """A key for one draw, which depends on the values that it is drawn for."""
     return RunKey(key.words(f"figures {what}", 0, hashlib.sha256(repr(of).encode()).hexdigest()).tobytes())
 
 
 def _gap(outputs: Tensor, labels: Tensor, loss: str) -> int:
-    """The sum over records of confidence less 1 where the prediction is right, in parts of `GRAIN`: each record's
-    share of it is a whole number of at most that size."""
+    """The sum over records of confidence, minus 1 if the prediction is right, in units of 1 / `GRAIN`.
+
+    Each record's term is an integer of absolute value at most `GRAIN`.
+    """
     confidence, chosen = probabilities(outputs, loss).max(1)
     read = (confidence * GRAIN).round().long().clamp(0, GRAIN)
     return int((read - GRAIN * (chosen == labels).long()).sum())
 
 
 def counted(table: NoisyTable, outputs: Tensor, labels: Tensor, *, loss: str) -> np.ndarray:
-    """How many records each cell has, int64 of the table's shape. Private.
+    """The number of records in each cell, int64 of the table's shape. Private.
 
-    **Guarantee.** Sensitivity 1: a record's cell is a function of that record and the model alone, and it is in one.
+    **Guarantee.** Sensitivity 1: each record is in one cell, a function of that record and the model alone.
 
     Args:
         outputs: logits (N, classes).

@@ -1,4 +1,4 @@
-"""All parts that a private run may have, in the order in which they are gone through."""
+"""All parts that a private run may have, in the order in which they are applied."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PARTS: tuple[type[Part], ...] = (
     *(Prevalence, Calibration, PublishedFigures, KeptWeights, Audit, Directions, Budgeted),
 )
 OPTIONS = tuple(name for kind in PARTS for name in kind.options)
-"""What may be asked for of them."""
+"""The names of all their options."""
 
 
 def check(early: Early) -> None:
-    """Refuse what is asked for of any part, before any data are read."""
+    """Refuse invalid options of all parts, before any data are read."""
     for kind in PARTS:
         kind.check(early)
 
@@ -33,15 +33,15 @@ def parts_of(asked: Asked) -> tuple[Part, ...]:
 
 
 def recorded(record: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """What was asked for of the parts of a run, by its record."""
+    """The options of a run's parts, from its record."""
     return {name: value for kind in PARTS for name, value in kind.recorded(record, path).items()}
 
 
 def split(choices: Mapping[str, Any], *, without: Collection[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is asked for of the parts, and all else.
+    """Splits choices into options of the parts and all others.
 
     Args:
-        without: options that cannot be asked for here by their own names.
+        without: options that are not accepted here under their own names.
     """
     own = {name: value for name, value in choices.items() if name in OPTIONS and name not in without}
     return own, {name: value for name, value in choices.items() if name not in own}

@@ -1,7 +1,7 @@
-"""What the choices alone decide to be impossible, whatever the data hold: refused before any data are read.
+"""Early checks: refuse choices that are impossible for any data, before data are read.
 
-Nothing is decided here. Each check is that of the room that refuses the same later, called earlier, on what is already
-known: the choices, the source's spelling, and what was declared of it.
+Nothing is decided here. Each check also runs later in its own module; here it is applied to what is already known: the
+choices, the source's spelling and its declarations.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
     from sfumato.privacy.planning.requested import Request
 
 ANY_NUMBER = 10**9
-"""Of examples: more than any choice asks for."""
+"""A number of examples that is large enough for any choice."""
 IMAGES = ("digits", "folder", "torchvision")
-"""Kinds of sources that hold images alone; of tables and archives the records say what they are."""
+"""Kinds of sources that only hold images. For tables and archives the records decide."""
 OF_TEXTS = ("text_column", "length", "vocabulary", "words")
-"""What is declared of texts alone."""
+"""Declarations that only texts have."""
 
 
 def check(asked: Experiment, spec: SourceSpec, options: Mapping[str, Any]) -> None:
-    """Refuse an experiment that no source could be trained by, and what it is not for this one as it is declared.
+    """Refuse an experiment that is impossible for any data, or for this source as declared.
 
     Args:
-        options: what is asked for of the parts around it, by name.
+        options: the options of the run's parts, by name.
     """
     check_experiment(asked, spec)
     by_time = asked.order == "time"
@@ -55,7 +55,7 @@ def check(asked: Experiment, spec: SourceSpec, options: Mapping[str, Any]) -> No
 
 
 def check_planned(settings: Settings, plan: PrivacyPlan, spec: SourceSpec, options: Mapping[str, Any]) -> None:
-    """The same of settings and a plan."""
+    """`check` for given settings and a given plan."""
     check_settings(settings, steps=plan.steps, model=settings.model, spec=spec)
     refuse_noise(settings.noise, plan.mechanism, plan.clipping)
     of_persons, by_time = plan.users is not None, goes_by_time(plan)
@@ -63,7 +63,7 @@ def check_planned(settings: Settings, plan: PrivacyPlan, spec: SourceSpec, optio
 
 
 def check_experiment(asked: Experiment, spec: SourceSpec | None = None) -> None:
-    """Refuse plan and settings of an experiment, without what is around it."""
+    """Refuse impossible plans and settings of an experiment, without the run's parts."""
     check_numbers(asked)
     asked.refuse_momentum()
     users.check_choices(asked.unit, asked.per_user, asked.drawn)
@@ -77,7 +77,7 @@ def check_experiment(asked: Experiment, spec: SourceSpec | None = None) -> None:
 
 
 def check_numbers(asked: Budget) -> None:
-    """Refuse a budget or sizes that no data could bear."""
+    """Refuse invalid values of epsilon, steps and batch size."""
     if asked.epsilon is not None:
         positive("epsilon", asked.epsilon, remedy="give the privacy budget, a number such as 3")
     if asked.steps is not None:
@@ -88,7 +88,7 @@ def check_numbers(asked: Budget) -> None:
 
 
 def settings_of(given: Mapping[str, Any], **by_rule: Any) -> Settings:
-    """Settings of what is given, with something that is always allowed for what follows a rule from the data."""
+    """Settings with the given choices, and valid placeholders for defaults that depend on the data."""
     rules = {name: rule.value for name, rule in aggregate_rules(given).items()}
     chosen = {name: given[name] for name in choices_of(Settings) if given.get(name) is not None}
     return Settings(**{"model": "module", "learning_rate": 1e-3, **rules, **by_rule, **chosen})
@@ -97,13 +97,13 @@ def settings_of(given: Mapping[str, Any], **by_rule: Any) -> Settings:
 def check_settings(
     settings: Settings, *, steps: int | None, model: str | None = None, spec: SourceSpec | None = None
 ) -> None:
-    """Refuse settings that no run could have.
+    """Refuse settings that are impossible for any run.
 
     Args:
-        settings: as they are asked for.
-        steps: of the run; None where they are not known.
-        model: the spelling that was given, if any was; "module" is an object of the caller's own.
-        spec: the source as it is declared.
+        settings: the requested settings.
+        steps: of the run; None if unknown.
+        model: the given spelling, if any; "module" for the user's own module.
+        spec: the source as declared.
     """
     check_descent(settings, steps=steps)
     check_shares(settings.objective, Labels() if spec is None else spec.declared.labels)
@@ -117,7 +117,7 @@ def check_settings(
 
 
 def check_shares(objective: Objective, labels: Labels) -> None:
-    """Refuse shares that are none of the declared classes or labels, or of classes and don't sum to one."""
+    """Refuse class shares that do not match the declared classes or labels, or that do not sum to one."""
     from sfumato.models.losses import exclusive
 
     prevalence = objective.class_prevalence
@@ -132,7 +132,7 @@ def check_shares(objective: Objective, labels: Labels) -> None:
 
 
 def check_model(model: str, pretrained: str | None, spec: SourceSpec | None) -> None:
-    """Refuse a model that could not be built for what the source is known to hold."""
+    """Refuse a model that cannot be built for the known kind of records."""
     kind, argument = ("", "") if spec is None else data.parse(spec.spec)
     if spec is not None and kind == "features":
         models.create_head(model, classes=2, width=data.Cache(argument).contents.width)
@@ -149,7 +149,7 @@ def check_model(model: str, pretrained: str | None, spec: SourceSpec | None) -> 
 
 
 def check_named(spec: SourceSpec | None, *verb: str) -> None:
-    """Refuse a source that cannot say whose record each one is, as far as its spelling tells."""
+    """Refuse a source without users, as far as its spelling shows."""
     if spec is None or spec.declared.people.user_from is not None:
         return
     if data.parse(spec.spec)[0] in ("digits", "folder"):
@@ -157,12 +157,12 @@ def check_named(spec: SourceSpec | None, *verb: str) -> None:
 
 
 def check_plan(asked: Experiment, spec: SourceSpec | None) -> None:
-    """Refuse a participation, noise, adjacency and unit that have no theorem together, and numbers out of range."""
+    """Refuse combinations of participation, noise, adjacency and unit without a theorem, and numbers out of range."""
     examples = ANY_NUMBER
     if asked.unit != "user" and spec is not None and spec.declared.examples is not None:
         examples = positive_integer("examples", spec.declared.examples)
     unit: Example | User = Example()
-    if asked.unit == "user":  # of one who has as many records as are kept
+    if asked.unit == "user":  # a user with the largest number of records that is kept
         unit = User(drawn="examples", at_most=asked.per_user or 1, users=examples)
     known = asked if asked.drift is None or asked.drift_size is not None else replace(asked, drift_size=1)
     request = known.request(examples, momentum=0.0)
@@ -182,9 +182,9 @@ def plan_of_any(
     examples: int = ANY_NUMBER,
     clipping: Clipping | None = None,
 ) -> None:
-    """Make a plan of what was asked for, for so many examples: what it refuses, it refuses for any fewer.
+    """Make the requested plan for this many examples, which raises its errors: they hold for fewer examples too.
 
-    Noise whose coefficients follow from the plan is that of two steps, whatever their number: they take their time.
+    For noise whose coefficients are computed from the plan, two steps stand in for any number, to save time.
     """
     from sfumato.privacy.clipping import Fixed
 

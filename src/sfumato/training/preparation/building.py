@@ -1,5 +1,4 @@
-"""What a run is built of by its settings: the model with its initial weights and what stands behind these, how images
-become its inputs, its noise, and the precision of its products."""
+"""Building blocks of a run from its settings: model, initial weights and their origins, transform, noise, precision."""
 
 from __future__ import annotations
 
@@ -33,13 +32,13 @@ def noise_of(settings: Settings, plan: PrivacyPlan, key: RunKey, *, max_norm: fl
     """The noise of the plan's mechanism.
 
     Args:
-        max_norm: in place of the plan's, where sums come in other units.
+        max_norm: replaces the plan's clipping norm, for sums in other units.
     """
     return noise_named(settings.noise, plan, key, max_norm=max_norm)
 
 
 def noise_named(noise: str, plan: PrivacyPlan, key: RunKey, *, max_norm: float | None = None) -> Noise:
-    """The same by the setting's name; what audits a run takes its noise from here too."""
+    """`noise_of` for the name of the noise setting. Audits use it too."""
     how: dict[str, Any] = {"max_norm": plan.max_norm if max_norm is None else max_norm, "key": key}
     if noise != SECURE:
         return Noise(plan.mechanism, **how)
@@ -50,7 +49,7 @@ def noise_named(noise: str, plan: PrivacyPlan, key: RunKey, *, max_norm: float |
 
 
 def refuse_noise(noise: str | None, mechanism: Any, clipping: Any = None) -> None:
-    """Refuse secure noise where there is none: see `refuse_without_grid`."""
+    """Refuse secure noise for mechanisms without it: see `refuse_without_grid`."""
     if noise == SECURE:
         refuse_without_grid(mechanism, clipping)
 
@@ -58,12 +57,12 @@ def refuse_noise(noise: str | None, mechanism: Any, clipping: Any = None) -> Non
 def with_noise(
     facts: Circumstances, noise: str, plan: PrivacyPlan, zeros: Mapping[str, Tensor], *, alone: bool
 ) -> Circumstances:
-    """What the statement must say, with what it must say of secure noise.
+    """Adds the facts about secure noise to the circumstances.
 
     Args:
-        noise: the setting's name.
+        noise: the noise setting.
         zeros: the sum over no units.
-        alone: whether each vector of a sum reaches the grid by itself (`NoiseGrid`).
+        alone: whether each vector of a sum is rounded to the grid separately (`NoiseGrid`).
     """
     if noise != SECURE:
         return facts
@@ -79,7 +78,7 @@ LIBRARIES = ("timm", "torchvision")
 
 
 def origins(source: Source, settings: Settings) -> tuple[str, ...]:
-    """What stands behind the initial weights, and behind the features where the source is a cache, for a statement."""
+    """The origins of the initial weights, and of the features if the source is a cache, for the statement."""
     own = settings.model == "module" or models.is_own(settings.model)
     features = () if source.cache is None else source.cache.contents.origins
     weights = origins_of(settings.network.initial_weights)
@@ -88,14 +87,14 @@ def origins(source: Source, settings: Settings) -> tuple[str, ...]:
 
 
 def origins_of(weights: str | None) -> tuple[str, ...]:
-    """What stands behind weights: None, a library, or a path; whatever stands anywhere behind them counts."""
+    """All origins, direct and indirect, of weights given as None, a library or a path."""
     if weights is None:
         return ()
     return (weights,) if weights == "timm" else _origins_of_file(weights)
 
 
 def origins_of_backbone(name: str, weights: str | None) -> tuple[str, ...]:
-    """What stands behind the weights of a backbone: those of a file, of its library, or of a run."""
+    """The origins of a backbone's weights: from a file, its library or a run."""
     library, colon, _ = name.partition(":")
     if weights is None and colon and library in LIBRARIES:
         return (library,)
@@ -103,7 +102,7 @@ def origins_of_backbone(name: str, weights: str | None) -> tuple[str, ...]:
 
 
 def trained_on(source: Source, settings: Settings) -> tuple[str, ...]:
-    """`Source.stored_digest` of what the initial weights, or those behind features, were trained on without privacy."""
+    """`Source.stored_digest` of the data that the initial weights or the backbone were trained on without privacy."""
     return (
         stored_materials(settings.network.initial_weights)
         if source.cache is None
@@ -122,9 +121,9 @@ def _origins_of_file(weights: str) -> tuple[str, ...]:
 
 
 def transform_for(module: nn.Module, source: Source, settings: Settings) -> Preparation:
-    """From stored images to the model's inputs: by the constants that pre-trained weights expect, else to [-1, 1].
+    """The transform from stored images to inputs: normalised as pre-trained weights expect, else to [-1, 1].
 
-    Features are inputs already; texts are read as the source was.
+    Features need no transform; texts keep the source's tokens.
     """
     if source.tokens is not None:
         return source.tokens
@@ -155,20 +154,20 @@ def build(
     *,
     examples: PublicExamples | None = None,
 ) -> nn.Module:
-    """The model with its initial weights, which are public: drawn from a generator apart from the run's.
+    """The model with its initial weights, which are public: drawn from a generator separate from the run's.
 
     Args:
-        examples: what it normalises by, where the settings ask for some.
+        examples: public examples for its normalisation, if the settings use some.
     """
     if model is not None and settings.network.pretrained is not None:
         raise SfumatoError(
-            f"pretrained {settings.network.pretrained} is given beside a module, which has its weights already",
+            f"pretrained {settings.network.pretrained} is given with a module, which already has weights",
             "load them into the module, and leave it out",
         )
     if source.multilabel == exclusive(settings.objective.loss):
         has, right = ("several labels", MULTILABEL) if source.multilabel else ("one label", "softmax")
         raise SfumatoError(
-            f"loss is {settings.objective.loss}, and each record of the source has {has}",
+            f"loss is {settings.objective.loss}, but each record of the source has {has}",
             f"give loss {right}, or leave it out",
         )
     if source.tokens is not None:
@@ -198,7 +197,7 @@ def build(
         models.select(module, settings.descent.trainable)
     if settings.network.pretrained and settings.network.head == "new" and not _trains_classifier(module):
         raise SfumatoError(
-            f"trainable {', '.join(settings.descent.trainable)} leaves the classifier out, which starts at zero",
+            f"trainable {', '.join(settings.descent.trainable)} leaves out the classifier, whose weights start at zero",
             "add classifier to it, or give head pretrained",
         )
     return module
@@ -207,7 +206,7 @@ def build(
 def _normalise(
     module: nn.Module, source: Source, settings: Settings, key: RunKey, examples: PublicExamples | None
 ) -> None:
-    """Put the asked normalisation in the place of the model's own."""
+    """Replaces the model's normalisation layers as the settings say."""
     inputs = None if examples is None else examples.inputs(transform_for(module, source, settings))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key.seed("initial normalisation", 0))
@@ -215,24 +214,24 @@ def _normalise(
 
 
 def _check_cache(contents: Contents, settings: Settings) -> None:
-    """Refuse choices that were made for good when the features were computed."""
+    """Refuse choices that were fixed when the features were computed."""
     given = settings.flat()
     odd = [name for name in ("pretrained", "shift", "flip") if given[name]]
     odd += [name for name in ("zoom", "crop_area") if given[name] != 1]
     if odd:
         raise SfumatoError(
-            f"{', '.join(odd)} cannot be chosen for features that are computed already", "leave them out"
+            f"{', '.join(odd)} cannot be chosen for features, which are already computed", "leave them out"
         )
     if settings.augmentation.views != contents.views:
         raise SfumatoError(
-            f"views must be {contents.views}, as many as the cache holds of each example, got "
+            f"views must be {contents.views}, the number of views of each example in the cache, got "
             f"{settings.augmentation.views}",
-            "give that number, or compute the features anew with `views`",
+            "give that number, or compute the features again with other `views`",
         )
 
 
 def _created(settings: Settings, source: Source) -> nn.Module:
-    """The named model; where pre-trained weights of ours don't fit it, the refusal says which model they are of."""
+    """The named model. If pre-trained weights of a run don't fit, the error names their model."""
     if source.tokens is not None:
         return _created_for_texts(settings, len(source.classes), source.tokens)
     if source.cache is not None:
@@ -257,12 +256,12 @@ def _created(settings: Settings, source: Source) -> nn.Module:
 
 
 def _created_for_texts(settings: Settings, classes: int, tokens: Tokens) -> nn.Module:
-    """The named model, refused where pre-trained weights of ours know words by other numbers."""
+    """The named model. Refuses pre-trained weights of a run with other tokens."""
     weights = settings.network.initial_weights
     about = None if weights in (None, "timm") else models.stored_about(models.file_of(weights))
     if about is not None and about["transform"] != tokens.to_dict():
         raise SfumatoError(
-            f"{weights} was trained on texts that were read otherwise, or on images",
+            f"{weights} was trained on texts with other tokens, or on images",
             "declare the same `length`, and the same `vocabulary` or `words`",
         )
     return models.create_for_texts(
@@ -286,30 +285,31 @@ _ONE_LAYER = "linear"
 
 
 def precision_of(start: Start) -> str:
-    """As asked for, else as recorded, else float32."""
+    """The precision: as requested, else as recorded, else float32."""
     recorded = start.unfinished.recorded
     return start.machine.precision or (recorded.precision if recorded else FLOAT32)
 
 
 def with_precision(start: Start, source: Source, settings: Settings, own: OwnCode) -> tuple[Start, tuple[str, ...]]:
-    """The start with a precision where none was asked for, and what to tell of it.
+    """Sets the default precision if none was requested. Returns the start and messages for the owner.
 
-    By rule it is bfloat16 where the device multiplies that in hardware and a network is trained as a whole, which costs
-    no accuracy (`benchmarks/accuracy/bfloat16.py`); else float32. A run that has begun goes on in its own precision on
-    any device.
+    The default is bfloat16 if the device supports it in hardware and a whole network is trained, which costs no
+    accuracy (`benchmarks/accuracy/bfloat16.py`); else float32. A resumed run keeps its precision on any device.
     """
     if start.machine.precision is not None or start.unfinished.recorded is not None:
         return start, ()
     device = _devices.chosen(start.machine.device)
     if not (_devices.has_bfloat16(device) and as_a_whole(source, settings, own)):
         return start, ()
-    how = f'{device} has it in hardware; --precision float32, or precision="float32" in Python, trains in float32'
+    how = f'in hardware on {device}; for float32 give --precision float32, or precision="float32" in Python'
     return replace(start, machine=replace(start.machine, precision=BFLOAT16)), (f"precision is bfloat16 ({how})",)
 
 
 def as_a_whole(source: Source, settings: Settings, own: OwnCode) -> bool:
-    """Whether all of a network of images is trained, and the network, its norms and its loss are those that have a name
-    here: what code of the caller's own computes in bfloat16 is not known."""
+    """Whether a whole image network is trained, with a named model, named normalisation and named loss.
+
+    The accuracy of the user's own code in bfloat16 is unknown.
+    """
     name, _ = parse(settings.network.model)
     return (
         own.model is None

@@ -1,4 +1,4 @@
-"""What a run will take, measured on synthetic inputs before anything is spent."""
+"""Time and memory of a run, estimated on synthetic inputs before anything is spent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sfumato.training.preparation.building import noise_of
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Expected seconds of the whole run, and bytes of its largest parts."""
+    """Expected seconds of the whole run, and bytes of its largest allocations."""
 
     seconds: float
     activation_bytes: int
@@ -33,10 +33,9 @@ class Estimate:
 
 
 def estimate(job: PrivateJob) -> Estimate:
-    """Time one micro-batch and one draw of noise on synthetic inputs; nothing private is touched, nothing is spent.
+    """Times one micro-batch and one draw of noise on synthetic inputs. Touches no private data and spends nothing.
 
-    Of several processes the one with the most micro-batches counts, and its part of the noise; what crosses the network
-    is not in it.
+    With several processes, the one with the most micro-batches determines the time. Communication is not included.
     """
     rows, each = job.records_of_a_step
     count = min(job.performance.micro_batch, rows)
@@ -69,25 +68,25 @@ def estimate(job: PrivateJob) -> Estimate:
 
 
 def idle_words(job: PrivateJob, processes: int) -> str | None:
-    """Of more processes than a step has pieces of work: that some have nothing to do; None where all have."""
+    """A warning if there are more processes than micro-batches in a step; else None."""
     idle = processes - job.pieces
     if processes == 1 or idle <= 0:
         return None
     remedy = "start fewer" if job.plan.unit.drawn == "clients" else "start fewer, or begin with a smaller --micro-batch"
     return (
-        f"of {processes} processes {idle} {'has' if idle == 1 else 'have'} nothing to do in most steps, which come "
-        f"in {job.pieces} piece{'s' if job.pieces > 1 else ''}: {remedy}"
+        f"{idle} of {processes} processes {'is' if idle == 1 else 'are'} idle in most steps, which have only "
+        f"{job.pieces} micro-batch{'es' if job.pieces > 1 else ''}: {remedy}"
     )
 
 
 def average_bytes(job: Job) -> int:
-    """What averaging keeps of the parameters that are trained."""
+    """Bytes of the copies of the trained parameters that averaging keeps."""
     keeps = training_over(job.settings.averages) or average_for(job.settings.averages)
     return 0 if keeps is None else keeps.copies * trained_bytes(job.module)
 
 
 def _data_bytes(job: PrivateJob) -> int:
-    """The images, and the features where a trunk's are kept."""
+    """Bytes of the images, and of a trunk's features."""
     parts = (job.source.train, job.source.test)
     images = sum(part.nbytes for part in (*parts, job.source.zoomed) if part is not None)
     if job.trunk is None or isinstance(job.input_shape, torch.Tensor):
@@ -97,7 +96,7 @@ def _data_bytes(job: PrivateJob) -> int:
 
 
 def _trunk_seconds(job: PrivateJob) -> float:
-    """How long the features of all records take."""
+    """Seconds for a trunk's features of all records."""
     trunk, source = job.trunk, job.source
     if trunk is None:
         return 0.0
@@ -108,14 +107,14 @@ def _trunk_seconds(job: PrivateJob) -> float:
 
 
 def seconds_of_noise(job: PrivateJob) -> float:
-    """How long a step's noise takes to draw and to add."""
+    """Seconds for drawing and adding a step's noise."""
     noise = noise_of(job.settings, job.plan, RunKey.fresh(), max_norm=1.0)
     nothing = GridSum(job.gradient.zeros(), max_norm=1.0)
     return seconds_of(job, lambda: noise.add(noise.taken(nothing), 0, noise.begin()))
 
 
 def seconds_of(job: Job, action: Callable[[], object]) -> float:
-    """The faster of two tries."""
+    """Seconds for the faster of two calls."""
     tries = []
     for _ in range(2):
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""From choices to a job: build the model, check the engine on made-up inputs, size micro-batches. Spends nothing."""
+"""From choices to a job: builds the model, checks the gradients, sizes micro-batches. Spends nothing."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def prepare(
     start: Start | None = None,
     **choices: Any,
 ) -> PrivateJob:
-    """Everything up to the first step.
+    """Prepares a private run up to its first step.
 
     Args:
-        own: code of the caller's own, or a module alone; None for none.
+        own: the user's own code, or just a module; None for neither.
         source, plan, settings: the run's choices.
-        start: how it starts, or goes on.
-        choices: fields of `Start`, and what is asked for of the parts (`registry.OPTIONS`).
+        start: how the run starts or resumes.
+        choices: fields of `Start`, and options of the parts (`registry.OPTIONS`).
 
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
@@ -116,17 +116,17 @@ def begun(
     micro_batch: int = 1,
     keyed_by: Callable[[str], Sequence[Any]] | None = None,
 ) -> dict[str, Any]:
-    """What every job has, whatever it makes and promises: the fields of `Job`.
+    """The fields of `Job`, for jobs of every kind.
 
     Args:
-        built: the model with its initial weights, by the key.
+        built: builds the model with its initial weights from a key.
         own, kind, steps, micro_batch: the job's.
-        keyed_by: of a run by a plan its plan, data, settings and the digest of its initial weights; None where there
-            is no plan.
+        keyed_by: for private runs, a function of the digest of the initial weights that returns everything that the key
+            of a seeded run depends on: plan, data and settings; None for runs without a plan.
 
-    **Guarantee.** A run without a seed has a key of its own. With a seed runs of other plans, data or settings have
-    other keys, so that one that is trained anew does not show by its noise who left; but nothing is promised, since
-    code that no key is bound to may differ too.
+    **Guarantee.** A run without a seed has its own random key. With a seed, runs with different plans, data or settings
+    have different keys, so that training again after a record was removed does not reveal that record through the same
+    noise. But a seeded run has no guarantee: code that the key does not depend on may differ too.
     """
     device, threads = settled_on(start)
     what = PUBLIC if keyed_by is None else "initial weights"
@@ -140,7 +140,7 @@ def begun(
             decided = keyed_by(pins.weights_digest(module.state_dict()))
             key = RunKey.from_seed(settings.seed, json.dumps(decided, sort_keys=True))
     module.to(device)
-    check_choices(module, settings, steps=max(1, steps), own=own.optimizer)  # where nothing is trained there is none
+    check_choices(module, settings, steps=max(1, steps), own=own.optimizer)  # an untrained model has 0 steps
     return {
         "module": module,
         "source": source,
@@ -159,12 +159,12 @@ def begun(
 
 
 def key_of_weights(key: RunKey | None, settings: Settings, what: str = "initial weights") -> RunKey:
-    """By which the initial weights are drawn, the same again where a run goes on: its own key, but with a seed."""
+    """The key of the initial weights, the same again when a run is resumed: the run's key, or with a seed its own."""
     return key if key is not None and settings.seed is None else first_key(settings, what)
 
 
 def first_key(settings: Settings, what: str = "initial weights") -> RunKey:
-    """The key of a new run; with a seed, one that is for this alone."""
+    """The key of a new run; with a seed, a key for this purpose only."""
     return RunKey.fresh() if settings.seed is None else RunKey.from_seed(settings.seed, what)
 
 
@@ -178,19 +178,17 @@ def _gradient(
     start: Start,
     device: str,
 ) -> tuple[ClippedGradient | UserGradient, Shape]:
-    """The clipped gradient of what the plan draws, and the shape of what it takes."""
+    """The clipped gradient over the units that the plan draws, and the shape of its inputs."""
     shape: Shape = source.shape
     of_users = plan.unit.drawn == "users"
-    options: dict[str, Any] = {} if of_users else {"capture": True}  # nobody else changes the model meanwhile
+    options: dict[str, Any] = {} if of_users else {"capture": True}  # nothing else changes the model meanwhile
     if source.tokens is not None:
         shape = source.tokens.synthetic(1)[0]
         if not of_users:
             rows = source.tokens.synthetic(SYNTHETIC_TEXTS).to(device)
             options["template"] = rows, torch.arange(SYNTHETIC_TEXTS, device=device) % len(source.classes)
     if trunk is not None:
-        features_alone(
-            trunk, torch.zeros(2, *source.shape, device=device)
-        )  # refuses what would be refused after the beginning
+        features_alone(trunk, torch.zeros(2, *source.shape, device=device))  # raises its errors before the run begins
         shape = (trunk.width,)
     recorded = start.unfinished.recorded
     gradient = (UserGradient if of_users else ClippedGradient)(
@@ -207,7 +205,7 @@ def _gradient(
 def _checked(
     gradient: ClippedGradient | UserGradient, shape: Shape, source: Source, micro_batch: int | None, device: str
 ) -> int:
-    """Check the gradient against the oracle on synthetic examples; and how many of them fit into memory at once."""
+    """Checks the gradient on synthetic examples. Returns the micro-batch size."""
     targets = synthetic_targets(source, device)
     with _devices.own_randomness(device), _devices.repeatable(device):
         torch.manual_seed(0)
@@ -219,7 +217,7 @@ def _checked(
 
 
 def check_machine(machine: Machine) -> None:
-    """Refuse what no run on this machine could have."""
+    """Refuse devices, precisions and sizes that are invalid on this machine."""
     if machine.device is not None:
         _devices.chosen(machine.device)
     if machine.precision is not None:
@@ -230,21 +228,21 @@ def check_machine(machine: Machine) -> None:
 
 
 def check(job: PrivateJob) -> None:
-    """Refuse here what the first step would refuse, before there is a run."""
+    """Refuse, before there is a run, what the first step would refuse."""
     views = job.views
     job.source.images_for(views)
     if views.count > 1 and job.source.cache is None and not (views.moves or views.flip or job.gradient.draws):
         raise SfumatoError(
-            f"views is {views.count}, but all views of an image would be alike",
+            f"views is {views.count}, but all views of an image would be identical",
             "give shift, flip, zoom or crop_area, or one view",
         )
 
 
 def check_epsilon(plan: PrivacyPlan) -> None:
-    """Refuse a plan that promises nothing at its own delta."""
+    """Refuse a plan whose epsilon is infinite at its delta."""
     if not math.isfinite(plan.epsilon()):
         raise SfumatoError(
-            f"the plan's epsilon is infinite at delta {plan.delta!r}, below what the accountant resolves",
+            f"the plan's epsilon is infinite at delta {plan.delta!r}, which is below the accountant's resolution",
             f"give {'a larger delta, such as 1e-8, or ' if plan.delta < 1e-8 else ''}more noise",
         )
 
@@ -259,13 +257,13 @@ def promised(
     alone: bool,
     **facts: Any,
 ) -> dict[str, Any]:
-    """What a job by a plan has besides what every job has: plan, gradient, parts, and what the statement must say.
+    """The additional fields of a private job: plan, gradient, parts and circumstances.
 
     Args:
-        known: the latter (`begun`).
-        gradient: what gives the clipped sum that noise is added to.
-        alone: whether each vector of a sum reaches the grid by itself.
-        facts: further circumstances, and those that are others than the source says.
+        known: the fields of `Job` (`begun`).
+        gradient: computes the clipped sum that noise is added to.
+        alone: whether each vector of a sum is rounded to the grid separately.
+        facts: further circumstances, which override those of the source.
     """
     source, settings, context = known["source"], known["settings"], start.context
     parts = tuple(part.with_model(known["module"], known["transform"]) for part in parts)
@@ -289,7 +287,7 @@ def promised(
 
 
 def settled_on(start: Start) -> tuple[str, int]:
-    """The device and torch's threads, which are set: as asked for, else as recorded, else by rule."""
+    """Sets torch's threads. Returns device and threads: as requested, else as recorded, else the defaults."""
     machine, recorded = start.machine, start.unfinished.recorded
     check_machine(machine)
     device, threads = _devices.chosen(machine.device or (recorded.device if recorded else None)), machine.threads
@@ -302,7 +300,7 @@ def settled_on(start: Start) -> tuple[str, int]:
 
 @contextmanager
 def own_threads() -> Iterator[None]:
-    """Around a call that sets torch's threads: afterwards they are as many as they were."""
+    """Restores torch's number of threads at the end."""
     before = torch.get_num_threads()
     try:
         yield
@@ -311,31 +309,31 @@ def own_threads() -> Iterator[None]:
 
 
 def default_threads() -> int:
-    """As many as this process may use: of the machine, by its affinity and by the quota of its container; of several
-    workers on one machine each has its part of these."""
-    cores, workers = joblib.cpu_count(), local_count()  # of which torchrun gives each one thread, unasked
+    """The cores that this process may use, by its affinity and its container's quota, divided among the machine's
+    workers."""
+    cores, workers = joblib.cpu_count(), local_count()  # torchrun itself would give each worker a single thread
     return max(1, min(torch.get_num_threads(), cores) if workers == 1 else cores // workers)
 
 
 def size_micro_batch(
     gradient: ClippedGradient | UserGradient, shape: Shape, device: str, targets: torch.Tensor | None = None
 ) -> int:
-    """How many examples fit into the memory budget at once, by a measurement on one synthetic example."""
+    """The number of examples that fit into the memory budget, measured on one synthetic example."""
     each = max(1, gradient.bytes_per_example(shape, targets=targets))
     if device != "cpu":
         most = int(DEVICE_SHARE * _devices.free_memory(device)) // each
-    elif isinstance(shape, torch.Tensor):  # steps through a text are as many however few texts are at it
+    elif isinstance(shape, torch.Tensor):  # the number of steps through a text does not depend on the batch size
         most = CPU_MEMORY // each
-    elif len(shape) == 3:  # pieces that stay near the caches, but sixteen examples at once where memory allows
+    elif len(shape) == 3:  # fits the caches, but at least sixteen examples if memory allows
         most = max(CPU_COMFORT // each, min(16, CPU_MEMORY // each))
         most = min(most, max(1, MOST_IMAGES_ON_CPU // gradient.views))
-    else:  # features are little beside the sum of a piece's gradients, which is added up in float64 each time
+    else:  # small inputs: adding a micro-batch's sum in float64 dominates
         most = CPU_MEMORY // 4 // each
     return max(1, min(most, MOST_AT_ONCE))
 
 
 def _trunk(module: nn.Module, source: Source, settings: Settings) -> models.Trunk | None:
-    """The model's fixed beginning, where its features of all records fit into memory and every step sees the same."""
+    """The model's frozen trunk, if its features of all records fit into memory and are the same in every step."""
     if settings.views.moves or not isinstance(source.form, Images):
         return None
     trunk = models.trunk_of(module, (source.channels, source.size, source.size))

@@ -1,4 +1,4 @@
-"""A run's job from its own record: for `train RUN` and `finish RUN`; and the end of a run before its last step."""
+"""The job of a run from its record, for `train RUN` and `finish RUN`, and ending a run early."""
 
 from __future__ import annotations
 
@@ -33,14 +33,13 @@ from sfumato.training.run import finished, refuse_finished
 
 
 def ended(path: str) -> Run | None:
-    """The outcome of a run that had come to its end but for the last moments, which neither key nor data are needed
-    for; None for any other."""
+    """The outcome of a run that only had to be marked as finished, which needs neither key nor data; else None."""
     run = RunDirectory(path)
     return read(run) if run.complete() else None
 
 
 def public_job(path: str, *, trust_code: bool) -> tuple[PublicJob, RunDirectory]:
-    """The same for a run of `sfumato pretrain`."""
+    """The job of a run of `sfumato pretrain`."""
     run = RunDirectory(path)
     if not is_public(run):
         raise SfumatoError(f"{path} holds a private run", f"resume it with sfumato train {path}")
@@ -48,8 +47,8 @@ def public_job(path: str, *, trust_code: bool) -> tuple[PublicJob, RunDirectory]
     training = PublicTraining.from_dict(record)
     if training.settings.norms.normalisation is not None:
         raise SfumatoError(
-            f"the run in {path} is one of normalisation {training.settings.norms.normalisation}",
-            "give the command that began it again, with its `directory`: it goes on",
+            f"the run in {path} has normalisation {training.settings.norms.normalisation}",
+            "give the original command again, with its `directory`, which resumes it",
         )
     source = source_of(path, record, trust_code=trust_code)
     return pretraining.prepare(source, training, start=Start.of(run, request=record["request"])), run
@@ -63,12 +62,12 @@ def job(
     own: OwnCode = OwnCode(),  # noqa: B008 - frozen
     source: Any = None,
 ) -> tuple[PrivateJob, RunDirectory]:
-    """Read the data and build the model that the run in `path` began with.
+    """Reads the data and builds the model that the run in `path` began with.
 
     Args:
-        trust_code, named: whether a function by which the record names code may be called, or its name.
-        own: the objects that the run began with.
-        source: its data, where they were given from Python in place of a spelling.
+        trust_code, named: permission to call the function that the record names as its model, or the function's name.
+        own: the user's own code that the run began with.
+        source: its data, if they were given from Python and not by a spelling.
     """
     run = RunDirectory(path)
     run.require()
@@ -91,19 +90,19 @@ def job(
 
 
 def refuse_searched(record: Mapping[str, Any], path: str) -> None:
-    """Refuse to go on with a run whose data a search has divided."""
+    """Refuse to resume a run that is part of a search."""
     if set(record["request"]) - {"source", as_recipe.OPTIONS}:
-        remedy = "give the command of the search again: it goes on"
+        remedy = "give the command of the search again, which resumes it"
         raise SfumatoError(f"the run in {path} is part of a search", remedy)
 
 
 def _unfinished(run: RunDirectory) -> Mapping[str, Any]:
     """The record of an unfinished training of a classifier."""
     refuse_finished(run)
-    run.refuse_own_loop("run its code again, which goes on, or call `finish()` there")
+    run.refuse_own_loop("run its code again, which resumes it, or call `finish()` there")
     record = run.read_json(names.SETTINGS)
     if "embedding" in record:
-        raise SfumatoError(f"{run.path} holds a training of embeddings", f"resume it with sfumato embed {run.path}")
+        raise SfumatoError(f"{run.path} holds a run of embeddings", f"resume it with sfumato embed {run.path}")
     return record
 
 
@@ -116,7 +115,7 @@ def source_of(
     own: OwnCode = OwnCode(),  # noqa: B008 - frozen
     source: Any = None,
 ) -> Source:
-    """The source that a run's record names, read again; refused where data or code were objects and are not given.
+    """Reads the source that a run's record names. Refuses if data or code were objects that are not given.
 
     Args:
         trust_code, named, own, source: as for `job`.
@@ -134,7 +133,7 @@ def source_of(
 
 
 def _declared(path: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run has declared of data from Python: the numbers of its plan, but for those that it has read."""
+    """The declarations of data from Python: the counts in the plan, except those counted from the data."""
     plan = PrivacyPlan.from_dict(RunDirectory(path).read_json(names.PLAN))
     declared = dict(zip(("examples", "users"), users.declared_by(plan), strict=True))
     read = record["circumstances"]["read"]
@@ -142,18 +141,18 @@ def _declared(path: str, record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_missing(path: str, record: Mapping[str, Any], own: OwnCode, *, source: bool) -> None:
-    """Refuse a run whose code or data were objects of the caller's that are not given, or were none that are."""
+    """Refuse if the run's own code or data are not given, or if the run has none but they are given."""
     needed = {*record["code"], *(["model"] if record["settings"]["model"] == "module" else [])}
     missing = sorted(needed - own.given) + ([] if source else ["source"])
     if missing:
         raise SfumatoError(
             f"the run in {path} was begun from Python with objects that only its own code can build: "
             f"{', '.join(missing)}",
-            "run that code again, which resumes the run, or end it there: "
+            "run that code again, which resumes the run, or end the run in that code: "
             f"sfumato.finish({path!r}, {', '.join(f'{name}=...' for name in missing)})",
         )
     if others := sorted(own.given - needed):
-        raise SfumatoError(f"the run in {path} has no {' or '.join(others)} of its caller's own", "leave it out")
+        raise SfumatoError(f"the run in {path} was begun without your own {' or '.join(others)}", "leave it out")
 
 
 def finish(
@@ -165,20 +164,20 @@ def finish(
     source: Any = None,
     trust_code: bool = False,
 ) -> Run:
-    """End an unfinished run of `train` with what its last checkpoint holds, as `sfumato finish` does.
+    """End an unfinished run of `train` at its last checkpoint, like `sfumato finish`.
 
     Args:
         directory: of the run.
-        model: where the run trains an object of the caller's own, that or its like; where it trains what a function of
-            one's own builds, that function's name, as in "package:function".
-        loss, optimizer: where they are objects of the caller's own, these or their like.
-        source: the data, where the run was given some from Python in place of a spelling.
-        trust_code: run the function of one's own that the run names, whatever its name.
+        model: for a run of your own module, a module of the same kind; for a run of your own model function, its name,
+            "package:function".
+        loss, optimizer: for a run with your own loss or optimizer, the same again.
+        source: the data, if they were given from Python and not by a spelling.
+        trust_code: call the model function that the run names, whatever it is.
 
     **Guarantee.** The statement gives the epsilon of the whole plan, however many steps were taken: stopping early
-    saves nothing, as the moment may have been chosen by looking at the data (`sfumato.Stop` says more).
+    saves nothing, since the time of stopping may depend on the data (see `sfumato.Stop`).
 
-    Errors: `SfumatoError` for a finished run, and for code or data other than the run began with.
+    Errors: `SfumatoError` for a finished run, and for code or data that differ from those the run began with.
     """
     place = str(directory)
     if (done := ended_already(place)) is not None:
@@ -189,7 +188,7 @@ def finish(
 
 
 def ended_already(path: str) -> Run | None:
-    """The outcome of a run that had come to its end but for the last moments; None for one that had not.
+    """The outcome of a run that only had to be marked as finished; else None.
 
     Errors: `SfumatoError` for a finished run.
     """
@@ -198,14 +197,14 @@ def ended_already(path: str) -> Run | None:
     if RunDirectory(path).finished:
         raise SfumatoError(
             f"the run in {path} is finished",
-            f"measure it (sfumato evaluate {path} SOURCE), write its page (sfumato report {path}) or check it "
+            f"evaluate it (sfumato evaluate {path} SOURCE), write its report (sfumato report {path}) or check it "
             f"(sfumato verify {path})",
         )
     return None
 
 
 def finish_early(job: PrivateJob, run: RunDirectory) -> Run:
-    """End an unfinished run with what its last checkpoint holds. The statement is the whole plan's all the same."""
+    """End an unfinished run at its last checkpoint. The statement is still that of the whole plan."""
     run.require()
     refuse_finished(run)
     with Ledger(run / names.LEDGER) as ledger:

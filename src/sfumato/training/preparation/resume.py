@@ -1,5 +1,4 @@
-"""How a run begins, and what it must be to go on: plan, settings, key, ledger and checkpoint bound to it. And taking
-part in runs that another process leads."""
+"""Beginning, resuming and following a run, whose plan, settings, key, ledger and checkpoint must belong to it."""
 
 from __future__ import annotations
 
@@ -35,12 +34,14 @@ PINNED = {
     "circumstances": "",
     "origin": "",
 }
-"""What of a run's record must be the same again, with what to do where it is not, and is not merely another option."""
+"""Entries of a run's record that must not change, with the remedy, or "" for the usual one."""
 
 
 def begin(job: PrivateJob | PublicJob, run: RunDirectory) -> None:
-    """Lay down a new run: settings, key, the checkpoint before the first step; with a promise its plan, and the
-    ledger's first line. Once all of it is on disk, it is put on the owner's list, or it does not begin."""
+    """Creates a new run: settings, key and initial checkpoint; if private, plan and the ledger's first line.
+
+    With all of it on disk, the run is put on the owner's list; if that fails, the run does not begin.
+    """
     identity = secrets.token_hex(32)
     with run.creating() as fresh:
         record = job.record(identity)
@@ -60,8 +61,10 @@ def begin(job: PrivateJob | PublicJob, run: RunDirectory) -> None:
 
 
 def record_use(job: PrivateJob, run: RunDirectory, identity: str) -> None:
-    """Put a run on the owner's list, and with that into its budget, before its first step and before it goes on. A
-    candidate has no line: its search has."""
+    """Put a run on the owner's list, and so into its budget, before its first step and before it resumes.
+
+    A candidate of a search has no line of its own: its search has one.
+    """
     if job.source.public or job.candidate:
         return
     figures = job.circumstances.figures
@@ -77,7 +80,7 @@ def record_use(job: PrivateJob, run: RunDirectory, identity: str) -> None:
 
 
 def _begin_ledger(job: PrivateJob, fresh: RunDirectory, record: Mapping[str, Any]) -> str:
-    """Lay down plan and ledger; the hash of its first line."""
+    """Creates plan and ledger. Returns the hash of the ledger's first line."""
     fresh.write_json(names.PLAN, job.plan.to_dict())
     bound = {"key_check": job.key.check_value(record["run"]), **commitment.commitments(record)}
     with Ledger(fresh / names.LEDGER) as ledger:
@@ -87,10 +90,10 @@ def _begin_ledger(job: PrivateJob, fresh: RunDirectory, record: Mapping[str, Any
 
 
 def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, going_on: bool = True) -> None:
-    """Refuse to go on with a run, or to end it, as anything but what it was, naming the difference.
+    """Refuse to resume or end a run with a job that differs from its record, naming the difference.
 
-    What only the sums depend on (performance, NumPy's draws) matters only where more steps are taken: `going_on`. Where
-    else the environment differs, `went_on` says so: a step that is taken again gives the same release or none.
+    Performance and NumPy's random draws only matter if more steps are taken (`going_on`). Other differences in the
+    environment are reported by `went_on`: a repeated step gives the same release or none.
     """
     recorded = run.read_json(names.SETTINGS)
     present, where = job.record(recorded.get("run", "")), str(run.path)
@@ -122,18 +125,18 @@ def compare(job: PrivateJob | PublicJob, run: RunDirectory, *, going_on: bool = 
 
 
 def as_compared(performance: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a run's performance must be the same again."""
+    """The performance settings that must not change."""
     return {name: value for name, value in performance.items() if name not in pins.FREE}
 
 
 def compare_draws(recorded: Mapping[str, Any], present: Mapping[str, Any], *, where: str) -> None:
-    """Refuse to take more steps with another NumPy, whose versions may draw other numbers from one key.
+    """Refuse to take more steps with another version of NumPy, which may draw other numbers from the same key.
 
-    **Guarantee.** What is drawn from the key for all steps together stays what it was: the bins of a fixed order, and
-    with them how often an example takes part; noise of earlier steps, which later ones take off again; canaries.
+    **Guarantee.** Values drawn from the key for all steps together do not change: the bins of a fixed order, and so how
+    often an example takes part; the noise of earlier steps, which later steps subtract; canaries.
     """
     before, now = ({pins.DRAWS: one.get("environment", {}).get(pins.DRAWS)} for one in (recorded, present))
-    remedy = "go back to that version, end the run with what it has (sfumato finish), or start another"
+    remedy = "go back to that version, end the run at its checkpoint (sfumato finish), or start another run"
     pins.compare("environment", before, now, remedy=remedy, where=where)
 
 
@@ -145,43 +148,44 @@ def went_on(
     *,
     notify: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Put on record, and tell the owner before another step, that a run goes on where it is computed otherwise.
+    """Records and reports, before another step, that a run is resumed in a different environment.
 
     Args:
-        present: what the record would be here.
-        reached, paid: the steps of its checkpoint, and those that its ledger has.
+        present: the record that the run would have here.
+        reached, paid: steps at its checkpoint, and steps in its ledger.
     """
     recorded = run.read_json(names.SETTINGS)
     if not (found := pins.since(recorded, present)):
         return
     entry = {"step": reached, **pins.computing(present)}
     run.write_json(names.SETTINGS, recorded | {pins.WENT_ON: [*recorded.get(pins.WENT_ON, ()), entry]}, private=True)
-    told = f"note: the run in {run.path} goes on otherwise than before: {', '.join(found)}"
+    message = f"note: the run in {run.path} is resumed in a different environment: {', '.join(found)}"
     if paid > reached:
-        told += (
-            f"; steps {reached + 1} to {paid} are paid and taken again, and if one comes out otherwise here, nothing "
-            "of it leaves: it is refused, or they are lost and stay paid. Go back to what it was, and none is"
+        message += (
+            f"; steps {reached + 1} to {paid} are already paid for and will be repeated. A repeated step that gives "
+            "another result here is not released: it is refused, or these steps are lost but stay paid for. The "
+            "original environment avoids this"
         )
-    notify(told)
+    notify(message)
 
 
 def paid_steps(ledger: Ledger, job: PrivateJob, run: RunDirectory) -> int:
-    """How many releases the ledger records; refused unless it began as this job and they are steps 0, 1, 2, ..."""
+    """The number of releases in the ledger. Refuses a ledger of another job, or whose steps are not 0, 1, 2, ..."""
     recorded = run.read_json(names.SETTINGS)
     return recorded_steps(ledger, _opening(job, recorded["run"], recorded.get("model", {})), job.plan)
 
 
 def recorded_steps(ledger: Ledger, beginning: Mapping[str, Any], plan: PrivacyPlan) -> int:
-    """The same of a run whose ledger must have begun with this."""
+    """`paid_steps` for a ledger whose first entry must contain `beginning`."""
     remedy = "restore plan.json and ledger.jsonl from a copy, or discard the run"
     opening = dict(ledger.entries[0].body) if ledger.entries else {}
     odd = [name for name, value in beginning.items() if opening.get(name) != value]
     if odd:
         listing = ", ".join(name.replace("_", " ") for name in odd)
-        raise SfumatoError(f"the ledger {ledger.path} began otherwise than this run, in: {listing}", remedy)
-    openings(ledger.entries)  # refuses one that is not where it says
-    beside = ("end", published.ENTRY, computed.ENTRY, LOST, OPENING)
-    releases = [entry for entry in ledger.entries[1:] if entry.kind not in beside]
+        raise SfumatoError(f"the ledger {ledger.path} does not match this run, in: {listing}", remedy)
+    openings(ledger.entries)  # refuses misplaced openings
+    other_kinds = ("end", published.ENTRY, computed.ENTRY, LOST, OPENING)
+    releases = [entry for entry in ledger.entries[1:] if entry.kind not in other_kinds]
     for step, entry in enumerate(releases):
         if not is_release(entry, step, plan.fingerprint) or step >= plan.steps:
             raise SfumatoError(
@@ -191,10 +195,10 @@ def recorded_steps(ledger: Ledger, beginning: Mapping[str, Any], plan: PrivacyPl
 
 
 def own_key(run: RunDirectory, ledger: Ledger | None) -> RunKey:
-    """The run's key, known by the check value in the ledger's first entry where there is one.
+    """The run's key, verified by the check value in the ledger's first entry if there is a ledger.
 
-    **Guarantee.** Two runs never draw by one key: with a key from elsewhere both releases would have the same noise,
-    and their difference would have none.
+    **Guarantee.** Two runs never draw from the same key: with another run's key both releases would have the same
+    noise, and their difference would have none.
     """
     key = RunKey.load(run / names.RUN_KEY)
     if ledger is None:
@@ -202,31 +206,34 @@ def own_key(run: RunDirectory, ledger: Ledger | None) -> RunKey:
     found, recorded = key.check_value(run.identity), ledger.entries[0].body.get("key_check")
     if found != recorded:
         raise SfumatoError(
-            f"the run key in {run.path} is of another run: its check value is {found[:16]}, and the ledger began with "
-            f"{'none' if recorded is None else recorded[:16]}",
-            "restore the run's own key from a copy, end the run with what it has (sfumato finish), or start another",
+            f"the run key in {run.path} belongs to another run: its check value is {found[:16]}, but the ledger's is "
+            f"{'missing' if recorded is None else recorded[:16]}",
+            "restore the run's own key from a copy, end the run at its checkpoint (sfumato finish), or start another "
+            "run",
         )
     return key
 
 
 def opened(key: RunKey, ledger: Ledger | None, run: RunDirectory, *, salted: bool, workers: Workers = ALONE) -> RunKey:
-    """The run's key for steps that are about to be taken: salted by this opening of an unseeded run, of which all
-    workers know by the leader's ledger. Steps without a promise have none."""
+    """The run's key for the coming steps. An unseeded run salts it each time the run is opened.
+
+    All workers learn the salts from the leader's ledger. Training without privacy has no salts.
+    """
     if ledger is not None and salted:
         before = [salt for _, salt in openings(ledger.entries)]
         salt = open_with_salt(ledger)
         listed = not run.read_json(names.SETTINGS)["circumstances"]["data_public"]
         if listed and not uses.opened(run.identity, before[-1] if before else None, salt):
             ledger.notify(
-                f"note: another copy of the run in {run.path} has gone on since this one stopped; their new steps "
-                "share no noise, but each of them spends the whole plan, and your list counts one"
+                f"note: another copy of the run in {run.path} was resumed since this one stopped. Their new steps "
+                "share no noise, but each copy spends the whole plan, and your list counts only one"
             )
     salts = [] if ledger is None else openings(ledger.entries)
     return key.opened([(step, salt) for step, salt in workers.said({"openings": salts})["openings"]])
 
 
 def key_if_any(run: RunDirectory, ledger: Ledger) -> RunKey | None:
-    """The run's own key; None where it is lost, and for one that is another run's."""
+    """The run's own key; None if it is lost or belongs to another run."""
     try:
         return own_key(run, ledger)
     except SfumatoError:
@@ -234,7 +241,7 @@ def key_if_any(run: RunDirectory, ledger: Ledger) -> RunKey | None:
 
 
 def own_checkpoint(run: RunDirectory, ledger: Ledger | None, paid: int) -> Checkpoint:
-    """The run's checkpoint, whose identity and whose place in the ledger, if it has one, must be the run's own."""
+    """The run's checkpoint. Its identity and, for private runs, its ledger hash must match the run."""
     checkpoint = Checkpoint.load(run / names.CHECKPOINT)
     checkpoint.require_run(run.identity)
     if ledger is None:
@@ -242,35 +249,37 @@ def own_checkpoint(run: RunDirectory, ledger: Ledger | None, paid: int) -> Check
     if checkpoint.step > paid:
         raise SfumatoError(
             f"the ledger of {run.path} records {paid} steps, fewer than the {checkpoint.step} of its checkpoint",
-            "restore ledger.jsonl from a copy: without its lines nobody can say what was spent",
+            "restore ledger.jsonl from a copy: without its lines the privacy cost is unknown",
         )
     head = ledger.after(checkpoint.step).hash
     if checkpoint.ledger != head:
         raise SfumatoError(
-            f"the checkpoint of {run.path} was written beside another ledger: after step {checkpoint.step} that one "
-            f"stood at {checkpoint.ledger[:16]}, and this one at {head[:16]}",
+            f"the checkpoint of {run.path} belongs to another ledger: after step {checkpoint.step} the hash of that "
+            f"ledger was {checkpoint.ledger[:16]}, and of this one it is {head[:16]}",
             "restore ledger.jsonl and checkpoint.safetensors from one copy, or start another run",
         )
     return checkpoint
 
 
 def refuse_ended(run: RunDirectory, ledger: Ledger, plan: PrivacyPlan) -> None:
-    """Refuse more steps to a run whose ledger says that it was ended before its last one, or that figures were
-    published of the model as it was then: those of a later one would be a second release."""
+    """Refuse more steps for a run whose ledger says that it was ended early, or that figures were published early.
+
+    Figures of a later model would be a second release.
+    """
     steps = [entry.body["steps_taken"] for entry in ledger.entries if entry.kind == "end"]
     steps += [entry.body["step"] for entry in ledger.entries if entry.kind == published.ENTRY]
     if steps and min(steps) < plan.steps:
         raise SfumatoError(
             f"the run in {run.path} was being ended after {min(steps)} of {plan.steps} steps",
-            f"complete that (sfumato finish {run.path})",
+            f"complete it (sfumato finish {run.path})",
         )
 
 
 def _opening(job: PrivateJob, identity: str, functions: Mapping[str, str]) -> dict[str, Any]:
-    """The ledger's first entry: all that the run's record says of what its sums depend on.
+    """The ledger's first entry: everything in the run's record that its sums depend on.
 
-    **Guarantee.** A copy of an unfinished run goes on by the rate, named model and transform of the run, or not at all,
-    so that its record stays true.
+    **Guarantee.** A copy of an unfinished run is resumed with the rate, named model and transform of the run, or not at
+    all, so that its record stays true.
 
     Args:
         functions: as recorded (`Job.functions`).
@@ -281,20 +290,20 @@ def _opening(job: PrivateJob, identity: str, functions: Mapping[str, str]) -> di
 
 
 def follow(workers: Workers, read: Callable[[str], tuple[PrivateJob | PublicJob, RunDirectory]]) -> None:
-    """Take part in each run that the leader begins or goes on with, as its own record says.
+    """Take part in every run that the leader begins or resumes.
 
     Args:
-        read: the job of a run directory, from its record.
+        read: makes the job of a run directory from its record.
     """
     while (run := workers.led()) is not None:
         take_part(read(str(run.path))[0], run, workers)
 
 
 def take_part(job: PrivateJob | PublicJob, run: RunDirectory, workers: Workers) -> Outcome:
-    """What a worker does of a run that another one leads: all steps that are still to be taken, from its checkpoint on.
+    """Takes all remaining steps of a run as a follower, from its checkpoint.
 
-    Errors: `SfumatoError`, naming the difference, where this worker's data, plan, settings, model or machine are others
-    than the run's.
+    Errors: `SfumatoError`, naming the difference, if this worker's data, plan, settings, model or machine differ from
+    the run's.
     """
     compare(job, run)
     key, checkpoint = own_key(run, None), own_checkpoint(run, None, 0)

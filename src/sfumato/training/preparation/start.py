@@ -1,5 +1,7 @@
-"""How a run starts, or goes on: where it is computed, what it has pinned already, and what it is part of. And a step
-for which memory was not enough: taken again in smaller pieces, before anything of it has left."""
+"""How a run starts or resumes: its machine, its pinned facts and its context.
+
+Also repeats a step that ran out of memory with smaller micro-batches, before anything of it is released.
+"""
 
 from __future__ import annotations
 
@@ -33,21 +35,21 @@ def taken(
     run: RunDirectory,
     save: Callable[[int, NoiseState], None],
 ) -> tuple[Gradient, NoiseState]:
-    """What a step gives; where memory is not enough for its sum, that of the same step in pieces of half the size.
+    """Takes a step; if it runs out of memory, repeats it with micro-batches of half the size.
 
     Args:
-        take: takes it.
-        steps: whose `halved`, where there is one, makes the pieces of this step and of all later ones smaller.
-        alone: whether no other worker has begun the step.
+        take: takes the step.
+        steps: its `halved`, if any, halves the micro-batches of this step and all later ones.
+        alone: whether this is the only worker.
         save: writes a checkpoint of the state before the step, safe on disk when it returns.
 
-    **Guarantee.** Sums of other pieces are rounded otherwise, and noise that two such sums share is gone from their
-    difference. So no step leaves with both sizes: what is taken again has not left, since an error of memory comes
-    before the noisy sum is returned; earlier steps are not taken again, since the checkpoint lies just before this one
-    before the new size is written down. Participants and noise are those of the step's key; it is paid once. Noise that
-    remembers earlier steps has used its memory up, and then the run ends with a refusal.
+    **Guarantee.** Sums over other micro-batches are rounded differently, and if two such sums shared their noise, their
+    difference would have none. So no step is released with both sizes. A repeated step was not released, since memory
+    errors occur before the noisy sum is returned; earlier steps are not repeated, since a checkpoint just before this
+    step is saved before the new size is recorded. Participants and noise are those of the step's key; it is paid once.
+    Correlated noise has already consumed its state, so such a run ends with an error.
 
-    Errors: `SfumatoError` where the pieces cannot be smaller; any error that is not one of memory, as it is.
+    Errors: `SfumatoError` if the micro-batches cannot be smaller; errors other than memory errors unchanged.
     """
     while True:
         remembers = bool(state.tensors)
@@ -59,21 +61,21 @@ def taken(
         size = getattr(steps, "halved", lambda: None)() if alone and not remembers else None
         if size is None:
             raise SfumatoError(
-                f"memory was not enough for step {step}, and its pieces cannot be made smaller here",
-                "free some and give the same command again, which loses nothing and pays nothing twice; or begin "
-                "another run with a smaller `micro_batch`",
+                f"out of memory in step {step}, and its micro-batches cannot be made smaller here",
+                "free some memory and give the same command again, which loses nothing and pays nothing twice; or "
+                "begin another run with a smaller `micro_batch`",
             )
         save(step, state)
         _pin(run, size)
 
 
 def begun_with(run: RunDirectory) -> int | None:
-    """The size that a run's micro-batches had at first, where they are smaller by now."""
+    """The original micro-batch size of a run that has halved it; else None."""
     return run.read_json(names.SETTINGS).get(MICRO_BATCH_AT_FIRST) if run.exists else None
 
 
 def _pin(run: RunDirectory, size: int) -> None:
-    """Write down that from the run's checkpoint on micro-batches have this size."""
+    """Records the micro-batch size from the run's checkpoint on."""
     settings = run.read_json(names.SETTINGS)
     settings.setdefault(MICRO_BATCH_AT_FIRST, settings["performance"]["micro_batch"])
     settings["performance"]["micro_batch"] = size
@@ -82,14 +84,14 @@ def _pin(run: RunDirectory, size: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Where a run is computed. None takes what is recorded, else a rule's choice.
+    """The machine settings of a run. None for the recorded value, else the default.
 
     Args:
         device: "cpu", or an accelerator as torch names it: "cuda", "cuda:N", "xpu".
         threads: CPU threads of torch.
-        micro_batch: the most examples in memory at once.
-        precision: "float32", or "bfloat16" for the matrix products and convolutions of a step. The rule is that of
-            `with_precision`, for named networks; others take float32.
+        micro_batch: largest number of examples in memory at once.
+        precision: "float32", or "bfloat16" for the matrix products and convolutions of a step. The default is that of
+            `with_precision` for named networks, and float32 for others.
     """
 
     device: str | None = None
@@ -100,11 +102,11 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Unfinished:
-    """What an unfinished run has already; nothing of a new one.
+    """Facts pinned by an unfinished run; empty for a new one.
 
     Args:
-        recorded: the performance settings that it has pinned.
-        key: its key; without one a new key is drawn, or derived from the seed and all that the run is.
+        recorded: its performance settings.
+        key: its key; without one, a new key is drawn, or derived from the seed and the run's choices.
     """
 
     recorded: Performance | None = None
@@ -113,13 +115,13 @@ class Unfinished:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What a run is part of.
+    """The context of a run.
 
     Args:
-        request: what the user asked for, for the record.
-        search: the search that the run is part of, where no promise covers it.
+        request: the user's request, for the record.
+        search: the search that the run is part of, if the search has no guarantee.
         candidate: the run's number among the candidates of a private selection; None for all other runs.
-        origins: of the initial weights of all candidates: the choice among them depends on each.
+        origins: of the initial weights of all candidates, since the choice among them depends on each.
     """
 
     request: Mapping[str, Any] = field(default_factory=dict)
@@ -130,7 +132,7 @@ class Context:
 
 @dataclass(frozen=True, kw_only=True, init=False)
 class Start(OfParts):
-    """All of this; given flat, or by its parts."""
+    """Machine, pinned facts and context of a run; given flat or by its parts."""
 
     machine: Machine
     unfinished: Unfinished
@@ -138,13 +140,15 @@ class Start(OfParts):
 
     @classmethod
     def given(cls, start: Start | None, others: Mapping[str, Any]) -> Start:
-        """One that was given, with other choices in their places."""
+        """The given start with these fields replaced, or a new one."""
         return cls(**others) if start is None else replace(start, **others)
 
     @classmethod
     def of(cls, run: RunDirectory, **others: Any) -> Start:
-        """How a run in this directory starts, or goes on: with micro-batches that were made smaller since, where those
-        are asked for that it began with."""
+        """The start of the run in this directory, new or resumed.
+
+        If the run has halved its micro-batches, a request for the original size keeps the current one.
+        """
         start = cls(recorded=recorded_performance(run), key=recorded_key(run), **others)
         if start.machine.micro_batch in (None, begun_with(run)):
             return replace(start, machine=replace(start.machine, micro_batch=None))
@@ -152,13 +156,13 @@ class Start(OfParts):
 
 
 def recorded_performance(run: RunDirectory) -> Performance | None:
-    """What an unfinished run has pinned; None where there is no run."""
+    """The performance settings of an unfinished run; None if there is no run."""
     return Performance.from_dict(run.read_json(names.SETTINGS)["performance"]) if run.exists else None
 
 
 def known_micro_batch(start: Start, noise: str) -> int | None:
-    """The most examples at once: as asked for, as pinned, or one where noise is secure, so that sums are exact; None
-    where it is to be measured."""
+    """The micro-batch size: as requested, as recorded, or 1 for secure noise, so that sums are exact; None if it has to
+    be measured."""
     if start.machine.micro_batch is not None:
         return start.machine.micro_batch
     if start.unfinished.recorded is not None:
@@ -167,7 +171,7 @@ def known_micro_batch(start: Start, noise: str) -> int | None:
 
 
 def recorded_key(run: RunDirectory) -> RunKey | None:
-    """The run key of an unfinished run; None where it is lost: more steps are then refused, an early end is not."""
+    """The key of an unfinished run; None if it is lost, which refuses more steps but allows an early end."""
     try:
         return RunKey.load(run / names.RUN_KEY)
     except SfumatoError:

@@ -1,4 +1,4 @@
-"""One training as it is asked for: what to train, on which data, and where to compute. A search makes many of one."""
+"""Trials: requested trainings, with their data and machine. A search derives many from one."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from sfumato.training.preparation.start import Machine, Start
 from sfumato.training.run import execute, finished
 
 EarlierSearch = Callable[[Source], Search | None]
-"""The search, if any, that an experiment's settings came from, where it looked at these data and nothing covers it."""
+"""Returns the search that an experiment's settings came from, if it used these data without a guarantee."""
 Observers = Callable[[Any, RunDirectory], Sequence[Observer]]
-"""The further observers of a run, by its job."""
+"""Makes the additional observers of a job and its run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnyTrial(ABC):
-    """A training as it is asked for, of classifiers or embeddings, which can be repeated and varied.
+    """A requested training of a classifier or an embedding, which can be repeated and varied.
 
     Args:
-        experiment: what was chosen; the rest follows by rule.
+        experiment: the choices; the rest are defaults.
         source: the data.
-        device, threads: performance; they don't change the promise.
-        options: what is wanted of the parts around the run, by name.
-        notes: what else is reported when its run begins.
-        earlier_search: the search that these choices came from, which then counts as well.
+        device, threads: performance; they don't change the guarantee.
+        options: the options of the run's parts, by name.
+        notes: further messages, reported when its run begins.
+        earlier_search: the search that these choices came from, whose cost is added.
     """
 
     experiment: Any
@@ -61,38 +61,38 @@ class AnyTrial(ABC):
 
     @abstractmethod
     def kept(self, source: Source) -> Source:
-        """The source with as many records as are trained on."""
+        """The source, reduced to the records that are trained on."""
 
     @abstractmethod
     def units_of(self, source: Source) -> int:
-        """How many units the promise is for: examples, or users."""
+        """The number of units of the guarantee: examples or users."""
 
     @abstractmethod
     def decide(self, source: Source) -> Any:
-        """What is decided for this source, with `settings`, `reasons`, and a `plan` where there is one."""
+        """The decisions for this source: `settings`, `reasons`, and `plan` if private."""
 
     @abstractmethod
     def prepared(self, decided: Any, source: Source, start: Start, **options: Any) -> Any:
-        """The job of one run, by what was decided, with these parts around it."""
+        """The job of one run from these decisions, with these options of its parts."""
 
     @abstractmethod
     def check_trainable(self, decided: Any, source: Source) -> None:
-        """Refuse what no run on this source could have; spends nothing."""
+        """Refuse decisions that are impossible for this source. Spends nothing."""
 
     @abstractmethod
     def refuse_at_once(self) -> None:
-        """Refuse what its choices alone decide to be impossible, before any data are read."""
+        """Refuse choices that are impossible for any data, before data are read."""
 
     @abstractmethod
     def refuse_figures(self) -> None:
-        """Refuse figures that would cost their epsilon each time."""
+        """Refuse published figures, whose epsilon would be spent by every trial."""
 
     def decided(self, source: Source) -> Any:
-        """The same for a search: a named tuple with a plan."""
+        """`decide` for a search: a named tuple with a plan."""
         return self.decide(source)
 
     def remarks(self, job: Any, decided: Any) -> Iterable[str]:
-        """What is to be said of a job before it begins, besides what was decided."""
+        """Further messages about a job before it begins."""
         return ()
 
     @property
@@ -102,19 +102,19 @@ class AnyTrial(ABC):
 
     @property
     def request(self) -> dict[str, Any]:
-        """What was asked for, for the record."""
+        """The request, for the run's record."""
         return request_of(self.spec, self.experiment, self.machine, self.options)
 
     def opened(self) -> Source:
-        """The source, read."""
+        """Reads the source."""
         return self.kept(self.spec.open(owner_key()))
 
     def searched(self, source: Source) -> Search | None:
-        """The search that the choices came from, where it looked at these data and nothing covers it."""
+        """The search that the choices came from, if it used these data without a guarantee."""
         return self.earlier_search(source) if self.earlier_search else None
 
     def job(self, run: RunDirectory, progress: Progress) -> Any:
-        """Everything up to the first step of a run in this directory."""
+        """Prepares a run in this directory up to its first step."""
         if not run.exists:
             run.require_free()
         self.refuse_at_once()
@@ -133,7 +133,7 @@ class AnyTrial(ABC):
     def trained(
         self, directory: str | os.PathLike[str], progress: Progress, *, observers: Observers | None = None
     ) -> Any:
-        """Its run: begun, resumed, or read where it is finished."""
+        """Begins or resumes its run, or reads it if it is finished."""
         run = RunDirectory(directory)
         job = self.job(run, progress)
         if not run.finished:

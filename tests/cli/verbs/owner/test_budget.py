@@ -96,7 +96,7 @@ def test_planned_runs_come_from_dry_runs(private, call):
         ("budget faces --epsilon 8 --delta 1e-5 --plot a.bmp", "--plot must end with .svg"),
         ("budget faces --epsilon 8 --delta 1e-5 --accounting planned", "no --plans are given"),
         ("budget faces --epsilon 8 --delta 1e-5 --plans none.json", "--plans none.json cannot be read"),
-        ("train digits --budget faces", "--budget is faces, and the data are public, which cost nothing; leave it out"),
+        ("train digits --budget faces", "--budget is faces, but the data are public and cost nothing; leave it out"),
         ("train digits --private --budget faces", "there is no budget faces"),
     ],
 )
