@@ -66,7 +66,7 @@ REFUSED = {
     "most 1438, which means full-batch steps",
     "train digits --noise-multiplier 0": "--noise-multiplier must be positive, got 0.0; give the noise's standard "
     "deviation over the clipping norm",
-    "train digits --epsilon 0.01 QUICK": "noise multiplier 8, 3 steps and batch size 64 come to epsilon ..., above "
+    "train digits --epsilon 0.01 QUICK": "noise multiplier 8, 3 steps and batch size 64 give epsilon ..., above "
     "epsilon 0.01; give more noise, fewer steps or a smaller batch",
     "train digits QUICK --max-norm 0": "--max-norm must be positive, got 0.0; give the clipping norm, 1.0 if "
     "there is no reason for another",
@@ -134,11 +134,11 @@ REFUSED = {
     "did you mean sgd",
     "train digits QUICK --optimizer lamb,beta2=0.98": "--optimizer must be one of sgd, momentum, adam, adamw, lamb; "
     "got 'lamb,beta2=0.98'; give only the name, lamb: momentum and weight decay are separate options",
-    "train digits QUICK --optimizer lamb --beta2 0.98": "Unrecognized options: --beta2, 0.98; leave it out: --momentum "
-    "(the first beta of adam, adamw and lamb) and --weight-decay are an optimizer's only options besides "
+    "train digits QUICK --optimizer lamb --beta2 0.98": "Unrecognized options: --beta2, 0.98; leave it out: an "
+    "optimizer has no options but --momentum (the first beta of adam, adamw and lamb), --weight-decay and "
     "--learning-rate; see sfumato train --help",
-    "pretrain digits --nesterov True": "Unrecognized options: --nesterov, True; leave it out: --momentum (the first "
-    "beta of adam, adamw and lamb) and --weight-decay are an optimizer's only options besides --learning-rate; see "
+    "pretrain digits --nesterov True": "Unrecognized options: --nesterov, True; leave it out: an optimizer has "
+    "no options but --momentum (the first beta of adam, adamw and lamb), --weight-decay and --learning-rate; see "
     "sfumato pretrain --help",
     "train digits QUICK --schedule stepwise": "--schedule must be one of constant, cosine, linear, step; got "
     "'stepwise'; did you mean step",
