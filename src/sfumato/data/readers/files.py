@@ -159,7 +159,7 @@ def _of_patients(listing: Listing, owner_key: bytes) -> tuple[Listing, tuple[str
     if not several:
         return found, ()
     return found, (
-        f"patients whose identifier is written in more than one Unicode form are taken for one each: {several}",
+        f"patients whose identifier is written in more than one Unicode form are treated as one each: {several}",
     )
 
 
