@@ -201,7 +201,9 @@ def test_an_empty_name_is_nobodys_only_where_that_is_written(tmp_path):
 
 def test_users_who_are_taken_as_wholes_share_nothing(tmp_path):
     source = opened(archive(tmp_path))
-    with pytest.raises(SfumatoError, match="have several users, or nobody, and where users are drawn as wholes each"):
+    with pytest.raises(
+        SfumatoError, match="have several users, or none, but sampling whole users needs one user per record"
+    ):
         by_user(source.train)
 
 

@@ -170,7 +170,7 @@ def test_where_the_shared_ones_were_not_kept_the_promise_is_the_same(people):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"drawn": "users"}, "have several users, or nobody, and where users are drawn as wholes each is one user's"),
+        ({"drawn": "users"}, "have several users, or none, but sampling whole users needs one user per record"),
         ({"adjacency": "add-or-remove"}, "adjacency must be zero-out if a record may belong to several users"),
         ({"mechanism": "tree"}, "no theorem here covers tree noise under fixed-order participation for a user with"),
     ],
@@ -188,7 +188,7 @@ def test_plans_that_take_each_image_for_one_users_are_refused(people):
         SfumatoError, match=r"but the plan assumes one user per record; make the plan with User\(drawn="
     ):
         users.check(source, plan_for(source, **others))
-    with pytest.raises(SfumatoError, match="where users are drawn as wholes each is one user's"):
+    with pytest.raises(SfumatoError, match="sampling whole users needs one user per record"):
         users.check(source, plan_for(source, examples=20, batch_size=5, unit=User(drawn="users", at_most=G)))
 
 
