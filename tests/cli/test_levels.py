@@ -100,7 +100,7 @@ def test_features_know_it_too(call, xrays, quick):
         assert "began as something else" in told
         assert "window was [100, 4000] and is" in told
     quick = quick.replace("--model linear", "")
-    assert "bit_depth of features:cache were decided" in call(f"train features:cache {quick} --bit-depth 12", status=1)
+    assert "bit_depth of features:cache were fixed" in call(f"train features:cache {quick} --bit-depth 12", status=1)
     call(f"train features:cache {quick} --output head")
     losses = [json.loads(call(f"evaluate head {source} --json"))["loss"] for source in (xrays, "features:cache")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)

@@ -194,7 +194,7 @@ def test_an_empty_name_is_nobodys_only_where_that_is_written(tmp_path):
         opened(f"csv:{tmp_path}/t.csv")
     np.savez(tmp_path / "a.npz", x=IMAGES, y=LABELS, users=np.array(["", *SPELT[1:]]))
     with pytest.raises(
-        SfumatoError, match="no name for image 0; give it one, or take the image out; write ; alone where nobody"
+        SfumatoError, match="no name for image 0; give it one, or take the image out; write ; alone if it belongs"
     ):
         opened(f"npz:{tmp_path}/a.npz")
 
