@@ -1,8 +1,5 @@
-"""Users of a source, and subsets of its records.
-
-Subsets: a training part without a held-out validation part, which serves to choose settings; at most G records of each
-user; and a source without some records, written to a new file.
-"""
+"""Users of a source, and subsets of its records: without a held-out validation part, which serves to choose settings; at
+most G records of each user; and without some records, written to a new file."""
 
 from __future__ import annotations
 
@@ -87,8 +84,7 @@ def by_user(part: Part) -> tuple[np.ndarray, np.ndarray]:
     """The user of each record, for a part whose records have one user each.
 
     Returns:
-        int64 (N,), positions in the second; text (U,), the sorted names of users, or their codes in a cache of
-        features.
+        int64 (N,), positions in the second; text (U,), the sorted names of users, or their codes in a cache.
 
     Errors: `SfumatoError` for a part without users, or with records that have several users or none.
     """
@@ -331,10 +327,7 @@ def write_without(
 
 
 def _table(parts: dict[str, Part], classes: tuple[str, ...], kept: dict[str, np.ndarray], *, marked: bool) -> str:
-    """CSV text with columns path (absolute), label and split, and user, group and time if known.
-
-    Each of several labels has its own column.
-    """
+    """CSV text with columns path (absolute), label or several labels, split, and user, group and time if known."""
     text = io.StringIO(newline="")
     lines = csv.writer(text, lineterminator="\n")
     columns = {name: {"user": part.users, "group": part.groups, "time": part.times} for name, part in parts.items()}
