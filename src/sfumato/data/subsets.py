@@ -1,4 +1,4 @@
-"""Users of a source, and subsets of its records: without a held-out validation part, which serves to choose settings; at
+"""Users of a source, and subsets of its records: without a held-out validation part, used to choose settings; at
 most G records of each user; and without some records, written to a new file."""
 
 from __future__ import annotations
