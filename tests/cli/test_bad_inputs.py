@@ -201,8 +201,8 @@ REFUSED = {
     "train folder:missing QUICK": "folder 'missing' does not exist; correct the path after folder:",
     "train folder:empty QUICK": "folder 'empty' has no class folders; make one folder for each class, such as PATH/cat "
     "and PATH/dog, or PATH/train/cat and PATH/test/cat",
-    "train folder:lonely QUICK": "class 'b' of 'folder:lonely' has a single image; add images of this class, or take "
-    "the class out",
+    "train folder:lonely QUICK": "class 'b' of 'folder:lonely' has a single image; add images of this class, or remove "
+    "the class",
     "train folder:broken QUICK": "'broken/b/0.png' is not an image that can be read; replace the file, or take it out",
     "train folder:pictures --classes a c QUICK": "'pictures/...' has the label 'b', which is not among the declared "
     "classes; ...",

@@ -99,7 +99,7 @@ def test_options_and_tables_that_no_row_can_have_are_refused(rows: str):
     [
         ("learnin-rate = 0.5", "did you mean learning_rate"),
         ("lr = 0.5", "did you mean learning_rate"),
-        ("amp = true", "it is precision=bfloat16"),
+        ("amp = true", "use precision=bfloat16"),
         ("epochs = 3\nexamples = 1438\nbatch-size = 103", "give steps=42: "),
         ("nothing-like-it = 1", "use the options of the verb, and the tables"),
     ],
