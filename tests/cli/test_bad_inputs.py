@@ -65,7 +65,7 @@ REFUSED = {
     "most 1438, which means full-batch steps",
     "train digits --noise-multiplier 0": "--noise-multiplier must be positive, got 0.0; give the noise's standard "
     "deviation over the clipping norm",
-    "train digits --epsilon 0.01 QUICK": "noise multiplier 8, 3 steps and batch size 64 come to epsilon ..., above "
+    "train digits --epsilon 0.01 QUICK": "noise multiplier 8, 3 steps and batch size 64 give epsilon ..., above "
     "epsilon 0.01; give more noise, fewer steps or a smaller batch",
     "train digits QUICK --max-norm 0": "--max-norm must be positive, got 0.0; give the clipping norm, 1.0 if "
     "there is no reason for another",
@@ -131,11 +131,11 @@ REFUSED = {
     "did you mean sgd",
     "train digits QUICK --optimizer lamb,beta2=0.98": "--optimizer must be one of sgd, momentum, adam, adamw, lamb; "
     "got 'lamb,beta2=0.98'; give only the name, lamb: momentum and weight decay are separate options",
-    "train digits QUICK --optimizer lamb --beta2 0.98": "Unrecognized options: --beta2, 0.98; leave it out: --momentum "
-    "(the first beta of adam, adamw and lamb) and --weight-decay are an optimizer's only options besides "
+    "train digits QUICK --optimizer lamb --beta2 0.98": "Unrecognized options: --beta2, 0.98; leave it out: an "
+    "optimizer has no options but --momentum (the first beta of adam, adamw and lamb), --weight-decay and "
     "--learning-rate; see sfumato train --help",
-    "pretrain digits --nesterov True": "Unrecognized options: --nesterov, True; leave it out: --momentum (the first "
-    "beta of adam, adamw and lamb) and --weight-decay are an optimizer's only options besides --learning-rate; see "
+    "pretrain digits --nesterov True": "Unrecognized options: --nesterov, True; leave it out: an optimizer has "
+    "no options but --momentum (the first beta of adam, adamw and lamb), --weight-decay and --learning-rate; see "
     "sfumato pretrain --help",
     "train digits QUICK --schedule stepwise": "--schedule must be one of constant, cosine, linear, step; got "
     "'stepwise'; did you mean step",
@@ -198,8 +198,8 @@ REFUSED = {
     "train folder:missing QUICK": "folder 'missing' does not exist; correct the path after folder:",
     "train folder:empty QUICK": "folder 'empty' has no class folders; make one folder for each class, such as PATH/cat "
     "and PATH/dog, or PATH/train/cat and PATH/test/cat",
-    "train folder:lonely QUICK": "class 'b' of 'folder:lonely' has a single image; add images of this class, or take "
-    "the class out",
+    "train folder:lonely QUICK": "class 'b' of 'folder:lonely' has a single image; add images of this class, or remove "
+    "the class",
     "train folder:broken QUICK": "'broken/b/0.png' is not an image that can be read; replace the file, or take it out",
     "train folder:pictures --classes a c QUICK": "'pictures/...' has the label 'b', which is not among the declared "
     "classes; ...",

@@ -35,7 +35,7 @@ def test_a_model_labels_images_as_its_own_were_read(call, xrays, quick):
     assert UNDECLARED in call(f"train {xrays} {quick} --output run", status=1)
     assert not Path("run").exists()
     told = call(f"train {xrays} {quick} --bit-depth 11 --output run", status=1)
-    assert "and 11 bits hold 0 to 2047; declare as large a --bit-depth as the data need" in told
+    assert "but 11 bits hold 0 to 2047; declare a larger --bit-depth" in told
     call(f"train {xrays} {quick} --bit-depth 12 --output run")
     settings = json.loads(Path("run/settings.json").read_text())
     assert settings["transform"]["bit_depth"] == settings["request"]["source"]["bit_depth"] == 12
@@ -100,12 +100,12 @@ def test_features_know_it_too(call, xrays, quick):
         assert "began as something else" in told
         assert "window was [100, 4000] and is" in told
     quick = quick.replace("--model linear", "")
-    assert "bit_depth of features:cache were decided" in call(f"train features:cache {quick} --bit-depth 12", status=1)
+    assert "bit_depth of features:cache were fixed" in call(f"train features:cache {quick} --bit-depth 12", status=1)
     call(f"train features:cache {quick} --output head")
     losses = [json.loads(call(f"evaluate head {source} --json"))["loss"] for source in (xrays, "features:cache")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     told = call("evaluate head features:cache --window 0,4095", status=1)
-    assert "window of features:cache were decided when it was made" in told
+    assert "window of features:cache were fixed when it was made" in told
     assert len(scores(call("predict head xrays --json"))) == 120
 
 

@@ -153,8 +153,8 @@ def test_an_uncovered_search_is_by_persons(call, people):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--per-user 3", "--per-user 3 is for users, and the unit is an example; give --unit user"),
-        (f"{USERS}", "drawn must be given beside a noise multiplier"),
+        ("--per-user 3", "--per-user 3 applies to users, but the unit is an example; give --unit user"),
+        (f"{USERS}", "is given without drawn"),
         (f"{AS_WHOLES} --participation truncated", "users have different numbers of records"),
         (f"{USERS} --drawn examples --batch-size 8 --participation cyclic", "they lie in different groups"),
     ],
@@ -169,7 +169,7 @@ def test_persons_who_are_trained_on_are_not_scored_on(call, people, monkeypatch)
     options = f"{AS_WHOLES.replace('--learning-rate 0.5', '')} --vary learning_rate=0.1,0.5 --search uncovered"
     Path("public").mkdir()
     told = call(f"sweep {people} {options} --score-on features:public --output s", status=1)
-    assert "30 of the 30 users to train on have records to score on too" in told
+    assert "30 of the 30 training users also have test records" in told
     assert not Path("s").exists()
 
 

@@ -506,7 +506,7 @@ def test_what_looks_wrong_is_told(call, quick, capsys):
     told = capsys.readouterr().err
     assert "note: 100000 examples are declared, and the data hold 1438" in told
     assert "note: delta 0.1 is above 1/N" in told
-    assert "note: only a part is trained, and no pre-trained weights are given" in told
+    assert "note: only a part of the model is trained, and no pre-trained weights are given" in told
 
 
 def test_a_recipe_is_for_its_verb(call, capsys):

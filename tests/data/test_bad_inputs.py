@@ -291,13 +291,13 @@ def empty_class_folder(path):
     return folder(path, "cat", "dog"), {}
 
 
-@refused("class 'emu' of 'folder:PATH' has a single image; add images of this class, or take the class out")
+@refused("class 'emu' of 'folder:PATH' has a single image; add images of this class, or remove the class")
 def class_with_one_image(path):
     image(path / "emu" / "0.png")
     return folder(path, "cat", "dog"), {}
 
 
-@refused("class 'emu' of 'folder:PATH' has a single training image; add images of this class, or take the class out")
+@refused("class 'emu' of 'folder:PATH' has a single training image; add images of this class, or remove the class")
 def class_with_one_training_image(path):
     image(path / "train" / "emu" / "0.png")
     return folder(path, "train/cat", "test/cat", "test/emu"), {}
@@ -1109,7 +1109,7 @@ def floating_users(path):
 
 @refused(
     "users_train of archive 'PATH/a.npz' has no name for image 2; give it one, or take the image out; write ; alone "
-    "where nobody is on it"
+    "if it belongs to nobody"
 )
 def user_without_a_name(path):
     return archive(path, **four(users_train=np.array(["a", "b", " ", "c"]))), {}

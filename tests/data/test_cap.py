@@ -144,7 +144,7 @@ def test_everything_that_is_known_of_a_record_stays_with_it(tmp_path):
 
 def test_what_cannot_be_capped_is_refused():
     source = source_of([("a", 1, 0), ("b", 2, 1)])
-    with pytest.raises(SfumatoError, match="at_most must be at least 1, got 0; give how many records of each user"):
+    with pytest.raises(SfumatoError, match="at_most must be at least 1, got 0; give the number of records to keep"):
         capped(source, KEY, 0)
     with pytest.raises(SfumatoError, match="does not say whose record each one is; give a table with the column user"):
         capped(open_source("digits", owner_key=KEY), KEY, 3)

@@ -96,7 +96,7 @@ def test_it_is_a_source_with_the_facts_of_the_images(tmp_path):
     assert not source.published
     declared = open_source(f"features:{tmp_path / 'c'}", owner_key=bytes(32), examples=21, public=True)
     assert (declared.examples, declared.read, declared.public) == (21, ("size",), True)
-    with pytest.raises(SfumatoError, match=r"size, channels of features:.* were decided when it was made"):
+    with pytest.raises(SfumatoError, match=r"size, channels of features:.* were fixed when it was made"):
         open_source(f"features:{tmp_path / 'c'}", owner_key=bytes(32), size=8, channels=1)
 
 

@@ -194,14 +194,16 @@ def test_an_empty_name_is_nobodys_only_where_that_is_written(tmp_path):
         opened(f"csv:{tmp_path}/t.csv")
     np.savez(tmp_path / "a.npz", x=IMAGES, y=LABELS, users=np.array(["", *SPELT[1:]]))
     with pytest.raises(
-        SfumatoError, match="no name for image 0; give it one, or take the image out; write ; alone where nobody"
+        SfumatoError, match="no name for image 0; give it one, or take the image out; write ; alone if it belongs"
     ):
         opened(f"npz:{tmp_path}/a.npz")
 
 
 def test_users_who_are_taken_as_wholes_share_nothing(tmp_path):
     source = opened(archive(tmp_path))
-    with pytest.raises(SfumatoError, match="have several users, or nobody, and where users are drawn as wholes each"):
+    with pytest.raises(
+        SfumatoError, match="have several users, or none, but sampling whole users needs one user per record"
+    ):
         by_user(source.train)
 
 

@@ -19,7 +19,7 @@ from sfumato.data.identity.owners import composed_users, user_code
 
 PEOPLE = ("Jürgen", "Zoë", "Renée", "Ann", "Bob", "Eve", "Kim", "Lee")
 COUNT = 64
-NOTE = "users written in more than one Unicode form are taken for one each: 'Jürgen', 'Renée', 'Zoë'"
+NOTE = "users written in more than one Unicode form are treated as one each: 'Jürgen', 'Renée', 'Zoë'"
 
 
 def other_form(name: str) -> str:
@@ -169,7 +169,7 @@ def test_parts_whose_classes_differ_in_form_alone_are_parts(tmp_path, key, class
     source = open_source(f"folder:{tmp_path}", owner_key=key)
     assert (source.classes, source.notes) == (
         ("Müll", "Papier"),
-        ("classes written in more than one Unicode form are taken for one each: 'Müll'",),
+        ("classes written in more than one Unicode form are treated as one each: 'Müll'",),
     )
 
 
@@ -187,7 +187,7 @@ def test_several_users_of_a_record_in_either_form():
     names = Spellings()
     assert composed_users(f"{other_form('Zoë')}; Ann;Zoë", names) == "Ann;Zoë"
     assert composed_users("Ann\u037eBob", names) == "Ann;Bob"  # a Greek question mark, which looks like a semicolon
-    assert names.notes == ("users written in more than one Unicode form are taken for one each: 'Zoë'",)
+    assert names.notes == ("users written in more than one Unicode form are treated as one each: 'Zoë'",)
 
 
 def test_a_patient_in_two_forms_is_one_and_a_note_says_so_without_the_name(tmp_path, scan, key):
@@ -201,5 +201,5 @@ def test_a_patient_in_two_forms_is_one_and_a_note_says_so_without_the_name(tmp_p
     assert (len(sides[0] | sides[1]), len(sides[0] & sides[1])) == (8, 0)
     assert sides[0] | sides[1] == {user_code(key, name) for name in PEOPLE}
     assert source.notes == (
-        "patients whose identifier is written in more than one Unicode form are taken for one each: 3",
+        "patients whose identifier is written in more than one Unicode form are treated as one each: 3",
     )

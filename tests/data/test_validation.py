@@ -65,7 +65,7 @@ def test_the_part_is_bound_to_the_data_and_the_share(source):
 
 def test_a_share_that_leaves_nothing_is_refused_without_a_count(source):
     few = with_train(source, np.arange(3))
-    with pytest.raises(SfumatoError, match=r"validation 1e-06 of the training examples puts none of them aside"):
+    with pytest.raises(SfumatoError, match=r"validation 1e-06 holds out none of the training examples"):
         hold_out(few, KEY, 1e-6)
     for share in (0, 1, "a"):
         with pytest.raises(SfumatoError, match="validation"):

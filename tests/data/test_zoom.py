@@ -134,7 +134,7 @@ def test_what_was_not_asked_for_is_refused_and_zoom_is_within_bounds(folder):
     spec = f"folder:{folder}"
     source = open_source(spec, owner_key=KEY, size=SIZE, zoom=ZOOM)
     assert source.images_for(Views()) is source.train
-    with pytest.raises(SfumatoError, match=r"wants images of 28 pixels, .* those of 24; open it with zoom=1.4"):
+    with pytest.raises(SfumatoError, match=r"needs images of 28 pixels, .* images of 24 pixels; open it with zoom=1.4"):
         source.images_for(Views(zoom=1.4))
     with pytest.raises(SfumatoError, match="got 1200; declare a smaller size, or give less zoom"):
         open_source(spec, owner_key=KEY, size=1000, zoom=ZOOM)

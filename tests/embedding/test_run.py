@@ -208,7 +208,7 @@ def test_a_head_over_classes_who_are_users_is_made_for_declared_ones(tmp_path, m
     few = {name: value for name, value in ALONE.items() if name != "clients"}
     asked = EmbeddingExperiment(model="linear", dimension=8, method=method, **few)
     source = open_source(f"npz:{tmp_path}/people.npz", **known)
-    with pytest.raises(SfumatoError, match="read from the data, would say who took part; declare the classes"):
+    with pytest.raises(SfumatoError, match="read from the data would reveal who took part; declare the classes"):
         job_of(asked, source)
     job_of(replace(asked, method="fedemb"), source)
     names = [f"p{number}" for number in range(USERS)]
@@ -244,7 +244,7 @@ def test_what_cannot_be_is_refused_before_anything_is_spent(source, arrays, tmp_
     with pytest.raises(SfumatoError, match="does not say which group each user belongs to"):
         job_of(EmbeddingExperiment(**{**ALONE, "grouping": "fixed", "clients": None}), nobody)
     with pytest.raises(
-        SfumatoError, match="the plan keeps at most 2 records of each user, and one in the source has 6"
+        SfumatoError, match="the plan keeps at most 2 records of each user, but a user of the source has 6"
     ):
         job_of(EmbeddingExperiment(**ALONE, per_user=2), source)
     assert not (tmp_path / "run").exists()

@@ -69,7 +69,7 @@ def test_the_search_that_the_settings_came_from_stands_in_it():
 def test_a_seed_is_said_to_void_the_promise():
     options = {"source": "digits", "epsilon": 3.0}
     warned = [
-        "With this seed the run promises nothing" in str(text_of({"request": {"options": options | more}, "data": {}}))
+        "With this seed the run has no guarantee" in str(text_of({"request": {"options": options | more}, "data": {}}))
         for more in ({}, {"seed": 5})
     ]
     assert warned == [False, True]

@@ -65,7 +65,7 @@ def test_the_model_follows_from_size_and_colour(given, size, channels, expected)
 def test_the_rule_says_where_images_are_averaged_down(size, said):
     for channels in (1, 3):
         reason = fixed_features.model_rule(given={}, size=size, channels=channels).reason
-        assert ("averaged down to 32 pixels" in reason) == said
+        assert ("downsampled to 32 pixels" in reason) == said
     wavelets = fixed_features.model_rule(given={"flip": False}, size=size, channels=3)  # have sides of their own
     assert "averaged" not in wavelets.reason
 

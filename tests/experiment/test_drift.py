@@ -125,10 +125,10 @@ def test_sizes_that_are_declared_are_not_read(arrays, tmp_path):
 @pytest.mark.parametrize(
     ("asked", "examples", "problem"),
     [
-        ({"drift_groups": None}, None, "the drift's second group is not named"),
+        ({"drift_groups": None}, None, "the drift's second group has no name"),
         ({"drift_groups": ("2", "7")}, None, "drift_groups names 7, which is no class of the source"),
         ({"drift_groups": ("0", "1", "2", "3")}, None, "drift_groups names all of the training records"),
-        ({}, 200, "drift_size is left out, and the number of examples is declared, 200"),
+        ({}, 200, "drift_size is missing, and the number of examples is declared as 200"),
         ({"drift_size": 200}, 200, "drift_size must be below the 200 examples, got 200"),
         ({"drift_size": 40}, 200, "batch_size must not exceed the smaller of the two groups, got 50 for 160 and 40"),
         ({"drift": 1}, None, "drift must be at least 2 steps, got 1"),
@@ -146,5 +146,5 @@ def test_what_cannot_be_is_refused(arrays, asked, examples, problem):
 
 
 def test_a_plan_that_names_no_group_trains_nobody(spots):
-    with pytest.raises(SfumatoError, match="the drift's second group is not named"):
+    with pytest.raises(SfumatoError, match="the drift's second group has no name"):
         prepare(None, spots, drifting(()), SETTINGS, threads=1)

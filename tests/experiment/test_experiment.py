@@ -50,7 +50,7 @@ def test_settings_beside_a_budget_are_kept_whole():
     assert (asked.model, asked.learning_rate, asked.ema, asked.epsilon) == ("cnn", 1.0, settings.averages.ema, 2.0)
     with pytest.raises(SfumatoError, match="settings and views are both given"):
         experiment_of(settings, None, None, {"epsilon": 2.0, "views": 2})
-    with pytest.raises(SfumatoError, match="the model is linear, and that of the settings cnn"):
+    with pytest.raises(SfumatoError, match="the model is linear, but the settings have cnn"):
         experiment_of(settings, "linear", None, {"epsilon": 2.0})
     assert experiment_of(None, None, None, {"steps": 3, "views": 2}) == Experiment(ema=0.0, steps=3, views=2)
 
@@ -79,21 +79,24 @@ def test_every_choice_goes_through_all_forms():
 
 def test_a_plan_that_comes_above_the_bound_is_refused(spots):
     asked = Experiment(epsilon=0.1, noise_multiplier=1.0, steps=5, batch_size=20)
-    with pytest.raises(SfumatoError, match=r"come to epsilon .*, above epsilon 0\.1"):
+    with pytest.raises(SfumatoError, match=r"give epsilon .*, above epsilon 0\.1"):
         asked.decide(spots)
 
 
 def test_fields_that_are_none_are_refused():
     with pytest.raises(SfumatoError, match="learning_rat is no field of Settings; did you mean learning_rate"):
         of_fields(Settings, {"learning_rat": 1.0})
-    with pytest.raises(SfumatoError, match=r"beta2 is no field of Experiment; leave it out: momentum \(the first beta"):
+    with pytest.raises(
+        SfumatoError,
+        match=r"beta2 is no field of Experiment; leave it out: an optimizer has no options but momentum",
+    ):
         of_fields(Experiment, {"optimizer": "lamb", "beta2": 0.98})
     with pytest.raises(SfumatoError, match="model, learning_rate must be given"):
         of_fields(Settings, {})
     settings = Settings(model="cnn", learning_rate=1.0)
     with pytest.raises(SfumatoError, match="settings and views are both given"):
         settings_of(settings, None, None, {"views": 2})
-    with pytest.raises(SfumatoError, match="the model is linear, and that of the settings cnn"):
+    with pytest.raises(SfumatoError, match="the model is linear, but the settings have cnn"):
         settings_of(settings, "linear", None, {})
     assert settings_of(settings, "cnn", None, {}) is settings
 
@@ -125,12 +128,12 @@ def test_a_bound_is_none_to_a_thousandth_below(spots):
     asked = Experiment(epsilon=90.0, noise_multiplier=1.0, steps=5, batch_size=200)
     cost = asked.decide(spots).plan.epsilon()
     assert replace(asked, epsilon=cost).decide(spots).plan.epsilon() == cost
-    with pytest.raises(SfumatoError, match=r"come to epsilon .*, above epsilon"):
+    with pytest.raises(SfumatoError, match=r"give epsilon .*, above epsilon"):
         replace(asked, epsilon=0.999 * cost).decide(spots)
 
 
 def test_a_momentum_that_sgd_has_none_of_is_refused(spots):
-    with pytest.raises(SfumatoError, match=r"momentum is 0.5, and the optimizer sgd has none"):
+    with pytest.raises(SfumatoError, match=r"momentum is 0.5, but the optimizer sgd has no momentum"):
         Experiment(optimizer="sgd", momentum=0.5).decide(spots)
 
 
@@ -142,7 +145,7 @@ def test_an_order_by_position_takes_one_pass_and_says_what_it_leaves_out(spots):
     assert any(line.startswith("note: 61 steps are 3 turns of 20 bins and 1 more") for line in uneven)
     fewer = replace(spots, examples=100)
     reasons = Experiment(order="position", steps=20, epsilon=3.0).decide(fewer).reasons
-    assert any("and the first 100 places alone have bins" in line for line in reasons)
+    assert any("but only the first 100 records have bins" in line for line in reasons)
     assert not any("steps have about" in line for line in reasons)
 
 

@@ -137,7 +137,7 @@ def test_what_is_seen_of_one_person_is_within_the_promise_and_beyond_it_where_on
     error = 0.6  # of so many observations: five standard deviations of their means' distance, and of their scale
     assert 0.8 * nominal < shown(source, plan, STAR) < nominal + error
     faulty = by_one_owner_alone(people)
-    with pytest.raises(SfumatoError, match="keeps at most 4 records of each user, and one in the source has"):
+    with pytest.raises(SfumatoError, match="keeps at most 4 records of each user, but a user of the source has"):
         step_of(faulty, plan_for(faulty))
     monkeypatch.setattr(users, "check_cap", lambda *_: None)
     assert shown(faulty, plan_for(faulty, steps=800), STAR) > nominal + error
@@ -150,12 +150,10 @@ def test_what_follows_by_rule_is_said(people):
     assert source.at_most == math.ceil(edges.sum() / people.users)
     plan, _, reasons = asked.decide(source)
     told = "\n".join(reasons)
-    assert (
-        f"by rule: per user {source.at_most} ({people.users} users are each on as many on average, rounded up)" in told
-    )
+    assert f"by rule: per user {source.at_most} (the average of {people.users} users, rounded up)" in told
     assert "by rule: drawn examples, under zero-out adjacency" in told
-    assert "who is on which record is taken as public" in told
-    assert "of nobody, of whom nothing is promised" in told
+    assert "which users are on which record is treated as public" in told
+    assert "of no user, which are not protected" in told
     assert plan.unit == User(drawn="examples", at_most=source.at_most, users=people.users, shared=True)
     assert plan.adjacency == "zero-out"
     prepare(None, source, plan, SETTINGS, device="cpu", threads=1)
@@ -172,7 +170,7 @@ def test_where_the_shared_ones_were_not_kept_the_promise_is_the_same(people):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"drawn": "users"}, "have several users, or nobody, and where users are drawn as wholes each is one user's"),
+        ({"drawn": "users"}, "have several users, or none, but sampling whole users needs one user per record"),
         ({"adjacency": "add-or-remove"}, "adjacency must be zero-out if a record may belong to several users"),
         ({"mechanism": "tree"}, "no theorem here covers tree noise under fixed-order participation for a user with"),
     ],
@@ -186,9 +184,11 @@ def test_what_has_no_theorem_for_shared_images_is_refused(people, options, words
 def test_plans_that_take_each_image_for_one_users_are_refused(people):
     source = capped(people, bytes(32), G)
     others = {"unit": User(drawn="examples", at_most=G, users=20), "adjacency": "add-or-remove"}
-    with pytest.raises(SfumatoError, match=r"the plan takes each to be one user's; make the plan with User\(drawn="):
+    with pytest.raises(
+        SfumatoError, match=r"but the plan assumes one user per record; make the plan with User\(drawn="
+    ):
         users.check(source, plan_for(source, **others))
-    with pytest.raises(SfumatoError, match="where users are drawn as wholes each is one user's"):
+    with pytest.raises(SfumatoError, match="sampling whole users needs one user per record"):
         users.check(source, plan_for(source, examples=20, batch_size=5, unit=User(drawn="users", at_most=G)))
 
 
@@ -197,7 +197,7 @@ def test_the_cap_is_looked_at_for_every_user_of_an_image(people):
     whose = np.array([f"a{number};z" for number in range(len(source.train))])
     source = replace(source, train=replace(source.train, users=whose), users=len(whose) + 1)
     with pytest.raises(
-        SfumatoError, match=f"keeps at most 4 records of each user, and one in the source has {len(whose)}"
+        SfumatoError, match=f"keeps at most 4 records of each user, but a user of the source has {len(whose)}"
     ):
         users.check(source, plan_for(source))
 
@@ -205,4 +205,4 @@ def test_the_cap_is_looked_at_for_every_user_of_an_image(people):
 def test_what_a_promise_for_single_images_is_worth_to_the_one_on_most(people):
     plan = PrivacyPlan.calibrate(examples=120, batch_size=120, steps=10, epsilon=3.0, delta=1e-5)
     most = owners(people.train).of_each_user.max()
-    assert f"the person with the most to train on, {most} of them" in (users.several_of_one(people, plan) or "")
+    assert f"the person with the most, {most} of them" in (users.several_of_one(people, plan) or "")

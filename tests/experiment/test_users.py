@@ -71,7 +71,7 @@ def test_what_a_promise_for_single_images_is_worth_to_a_person_is_said_beforehan
     told = users.several_of_one(people, plan)
     most = Counter(people.train.users.tolist()).most_common(1)[0][1]
     assert told is not None
-    assert f"the person with the most to train on, {most} of them, epsilon is " in told
+    assert f"the person with the most, {most} of them, epsilon is " in told
     assert rounded_up(of_person(plan, most)[1]) in told
     nobody_knows = replace(people, train=replace(people.train, users=None), users=None)
     told = users.several_of_one(nobody_knows, plan)
@@ -203,9 +203,9 @@ def test_what_follows_by_rule_is_said(people):
     assert np.unique(source.train.users, return_counts=True)[1].max() == 4
     plan, _, reasons = asked.decide(source)
     told = "\n".join(reasons)
-    assert "by rule: per user 4 (as many as 24 users have on average, rounded up)" in told
-    assert "by rule: drawn users (less noise over the signal)" in told
-    assert told.count("noise over signal") == 2
+    assert "by rule: per user 4 (the average of 24 users, rounded up)" in told
+    assert "by rule: drawn users (less noise over signal)" in told
+    assert told.count(": noise over signal") == 2
     assert plan.unit == User(drawn="users", at_most=4)
     assert (plan.population, plan.users, plan.expected_batch_size) == (24, 24, 24)
     by_records = Experiment(unit="user", drawn="examples", epsilon=8.0).decide(source).plan
@@ -283,31 +283,31 @@ def test_the_source_of_a_plan_is_capped_by_it(spec, tmp_path, people):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda source: plan_for(source, "users", at_most=2), "keeps at most 2 records of each user, and one in the"),
-        (lambda source: replace(plan_for(source, "users"), population=30), "is for 30 users, the source has 24"),
+        (lambda source: plan_for(source, "users", at_most=2), "keeps at most 2 records of each user, but a user"),
+        (lambda source: replace(plan_for(source, "users"), population=30), "is for 30 users, but the source has 24"),
         (
             lambda source: replace(plan_for(source, "examples"), population=70),
-            "is for 70 examples, the source has",
+            "is for 70 examples, but the source has",
         ),
         (
             lambda source: plan_for(source, "users", participation=TruncatedPoisson(batch_size=6, largest=9),
                                     adjacency="zero-out"),
-            "users have different numbers of records; take Poisson sampling",
+            "users have different numbers of records; use Poisson sampling",
         ),
         (
             lambda source: plan_for(source, "users", adjacency="zero-out",
                                     participation=FixedOrder(batch_size=6, assignment="position")),
-            "order position is of records, and users are drawn",
+            "order position is for records, but users are sampled",
         ),
         (
             lambda source: plan_for(
                 source, "users", steps=2, participation=FixedOrder(batch_size=6, assignment="time")
             ),
-            "order time is of records, and users are drawn",
+            "order time is for records, but users are sampled",
         ),
         (
             lambda source: replace(plan_for(source, "users"), unit=User(drawn="clients")),
-            "train classifiers by examples or users; clients are for embeddings",
+            "train classifiers on examples or users; clients are for embeddings",
         ),
     ],
 )  # fmt: skip
@@ -319,7 +319,7 @@ def test_a_plan_that_is_not_for_the_source_is_refused(people, change, words):
 
 def test_persons_in_both_parts_are_refused(tmp_path):
     source = open_source(archive(tmp_path, shared=True), owner_key=bytes(32))
-    with pytest.raises(SfumatoError, match="8 of the 24 users to train on have records to score on too"):
+    with pytest.raises(SfumatoError, match="8 of the 24 training users also have test records"):
         users.check(source, plan_for(source, "users", at_most=None))
 
 
@@ -340,7 +340,7 @@ def test_a_list_of_classes_who_are_users_is_declared_or_refused(named):
     """The model names its classes: read from the data, they would say without noise who took part."""
     known = {"owner_key": bytes(32), "user_from": "class"}
     source = open_source(named, **known)
-    with pytest.raises(SfumatoError, match=r"by user_from=class each class is one user, .* declare the classes"):
+    with pytest.raises(SfumatoError, match=r"with user_from=class each class is one user, .* declare the classes"):
         users.check(source, plan_for(source, "users", at_most=None))
     by_image = PrivacyPlan.calibrate(examples=48, batch_size=48, steps=2, epsilon=8, delta=1e-5)
     users.check(source, by_image)
@@ -350,18 +350,18 @@ def test_a_list_of_classes_who_are_users_is_declared_or_refused(named):
     users.check(declared, plan)
     assert "each class is one user" in users.class_of_one(declared, plan)
     assert users.class_of_one(replace(declared, open_set=True), plan) is None
-    with pytest.raises(SfumatoError, match="12 of the 12 users to train on have records to score on too"):
+    with pytest.raises(SfumatoError, match="12 of the 12 training users also have test records"):
         users.check(replace(declared, open_set=True), plan)
 
 
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"per_user": 3}, "per_user=3 is for users, and the unit is an example; give unit=user"),
+        ({"per_user": 3}, "per_user=3 applies to users, but the unit is an example; give unit=user"),
         ({"unit": "person"}, "unit must be one of example, user; got 'person'"),
         ({"unit": "user", "drawn": "clients"}, "drawn must be one of examples, users; got 'clients'"),
         ({"unit": "user", "per_user": 0}, "per_user must be at least 1, got 0"),
-        ({"unit": "user", "noise_multiplier": 2.0}, "drawn must be given beside a noise multiplier"),
+        ({"unit": "user", "noise_multiplier": 2.0}, "noise_multiplier 2 is given without drawn"),
         (
             {"unit": "user", "drawn": "examples", "participation": "cyclic"},
             "they lie in different groups, so the user has a turn in many steps",

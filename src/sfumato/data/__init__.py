@@ -1,10 +1,9 @@
-"""Images with labels: where they come from, in what form, and which facts about them were declared.
+"""Labelled images and texts: sources, their form, and the facts declared about them.
 
-`open_source` reads one of five kinds of source, or opens a cache of features on disk (`Cache`), and refuses bad data
-before anything is spent;
-`Transform` turns its images into a model's input by public constants; `Views` shows each of them K times.
-Nothing here draws noise or knows of a promise, but what one record may influence is decided here: every record is
-read, split, resized, normalised and augmented by itself.
+`open_source` reads a source, or opens a cache of features on disk (`Cache`), and refuses bad data before any privacy is
+spent. `Transform` turns images into a model's input with public constants. `Views` makes K views of each image. Nothing
+here draws noise or computes a guarantee, but this package decides what one record can influence: every record is read,
+split, resized, normalised and augmented independently of all others.
 """
 
 import lazy_loader

@@ -1,8 +1,8 @@
-"""Class lists: the names, their order, and whether every class can be learnt. And names in one spelling: of classes,
-users and groups, and of the parts of a data set.
+"""Class lists, their checks, and Unicode normalisation of the names of classes, users, groups and parts.
 
-Archives and folders made on macOS hold accented letters decomposed, a letter and its accent; Linux and Windows mostly
-write them composed. Both look alike and mean one name, and as two names one person would count as two users.
+Archives and folders made on macOS store accented letters decomposed, as a letter and its accent. Linux and Windows
+mostly store them composed. Both look alike and mean the same name. Without normalisation, one person could count as two
+users.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     import numpy as np
 
 SHOWN = 3
-"""Names that a note gives."""
+"""Largest number of names in a note."""
 _PLURALS = {"class": "classes", "user": "users", "group": "groups"}
 
 
 def composed(name: str) -> str:
-    """A name in Unicode's composed form (NFC), in which every name is compared, counted and kept.
+    """A name in Unicode's composed form (NFC). All names are compared, counted and stored in this form.
 
     >>> composed("Zoe\\u0308") == "Zo\\u00eb", composed("ann")
     (True, 'ann')
@@ -37,11 +37,10 @@ def decomposed(name: str) -> str:
 
 
 class Spellings:
-    """Names as they are read, each once, and which of them are one name in several forms.
+    """Normalises names, and records names that occur in several Unicode forms.
 
-    **Guarantee.** What a name becomes is a function of that name alone, so that a record's class, user and group are
-    functions of the record (unit: one record; adjacency: any). `notes` look at all names, for the
-    owner alone.
+    **Guarantee.** The normalised name is a function of the name alone, so a record's class, user and group are
+    functions of the record (unit: one record; adjacency: any). `notes` depend on all names and are for the owner alone.
 
     >>> names = Spellings()
     >>> names.of("user", "Zoe\\u0308") == names.of("user", "Zo\\u00eb"), len(names.notes)
@@ -56,7 +55,7 @@ class Spellings:
 
         Args:
             what: "class", "user" or "group".
-            name: as it was read.
+            name: as read.
         """
         known = self._known[what]
         found = known.get(name)
@@ -66,7 +65,7 @@ class Spellings:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What to say of names that were read in several forms."""
+        """Notes on names that were read in several Unicode forms."""
         found: list[str] = []
         for what, known in self._known.items():
             names, several = set[str](), set[str]()
@@ -75,7 +74,9 @@ class Spellings:
             if several:
                 first, more = sorted(several)[:SHOWN], len(several) - SHOWN
                 listed = ", ".join(map(repr, first)) + (f" and {more} more" if more > 0 else "")
-                found.append(f"{_PLURALS[what]} written in more than one Unicode form are taken for one each: {listed}")
+                found.append(
+                    f"{_PLURALS[what]} written in more than one Unicode form are treated as one each: {listed}"
+                )
         return tuple(found)
 
 
@@ -85,13 +86,13 @@ _NAMES = {
     "test": ("testing", "tests", "tst", "eval", "evaluation"),
     "validation": ("valid", "val", "dev"),
 }
-"""What parts are called elsewhere: as Hugging Face's `datasets` finds them, and three spellings of folders."""
+"""Other names of the parts: those that Hugging Face's `datasets` knows, and three common folder names."""
 _PART_OF = {name: part for part, names in _NAMES.items() for name in (part, *names)}
 _WORD = re.compile(r"[^a-z]+")
 
 
 def part_called(name: str) -> str | None:
-    """The part that a folder or a table's field is called, in any case of letters.
+    """The part that a folder or a table's field names, ignoring case; None if none.
 
     >>> part_called("Val"), part_called("training"), part_called("cat")
     ('validation', 'train', None)
@@ -100,7 +101,7 @@ def part_called(name: str) -> str | None:
 
 
 def part_named(name: str) -> str | None:
-    """The part that a word within a file's or a split's name speaks of.
+    """The part that a word in the name of a file or split refers to; None if none or several.
 
     >>> part_named("validation"), part_named("train-00000"), part_named("unsupervised")
     ('validation', 'train', None)
@@ -110,7 +111,7 @@ def part_named(name: str) -> str | None:
 
 
 def test_part(parts: Collection[str | None]) -> str:
-    """The part that is tested on: validation where there is no test part. Beside a test part it is left out.
+    """The part to test on: test, or validation if there is no test part. With a test part, validation is ignored.
 
     >>> test_part({"train", "validation"}), test_part({"train", "validation", "test"})
     ('validation', 'test')
@@ -119,7 +120,7 @@ def test_part(parts: Collection[str | None]) -> str:
 
 
 def notes_on_parts(parts: Collection[str | None], where: str) -> tuple[str, ...]:
-    """What the owner is told of a validation part.
+    """Notes for the owner on the use of a validation part.
 
     >>> notes_on_parts({"train", "test"}, "a"), notes_on_parts({"train", "validation"}, "folder 'a'")
     ((), ("the validation part of folder 'a' is the test part",))
@@ -131,16 +132,16 @@ def notes_on_parts(parts: Collection[str | None], where: str) -> tuple[str, ...]
 
 
 LONGEST_NAME = 255
-"""Characters in the name of a class or a user: an array of text gives every name the room of the longest."""
+"""Characters in the name of a class or user. Every name in an array takes the space of the longest."""
 
 
 class UnknownClassError(SfumatoError):
-    """A record whose class is none of those that were declared.
+    """A record whose class is not among the declared ones.
 
     Args:
-        record: where it is and which label it has.
-        declared: what there is in its place. One clause.
-        remedy: what to do where the classes are the owner's to declare.
+        record: its place and label.
+        declared: what is wrong with the label. One clause.
+        remedy: what to do if the owner declares the classes.
     """
 
     def __init__(self, record: str, declared: str, remedy: str):
@@ -152,11 +153,11 @@ class UnknownClassError(SfumatoError):
 
 
 def require_declared(label: object, classes: Collection[str], where: str, remove: str) -> None:
-    """Refuse a label that is none of the declared classes.
+    """Refuses a label that is not a declared class.
 
     Args:
-        where: what holds it.
-        remove: the other remedy.
+        where: what holds the label.
+        remove: what to remove as the other remedy.
     """
     if label not in classes:
         raise UnknownClassError(
@@ -167,7 +168,7 @@ def require_declared(label: object, classes: Collection[str], where: str, remove
 
 
 def require_named(label: int, classes: int, where: str, *, first: int) -> None:
-    """Refuse a label by number, counted from `first`, that is beyond the classes that are named."""
+    """Refuses a numeric label, counted from `first`, that exceeds the named classes."""
     if label >= classes + first:
         raise UnknownClassError(
             f"{where} the label {label}",
@@ -177,12 +178,12 @@ def require_named(label: int, classes: int, where: str, *, first: int) -> None:
 
 
 def refuse_unwritable(text: str, what: str, *, longest: int | None = LONGEST_NAME) -> None:
-    """Refuse a name that a table, a page or a terminal could not show, or that would fill the memory.
+    """Refuses a name that tables, pages or terminals cannot show, or that is too long.
 
     Args:
-        text: the name. Bytes in a file's name that are no UTF-8 have become surrogates.
-        what: what to call it.
-        longest: characters, at most; None for any number.
+        text: the name. Bytes of a file name that are not UTF-8 appear as surrogates.
+        what: how to call it in the error.
+        longest: largest number of characters; None for no limit.
     """
     if longest is not None and len(text) > longest:
         raise SfumatoError(
@@ -193,10 +194,10 @@ def refuse_unwritable(text: str, what: str, *, longest: int | None = LONGEST_NAM
 
 
 def declared_names(classes: Sequence[str] | None, what: str = "classes") -> tuple[str, ...] | None:
-    """The declared class list as a tuple, in composed form, or None where nothing was declared.
+    """The declared class list as a tuple, in composed form; None if not declared.
 
     Args:
-        what: the argument, in a refusal: "classes", or "label_columns".
+        what: name of the argument in errors: "classes", or "label_columns".
 
     >>> declared_names(["cat", "dog"])
     ('cat', 'dog')
@@ -233,13 +234,13 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def renumbered(labels: np.ndarray, found: tuple[str, ...], declared: tuple[str, ...] | None, where: str) -> np.ndarray:
-    """Labels that point into `found`, made to point into the declared class list instead.
+    """Labels renumbered from positions in `found` to positions in the declared class list.
 
     Args:
         labels: int64 (N,), positions in `found`.
-        found: the names that the data set carries.
-        declared: the names that the owner declared, or None to keep `found`.
-        where: what to call the data set in an error.
+        found: class names in the data set.
+        declared: class names that the owner declared, or None to keep `found`.
+        where: name of the data set in errors.
 
     >>> import numpy as np
     >>> renumbered(np.array([0, 1]), ("a", "b"), ("b", "a"), "x.npz").tolist()
@@ -247,7 +248,7 @@ def renumbered(labels: np.ndarray, found: tuple[str, ...], declared: tuple[str, 
     """
     if declared is None or declared == found:
         return labels
-    import numpy as np  # here, since options are declared without it
+    import numpy as np  # imported late: the command line loads this module for its options
 
     for label in np.unique(labels):
         require_declared(found[label], declared, f"{where} holds", "its images")
@@ -256,7 +257,7 @@ def renumbered(labels: np.ndarray, found: tuple[str, ...], declared: tuple[str, 
 
 
 def _is_decimal(name: str) -> bool:
-    """Whether it is a number with decimals: whole ones number classes."""
+    """Whether the name is a number with decimals. Whole numbers may number classes."""
     return bool(_DECIMAL.fullmatch(name))
 
 
@@ -273,15 +274,15 @@ def check_counts(
     parted: bool,
     record: str = "image",
 ) -> None:
-    """Refuse a class that cannot be learnt: with a single image, or with none in the training part.
+    """Refuses a class that cannot be learnt: with a single image, or with none in the training part.
 
     Args:
         train, test: labels of the two parts, int64 (N,).
         classes: class names.
-        where: what to call the data set in an error.
-        listed: whether the class list was written down; then a class may be absent from the data altogether.
+        where: name of the data set in errors.
+        listed: whether a class list was given, which may contain classes without records.
         parted: whether the owner made the two parts (otherwise the keyed hash did).
-        record: what to call one record.
+        record: word for one record.
     """
     if len(classes) == 1:
         raise SfumatoError(f"{where} holds only one class, {classes[0]!r}", f"give {record}s of at least two classes")
@@ -296,15 +297,14 @@ def check_counts(
             )
         if (total == 1 or (parted and learnt == 1)) and not listed and all(map(_is_decimal, classes)):
             raise SfumatoError(
-                f"labels of {where} look like numbers ({name!r} and others), and a class is a name",
-                "put numbers in a few classes, or train on them as they are in a loop of your own "
-                "(sfumato.private_steps), whose loss may be a regression's",
+                f"labels of {where} look like measurements ({name!r} and others), not like classes",
+                "group them into a few classes, or train a regression in your own loop (sfumato.private_steps)",
             )
         if total == 1 or (parted and learnt == 1):
             part = "training " if parted else ""
             raise SfumatoError(
                 f"class {name!r} of {where} has a single {part}{record}",
-                f"add {record}s of this class, or take the class out",
+                f"add {record}s of this class, or remove the class",
             )
         if total and not learnt:
             why = "" if parted else f" after the split by keyed hash, which put all {total} of them in the test part"

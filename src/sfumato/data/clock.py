@@ -1,4 +1,4 @@
-"""Time stamps of records, and which step each of them belongs to."""
+"""Time stamps of records, and the step that each time stamp belongs to."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import numpy as np
 from sfumato._checks import SfumatoError
 
 TimeStamp = float | np.datetime64
-"""A number, or a date with its time in UTC, to the microsecond."""
+"""A number, or a date and time in UTC with microseconds."""
 
 WRITTEN = "such as 2026-01-31, 2026-01-31T23:59:59+01:00, or a number"
 _SECONDS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
-_DURATION = re.compile(r"([0-9]{1,7})([wdhms])")  # more weeks would be more microseconds than 64 bits count
+_DURATION = re.compile(r"([0-9]{1,7})([wdhms])")  # more weeks would overflow 64-bit microseconds
 _FARTHEST = 2.0**53
 
 
 def time_stamp(text: str) -> TimeStamp:
-    """What a time stamp says: a finite number, or else a date by ISO 8601, which is in UTC where it names no offset.
+    """Parses a time stamp: a finite number, or an ISO 8601 date, in UTC unless it has an offset.
 
     Errors: `ValueError` for anything else.
 
@@ -48,7 +48,7 @@ def _date(text: str) -> np.datetime64:
 
 
 def _duration(text: str) -> float | np.timedelta64:
-    """A number above 0, or a whole number of weeks, days, hours, minutes or seconds; `ValueError` for others."""
+    """Parses a number above 0, or a whole number of weeks, days, hours, minutes or seconds; else `ValueError`."""
     found = _DURATION.fullmatch(text)
     if found is not None:
         length = np.timedelta64(1_000_000 * int(found[1]) * _SECONDS[found[2]], "us")
@@ -62,7 +62,7 @@ def _duration(text: str) -> float | np.timedelta64:
 
 
 def _written(period: timedelta) -> str:
-    """A length of time in the largest unit that it is a whole number of.
+    """A duration in the largest unit of which it is a whole number.
 
     >>> _written(timedelta(days=1)), _written(timedelta(hours=36)), _written(timedelta(days=14))
     ('1d', '36h', '2w')
@@ -74,15 +74,16 @@ def _written(period: timedelta) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """Which step a time stamp belongs to: floor((time - start) / period).
+    """The step of a time stamp: floor((time - start) / period).
 
-    **Guarantee.** Both are public declarations, so a record's step is a function of its own time stamp alone: another
-    record that is added, removed or moved in time moves none (unit: one record; adjacency: any).
+    **Guarantee.** Start and period are public declarations, so a record's step is a function of its own time stamp
+    alone. Adding, removing or moving another record in time changes no other record's step (unit: one record;
+    adjacency: any).
 
     Args:
-        start: when step 0 begins: a date by ISO 8601, which is in UTC where it names no offset, or a number.
-        period: how much time a step covers: a whole number of weeks, days, hours, minutes or seconds, such as "1d",
-            "12h" or "30m"; a number where the start is one.
+        start: start of step 0: an ISO 8601 date, in UTC unless it has an offset, or a number.
+        period: duration of a step: a whole number of weeks, days, hours, minutes or seconds, such as "1d", "12h" or
+            "30m"; a number if start is one.
 
     >>> clock = Clock(start="2026-01-01", period="12h")
     >>> clock.steps_of(np.array(["2025-12-31T23:59", "2026-01-01", "2026-01-03T12:00"], "datetime64[us]")).tolist()
@@ -110,7 +111,7 @@ class Clock:
 
     @classmethod
     def declared(cls, start: object, period: object) -> Clock | None:
-        """What was declared, as text or as what gives that text; None where nothing was."""
+        """The clock of declared values, which are converted to text; None if nothing was declared."""
         if start is None and period is None:
             return None
         if start is None or period is None:
@@ -119,14 +120,14 @@ class Clock:
         return cls(start=str(start), period=_written(period) if isinstance(period, timedelta) else str(period))
 
     def to_dict(self) -> dict[str, str]:
-        """Plain data: the fields."""
+        """The fields as plain data."""
         return asdict(self)
 
     def steps_of(self, times: np.ndarray) -> np.ndarray:
-        """The step int64 (N,) of each time stamp, -1 for all before the start.
+        """The step int64 (N,) of each time stamp, -1 before the start.
 
         Args:
-            times: (N,), float64 or datetime64[us], as the start is.
+            times: (N,), float64 or datetime64[us], matching the type of the start.
         """
         start, period = time_stamp(self.start), cast(Any, _duration(self.period))
         if (times.dtype.kind == "M") != isinstance(start, np.datetime64):
@@ -136,7 +137,7 @@ class Clock:
                 f"give `start` and `period` as {'a date and a duration' if theirs == 'dates' else 'numbers'}",
             )
         if isinstance(start, float):
-            with np.errstate(over="ignore"):  # what is beyond all numbers is beyond all steps
+            with np.errstate(over="ignore"):  # overflow to infinity lies after all steps
                 places = np.floor((times - start) / period)
         else:
             places = (times - start) // period

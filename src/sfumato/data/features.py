@@ -1,10 +1,10 @@
-"""features:PATH - what a fixed public backbone makes of every record, computed once and kept on disk.
+"""features:PATH - features of every record from a fixed public backbone, computed once and stored on disk.
 
-A cache is a folder. `features.json` says what it holds, and pieces `train-00000.safetensors`, ..., `test-00000...` hold
-`features` (n, K, D), or (n, K + 1, D) where the middle of each training image stands before its random windows,
-`labels` (n,) and `codes` (n, 32); where the source says whose its images are, also `users`, by their codes, and
-`groups`, uint8 (n, L) of text in UTF-8. A piece is written whole or not at all, so a cache is complete when all of its
-pieces are there, and one that was cut goes on with the first that is missing.
+A cache is a folder. `features.json` describes its contents. Pieces `train-00000.safetensors`, ..., `test-00000...` hold
+`features` (n, K, D), or (n, K + 1, D) if the centre crop of each training image precedes its random crops, `labels`
+(n,) and `codes` (n, 32). If the source has users, pieces also hold `users`, as codes, and `groups`, both uint8 (n, L),
+UTF-8 text. Pieces are written atomically, so a cache is complete when all pieces exist, and an interrupted one resumes
+with the first missing piece.
 """
 
 from __future__ import annotations
@@ -32,39 +32,39 @@ BACKBONE = "backbone.safetensors"
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PARTS = ("train", "test")
 PLACES = "places"
-"""Where the records were read from: the same cache may be made of images that lie elsewhere by now."""
+"""Where the records were read from. It is not part of the identity: images may be moved."""
 SOURCE_FACTS = frozenset(("kind", "fingerprint", "material", "pixels", "classes", "examples", "read", "public")) | {
     *("size", "channels", "size_rule", "filtered", "parted", PLACES)
 }
 USER_FACTS = frozenset({"users", "users_read", "user_from"})
-"""What a cache says of its source only where that knows whose record each one is."""
-PIECE_BYTES, PIECE_ROWS = 64 << 20, 1024  # a network on a CPU takes seconds to minutes for so many images
+"""Facts about the source that a cache stores only if the source has users."""
+PIECE_BYTES, PIECE_ROWS = 64 << 20, 1024  # seconds to minutes of work for a network on a CPU
 _FOLLOWING = ("fingerprint", "pixels", "size", "enlarged", "digest", "weights", "rows")
-"""What follows from choices: named only where no choice differs."""
+"""Consequences of choices. They are named in errors only if no choice differs."""
 _FORMAT = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """What a cache holds: everything that decides its numbers. A cache goes on only as what it began.
+    """The contents of a cache: everything that determines its numbers. A cache resumes only with the same contents.
 
     Args:
         width: D, the length of a feature vector.
         counts: records in the parts "train" and "test".
-        source: what is known of the records: the `SOURCE_FACTS`.
-        views: K, how many versions of each training record there are to train on; test records have one.
-        middle: whether the middle of each training image is kept before its views, which is what it is scored on;
-            otherwise that is the first view.
+        source: facts about the records: the `SOURCE_FACTS`.
+        views: K, number of views of each training record; test records have one.
+        middle: whether the centre crop of each training image is stored before its views, and used for scoring;
+            otherwise the first view is used for scoring.
         dtype: "float32", "float16" or "bfloat16".
-        rows: records in a piece, the last one of a part excepted.
-        backbone: how to build the network again; None for features that came from elsewhere.
-        digest: SHA-256 of the backbone's function and weights; None without backbone.
-        weights: SHA-256 of the weights alone, which are kept beside the features.
-        origins: where the backbone's weights come from, as statements say it.
-        trained_on: `Source.stored_digest` of what they were trained on without privacy, as far as it is known.
-        transform: how images become the backbone's input, as `Transform.to_dict` has it.
-        crop: how views are cut out of a training image, in words and numbers.
-        test_fraction: the share of the test part, where the keyed hash split.
+        rows: records in a piece, except in the last one of a part.
+        backbone: how to rebuild the network; None for features from elsewhere.
+        digest: SHA-256 of the backbone's function and weights; None without a backbone.
+        weights: SHA-256 of the weights alone, which are stored with the features.
+        origins: origin of the backbone's weights, as in statements.
+        trained_on: `Source.stored_digest` of the data they were trained on without privacy, if known.
+        transform: preparation of images for the backbone, from `Transform.to_dict`.
+        crop: how views are cropped from a training image, in words and numbers.
+        test_fraction: share of the test part, if the keyed hash split the data.
     """
 
     width: int
@@ -94,7 +94,7 @@ class Contents:
 
     @property
     def stored(self) -> int:
-        """Versions of each training record on disk: its views, after its middle where that is kept."""
+        """S, versions of each training record on disk: the centre crop if stored, then its views."""
         return self.views + self.middle
 
     @property
@@ -104,11 +104,11 @@ class Contents:
 
     @property
     def identity(self) -> str:
-        """SHA-256 of everything above but the `PLACES`; every piece carries it."""
+        """SHA-256 of all fields except the `PLACES`. Every piece contains it."""
         return hashlib.sha256(json.dumps(_anywhere(self.to_dict()), sort_keys=True).encode()).hexdigest()
 
     def pieces(self, part: str) -> list[tuple[str, range]]:
-        """The files of a part, and which of its records each holds."""
+        """The files of a part, and the range of its records in each."""
         count = self.counts[part]
         rows = (range(start, min(start + self.rows, count)) for start in range(0, count, self.rows))
         return [(f"{part}-{number:05d}.safetensors", some) for number, some in enumerate(rows)]
@@ -131,8 +131,8 @@ class Cache:
     Args:
         path: the folder.
 
-    **Guarantee.** Whatever wrote it must have made each row from its own record alone. Reading keeps rows apart. The
-    files are as private as the images: a feature vector tells much of its image.
+    **Guarantee.** Assumes that each row was computed from its own record alone. Reading does not mix rows. The files
+    are as private as the images: a feature vector reveals much about its image.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -143,12 +143,12 @@ class Cache:
 
     @property
     def exists(self) -> bool:
-        """Whether a cache stands here, complete or not."""
+        """Whether a cache exists here, complete or not."""
         return is_cache(self.path)
 
     @functools.cached_property
     def contents(self) -> Contents:
-        """What the cache holds, or is to hold."""
+        """The contents of the cache, complete or planned."""
         try:
             index = parse_json(ordinary(self.path / FEATURES).read_text("utf-8"))
             if index["format"] != _FORMAT:
@@ -170,7 +170,7 @@ class Cache:
             raise SfumatoError(f"{place} is damaged", "restore it from a copy, or compute anew") from None
 
     def begin(self, contents: Contents) -> None:
-        """Lay down a new cache, or refuse to go on with one that is something else, naming the difference."""
+        """Creates a cache, or resumes one with the same contents. Other contents are refused with their differences."""
         if self.exists:
             was, now = _anywhere(self.contents.to_dict()), _anywhere(json.loads(json.dumps(contents.to_dict())))
             if odd := _differences(was, now):
@@ -185,11 +185,11 @@ class Cache:
         write(self.path / FEATURES, json.dumps(contents.to_dict(), indent=2).encode() + b"\n", private=True)
 
     def missing(self, part: str) -> list[tuple[str, range]]:
-        """The pieces of a part that are still to be written."""
+        """The pieces of a part that are not yet written."""
         return [(name, rows) for name, rows in self.contents.pieces(part) if not (self.path / name).is_file()]
 
     def discard_damaged(self) -> list[str]:
-        """Delete the pieces that are not what was written, and name them."""
+        """Deletes damaged pieces and returns their names."""
         damaged = []
         pieces = [(part, *piece) for part in PARTS for piece in self.contents.pieces(part)]
         for part, name, rows in pieces:
@@ -212,15 +212,15 @@ class Cache:
         users: np.ndarray | None = None,
         groups: np.ndarray | None = None,
     ) -> None:
-        """Write a piece, whole or not at all, with the SHA-256 of its numbers.
+        """Writes a piece atomically, with the SHA-256 of its numbers.
 
         Args:
-            name: as `missing` gives it.
-            features: (n, S, D); n and S, the versions of each record, are the piece's.
+            name: from `missing`.
+            features: (n, S, D), with the piece's numbers of records n and of versions S.
             labels: int64 (n,) or (n, L).
-            codes: uint8 (n, 32), each record's own two (`codes`).
-            users: text (n,), each record's user's code (`user_codes`), where it is known.
-            groups: text (n,), the public group of each record's user, likewise.
+            codes: uint8 (n, 32), the two codes of each record (`identity.owners`).
+            users: text (n,), code of each record's user (`user_codes`), if known.
+            groups: text (n,), public group of each record's user, if known.
         """
         contents = self.contents
         stored = features.to(DTYPES[contents.dtype]).cpu().contiguous()
@@ -229,12 +229,12 @@ class Cache:
                 f"some features are beyond the range of {contents.dtype}", "give `dtype=bfloat16` or float32"
             )
         known = {"labels": labels, "codes": codes}
-        if "users" in contents.source:  # a cache goes on as it began
+        if "users" in contents.source:  # as declared in the contents
             known |= {name: texts for name, texts in (("users", users), ("groups", groups)) if texts is not None}
         write_piece(self.path / name, stored, known, cache=contents.identity)
 
     def records(self, part: str, *, progress: OnProgress | None = None) -> CachedRecords:
-        """A part of a complete cache, whose files have been read once to see that they are what was written.
+        """A part of a complete cache. All files are read once and checked against their SHA-256.
 
         Args:
             part: "train" or "test".
@@ -261,12 +261,12 @@ class Cache:
 
 
 def _anywhere(contents: dict[str, Any]) -> dict[str, Any]:
-    """A cache's description without where its records were read from."""
+    """A cache's description without the places of its records."""
     return {**contents, "source": {name: value for name, value in contents["source"].items() if name != PLACES}}
 
 
 def _differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """In what two descriptions differ, in words."""
+    """The differences of two descriptions, in words."""
     chosen, following = [], []
     for (*_, name), before, after in differing(was, now):
         words = f"{name} was {shortened(before)} and is {shortened(after)}"

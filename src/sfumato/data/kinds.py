@@ -1,6 +1,8 @@
-"""The kinds of sources, how they are spelt, and whether there is anything at all: found out before anything is read. Of
-torchvision's published data sets, those that are images with a class each, by their signatures: these can be read
-from its files, since importing them takes seconds."""
+"""The kinds of sources, how to spell them, and checks that they exist, before anything is read.
+
+torchvision's data sets with one class per image are recognised by their signatures. Those are parsed from torchvision's
+files, since importing it takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +30,19 @@ if TYPE_CHECKING:
 
 
 CHOSEN = {"EMNIST": {"split": "balanced"}}
-"""What must be given besides the root."""
+"""Required arguments besides the root."""
 _SUCH_AS = "choose one of torchvision.datasets with classes, such as MNIST, CIFAR10, Food101 or OxfordIIITPet"
 _OTHERS = {
     "ImageFolder": "write folder:PATH for a folder of class folders",
     "DatasetFolder": "write folder:PATH for a folder of class folders",
     **dict.fromkeys(("LSUNClass", "SBU", "WIDERFace", "LFWPairs"), ""),
 }
-"""Of classes' kind by their signature, and not by what they give; with what to do."""
+"""Data sets whose signature fits, but whose items do not, with a remedy."""
 
 
 def torchvision_sets() -> dict[str, type]:
-    """torchvision's data sets of images with classes, as their signatures show: `root` is all that must be given, the
-    label may be transformed, and image and label are not transformed together, as boxes and masks are."""
+    """torchvision's data sets of images with classes, by their signatures: only `root` is required, labels can be
+    transformed, and image and label are not transformed jointly, as for boxes and masks."""
     from torchvision import datasets
 
     found = {name: getattr(datasets, name) for name in datasets.__all__}
@@ -49,12 +51,12 @@ def torchvision_sets() -> dict[str, type]:
 
 
 def torchvision_names() -> list[str]:
-    """The same names without importing torchvision, for a shell that waits for them."""
+    """The names of these data sets without importing torchvision, for shell completion."""
     return [name for name, known in signatures().items() if _has_classes(name, known)]
 
 
 def _has_classes(name: str, known: Mapping[str, bool]) -> bool:
-    """By what a class takes, and whether each must be given."""
+    """Whether a data set has classes, by its arguments and whether each is required."""
     required = {one for one, is_required in known.items() if is_required}
     joint = "transforms" in known and "target_types" not in known
     alone = required - {*CHOSEN.get(name, ())} == {"root"}
@@ -66,7 +68,7 @@ def _required(known: Mapping[str, inspect.Parameter]) -> dict[str, bool]:
 
 
 def parameters(kind: type) -> Mapping[str, inspect.Parameter]:
-    """What a class takes; where it passes the rest on, what its base takes as well."""
+    """The arguments of a class, including those of its base if it passes on `**kwargs`."""
     known = dict(inspect.signature(kind).parameters)
     passed_on = [name for name, one in known.items() if one.kind is one.VAR_KEYWORD]
     for name in passed_on:
@@ -75,7 +77,7 @@ def parameters(kind: type) -> Mapping[str, inspect.Parameter]:
 
 
 def torchvision_set(name: str) -> tuple[str, type]:
-    """The name of a data set as torchvision spells it, and its class; refused by name where it has no classes."""
+    """The name of a data set as torchvision spells it, and its class. Data sets without classes are refused."""
     from torchvision import datasets
 
     with_classes = torchvision_sets()
@@ -92,9 +94,9 @@ def torchvision_set(name: str) -> tuple[str, type]:
 
 
 def signatures() -> dict[str, Mapping[str, bool]]:
-    """Of each class in `torchvision.datasets`, in its order: its arguments, and whether each must be given.
+    """The arguments of each class in `torchvision.datasets`, in order, and whether each is required.
 
-    What a class passes on (`**kwargs`) its first base takes. Empty where torchvision, or a file of it, is not there.
+    `**kwargs` are those of the first base. Empty if torchvision or one of its files is missing.
     """
     found = find_spec("torchvision")
     if found is None or not found.submodule_search_locations:
@@ -111,13 +113,13 @@ def signatures() -> dict[str, Mapping[str, bool]]:
 
 
 def _offered(body: list[ast.stmt]) -> list[str]:
-    """What `__all__` names."""
+    """The names in `__all__`."""
     values = [one.value for one in body if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "__all__"]
     return [*ast.literal_eval(values[-1])] if values else []
 
 
 def _arguments(name: str, classes: Mapping[str, ast.ClassDef]) -> Iterator[tuple[str, bool]]:
-    """Of the class of this name; nothing of one from elsewhere."""
+    """The arguments of the class with this name; none for a class from elsewhere."""
     if (kind := classes.get(name)) is None:
         return
     base = ast.unparse(kind.bases[0]) if kind.bases else ""
@@ -138,13 +140,12 @@ class Kind:
     """One kind of source.
 
     Args:
-        reader: the file of this room whose function `load` reads it, given what follows the colon and what the owner
-            declared; None for a cache, which is opened. Its `UNDERSTOOD` names the facts that it understands, of those
-            that say nothing to most readers.
-        argument: what follows the colon, or None for a name that stands alone.
-        called: what it is in a refusal.
-        published: whether the data is published, so that nothing about it is secret.
-        sharded: whether what follows the colon may be a pattern; the reader's `find` looks for what it means.
+        reader: module in `readers` whose function `load` reads the source, from the argument and the declared facts;
+            None for a cache. Its `UNDERSTOOD` names the facts it supports, among those that most readers do not.
+        argument: name of the text after the colon; None for a kind without an argument.
+        called: name of the source in errors.
+        published: whether the data are published, so that nothing about them is secret.
+        sharded: whether the argument may be a pattern; the reader's `find` resolves it.
     """
 
     reader: str | None
@@ -155,15 +156,15 @@ class Kind:
 
     @property
     def understood(self) -> tuple[str, ...]:
-        """Names of facts that its reader understands, of those that a reader must name."""
+        """Names of the facts that its reader supports, among those that not all readers do."""
         return getattr(self._module, "UNDERSTOOD", ())
 
     def load(self, argument: str, order: Order) -> Parts:
-        """What the reader makes of it."""
+        """Reads the source."""
         return self._module.load(argument, order)
 
     def find(self, argument: str) -> None:
-        """Refuse shards that are not there, or that no library reads."""
+        """Refuses shards that do not exist, or whose library is not installed."""
         self._module.find(argument)
 
     @property
@@ -187,11 +188,11 @@ KINDS: MappingProxyType[str, Kind] = MappingProxyType(
 
 CACHE = "features"
 PUBLISHED = frozenset(name for name, kind in KINDS.items() if kind.published)
-"""The kinds whose data are published. Data from Python are of none of these."""
+"""The kinds whose data are published. Data from Python are never among them."""
 
 
 def refuse_absent(spec: str) -> None:
-    """Refuse a spelling that is wrong, or a path that leads nowhere, before anything slow is begun."""
+    """Refuses wrong spellings and paths that do not exist, before anything slow starts."""
     name, argument = parse(spec)
     kind = KINDS[name]
     if kind.sharded:
@@ -206,7 +207,7 @@ def refuse_absent(spec: str) -> None:
 
 
 def is_public(spec: str) -> bool:
-    """Whether the source is public without being declared so: a published collection, or features of public data."""
+    """Whether the source is public by default: published data, or features of public data."""
     name, argument = parse(spec)
     if KINDS[name].reader is not None:
         return KINDS[name].published

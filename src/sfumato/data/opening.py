@@ -1,4 +1,4 @@
-"""Opening a source: read, checked, and with its facts."""
+"""Opens a source: reads and checks its records, and collects its facts."""
 
 from __future__ import annotations
 
@@ -33,69 +33,65 @@ def open_source(
     progress: OnProgress | None = None,
     **facts: Any,
 ) -> Source:
-    """Read a source, check every record, and say what was declared and what was read.
+    """Reads a source, checks every record, and records which facts were declared and which were read.
 
-    Images are held in memory; those of image files that would take more than half of it, and those of shards that would
-    take more than 1 GiB, stay where they are stored, and are decoded again whenever they are asked for.
+    Images are held in memory. Image files that would need more than half of it, and shards that would need more than
+    1 GiB, stay where they are stored and are decoded on each access.
 
-    Everything that can be wrong with the data is refused here, before any privacy is spent. These checks look at
-    private records without noise, so a refusal is the owner's to see and nobody else's.
+    Invalid data are refused here, before any privacy is spent. These checks look at private records without noise, so
+    only the owner may see their errors.
 
     **Guarantee.** Except for the facts named in `read`, each record of the result is a function of that record alone
-    (unit: one record; adjacency: any): the image is brought to the declared size, and the split hashes it by itself, or
-    its user where the source says whose it is.
+    (unit: one record; adjacency: any): the image is resized to the declared size, and the split hashes the record
+    alone, or its user if the source has users.
 
     Args:
         spec: `digits`, `folder:PATH`, `npz:PATH`, `csv:PATH`, `parquet:PATH`, `webdataset:SHARDS`, `hf:PATH`,
-            `torchvision:NAME`, or `features:PATH` for a cache, of which everything but `examples`, `users` and `public`
-            was declared when it was made. Or data from Python: arrays or tensors (images, labels), which a keyed hash
-            splits, or (x_train, y_train, x_test, y_test), or by the names that an archive has for them; a map-style
-            `torch.utils.data.Dataset` of pairs (image, label), or two of them, to train and to test on; a `Dataset` or
+            `torchvision:NAME`, or `features:PATH` for a cache, for which only `examples`, `users` and `public` can
+            still be declared. Or data from Python: arrays or tensors (images, labels), split by a keyed hash, or
+            (x_train, y_train, x_test, y_test), or a mapping with the names of an archive; a map-style
+            `torch.utils.data.Dataset` of pairs (image, label), or one for training and one for testing; a `Dataset` or
             `DatasetDict` of Hugging Face's `datasets`; or a pandas DataFrame with the columns of a table.
         owner_key: the owner's secret, 32 bytes.
-        declared: what is declared of the data, all together; None where each fact is given by itself, by the names
-            that follow, or none is.
+        declared: declared facts in one object; None to give them by the names below.
         examples: the declared number of training examples.
         classes: the declared class names, in the order of the labels. A class may then be absent from the data.
-        label_columns: the labels of a table's or an archive's images where none, one or many may be true of each: the
-            table's columns of 0 and 1 in place of `label`, the columns of an archive's y. They are declared by it.
-        size: the declared side of the images in pixels, 4 to 1024; images are brought to it.
-        channels: the declared number of channels, 1 or 3; images are brought to it.
-        bit_depth: how many bits the pixels of 16-bit images use: 12 where white is 4095. Larger values are refused.
-        window: or which of their values become black and white, as (low, high). With neither of the two, images of more
-            than 8 bits are refused; with one, those of 8 bits stay as they are. Of DICOM files all greys are taken by
-            it, after their own modality transformation; without one by each file's own window, where it has one.
-        path_column: which column of a table holds the images' paths; None for "path".
-        label_column: which column of a table, or of Parquet, holds the classes; None for "label".
-        user_column: which of them says whose image each one is; None for "user", where there is one.
+        label_columns: names of the labels if each image may have none, one or many: columns of 0 and 1 of a table, in
+            place of `label`, or the columns of an archive's y. This declares the labels.
+        size: the declared side of the images in pixels, 4 to 1024; images are resized to it.
+        channels: the declared number of channels, 1 or 3; images are converted to it.
+        bit_depth: number of bits that 16-bit images use: 12 if white is 4095. Larger values are refused.
+        window: alternatively, the values that become black and white, as (low, high). Without `bit_depth` and `window`,
+            images of more than 8 bits are refused; 8-bit images never change. For DICOM files it applies to all greys,
+            after the file's modality transformation; without it each file's own window is used, if it has one.
+        path_column: column of a table with the images' paths; None for "path".
+        label_column: column of a table or of Parquet with the classes; None for "label".
+        user_column: column of a table or of Parquet with the users; None for "user", if there is one.
         root: the folder of torchvision's data sets.
-        download: whether a missing torchvision data set may be fetched.
-        test_fraction: expected share of the test part where the keyed hash splits; None for a fifth.
-        public: whether the records are public; None for the kind's own answer (yes for published data sets).
-        zoom: how much larger than `size` the training images are read as well, out of their originals, for `Views` of
-            this zoom; 1 for not. Of arrays that are no larger than `size` there is nothing more to read: views enlarge
-            them. A cache has views of its own.
-        user_from: how a folder says whose image each one is: "folder" for PATH/CLASS/USER/IMAGE, or a regular
-            expression that is looked for in each file's name, whose first group is the user (all that matches where it
-            has none). Tables and archives say it in a column. Of all three "class" makes each class one user, by the
-            class's name. Of a folder or table of DICOM files "dicom" takes each
-            file's patient identifier, of which no more than a code under the owner's key is kept.
+        download: whether to download a missing torchvision data set.
+        test_fraction: expected share of the test part if the keyed hash splits the data; None for 0.2.
+        public: whether the records are public; None for the kind's default (yes for published data sets).
+        zoom: training images are also read at this multiple of `size` from their originals, for `Views` of this zoom;
+            1 for no. Arrays no larger than `size` are enlarged by the views instead. A cache has its own views.
+        user_from: how to find the user of an image in a folder: "folder" for PATH/CLASS/USER/IMAGE, or a regular
+            expression searched in each file's name, whose first group is the user (the whole match if there is no
+            group). Tables and archives name users in a column. For all three, "class" makes each class one user, named
+            like the class. For a folder or table of DICOM files, "dicom" uses the patient identifier, of which only a
+            code under the owner's key is kept.
         users: the declared number of users of the training part.
-        open_set: whether each part may have classes of its own, and single images of some, as for embeddings, which are
-            tested on classes that training did not see.
-        skip_unreadable: whether files of a folder, or records in shards, are left out from which no image can be read:
-            those that are no images by their names, empty, broken or cut short ones. How many there are is then a fact
-            that was read.
-        text_column: the columns of a table that hold its texts, put together with a space between them; None for the
-            one that is called text.
-        length: how many words of each text are read; shorter texts are filled up to as many. None for 64: it is never
-            read from private texts.
-        vocabulary: how many numbers words may have, with 0 for no word and 1 for unknown ones (`Tokens`); None for
-            8192, to which words are hashed. Texts that are numbers already need it declared.
-        words: a file of public words, one a line, that are numbered in this order, or these words themselves; others
-            are then unknown.
-        progress: called with (files done, files in all) while image files are decoded; where they stay on disk and a
-            hash of each one's bytes splits them, while they are read for that, and then again.
+        open_set: whether each part may have classes of its own, and classes with a single image, as for embeddings,
+            which are tested on classes that training did not see.
+        skip_unreadable: whether to skip files of a folder, or records in shards, that cannot be read as images: those
+            without an image's name, empty, broken or truncated. Their number is then a fact that was read.
+        text_column: columns of a table with texts, joined by a space; None for "text".
+        length: number of words read from each text; shorter texts are padded. None for 64: it is never read from
+            private texts.
+        vocabulary: number of word identifiers, including 0 for no word and 1 for unknown words (`Tokens`); None for
+            8192, to which words are hashed. It must be declared if texts are already numbers.
+        words: file of public words, one per line, numbered in this order, or the words themselves. Other words count as
+            unknown.
+        progress: called with (files done, all files) while image files are decoded. If images stay on disk and a hash
+            of each file's bytes splits them, first while files are read for the split, and then again.
 
     >>> source = open_source("digits", owner_key=bytes(32))
     >>> source.train.images.shape, len(source.test), source.classes[:3], source.read, source.public
@@ -154,15 +150,15 @@ def open_source(
 
 
 def _read(given: Collection[str], *, texts: bool) -> tuple[str, ...]:
-    """Which facts were read from the data, as they were not declared."""
+    """The facts that were read from the data because they were not declared."""
     named = set(given) | ({"classes"} if "label_columns" in given else set())
     facts = tuple(fact for fact in (("examples", "classes") if texts else FACTS) if fact not in named)
-    # By the option alone, whether or not there was such a file: else the name of the fact would tell of it.
+    # Depends on the option alone: otherwise the fact's presence would reveal whether a file was unreadable.
     return (*facts, LEFT_OUT) if "skip_unreadable" in given else facts
 
 
 def _check_groups(loaded: Parts, spec: str) -> None:
-    """Refuse a user who is in two groups."""
+    """Refuses a user in two groups."""
     known: dict[str, str] = {}
     for part in (loaded.records.train, loaded.records.test):
         if part.users is None or part.groups is None:
@@ -195,15 +191,15 @@ def _check_parts(loaded: Parts, spec: str, *, open_set: bool) -> None:
 
 
 UNDERSTOOD = frozenset({"examples", "users", "public", "zoom", "open_set", "download"})
-"""What may be declared of a cache, or says nothing of one; everything else was decided when it was made."""
+"""Facts that may be declared for a cache, or have no effect on it. All others were fixed when it was made."""
 
 
 def open_cache(path: str, declared: Declared, owner_key: bytes, progress: OnProgress | None) -> Source:
-    """The source that a cache is, with what it says of the source that it was made of."""
+    """The source of a cache, with the stored facts of its original source."""
     decided = [name for name in declared.given if name not in UNDERSTOOD]
     if decided:
         raise SfumatoError(
-            f"{', '.join(decided)} of features:{path} were decided when it was made",
+            f"{', '.join(decided)} of features:{path} were fixed when it was made",
             "leave them out, or make it anew",
         )
     cache = Cache(path)
@@ -231,7 +227,7 @@ def open_cache(path: str, declared: Declared, owner_key: bytes, progress: OnProg
 
 
 def _check_labels(labels: np.ndarray, cache: Cache) -> None:
-    """Refuse labels that are not of the cache's classes."""
+    """Refuses labels that do not fit the cache's classes."""
     classes = len(cache.contents.source["classes"])
     if labels.ndim == 1 and len(labels) and not 0 <= labels.min() <= labels.max() < classes:
         raise SfumatoError(

@@ -1,5 +1,4 @@
-"""What one kind of source hands back once it is read; a part with further records behind it, as a run's steps take
-them; and records that lie on a device from the first step on."""
+"""Results of readers, a part with appended records, and records that are kept on a device."""
 
 from __future__ import annotations
 
@@ -22,16 +21,16 @@ Part = Records | FileRecords | TextRecords | CachedRecords
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecordSets:
-    """The records, in the sets that they are used in.
+    """The sets of records of a source.
 
     Args:
-        train: the training records; images uint8 (N, size, size, channels), or features float32 (N, S, D), of which the
-            first is what a record is scored on and the last K are what it is trained on; or texts, int32 (N, T).
-        test: the records that none is trained on, likewise.
-        held_out: the records that were held out of the training part, to score on.
-        zoomed: the training records once more, with the larger images that views with zoom are cut out of; None
-            where that was not asked for, or where the originals are arrays that are no larger than `size`.
-        at_most: how many training records of each user were kept at most (`capped`); None for all of them.
+        train: the training records: images uint8 (N, size, size, channels); features float32 (N, S, D), the first
+            version for scoring, the last K for training; or texts, int32 (N, T).
+        test: the test records, likewise.
+        held_out: records held out from the training part, for scoring.
+        zoomed: the training records with the larger images from which views with zoom are cut; None if not requested,
+            or if the originals are arrays no larger than `size`.
+        at_most: largest number of training records kept per user (`capped`); None for all.
     """
 
     train: Part = field(repr=False)
@@ -50,21 +49,20 @@ class Reading:
     """How the records were read.
 
     Args:
-        size_rule: how the images' size came about, in words.
-        classes_listed: whether somebody wrote the class list down (the owner or the file), so that a class without
-            any image is meant; otherwise the list is what the labels show.
-        has_own_split: whether the two parts were made beforehand, in an order of their own; otherwise a keyed hash
-            made them.
-        cropped_share: the share of an image that its middle square leaves out, in the middle of all images, as far as
-            it is known: for the owner's eyes.
-        filtered: whether the set was filtered by looking at private data, so that what is trained on it tells of those.
-        unreadable_files: the files from which no image could be read, where such may be left out: for the owner's eyes.
-        in_neither_part: how many records were left out, as the split puts their users on both sides; for the owner's
-            eyes.
-        notes: what else the owner is to know of how they were read; for the owner's eyes.
-        shared: whether any record has several users, or nobody.
-        tokens: how texts became numbers, where the records are such.
-        cache: where the records are features; size and channels are then those of the images that they were made of.
+        size_rule: how the size of the images was chosen, in words.
+        classes_listed: whether the owner or the file listed the classes, so that classes without images are intended;
+            otherwise the list comes from the labels.
+        has_own_split: whether the data came in two parts; otherwise a keyed hash made them.
+        cropped_share: share of an image that the central crop leaves out, median over all images, if known. For the
+            owner alone.
+        filtered: whether the set was filtered by looking at private data, so that models trained on it reveal them.
+        unreadable_files: skipped files that could not be read as images. For the owner alone.
+        in_neither_part: number of records left out because the split puts their users on both sides. For the owner
+            alone.
+        notes: further notes on the reading. For the owner alone.
+        shared: whether any record has several users, or none.
+        tokens: conversion of texts to numbers, if the records are texts.
+        cache: the cache, if the records are features; size and channels are then those of the original images.
     """
 
     size_rule: str
@@ -82,11 +80,11 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Parts:
-    """What a reader hands back.
+    """The result of a reader.
 
     Args:
         classes: class names; a label is a position in it.
-        fingerprint: of the records, where they were read in its order anyway; None to read them for it.
+        fingerprint: of the records, if it was computed while reading; None to compute it afterwards.
     """
 
     records: RecordSets
@@ -97,11 +95,11 @@ class Parts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Appended:
-    """All records of two parts: first those of one, in their places, then those of the other.
+    """The records of two parts, one after the other.
 
     Args:
-        first, then: with images, or texts, of one size, and labels of one form.
-        named: whose each of the further records is, (M,) of text; None where users play no part.
+        first, then: parts with images or texts of one size, and labels of one form.
+        named: users of the M records in `then`, text (M,); None without users.
 
     >>> from sfumato.data import Records
     >>> one = Records(images=np.zeros((2, 8, 8, 1), np.uint8), labels=np.array([0, 1]))
@@ -129,13 +127,13 @@ class Appended:
 
     @property
     def users(self) -> np.ndarray | None:
-        """(N,) of text, where the first part's are known."""
+        """Text (N,), if the users of both parts are known."""
         if self.first.users is None or self.named is None:
             return None
         return np.concatenate([self.first.users, self.named])
 
     def take(self, rows: np.ndarray | slice) -> np.ndarray:
-        """What the records at these positions hold, in their order."""
+        """The images or texts at these positions, in this order."""
         rows = np.arange(len(self))[rows]
         later = rows >= len(self.first)
         found = np.empty((len(rows), *self.first.shape[1:]), self.first.take(slice(0, 0)).dtype)
@@ -146,22 +144,22 @@ class Appended:
 
 
 DEVICE_SHARE = 0.25
-"""How much of an accelerator's free memory the records may take; most of it is for a step's activations."""
+"""Share of an accelerator's free memory for the records. Activations need most of it."""
 BLOCK = 1 << 26
-"""Bytes that are copied at once."""
+"""Bytes per copy."""
 
 
 class Held:
     """Records and their labels on a device.
 
-    **Guarantee.** Each row is its record as it is stored, and `take` gives the rows asked for, so a step's inputs are
-    those that reading the records in the step would give. All records are copied, once, before the first step; later
-    only positions go to the device.
+    **Guarantee.** Each row is the stored record, and `take` returns the requested rows, so a step has the same inputs
+    as if it read the records itself. All records are copied once, before the first step. Afterwards only positions are
+    sent to the device.
 
     Args:
         records: N images uint8 (N, S, S, C), or texts int32 (N, T).
-        device: where they go.
-        advance: is told how many have been copied.
+        device: target of the copy.
+        advance: called with the number of records copied so far.
     """
 
     def __init__(self, records: Part, device: torch.device, advance: Callable[[int], None] = lambda done: None):
@@ -175,16 +173,16 @@ class Held:
         self._labels = _devices.sent(np.require(records.labels, requirements=["C", "W"]), device)
 
     def take(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-        """The records in these rows (n,) as they are stored, (n, ...), and their labels (n,) or (n, L)."""
+        """The records in these rows (n,) as stored, (n, ...), and their labels (n,) or (n, L)."""
         there = _devices.sent(rows, self._stored.device)
         return self._stored.index_select(0, there), self._labels.index_select(0, there)
 
 
 def fits(records: Part, device: torch.device) -> bool:
-    """Whether they are to lie there: on an accelerator, where they take at most a share of its free memory."""
+    """Whether to keep the records there: on an accelerator, if they need at most `DEVICE_SHARE` of its free memory."""
     return device.type != "cpu" and _bytes(records) <= DEVICE_SHARE * _devices.free_memory(device)
 
 
 def _bytes(records: Part) -> int:
-    """Of all records as they are stored."""
+    """Bytes of all records as stored."""
     return math.prod(records.shape) * records.take(slice(0, 0)).itemsize

@@ -1,5 +1,4 @@
-"""What a path leads to, found out before anything is opened: reading from a pipe or a device might never end. And why a
-file cannot be read."""
+"""Checks of paths before anything is opened, since reading a pipe or device might never end; and errors of reading."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from sfumato._checks import SfumatoError
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:
-    """The path with `~` as a home directory; where there is no such home, it is a name like any other.
+    """The path with `~` expanded; unchanged if there is no such home directory.
 
     >>> str(expanded("~nobody's.png"))
     "~nobody's.png"
@@ -23,7 +22,7 @@ def expanded(path: str | os.PathLike[str]) -> Path:
 
 
 def status(path: Path | str) -> os.stat_result:
-    """What the system knows of whatever lies there, links followed; `OSError` where nothing can be seen there."""
+    """`os.stat` of a path, following links; `OSError` if it fails."""
     try:
         return os.stat(path)
     except ValueError:  # a path with a zero byte in it
@@ -32,11 +31,11 @@ def status(path: Path | str) -> os.stat_result:
 
 @contextmanager
 def reading(name: str, absent: str, folder: str = "") -> Iterator[None]:
-    """What the system says of a file that cannot be read, as a refusal that names it.
+    """Converts errors of the system to errors that name the file.
 
     Args:
-        absent: what to do where nothing lies there.
-        folder: what to do where a folder does.
+        absent: remedy if the file does not exist.
+        folder: remedy if it is a folder.
     """
     try:
         yield
@@ -52,26 +51,26 @@ def reading(name: str, absent: str, folder: str = "") -> Iterator[None]:
 
 
 FEATURES = "features.json"
-"""What says of a folder that it is a cache of features."""
+"""Marks a folder as a cache of features."""
 
 
 def is_cache(path: str | os.PathLike[str]) -> bool:
-    """Whether a cache of features stands here, complete or not."""
+    """Whether there is a cache of features, complete or not."""
     return os.path.isfile(expanded(path) / FEATURES)
 
 
 def is_data_set(path: str | os.PathLike[str]) -> bool:
-    """Whether Hugging Face's `datasets` has written this folder (`save_to_disk`)."""
+    """Whether Hugging Face's `datasets` wrote this folder (`save_to_disk`)."""
     return any(os.path.isfile(expanded(path) / name) for name in ("dataset_dict.json", "state.json"))
 
 
 def of_hugging_face(path: str | os.PathLike[str]) -> SfumatoError:
-    """The refusal of such a folder where class folders are meant."""
+    """The error for such a folder in place of class folders."""
     return SfumatoError(f"folder {str(path)!r} is a data set of Hugging Face's datasets", f"write hf:{path}")
 
 
 def place_of(spec: str) -> str:
-    """Where a source is read from, however its path is spelt: the owner's list of runs knows changed data by it.
+    """The canonical place of a source. With it the owner's list of runs recognises changed data.
 
     >>> place_of("digits"), place_of("folder:/data/../pictures/")
     ('digits', 'folder:/pictures')
@@ -82,16 +81,16 @@ def place_of(spec: str) -> str:
 
 
 def places_of(spec: str) -> tuple[str, ...]:
-    """The same, and the path as it was given where links lead on from it: other data may lie behind them tomorrow."""
+    """The canonical place, and the given path if it contains links, since their targets may change."""
     place, (kind, _, argument) = place_of(spec), spec.partition(":")
-    if place == spec:  # no path, or one that is written out already
+    if place == spec:  # no path, or already canonical
         return (place,)
     given = f"{kind}:{os.path.abspath(expanded(argument))}"
     return (place,) if given == place else (place, given)
 
 
 def without_pattern(spec: str) -> str:
-    """The source, and in place of a pattern of shards the folder that it starts in, which names directories.
+    """The source, with a pattern of shards replaced by the folder in which it starts. Used to name run directories.
 
     >>> without_pattern("webdataset:/data/photos/train-{000..003}.tar"), without_pattern("parquet:/data/a/**/0*")
     ('webdataset:/data/photos', 'parquet:/data/a')
@@ -109,21 +108,21 @@ def without_pattern(spec: str) -> str:
 _PATTERN = re.compile(r"[*?\[{]")
 
 LARGEST_IMAGE = 80_000_000
-"""Pixels: a file that would unpack to more is refused, since a small file can claim any size."""
+"""Pixels. Larger images are refused, since a small file can claim any size."""
 
 
 class UnreadableError(SfumatoError):
-    """A file from which no image can be read, whatever is declared: it may be left out, by the owner's choice."""
+    """A file that cannot be read as an image, whatever is declared. The owner may choose to skip such files."""
 
 
 def refuse_too_large(pixels: int, name: str) -> None:
-    """Refuse an image of more pixels than `LARGEST_IMAGE`."""
+    """Refuses an image of more pixels than `LARGEST_IMAGE`."""
     if pixels > LARGEST_IMAGE:
         raise too_large(name)
 
 
 def too_large(name: str) -> SfumatoError:
-    """The refusal of an image by the number of its pixels."""
+    """The error for an image with too many pixels."""
     return SfumatoError(
         f"{name} would unpack to more than {LARGEST_IMAGE:,} pixels",
         "make it smaller, or take it out",

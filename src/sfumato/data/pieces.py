@@ -1,4 +1,4 @@
-"""The pieces of a cache of features: files of safetensors with the SHA-256 of their numbers, read in parts."""
+"""Pieces of a feature cache: safetensors files with the SHA-256 of their contents, read in parts."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ MOST_LABELS = 1 << 16
 
 
 def write_piece(path: Path, features: Tensor, known: Mapping[str, np.ndarray], *, cache: str) -> None:
-    """Write a piece, whole or not at all.
+    """Writes a piece atomically.
 
     Args:
-        features: (n, S, D), as they are to be stored.
-        known: `labels`, `codes` and, where they are known, `users` and `groups`, as `Cache.write` has them.
-        cache: the identity of the cache that it belongs to.
+        features: (n, S, D), in the stored dtype.
+        known: `labels`, `codes` and, if known, `users` and `groups`, as for `Cache.write`.
+        cache: identity of its cache.
     """
     tensors = {"features": features}
     for name, array in known.items():
-        stored = np.array(array)  # safetensors wants to own what it writes
+        stored = np.array(array)  # safetensors needs an array that owns its memory
         if name in _TEXTS:
             stored = np.char.encode(array, "utf-8").view(np.uint8).reshape(len(array), -1)
         tensors[name] = torch.from_numpy(stored)
@@ -52,18 +52,18 @@ def write_piece(path: Path, features: Tensor, known: Mapping[str, np.ndarray], *
 
 
 class CachedRecords:
-    """One part of a cache: N records, whose features are read from disk when they are asked for.
+    """One part of a cache: N records, whose features are read from disk on access.
 
     Args:
         pieces: in their order; all but the last have `rows` records.
-        which: positions in the part, where only some of its records are meant.
+        which: positions in the part, to select some of its records.
 
     Attributes:
         labels: int64 (N,) or (N, L), as of `Records`.
-        codes: uint8 (N, 32), each record's own two (`codes`).
-        users: text (N,), the code of each record's user (`user_codes`), where the images said whose they are.
-        groups: text (N,), the public group of each record's user, likewise.
-        files, times: None: a cache does not know where a record came from, nor when.
+        codes: uint8 (N, 32), the two codes of each record.
+        users: text (N,), the code of each record's user (`user_codes`), if the source had users.
+        groups: text (N,), the public group of each record's user, if known.
+        files, times: None: a cache stores neither files nor times.
     """
 
     files = times = None
@@ -81,7 +81,7 @@ class CachedRecords:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """N, and S, D where there are any records."""
+        """N, and S, D if there are any records."""
         return (len(self), *(self._pieces[0].shape[1:] if self._pieces else ()))
 
     @property
@@ -91,18 +91,18 @@ class CachedRecords:
 
     @property
     def sums(self) -> list[str]:
-        """SHA-256 of each file's numbers, all of the part."""
+        """SHA-256 of the contents of each file of the part."""
         return [piece.sha256 for piece in self._pieces]
 
     def take(self, rows: np.ndarray | slice) -> np.ndarray:
-        """Features float32 (n, S, D) of the records at these positions, in all S versions that are stored of each."""
+        """Features float32 (n, S, D) of the records at these positions, all S stored versions of each."""
         return self._read(rows, self._memory)
 
     def in_turn(self) -> Callable[[np.ndarray | slice], np.ndarray]:
-        """`take` into two pieces of memory by turns: what a call gives lasts until the call after the next.
+        """`take` with two alternating buffers: a result is valid until the call after the next.
 
-        Fresh memory for every call costs as much time as reading from a fast disk: the system fills each page of it
-        with zeros first.
+        Allocating fresh memory on every call would take as long as reading from a fast disk, since the system zeroes
+        each page.
         """
         kept = deque([self._memory(0), self._memory(0)])
 
@@ -142,7 +142,7 @@ class CachedRecords:
         return CachedRecords(self._pieces, self._rows, places if self._which is None else self._which[places])
 
     def _runs(self, places: np.ndarray) -> Iterator[tuple[int, int, slice]]:
-        """Neighbours on disk that are asked for one after another: piece, first record in it, and where they go."""
+        """Runs of requested records that are adjacent on disk: piece, first record in it, and target slice."""
         cuts = np.flatnonzero((np.diff(places) != 1) | (np.diff(places // self._rows) != 0)) + 1
         for start, stop in pairwise([0, *cuts.tolist(), len(places)]):
             if stop > start:
@@ -152,7 +152,7 @@ class CachedRecords:
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """Where the numbers of a piece lie in its file."""
+    """The layout of a piece's file."""
 
     path: Path
     dtype: torch.dtype
@@ -174,7 +174,7 @@ class Piece:
         """The layout of a file that `write_piece` wrote.
 
         Args:
-            cache: the identity of the cache that it must belong to.
+            cache: identity of the cache that it must belong to.
             dtype, shape: of its features.
         """
         try:
@@ -206,7 +206,7 @@ class Piece:
         return cls(path=path, dtype=dtype, at=at, shapes=shapes, sha256=sha256)
 
     def check(self) -> None:
-        """Refuse a file whose numbers are not those that were written."""
+        """Refuses a file whose contents are not those that were written."""
         code = hashlib.sha256()
         rows = max(1, _CHECKED // self.record_bytes)
         memory = np.empty((rows, self.record_bytes), np.uint8)
@@ -241,11 +241,11 @@ class Piece:
         return memory
 
     def fill(self, memory: np.ndarray, first: int) -> None:
-        """Read as many records as the memory, uint8 (n, bytes), holds, from the record `first` on."""
+        """Fills the buffer uint8 (n, bytes) with n records, starting at record `first`."""
         self._fill(memory.reshape(-1), self.at["features"] + first * self.record_bytes)
 
     def _fill(self, memory: np.ndarray, offset: int) -> None:
-        # Not mapped: mapped pages would count as the process's own memory.
+        # Not memory-mapped: mapped pages would count as memory of the process.
         descriptor = open_bytes(self.path, os.O_RDONLY)
         try:
             rest = memory.data

@@ -1,4 +1,4 @@
-"""What a source holds once it is read: images in memory or in their files, or texts, with their labels."""
+"""Records of a source: images in memory or in files, or texts, with their labels."""
 
 from __future__ import annotations
 
@@ -23,26 +23,24 @@ Result = TypeVar("Result")
 
 _BLOCK = 4096
 _TRIED = 3
-"""Of each block, how many items are done before it is decided whether threads do the others."""
+"""Items per block that are timed to decide whether to use threads."""
 _SHORT = 1e-3
-"""Seconds for an item, below which they don't."""
+"""Seconds per item below which threads are not used."""
 _PIECE = 4
-"""Items that a thread takes at once."""
+"""Items per task of a thread."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rows:
-    """What all records in arrays have in common: each array has a row for each record.
+    """Base class of records: each array has a row for each record.
 
     Args:
-        labels: int64 array (N,), positions in the source's class list; or (N, L) of 0 and 1, whether each of its L
-            labels is true of the record.
-        users: array (N,) of text that says whose record each one is, where the source knows.
-        groups: array (N,) of text, the public group that each record's user belongs to, likewise.
-        times: array (N,) of each record's own time stamp (`TimeStamp`), likewise.
-        codes: uint8 array (N, 32), each record's own two (`codes`); None to make them of the images as they are.
-        rows: int64 array (N,) of where the records stand in the array that they come from; None where they are all of
-            it, in its order.
+        labels: int64 array (N,), positions in the source's class list; or (N, L) of 0 and 1 for each of its L labels.
+        users: array (N,) of text, the user or users of each record, if known.
+        groups: array (N,) of text, the public group of each record's user, if known.
+        times: array (N,) of time stamps (`TimeStamp`), if known.
+        codes: uint8 array (N, 32), the two codes of each record; None to compute them from the images.
+        rows: int64 array (N,), positions in the original array; None for all of it, in order.
     """
 
     labels: np.ndarray = field(repr=False)
@@ -77,7 +75,7 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory, without the texts themselves."""
+        """Bytes in memory, without the original texts."""
         return self._stored.nbytes
 
     def take(self, rows: np.ndarray | slice) -> np.ndarray:
@@ -96,7 +94,7 @@ class Records(Rows):
 
     Args:
         images: uint8 array (N, H, W, C), C = 1 (grey) or 3 (red, green, blue), 0 is black.
-        files: array (N,) of the paths of the files that the records come from, where each comes from one.
+        files: array (N,) of paths, if each record comes from a file.
 
     >>> part = Records(images=np.zeros((2, 8, 8, 1), np.uint8), labels=np.array([0, 1]))
     >>> len(part), part.images.shape
@@ -120,8 +118,8 @@ class TextRecords(Rows):
 
     Args:
         tokens: int32 (N, T), 0 after the last word.
-        codes: uint8 (N, 32), each record's own two (`codes`): of the text as it is stored, and of its words.
-        texts: array (N,) of the texts themselves, where the source has them; for their owner's eyes.
+        codes: uint8 (N, 32), the two codes of each record: of the stored text, and of its words.
+        texts: array (N,) of the original texts, if the source has them. For the owner alone.
 
     >>> codes = np.zeros((2, 32), np.uint8)
     >>> part = TextRecords(tokens=np.zeros((2, 5), np.int32), labels=np.array([0, 1]), codes=codes)
@@ -144,16 +142,16 @@ class TextRecords(Rows):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FileRecords(Rows):
-    """One part of a source whose images stay where they are stored and are decoded whenever they are asked for.
+    """One part of a source whose images stay where they are stored and are decoded on each access.
 
-    For sets that memory cannot hold; the images are those that `Records` would hold.
+    For sets that do not fit in memory. The images are the same as in `Records`.
 
     Args:
-        stored: where the images of all parts lie: in files, or within shards.
-        places: int64 array (N,), which of them these are.
-        codes: uint8 array (N, 32), each record's own two (`codes`).
-        size, channels: what every image is brought to.
-        levels: what was declared of pixels of 16 bits.
+        stored: storage of the images of all parts: files or shards.
+        places: int64 array (N,), positions of this part's images in the storage.
+        codes: uint8 array (N, 32), the two codes of each record.
+        size, channels: of every image after preparation.
+        levels: declared levels of 16-bit pixels.
     """
 
     stored: Stored = field(repr=False)
@@ -165,7 +163,7 @@ class FileRecords(Rows):
 
     @property
     def files(self) -> np.ndarray | None:
-        """Array (N,) of the files' paths; None where the images lie within shards."""
+        """Array (N,) of the files' paths; None for images in shards."""
         return paths_of(self.stored, self.places)
 
     @property
@@ -193,9 +191,9 @@ class FileRecords(Rows):
 
 
 def numbered(texts: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Which of the second each text (N,) is, int64 (N,); and all different ones, in order.
+    """Positions int64 (N,) of the texts (N,) among the sorted distinct texts, and these.
 
-    As `np.unique` has it, without a sorted copy of all of them.
+    Like `np.unique`, without a sorted copy of all texts.
 
     >>> numbered(np.array(["b", "a", "b"]))
     (array([1, 0, 1]), ['a', 'b'])
@@ -211,7 +209,7 @@ def numbered(texts: np.ndarray) -> tuple[np.ndarray, list[str]]:
 
 
 def paths_of(stored: Stored, places: np.ndarray) -> np.ndarray | None:
-    """Array (n,) of text, the paths of the files in these places; None where the records lie within shards."""
+    """Array (n,) of text, the paths of the files at these places; None for records in shards."""
     if not isinstance(stored, Files):
         return None
     return np.array([stored.paths[place] for place in places], dtype=np.str_)
@@ -220,9 +218,9 @@ def paths_of(stored: Stored, places: np.ndarray) -> np.ndarray | None:
 def in_threads(
     work: Callable[[Item], Result], items: Sequence[Item] | np.ndarray, progress: OnProgress | None = None
 ) -> Iterator[Result]:
-    """The results in the order of the items, so that the first bad file by name is the one that is reported.
+    """Maps `work` over items, in order, so that errors always name the first bad file.
 
-    Work that is short is done without threads: they would wait for the interpreter longer than they worked.
+    Short work is done without threads, which would mostly wait for the interpreter.
     """
 
     def some(several: Sequence[Item]) -> list[Result]:

@@ -1,4 +1,4 @@
-"""A source: where the images come from, which facts about them were declared, and which were read from them."""
+"""A source: its records, the declared facts, and the facts that were read from the data."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from sfumato.data.records import FileRecords, Records
 from sfumato.data.tokens import Tokens
 
 FACTS = ("examples", "classes", "size", "channels")
-"""What a promise needs to know about a data set and must not learn from private records for free."""
+"""Facts that a guarantee depends on. Reading them from private records is not covered by it."""
 
 LEFT_OUT = "left_out"
-"""The further fact where files may be left out."""
+"""A further fact if files may be skipped."""
 
 USERS = "users"
-"""The further fact that a promise for users needs."""
+"""A further fact for guarantees for users."""
 
 Value = TypeVar("Value")
 
 
 class Of(Generic[Value]):
-    """A field of one of a source's parts, as an attribute of the source."""
+    """Exposes a field of one of a source's components as an attribute of the source."""
 
     def __init__(self, part: str):
         self._part = part
@@ -55,21 +55,17 @@ class Of(Generic[Value]):
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """By what the data are known again, to whoever has the owner's key.
+    """Keyed digests by which the owner recognises data.
 
     Args:
-        fingerprint: HMAC of all records, their parts and their classes, 64 hexadecimal digits; of the larger training
-            images in place of the others where there are such.
-        stored_digest: HMAC of the first codes of all records: the same for all sizes and features of the same images,
-            for both parts together, and for what is left of them where a validation part is put aside.
-        pixels: the same of their second codes, and so of the same images in another format; empty where it is not
-            known.
-        assignment: HMAC of which record is whose, for both parts together: two sources that call other records one
-            user's have another; empty where nobody knows.
-        features: HMAC of all features and of how they came about, where the records are such: of the same images there
-            may be many.
-        places: where the records were read from (`places_of`), and those that they are the features of; empty where
-            that is not known.
+        fingerprint: HMAC of all records, their parts and their classes, 64 hexadecimal digits. It covers the larger
+            training images instead of the others if they were read.
+        stored_digest: HMAC of the first codes of all records, over both parts together. It does not depend on the size,
+            on features computed from the images, or on holding out a validation part.
+        pixels: HMAC of the second codes, the same for the same images in another format; empty if unknown.
+        assignment: HMAC of the assignment of records to users, over both parts together; empty if unknown.
+        features: HMAC of all features and of how they were computed, if the records are features.
+        places: where the records, or the images behind the features, were read from (`places_of`); empty if unknown.
     """
 
     fingerprint: str = field(repr=False)
@@ -82,21 +78,21 @@ class Identity:
 
 @dataclass(frozen=True, init=False, eq=False)
 class Source(OfParts):
-    """A labelled set of images in two parts, with what may be said about it.
+    """A labelled data set in two parts, with its facts.
 
-    The fields of its parts are attributes of the source as well: `source.train`, `source.size`.
+    The fields of its components are also attributes of the source: `source.train`, `source.size`.
 
     Args:
-        kind: "digits", "folder", "npz", "csv", "parquet", "webdataset", "hf", "torchvision" or "features"; of data from
-            Python "arrays", "dataset", "hf" or "frame"; never a path.
-        records: the records themselves, in their sets: `train`, `test`, `held_out`, `zoomed`, `at_most`.
-        declared: `classes` (a label is a position in it; where the source is `multilabel`, the labels' names),
-            `examples` (the number of training examples that the promise is computed for), `users` (None where nobody
-            knows whose record each one is), `size` (pixels on each side of every image, T of texts), `channels` (1 of
-            texts) and `public` as they were declared, else as they were read; whatever else was declared.
-        facts_read: which of `FACTS` and of "left_out" and "users" were read from the data rather than declared, and
-            are not covered by the promise. Nothing but users for published data sets, whose facts everybody knows.
-        identity: by what the data are known again: `fingerprint` and others.
+        kind: "digits", "folder", "npz", "csv", "parquet", "webdataset", "hf", "torchvision" or "features"; for data
+            from Python "arrays", "dataset", "hf" or "frame"; never a path.
+        records: the sets of records: `train`, `test`, `held_out`, `zoomed`, `at_most`.
+        declared: `classes` (a label is a position in it; for `multilabel` sources the labels' names), `examples`
+            (number of training examples for which the guarantee is computed), `users` (None if unknown), `size` (pixels
+            on each side of every image, T for texts), `channels` (1 for texts) and `public`, as declared, otherwise as
+            read; and all other declared facts.
+        facts_read: those of `FACTS`, "left_out" and "users" that were read from the data instead of declared, and are
+            not covered by the guarantee. At most users for published data sets, whose facts are public.
+        identity: digests by which the owner recognises the data: `fingerprint` and others.
         reading: how the records were read: `size_rule`, `has_own_split`, `cropped_share`, `filtered`,
             `unreadable_files`, `tokens`, `cache`.
     """
@@ -139,9 +135,9 @@ class Source(OfParts):
     cache = Of[Cache | None]("reading")
 
     def __init__(self, **given: Any):
-        """Of its parts, or of their fields by their own names, which go over what the parts say.
+        """Takes components, or their fields by name, which override the components.
 
-        So `dataclasses.replace(source, public=True)` is the same source, with another declaration.
+        So `dataclasses.replace(source, public=True)` is the same source with another declaration.
         """
         known = given.get("facts_read", ())
         read = given.pop("read", tuple(fact for fact in known if fact != USERS))
@@ -169,44 +165,44 @@ class Source(OfParts):
 
     @property
     def test_fraction(self) -> float:
-        """The expected share of the test part, where the keyed hash split."""
+        """The expected share of the test part, if the keyed hash split the data."""
         return self.declared.loading.share
 
     @property
     def read(self) -> tuple[str, ...]:
-        """Which facts a promise for examples does not cover: it makes no use of the users' number, as one for users
-        does (`facts_read`)."""
+        """The facts that a guarantee for examples does not cover: `facts_read` without the number of users, which it
+        does not use."""
         return tuple(fact for fact in self.facts_read if fact != USERS)
 
     @property
     def users_read(self) -> bool:
-        """Whether the number of users was counted in the data rather than declared."""
+        """Whether the number of users was counted in the data instead of declared."""
         return USERS in self.facts_read
 
     @property
     def shared(self) -> bool:
-        """Whether records have several users, or nobody: among those to train on, or wherever it was read."""
+        """Whether any record has several users or none, in the training part or when the source was read."""
         return self.reading.shared or are_shared(self.train.users)
 
     @property
     def multilabel(self) -> bool:
-        """Whether none, one or many of `classes` are true of a record, whose labels are then (L,) of 0 and 1."""
+        """Whether a record may have none, one or many of `classes`. Its labels are then (L,) of 0 and 1."""
         return self.train.labels.ndim == 2
 
     @property
     def naming(self) -> dict[str, tuple[str, ...]]:
-        """What another source must declare to have the same classes, as `open_source` takes it."""
+        """The arguments of `open_source` that give another source the same classes."""
         return {"label_columns" if self.multilabel else "classes": self.classes}
 
     def synthetic_labels(self, count: int) -> np.ndarray:
-        """Labels int64 (count,) or (count, L) that no record had a part in, different from one to the next."""
+        """Synthetic labels int64 (count,) or (count, L), independent of the records. Consecutive labels differ."""
         places = np.arange(count)
         if not self.multilabel:
             return places % len(self.classes)
         return (places[:, None] + np.arange(len(self.classes))) // 2 % 2
 
     def require_classes(self, what: str) -> None:
-        """Refuse several labels for what needs one class for each record."""
+        """Refuses multilabel sources for a feature that needs one class for each record."""
         if self.multilabel:
             raise SfumatoError(
                 f"{what} needs one class for each record, and the source has {len(self.classes)} labels that may all "
@@ -216,28 +212,28 @@ class Source(OfParts):
 
     @property
     def materials(self) -> tuple[str, ...]:
-        """By what the owner's list of runs knows the data again, in any of their forms."""
+        """The digests by which the owner's list of runs recognises the data in any form."""
         return tuple(filter(None, (self.stored_digest, self.pixels)))
 
     @property
     def published(self) -> bool:
-        """Whether the records are a published collection, or the features of one."""
+        """Whether the records, or the images behind the features, are published data."""
         return (self.kind if self.cache is None else self.cache.contents.source["kind"]) in PUBLISHED
 
     @property
     def backbone(self) -> str | None:
-        """The network whose features the records are, where they are such and it is known."""
+        """The network that computed the features; None for images, or if unknown."""
         known = None if self.cache is None else self.cache.contents.backbone
         return None if known is None else known["name"]
 
     @property
     def cached_views(self) -> int | None:
-        """K of a cache; None for images, of which any number of views can be made."""
+        """K of a cache; None for images, which allow any number of views."""
         return None if self.cache is None else self.cache.contents.views
 
     @property
     def form(self) -> Form:
-        """What a model is given of each record."""
+        """The form of a model's input for each record."""
         if self.tokens is not None:
             return self.tokens
         if self.cache is not None:
@@ -246,19 +242,20 @@ class Source(OfParts):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one record as a model takes it: (C, H, W), (D,) or (T,)."""
+        """Shape of one record as model input: (C, H, W), (D,) or (T,)."""
         return self.form.shape
 
     def require_images(self, what: str) -> None:
-        """Refuse a source of texts for what is done with images alone, such as "sfumato features"."""
+        """Refuses texts for a feature that needs images, such as "sfumato features"."""
         if self.tokens is not None:
             raise SfumatoError(f"{what} is for images, and the source holds texts", "give a source of images")
 
     def images_for(self, views: Views) -> Part:
-        """The training records with the images that these views are cut out of: of `size`, or the larger ones.
+        """The training records with the images from which these views are cut: of `size`, or the larger ones.
 
-        Errors: `SfumatoError` for views that the images are too small for, or that were not asked for in opening; and
-        for any of texts.
+        Errors: `SfumatoError` if the images are too small for the views, if the source was opened with another zoom,
+            and
+        for views of texts.
         """
         if self.tokens is not None:
             views.refuse_for_texts()
@@ -268,8 +265,8 @@ class Source(OfParts):
             return self.train
         if self.zoomed.shape[1] != views.side(self.size):
             raise SfumatoError(
-                f"zoom {views.zoom} wants images of {views.side(self.size)} pixels, and the source was opened for "
-                f"those of {self.zoomed.shape[1]}",
+                f"zoom {views.zoom} needs images of {views.side(self.size)} pixels, but the source was opened with "
+                f"images of {self.zoomed.shape[1]} pixels",
                 f"open it with zoom={views.zoom}",
             )
         return self.zoomed
@@ -284,17 +281,17 @@ def own_codes(part: Part, owner_key: bytes) -> np.ndarray:
 
 
 _SPELT = {"material": "stored_digest", "parted": "has_own_split"}
-"""What a cache calls otherwise."""
+"""Facts with another name in a cache."""
 
 
 def facts(source: Source) -> dict[str, Any]:
-    """What a cache keeps of the source that it is made from, as plain data."""
+    """The facts that a cache stores of its source, as plain data."""
     names = sorted(SOURCE_FACTS if source.train.users is None else SOURCE_FACTS | USER_FACTS)
     known = {name: getattr(source, _SPELT.get(name, name)) for name in names}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
 
 
 def from_facts(known: Mapping[str, Any], **attributes: Any) -> Source:
-    """The source that a cache has kept these facts of, and has in these further attributes."""
+    """A source from the facts stored in a cache and further attributes."""
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
     return Source(**{_SPELT.get(name, name): value for name, value in plain.items()} | attributes)

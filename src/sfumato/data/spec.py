@@ -1,4 +1,4 @@
-"""A source before it is read: how it is spelt, and what is declared of it."""
+"""A source before it is read: its spelling and its declared facts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, init=False)
 class SourceSpec(OfParts):
-    """A source by its spelling and its declarations: plain data, to be kept in a record or read in another process.
+    """The spelling and the declared facts of a source: plain data for records and other processes.
 
     Args:
-        spec: as `open_source` takes it, and so is whatever is declared, all together or each fact by its name.
+        spec: as for `open_source`. Declared facts are given in one object or by name.
     """
 
     spec: str
@@ -27,19 +27,19 @@ class SourceSpec(OfParts):
 
     @property
     def is_public(self) -> bool:
-        """Whether the source is public, as declared, or as its kind is; known before it is read."""
+        """Whether the source is public, as declared or by its kind, before it is read."""
         from sfumato.data.kinds import is_public
 
         return is_public(self.spec) if self.declared.public is None else self.declared.public
 
     def open(self, owner_key: bytes, *, progress: OnProgress | None = None) -> Source:
-        """The source, read: see `open_source`."""
+        """Opens the source: see `open_source`."""
         from sfumato.data.opening import open_source
 
         return open_source(self.spec, owner_key=owner_key, declared=self.declared, progress=progress)
 
     def record(self) -> dict[str, Any]:
-        """Plain data, with absolute paths: arguments of `open_source` from wherever it is called."""
+        """Plain data with absolute paths: arguments of `open_source` that work from any directory."""
         plain = self.declared.to_dict()
         for name in ("root", "words"):
             if isinstance(plain.get(name), str):

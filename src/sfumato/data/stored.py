@@ -1,4 +1,4 @@
-"""Where the bytes of records lie, when they are read one by one: in files, or within shards."""
+"""Storage of records that are read one by one: files or shards."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ _ALL = (1 << 64) - 1
 
 
 class Stored(Protocol):
-    """N records, each of which is read when it is asked for, in any order and by several threads at once."""
+    """N records that are read on access, in any order and by several threads at once."""
 
     @property
     def room(self) -> float:
-        """Bytes of memory that all images may take together at most; more of them stay where they are stored."""
+        """Bytes of memory that all images may use together. Larger sets stay where they are stored."""
         ...
 
     def __len__(self) -> int: ...
 
     def name(self, place: int) -> str:
-        """What to call the record in this place, in a refusal: a file's path, or a shard's and where in it."""
+        """Name of the record at this place in errors: the path of its file, or of its shard and the place in it."""
         ...
 
     def read(self, place: int) -> bytes:
-        """The bytes of the record in this place: an image file's. `SfumatoError` that names it where there are none."""
+        """The bytes of the record at this place, an image file. `SfumatoError` with its name if there are none."""
         ...
 
 
 class Column:
-    """N texts in one buffer: 8 bytes and their own for each, where a list takes a hundred more.
+    """N texts in one buffer. Each needs 8 bytes and its own length; a list needs a hundred more.
 
     >>> column = Column()
     >>> column.append("cat"), column.append("dog"), len(column), column[1]
@@ -49,7 +49,7 @@ class Column:
         self._ends = array("q", [0])
 
     def append(self, text: str) -> None:
-        """One more text, behind the others."""
+        """Appends a text."""
         self._bytes += text.encode("utf-8", "surrogateescape")
         self._ends.append(len(self._bytes))
 
@@ -61,10 +61,10 @@ class Column:
 
 
 class Files:
-    """Records that are a file each.
+    """Records with one file each.
 
     Args:
-        paths: of the files.
+        paths: paths of the files.
     """
 
     room = math.inf
@@ -85,27 +85,27 @@ class Files:
 
 
 class Identities:
-    """What tells N files from others, however their paths are spelt: links of both kinds lead to one file."""
+    """Identities of N files. Paths that lead to one file, by links of either kind, have the same identity."""
 
     def __init__(self) -> None:
         self._numbers = array("Q")
 
     def add(self, path: Path, known: os.stat_result) -> None:
-        """One more file.
+        """Adds a file.
 
         Args:
-            known: what the system says of it, links followed.
+            known: its `os.stat`, with links followed.
         """
         if known.st_ino:
             self._numbers.extend((known.st_dev, known.st_ino & _ALL))
-        else:  # some file systems number nothing
+        else:  # some file systems have no inode numbers
             code = hashlib.blake2b(os.fsencode(path), digest_size=16).digest()
             self._numbers.extend((int.from_bytes(code[:8], "big"), int.from_bytes(code[8:], "big")))
 
     def repeated(self) -> Iterator[tuple[int, int]]:
-        """The places of files that were added twice: each later one, by its place, with the first."""
+        """Positions of files that were added twice: pairs of the first and each later one."""
         numbers = np.frombuffer(self._numbers, np.uint64).reshape(-1, 2)
-        order = np.lexsort((numbers[:, 1], numbers[:, 0]))  # stable: equal ones stand in their order
+        order = np.lexsort((numbers[:, 1], numbers[:, 0]))  # stable: equal files keep their order
         same = (numbers[order[1:]] == numbers[order[:-1]]).all(axis=1)
         for later in np.sort(order[1:][same]).tolist():
             yield int(np.flatnonzero((numbers == numbers[later]).all(axis=1))[0]), later

@@ -1,6 +1,5 @@
-"""Subsets: whose record each one is (users by number and by code), and sources with fewer records: without a validation
-part, held out for choosing settings, so that the test part stays untouched; with at most so many of each user,
-chosen by the user's own records alone; and without some, written down as another source."""
+"""Users of a source, and subsets of its records: without a held-out validation part, used to choose settings; at
+most G records of each user; and without some records, written to a new file."""
 
 from __future__ import annotations
 
@@ -36,11 +35,11 @@ from sfumato.data.source import FACTS, LEFT_OUT, Source, own_codes
 
 
 def refuse_nameless(spec: str = "", command: str = "embed") -> NoReturn:
-    """Refuse a source that does not say whose its records are; of a folder it says which command would work.
+    """Refuses a source without users. For a folder, the error suggests a command that works.
 
     Args:
-        spec: its spelling, where that is known.
-        command: what it was given to, and with what: "embed", or "train --unit user".
+        spec: spelling of the source, if known.
+        command: the command and its options: "embed", or "train --unit user".
     """
     kind, _, argument = spec.partition(":")
     if kind == "folder":
@@ -53,7 +52,7 @@ def refuse_nameless(spec: str = "", command: str = "embed") -> NoReturn:
 
 
 def _remedy_of_folder(path: str, command: str) -> str:
-    """By the folder's layout: folders are listed, and no image is opened."""
+    """A remedy from the folder's layout. Folders are listed, no image is opened."""
     layout = layout_of(path)
     rule, embeds = layout.fitting, command == "embed"
     if rule == BY_CLASS and not embeds:  # a classifier's classes are no users
@@ -72,9 +71,9 @@ def _remedy_of_folder(path: str, command: str) -> str:
 
 
 def owners(part: Part) -> Owners:
-    """Who is on each record of a part, be it one user, several or nobody.
+    """The graph of users and records of a part. A record may have one user, several, or none.
 
-    Errors: `SfumatoError` for a part that does not say whose its records are.
+    Errors: `SfumatoError` for a part without users.
     """
     if part.users is None:
         refuse_nameless()
@@ -82,14 +81,12 @@ def owners(part: Part) -> Owners:
 
 
 def by_user(part: Part) -> tuple[np.ndarray, np.ndarray]:
-    """The users of a part whose records have one each, and which of them each record belongs to.
+    """The user of each record, for a part whose records have one user each.
 
     Returns:
-        int64 (N,), positions in the second; text (U,), the users in the order of their names, or of their codes in a
-        cache of features, whatever order the records are in.
+        int64 (N,), positions in the second; text (U,), the sorted names of users, or their codes in a cache.
 
-    Errors: `SfumatoError` for a part that does not say whose its records are, or says of some that they have several
-    users, or nobody: what goes by whole users has no place for these.
+    Errors: `SfumatoError` for a part without users, or with records that have several users or none.
     """
     found = owners(part)
     if found.shared:
@@ -98,15 +95,15 @@ def by_user(part: Part) -> tuple[np.ndarray, np.ndarray]:
 
 
 def refuse_shared_records() -> NoReturn:
-    """Refuse records with several users, or none, for what takes each of them to be one user's."""
+    """Refuses records with several users, or none, for a feature that needs one user per record."""
     raise SfumatoError(
-        "records of the source have several users, or nobody, and where users are drawn as wholes each is one user's",
+        "records of the source have several users, or none, but sampling whole users needs one user per record",
         "train a classifier by `unit=user` with `drawn=examples`, or name one user for each record",
     )
 
 
 def number_of(declared: int | None, train: Part, where: str) -> int | None:
-    """The number of users: as declared, else counted; None where nobody knows whose records these are."""
+    """The number of users, declared or else counted; None if users are unknown."""
     if train.users is not None:
         return len(owners(train).names) if declared is None else declared
     if declared is not None:
@@ -119,11 +116,11 @@ def number_of(declared: int | None, train: Part, where: str) -> int | None:
 
 
 def user_codes(part: Part, owner_key: bytes) -> np.ndarray | None:
-    """The code, 32 hexadecimal digits, of each record's user, text (N,); None where nobody knows whose they are. Of
-    several users it is their codes with the separator between them, as their names are.
+    """The code, 32 hexadecimal digits, of each record's user, text (N,); None if users are unknown. Codes of several
+    users are joined by the separator, like their names.
 
-    A cache of features holds these in place of names: they tell its records' users apart, know them again in another
-    source, and say nothing to whoever lacks the owner's key.
+    A cache of features stores codes instead of names. They identify users within a cache and across sources, and mean
+    nothing without the owner's key.
     """
     if part.users is None or isinstance(part, CachedRecords):
         return part.users
@@ -133,7 +130,7 @@ def user_codes(part: Part, owner_key: bytes) -> np.ndarray | None:
 
 
 def coded_users(part: Part, owner_key: bytes) -> tuple[np.ndarray, Owners] | None:
-    """The same codes, each user's once, as ASCII uint8 (U, 32), and on which records they are."""
+    """The code of each user, ASCII uint8 (U, 32), and the graph of users and records."""
     if part.users is None:
         return None
     found = owners_of(part.users)
@@ -143,17 +140,17 @@ def coded_users(part: Part, owner_key: bytes) -> tuple[np.ndarray, Owners] | Non
 
 
 def shared_users(source: Source, owner_key: bytes, other: Source | None = None) -> int | None:
-    """How many users have records both to train on and in the test part; or in two sources, in whichever part.
+    """Number of users with records both in the training and in the test part, or in any part of two sources.
 
-    An exact figure of private data. Users whom two sources call alike are taken for one.
+    This is an exact figure about private data. Users with the same name in two sources count as one.
 
     Args:
-        source: its training part is taken together with what was held out of it.
+        source: its training part includes what was held out from it.
         owner_key: the owner's secret, 32 bytes.
-        other: a second source, in place of the test part.
+        other: a second source, instead of the test part.
 
     Returns:
-        None where one of the parts does not say whose its records are.
+        None if one of the parts has no users.
     """
     one, two = [source.train, source.held_out], [source.test]
     if other is not None:
@@ -168,19 +165,19 @@ def shared_users(source: Source, owner_key: bytes, other: Source | None = None) 
 def hold_out(source: Source, owner_key: bytes, share: float) -> tuple[Source, Part]:
     """The source with a smaller training part, and the validation part.
 
-    **Guarantee.** Each training record goes to one side or the other by a keyed hash of its own image as it was
-    stored, so adding or removing one record moves no other, and an image goes the same way at every size and in every
-    cache of features (unit: one record; adjacency: any). Where the source says whose record each one is, the hash is of
-    the user in place of the image: all records of one user go the same way, and adding or removing a user moves nobody
-    else (unit: one record, or one user). Records with users on both sides are on neither. The numbers of examples and
-    of users that a promise is computed for are the declared ones times 1 - share, rounded: public constants.
+    **Guarantee.** A keyed hash of a record's stored bytes decides its side, so adding or removing one record moves no
+    other, and the side does not depend on the size or on features computed from the image (unit: one record;
+    adjacency: any). If the source has users, the user is hashed instead: all records of one user are on the same side,
+    and adding or removing a user moves nobody else (unit: one record, or one user). Records with users on both sides
+    are on neither. The numbers of examples and of users for which a guarantee is computed are the declared ones times
+    1 - share, rounded: public constants.
 
     Args:
         source: an opened source.
         owner_key: the owner's secret, 32 bytes.
-        share: expected share of the training part that is held out, such as 0.1.
+        share: expected share of the training part to hold out, such as 0.1.
 
-    Errors: `SfumatoError` where each class is one user of a classifier, which would never see those held out.
+    Errors: `SfumatoError` if each class of a classifier is one user, since it would never see the held-out classes.
     """
     fraction("validation", share, remedy="give the share of the training part to hold out, such as 0.1")
     if source.user_from == BY_CLASS and not source.declared.purpose.open_set:
@@ -204,13 +201,13 @@ def hold_out(source: Source, owner_key: bytes, share: float) -> tuple[Source, Pa
         drawn = coins(codes, b"user")
         held_out, stays = owners.among(drawn) > 0, owners.among(~drawn) > 0
         held_out, stays = held_out & ~stays, stays & ~held_out
-        nobodys = np.flatnonzero(owners.of_each_record == 0)
-        held_out[nobodys] = coins(own[nobodys])
-        stays[nobodys] = ~held_out[nobodys]
+        unowned = np.flatnonzero(owners.of_each_record == 0)
+        held_out[unowned] = coins(own[unowned])
+        stays[unowned] = ~held_out[unowned]
     if not stays.any() or not held_out.any():
         raise SfumatoError(
-            f"validation {share:g} of the training examples puts {'none' if stays.any() else 'all'} of them aside",
-            "give a share that leaves some on either side",
+            f"validation {share:g} holds out {'none' if stays.any() else 'all'} of the training examples",
+            "give a share that leaves some on both sides",
         )
     rest, validation = train.chosen(stays), train.chosen(held_out)
     smaller = replace(
@@ -228,24 +225,24 @@ def hold_out(source: Source, owner_key: bytes, share: float) -> tuple[Source, Pa
 def capped(source: Source, owner_key: bytes, at_most: int, *, examples: int | None = None) -> Source:
     """The source with at most G training records of each user.
 
-    A user's records are ranked by a keyed hash of what is stored of each, equal ones by their label and then in the
-    order in which they come; the first G stay. So they are the same at every size, in every cache of features, and
-    whatever order the files are in. Where records have several users, or nobody, they are chosen by who is on which
-    (`owners.bounded`), and what follows holds for zero-out alone, with the graph public.
+    A user's records are ranked by a keyed hash of their stored bytes; ties by label, then by order. The first G are
+    kept. So the selection does not depend on the size, on features computed from the images, or on the order of files.
+    If records have several users, or none, they are selected by the graph of users and records (`owners.bounded`), and
+    the guarantee holds for zero-out alone, with the graph public.
 
-    **Guarantee.** Which of a user's records stay is a function of that user's records and of the owner's key, so adding
-    or removing a user, with all of their records, changes nothing for the others, and a user changes at most G of what
-    is left (unit: one user; adjacency: add-or-remove). Of single records this says nothing: where one is removed,
-    another one of the same user may take its place.
+    **Guarantee.** The kept records of a user are a function of that user's records and of the owner's key. So adding or
+    removing a user, with all of their records, changes nothing for the others, and a user changes at most G of the kept
+    records (unit: one user; adjacency: add-or-remove). There is no such guarantee for single records: if one is
+    removed, another one of the same user may take its place.
 
     Args:
-        source: an opened source that says whose record each one is.
+        source: an opened source with users.
         owner_key: the owner's secret, 32 bytes.
         at_most: G.
-        examples: the declared number of records that stay; None to count them, which is then one of the facts that were
-            read. The number before the cap does not give it: it depends on how many records each user has.
+        examples: the declared number of kept records; None to count them, which makes it a fact that was read. It does
+            not follow from the number before the cap, since it depends on the number of records of each user.
     """
-    positive_integer("at_most", at_most, remedy="give how many records of each user may stay, such as 10")
+    positive_integer("at_most", at_most, remedy="give the number of records to keep of each user, such as 10")
     if source.shared:
         codes, graph = coded_users(source.train, owner_key) or refuse_nameless()
         kept = bounded(graph, [code.tobytes() for code in codes], owner_key, at_most)
@@ -267,11 +264,11 @@ def capped(source: Source, owner_key: bytes, at_most: int, *, examples: int | No
 
 
 def _ranks(users: np.ndarray, codes: np.ndarray, labels: np.ndarray, owner_key: bytes) -> np.ndarray:
-    """The place int64 (N,) of each record among those of its user, from 0.
+    """The rank int64 (N,) of each record among those of its user, from 0.
 
     Args:
         users: int64 (N,).
-        codes: uint8 (N, 16), of what is stored.
+        codes: uint8 (N, 16), codes of the stored bytes.
         labels: int64 (N,) or (N, L).
     """
     digests = (hmac.digest(owner_key, b"cap" + code.tobytes(), "sha256")[:8] for code in codes)
@@ -284,23 +281,23 @@ def _ranks(users: np.ndarray, codes: np.ndarray, labels: np.ndarray, owner_key: 
 
 
 MARK = "filtered_by_private_data"
-"""The array or column that says so: what is trained on such a set tells of the private data."""
+"""Array or column that marks a filtered set. Models trained on such a set reveal private data."""
 
 
 def write_without(
     parts: dict[str, Part], classes: tuple[str, ...], left_out: set[int], path: Path, *, marked: bool
 ) -> str:
-    """Write the records that are kept, as a table of files where they come from files, else as arrays.
+    """Writes the kept records, as a table if they come from files, else as arrays.
 
     Args:
         parts: "train" and "test".
         classes: their class names.
-        left_out: positions, counted through both parts.
-        path: without suffix.
-        marked: whether the choice was made by looking at private data.
+        left_out: positions, counted over both parts.
+        path: path without suffix.
+        marked: whether the selection depended on private data.
 
     Returns:
-        the spelling of the source that was written: `csv:PATH` or `npz:PATH`.
+        spelling of the written source: `csv:PATH` or `npz:PATH`.
     """
     kept: dict[str, np.ndarray] = {}
     first = 0
@@ -330,10 +327,7 @@ def write_without(
 
 
 def _table(parts: dict[str, Part], classes: tuple[str, ...], kept: dict[str, np.ndarray], *, marked: bool) -> str:
-    """Lines of path, label and split, with absolute paths, and of user, group and time where they are known.
-
-    Several labels have a column each.
-    """
+    """CSV text with columns path (absolute), label or several labels, split, and user, group and time if known."""
     text = io.StringIO(newline="")
     lines = csv.writer(text, lineterminator="\n")
     columns = {name: {"user": part.users, "group": part.groups, "time": part.times} for name, part in parts.items()}

@@ -1,7 +1,7 @@
-"""Texts as numbers: words by a public rule, so many of them, filled up with zeros.
+"""Texts as numbers: a fixed number of words, numbered by a public rule and padded with zeros.
 
-No word of a private text decides anything of another one: the numbers of words come from a public list, or from a
-public hash, never from counting words.
+The numbers of words come from a public list or a public hash, never from counting words, so no private text influences
+another.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from sfumato.data.images.given import each
 from sfumato.data.paths import expanded
 
 PADDING, UNKNOWN, FIRST = 0, 1, 2
-"""Numbers that stand for no word, and for a word that is not in the list; those of words begin after them."""
+"""Number for padding, number for words outside the list, and first number for words."""
 
 LENGTH = 64
-"""Words that are read of each text, where nothing else is declared."""
+"""Default number of words read from each text."""
 
 VOCABULARY = 1 << 13
-"""How many numbers there are where words are hashed and nothing else is declared."""
+"""Default vocabulary for hashed words."""
 
 LONGEST, LARGEST = 1 << 14, 1 << 22
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
-"""What is a word, in a text of lower-case letters: letters and digits, with apostrophes inside."""
+"""A word of a lower-case text: letters and digits, with inner apostrophes."""
 
 TOKENIZERS = ("hashing", "words", "numbers")
 PERSON = b"sfumato word"
@@ -41,18 +41,18 @@ PERSON = b"sfumato word"
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """How a text becomes T numbers below V: its first T words, one number for each, and zeros after them.
+    """Converts a text to T numbers below V: one for each of its first T words, then zeros.
 
     **Guarantee.** The numbers of a text are a function of that text and of public constants: neither the list of words
-    nor T is read from private texts, and a text is filled up to T whatever others are as long (unit: one example;
-    adjacency: any). That a list of words is public is its owner's word.
+    nor T is read from private texts, and a text is padded to T regardless of the others (unit: one example; adjacency:
+    any). Assumes that the list of words is public, as its owner states.
 
     Args:
         length: T.
-        vocabulary: V, the numbers 0 (no word) and 1 (unknown) included.
+        vocabulary: V, including the numbers 0 (no word) and 1 (unknown).
         tokenizer: "hashing": the number of a word is 2 plus its BLAKE2b (8 bytes, big end first, person "sfumato word")
-            modulo V - 2; "words": 2 plus its place in `words`, 1 for others; "numbers": texts are numbers already.
-        words: the list, public.
+            modulo V - 2; "words": 2 plus its position in `words`, 1 for others; "numbers": texts are already numbers.
+        words: the public list of words.
 
     >>> tokens = Tokens(length=5, vocabulary=100)
     >>> tokens.read("The cat's hat, the CAT'S hat and all").tolist()
@@ -92,20 +92,20 @@ class Tokens:
     def declared(
         cls, *, length: int | None, vocabulary: int | None, words: str | Sequence[str] | None, numbers: bool = False
     ) -> Tokens:
-        """By what an owner declared; the rest is by default.
+        """From the declared facts, with defaults for the rest.
 
         Args:
-            words: a file of public words, one a line, or these words themselves.
-            numbers: whether the texts are numbers already.
+            words: a file of public words, one per line, or the words themselves.
+            numbers: whether the texts are already numbers.
         """
         own = LENGTH if length is None else length
         if numbers:
             if words is not None:
-                raise SfumatoError("words are given, and the texts are numbers already", "leave `words` out")
+                raise SfumatoError("words are given, but the texts are already numbers", "leave `words` out")
             if vocabulary is None:
                 raise SfumatoError(
-                    "the texts are numbers, and nobody has declared how many different ones there may be",
-                    "declare `vocabulary`, such as 30522: the largest number in private texts tells of them",
+                    "the texts are numbers, and the size of their vocabulary is not declared",
+                    "declare `vocabulary`, such as 30522: the largest number in private texts would reveal them",
                 )
             return cls(length=own, vocabulary=vocabulary, tokenizer="numbers")
         if words is None:
@@ -119,25 +119,25 @@ class Tokens:
 
     @property
     def declaration(self) -> dict[str, Any]:
-        """By what arguments of `open_source` texts become the same numbers."""
+        """Arguments of `open_source` for the same conversion."""
         if self.words is not None:
             return {"length": self.length, "words": self.words}
         return {"length": self.length, "vocabulary": self.vocabulary}
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one text as a model takes it: (T,)."""
+        """Shape of one text as model input: (T,)."""
         return (self.length,)
 
     @property
     def identity(self) -> str:
-        """SHA-256 of everything that decides the numbers of a text."""
+        """SHA-256 of everything that determines the numbers of a text."""
         rule = {**self.to_dict(), "word": WORD.pattern, "hash": f"blake2b-8 {PERSON.decode()}"}
         return hashlib.sha256(json.dumps(rule, sort_keys=True).encode()).hexdigest()
 
     @property
     def described(self) -> str:
-        """In words, for statements and pages."""
+        """A description for statements and pages."""
         how = {
             "hashing": f"words hashed to {self.vocabulary - FIRST:,} numbers",
             "words": f"words by a list of {self.vocabulary - FIRST:,}",
@@ -146,24 +146,24 @@ class Tokens:
         return f"the first {self.length} {how}, tokenizer {self.identity[:16]}"
 
     def numbers(self, text: str) -> list[int]:
-        """The numbers of a text's words, all of them."""
+        """The numbers of all words of a text."""
         found = WORD.findall(text.lower())
         if self.tokenizer == "words":
             return [self._places.get(word, UNKNOWN) for word in found]  # type: ignore[attr-defined]
         return [FIRST + _hash(word) % (self.vocabulary - FIRST) for word in found]
 
     def filled(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
-        """The first T numbers, with zeros after them: int32 (T,)."""
+        """The first T numbers, padded with zeros: int32 (T,)."""
         row = np.zeros(self.length, np.int32)
         row[: len(numbers)] = numbers[: self.length]
         return row
 
     def __call__(self, tokens: Any) -> Tensor:
-        """Texts as a model takes them: int64 (n, T).
+        """Texts as model input: int64 (n, T).
 
         Args:
-            tokens: numbers (n, T) as they are stored, an array or a tensor; or whatever `read` takes, one of it (n is
-                1) or several.
+            tokens: stored numbers (n, T), an array or a tensor; or one text (n is 1) or several in any form that `read`
+                takes.
         """
         if not isinstance(tokens, Tensor) and not (isinstance(tokens, np.ndarray) and tokens.ndim == 2):
             return torch.stack([torch.zeros(self.length, dtype=torch.long), *each(self, tokens)])[1:]
@@ -171,16 +171,16 @@ class Tokens:
         if tensor.is_floating_point() or tuple(tensor.shape[1:]) != self.shape:
             raise SfumatoError(
                 f"texts must be whole numbers (n, {self.length}), got {tensor.dtype} {tuple(tensor.shape)}",
-                "bring texts to this form with the read method",
+                "convert texts with the method read",
             )
         return tensor.long()
 
     def read(self, text: str | Sequence[int] | np.ndarray) -> Tensor:
-        """One text, or one row of numbers where texts are numbers already, as int64 (T,)."""
+        """One text, or one row of numbers if texts are numbers, as int64 (T,)."""
         return torch.from_numpy(self.stored(text)).long()
 
     def stored(self, text: str | Sequence[int] | np.ndarray) -> np.ndarray:
-        """One text as a source would store it, int32 (T,); whatever `read` takes."""
+        """One text, in any form that `read` takes, as stored by sources: int32 (T,)."""
         if isinstance(text, str) and self.tokenizer != "numbers":
             return self.filled(self.numbers(text))
         row = np.asarray(text)
@@ -194,23 +194,23 @@ class Tokens:
         return self.filled(row)
 
     def check(self, numbers: np.ndarray, where: str) -> None:
-        """Refuse numbers that are none of this vocabulary's."""
+        """Refuses numbers outside the vocabulary."""
         odd = numbers[(numbers < 0) | (numbers >= self.vocabulary)]
         if odd.size:
             raise SfumatoError(
                 f"{where} holds the number {odd.flat[0]}, and the vocabulary has {self.vocabulary:,}",
-                "declare a larger `vocabulary`, or mend the numbers",
+                "declare a larger `vocabulary`, or correct the numbers",
             )
 
     def is_one(self, given: Any) -> bool:
-        """Whether this is a single text, and no list of them."""
+        """Whether this is a single text rather than several."""
         if isinstance(given, np.ndarray):
             return given.ndim == 1 and given.dtype.kind in "iu"
         return isinstance(given, str)
 
     def synthetic(self, count: int) -> Tensor:
-        """Made-up texts int64 (count, T): a full one, an empty one, one of a single word, one with words that come
-        again, and then others of any length."""
+        """Synthetic texts int64 (count, T): a full one, an empty one, one with a single word, one with repeated words,
+        and others of varying length."""
         waves = torch.arange(count * self.length).reshape(count, self.length)
         found = FIRST + (waves * 7919 + 12345) % (self.vocabulary - FIRST)
         if count > 3:
@@ -225,7 +225,7 @@ class Tokens:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Tokens:
-        """What `to_dict` wrote down."""
+        """The tokens that `to_dict` wrote."""
         if set(data) != {"tokenizer", "length", "vocabulary", "words"}:
             raise SfumatoError(
                 f"tokens hold tokenizer, length, vocabulary and words, got {sorted(data)}", "restore the file"
@@ -238,29 +238,29 @@ def _hash(word: str) -> int:
 
 
 def _listed(path: str) -> tuple[str, ...]:
-    """The words of a file, one a line."""
+    """The words of a file, one per line."""
     file = expanded(path)
     try:
         lines = ordinary(file).read_text("utf-8-sig").splitlines()
     except FileNotFoundError:
-        raise SfumatoError(f"words {str(file)!r} do not exist", "give a file of public words, one a line") from None
+        raise SfumatoError(f"words {str(file)!r} do not exist", "give a file of public words, one per line") from None
     except (OSError, UnicodeDecodeError) as problem:
         reason = "it is not UTF-8 text" if isinstance(problem, UnicodeDecodeError) else problem.strerror or problem
-        raise SfumatoError(f"words {str(file)!r} cannot be read ({reason})", "give one word a line, in UTF-8") from None
+        raise SfumatoError(f"words {str(file)!r} cannot be read ({reason})", "list one word per line, UTF-8") from None
     return tuple(line.strip() for line in lines if line.strip())
 
 
 def _checked(words: Sequence[str]) -> tuple[str, ...]:
-    """The words, refused where one of them could never be met, or stands there twice."""
+    """The words. Refuses words that no text can contain, and duplicates."""
     for word in words:
         if not isinstance(word, str) or not WORD.fullmatch(word.lower()) or word != word.lower():
             raise SfumatoError(
-                f"words holds {word!r}, which no text is split into",
-                "list lower-case words of letters, digits and inner apostrophes, one a line",
+                f"words holds {word!r}, which no text can contain",
+                "list lower-case words of letters, digits and inner apostrophes, one per line",
             )
     if len(set(words)) < len(words):
         (twice, *_) = (word for word in words if words.count(word) > 1)
         raise SfumatoError(f"words holds {twice!r} twice", "list each word once")
     if not words:
-        raise SfumatoError("words holds no word", "list one a line")
+        raise SfumatoError("words holds no word", "list one per line")
     return tuple(words)

@@ -1,4 +1,4 @@
-"""Experiments: what is asked for, what follows by rule, and what is settled."""
+"""Experiments: the options a user gives, the defaults by rule, and the resulting settings."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What was asked for as a recipe: a TOML file that the same verb takes, for a run with the same settings."""
+"""Writes a run's options as a recipe: a TOML file with which the same verb starts a run with the same settings."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
 
 OPTIONS = "options"
 PATHS, SOURCES = ("pretrained",), ("public_data", "calibrate_on", "audit_source")
-"""Options that name a file of the user's, or a source, wherever the recipe is read."""
+"""Options that name a file, or a source. They are written so that the recipe works from any folder."""
 OWN = "module"
-"""The name of a model that is an object of the caller's."""
+"""The name of a model that the caller gave as an object."""
 HEAD = """\
-# What this run was asked for. sfumato {verb} FILE begins another with the same settings: on private data that costs
-# anew, and the epsilons of both add up. Whatever is not here followed the rules.
+# The options of this run. sfumato {verb} FILE starts another run with the same settings. On private data that run
+# costs privacy again: the epsilons of both add up. Options that are absent here followed the default rules.
 """
 SEEDED = """\
-# With this seed the run promises nothing: leave it out where the model is to keep a promise.
+# With this seed the run has no guarantee. Remove it for a model with one.
 """
 
 
 def request_of(spec: SourceSpec, *given: Any) -> dict[str, Any]:
-    """What a run was asked for, for its record: its source, and its options where a recipe can spell them all.
+    """The request of a run, for its record: its source, and its options if a recipe can express all of them.
 
     Args:
-        given: dataclasses or mappings of choices by name; None is what was left out.
+        given: dataclasses or mappings of options by name; None for an option that was left out.
     """
     source = spec.record()
     return {"source": source} | ({} if (options := _options(spec, source, given)) is None else {OPTIONS: options})
 
 
 def text_of(record: Mapping[str, Any]) -> str | None:
-    """The recipe of a run, by its record; None where it was asked for in ways that no recipe can spell.
+    """The recipe of a run, from its record; None if a recipe cannot express its options.
 
-    The search that its settings came from, where no promise covers it, stands in it too, with this run as a part of
-    it: a run by this recipe on the same data says so.
+    If the settings came from a search that no guarantee covers, the recipe records the search and this run as a part
+    of it. A run with this recipe on the same data then reports it.
     """
     options = record["request"].get(OPTIONS)
     if options is None:
@@ -72,7 +72,7 @@ def toml(value: Any) -> str:
 
 
 def _options(spec: SourceSpec, source: Mapping[str, Any], given: tuple[Any, ...]) -> dict[str, Any] | None:
-    """All that was given, by name; None where something of it cannot be spelt."""
+    """All given options by name; None if a recipe cannot express one of them."""
     declared = {name: source.get(name, value) for name, value in spec.declared.given.items()}
     public = declared.pop("public", None)
     named = {name: value for name, value in declared.items() if name not in choices_of(Purpose)}
@@ -86,7 +86,7 @@ def _options(spec: SourceSpec, source: Mapping[str, Any], given: tuple[Any, ...]
 
 
 def _spelt(name: str, value: Any) -> Any:
-    """A value as a recipe has it; None for an object."""
+    """A value as written in a recipe; None for an object."""
     match value:
         case str() if name in PATHS and os.path.exists(expanded(value)):
             return str(expanded(value).resolve())

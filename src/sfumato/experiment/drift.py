@@ -1,4 +1,4 @@
-"""Which of a drift's two groups each record is in, where a plan's participation drifts between them."""
+"""The two groups of records between which a plan's participation drifts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def second_group(source: Source, plan: PrivacyPlan) -> np.ndarray | None:
     """Whether each training record is in the drift's second group, bool (N,); None for a plan without a drift.
 
-    **Guarantee.** A record's group is a function of its own group, or class, and of declared names: another record that
-    is added, removed or changed moves none (unit: one record; adjacency: any).
+    **Guarantee.** A record's side of the drift is a function of its own group or class and of declared names. Adding,
+    removing or changing another record does not move it (unit: one record; adjacency: any).
 
-    Errors: `SfumatoError` for a plan that names none, and for names that the source does not know.
+    Errors: `SfumatoError` for a plan that names no groups, and for names that the source does not have.
     """
     rule = plan.participation
     if not isinstance(rule, DriftingPoisson):
@@ -29,13 +29,12 @@ def second_group(source: Source, plan: PrivacyPlan) -> np.ndarray | None:
 
 
 def of_names(source: Source, names: Sequence[str]) -> np.ndarray:
-    """Whether the own group of each training record has one of these names, bool (N,): its class, where the source has
-    no column of groups."""
+    """Whether each training record's group, or its class if the source has no groups, is one of `names`: bool (N,)."""
     groups, labels = source.train.groups, source.train.labels
     if not names:
         raise SfumatoError(
-            "the drift's second group is not named, and no record is known to be in it",
-            "give `drift_groups`, the names of its classes, or of its groups where the source has a column of them",
+            "the drift's second group has no name, so no record can be assigned to it",
+            "give `drift_groups`: the names of its classes, or of its groups if the source has a column of groups",
         )
     if groups is None:
         source.require_classes("a drift between classes")
@@ -52,42 +51,43 @@ def of_names(source: Source, names: Sequence[str]) -> np.ndarray:
 
 
 def counted_size(source: Source, names: Sequence[str]) -> int:
-    """How many training records are in the second group, where N was not declared either.
+    """The number of training records in the second group, counted if N was counted too.
 
-    Errors: `SfumatoError` where N was declared, which a count beside it would undo, and where a group has no record.
+    Errors: `SfumatoError` if N was declared, since a count would reveal what the declaration hides, and if a group has
+    no record.
     """
     if not ("examples" in source.read or source.published):
         raise SfumatoError(
-            f"drift_size is left out, and the number of examples is declared, {source.examples}: counted, it would "
-            "tell of the data what that was declared for",
-            "declare `drift_size`, how many of them are of the groups that `drift_groups` names, or leave both out",
+            f"drift_size is missing, and the number of examples is declared as {source.examples}: counting the group "
+            "would reveal what the declaration hides",
+            "declare `drift_size`, the number of examples in the groups of `drift_groups`, or leave out both",
         )
     size = int(of_names(source, names).sum())
     if not 0 < size < source.examples:
         raise SfumatoError(
             f"`drift_groups` names {'all' if size else 'none'} of the training records",
-            "a drift is between two groups: name the classes or groups of one of them",
+            "a drift is between two groups: name the classes or groups in one of them",
         )
     return size
 
 
 def facts_read(source: Source, plan: PrivacyPlan) -> tuple[str, ...]:
-    """The sizes of a drift's groups, where N, which they make up, was read from the data."""
+    """`("drift",)` if the sizes of a drift's groups were read from the data, because N, their sum, was."""
     drifts = isinstance(plan.participation, DriftingPoisson)
     return ("drift",) if drifts and "examples" in source.read else ()
 
 
 def misdeclared(source: Source, plan: PrivacyPlan) -> str | None:
-    """What to say, to the owner alone, of groups that are far from their declared sizes; None for others."""
+    """A note, for the owner alone, on groups whose sizes are far from the declared ones; else None."""
     rule = plan.participation
     if not isinstance(rule, DriftingPoisson) or not rule.named:
         return None
     second = int(of_names(source, rule.named).sum())
-    found = (len(source.train) - second, second)
-    if all(0.8 * size <= planned <= 1.25 * size for planned, size in zip(rule.sizes, found, strict=True)):
+    counts = (len(source.train) - second, second)
+    if all(0.8 * size <= planned <= 1.25 * size for planned, size in zip(rule.sizes, counts, strict=True)):
         return None
     return (
         f"the drift's groups are declared to have {rule.sizes[0]} and {rule.sizes[1]} examples, and the data hold "
-        f"{found[0]} and {found[1]}; the promise holds as stated, but steps are as much larger or smaller, and are "
-        f"divided by {plan.expected_batch_size}"
+        f"{counts[0]} and {counts[1]}; the guarantee holds as stated, but batches are larger or smaller by the same "
+        f"factor, and their sums are still divided by {plan.expected_batch_size}"
     )

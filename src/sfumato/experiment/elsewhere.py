@@ -1,5 +1,5 @@
-"""What a call from Python asks for by keywords: an experiment, or settings beside a plan. And what other tools call
-otherwise, or have and this one has not: what it is here, or why it is not there."""
+"""Experiments and settings from keywords, and answers to option names of other tools: the name here, or why there is
+no such option."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 
 
 class Answer(NamedTuple):
-    """What to do in place of an option that is none here.
+    """What to do instead of an option that does not exist here.
 
     Args:
-        needs: the options of which a call or a verb has one, if the answer helps there; none of them where it does
-            everywhere.
-        words: the answer, in which arguments stand in backticks.
+        needs: the answer helps where one of these options exists; empty if it helps everywhere.
+        words: the answer, with arguments in backticks.
     """
 
     needs: tuple[str, ...]
@@ -33,70 +32,70 @@ class Answer(NamedTuple):
 
 
 EPOCHS = "epochs"
-_SEVERAL = (
-    "`device=cuda` computes on a GPU; several take the steps together by sfumato train --processes N, or under torchrun"
-)
-_NO_LOADER = "there is none, as no loader runs in processes of its own; `threads=N` sets the CPU threads"
+_SEVERAL = "`device=cuda` uses one GPU; for several GPUs run sfumato train --processes N, or start it with torchrun"
+_NO_LOADER = "there are no data-loader processes; `threads=N` sets the CPU threads"
 _MEMORY = (
-    "`batch_size` is that of the whole step, and nothing need be accumulated: `micro_batch=N` is the most examples in "
-    "memory at once, by rule as many as fit"
+    "`batch_size` is the size of the whole step, and gradients are accumulated for you: `micro_batch=N` is the largest "
+    "number of examples in memory at once, by default as many as fit"
 )
 _NO_MIXING = (
-    "there is none: it makes one example of several, and a clipped gradient must be of one; `views`, `shift`, `flip` "
-    "and `zoom` change each by itself"
+    "there is none: it mixes several examples, and a clipped gradient must come from one; `views`, `shift`, `flip` and "
+    "`zoom` augment each example separately"
 )
 
 ANSWERS: dict[str, Answer] = {
     "gpus": Answer(("device",), _SEVERAL),
     "distributed": Answer(("device",), _SEVERAL),
-    "amp": Answer(("precision",), "it is `precision=bfloat16`, in which norms, sums and noise stay as precise"),
+    "amp": Answer(("precision",), "use `precision=bfloat16`; norms, sums and noise keep full precision"),
     "class_weights": Answer(
-        ("class_prevalence",), "it is `class_prevalence`: declared shares, since counted ones are private"
+        ("class_prevalence",), "use `class_prevalence`: declared shares, since counted shares are private"
     ),
     "config": Answer(("what",), "a configuration is a recipe: name the .toml file, or recipe:NAME, as the source"),
-    "data": Answer(("what", "source"), "the data are the source, named without an option, such as folder:pictures"),
+    "data": Answer(("what", "source"), "name the data as the source, without an option, such as folder:pictures"),
     "early_stopping": Answer(
         ("steps",),
-        "there is none: the plan fixes `steps`, and to stop by a score on private data would tell of these; sfumato "
-        "finish, or sfumato.Stop from an observer, ends a run early, at the whole plan's epsilon",
+        "there is none: the plan fixes `steps`, and stopping on a score of private data would leak them; sfumato "
+        "finish, or sfumato.Stop from an observer, ends a run early, at the epsilon of the whole plan",
     ),
     "lora": Answer(
         ("trainable",),
-        "`trainable` says which weights are trained; adapters such as peft's go into a module of your own, from Python",
+        "`trainable` selects the weights to train; to use adapters such as peft's, pass your own module from Python",
     ),
-    "freeze": Answer(("trainable",), "`trainable=NAME` says which weights are trained, and freezes the others"),
+    "freeze": Answer(("trainable",), "`trainable=NAME` selects the weights to train, and freezes the others"),
     "resume": Answer(
-        ("what", "directory"), "name the run directory (on the command line as the source): an unfinished run goes on"
+        ("what", "directory"), "name the run directory (on the command line, as the source) to resume an unfinished run"
     ),
-    "checkpoint": Answer(
-        ("output", "directory"), "a run keeps a checkpoint by itself, and goes on when it is started again"
-    ),
+    "checkpoint": Answer(("output", "directory"), "every run saves checkpoints, and resumes when started again"),
     "num_workers": Answer(("threads",), _NO_LOADER),
     "accumulate": Answer(("micro_batch",), _MEMORY),
-    "secure_mode": Answer(("noise",), "it is `noise=secure`; every run's key comes from the system's generator anyway"),
+    "secure_mode": Answer(
+        ("noise",), "use `noise=secure`; the key of every run comes from the system's generator anyway"
+    ),
     "poisson_sampling": Answer(
-        ("participation",), "it is `participation=poisson`; full-batch takes every example in every step"
+        ("participation",), "use `participation=poisson`; full-batch uses every example in every step"
     ),
     "accountant": Answer(
-        (), "there is none to choose: the tightest accounting that the plan has, as its statement says"
+        (), "there is no choice: the tightest accounting for the plan is used, and the statement names it"
     ),
     "clipping": Answer(("max_norm",), "the gradient of each example is clipped as a whole, to `max_norm`"),
-    "grad_sample_mode": Answer((), "there is none to choose: each layer's clipped sum is computed by the fastest rule"),
-    "shuffle": Answer((), "there is none: who takes part in a step is drawn by chance, which the promise rests on"),
-    "mixup": Answer(("views",), _NO_MIXING),
-    "augment": Answer(("views",), "it is `views`, `shift`, `flip`, `zoom` and `crop_area`"),
-    "label_smoothing": Answer(
-        ("loss",), "give the loss itself, from Python: `loss=torch.nn.CrossEntropyLoss(label_smoothing=0.1)`"
+    "grad_sample_mode": Answer((), "there is no choice: each layer's clipped sum is computed by the fastest rule"),
+    "shuffle": Answer(
+        (), "there is none: the participants of a step are sampled at random, and the guarantee depends on it"
     ),
-    "logger": Answer(("track",), "it is `track=mlflow`, `track=wandb`, or `tensorboard`"),
+    "mixup": Answer(("views",), _NO_MIXING),
+    "augment": Answer(("views",), "use `views`, `shift`, `flip`, `zoom` and `crop_area`"),
+    "label_smoothing": Answer(
+        ("loss",), "pass the loss from Python: `loss=torch.nn.CrossEntropyLoss(label_smoothing=0.1)`"
+    ),
+    "logger": Answer(("track",), "use `track=mlflow`, `track=wandb`, or `tensorboard`"),
     "num_classes": Answer(("what", "source"), "classes are read from the data, or declared by name (`classes`)"),
     "cross_validation": Answer(
         ("steps",),
-        "there is none: every fold would train on the data again, at a cost of its own; sfumato sweep --search private "
-        "has one promise for all candidates",
+        "there is none: every fold would train on the data again and cost privacy; sfumato sweep --search private "
+        "gives one guarantee for all candidates",
     ),
     "disable_dp": Answer(("epsilon",), "there is none; sfumato pretrain trains without privacy, on public data"),
-    "compile": Answer((), "there is none: the clipped sum calls the fast kernels itself"),
+    "compile": Answer((), "there is none: the clipped sum already uses fast kernels"),
 }
 
 _ALSO = {
@@ -132,19 +131,19 @@ _ALSO = {
     EPOCHS: "num_epochs n_epochs max_epochs num_train_epochs epoch",
 }
 ALIASES = {other: name for name, others in _ALSO.items() for other in others.split()}
-"""Further spellings of these."""
+"""Other names of these options."""
 
 
 def answer(name: str, known: Collection[str], *, given: str | float | None = None, **sizes: Any) -> str | None:
-    """What to do in place of an option of this name; None where nothing is known, or where it would be of no use.
+    """What to do instead of an option of this name; None if nothing is known, or if the answer would not help.
 
     Args:
-        known: what there is to give.
-        given: the option's value, if it is known.
-        sizes: `examples` and `batch_size`, as far as they are known, by which epochs are steps.
+        known: the options that exist.
+        given: the option's value, if known.
+        sizes: `examples` and `batch_size`, if known, to convert epochs to steps.
 
     >>> answer("amp", ["precision"])
-    'it is `precision=bfloat16`, in which norms, sums and noise stay as precise'
+    'use `precision=bfloat16`; norms, sums and noise keep full precision'
     >>> answer("learnin_rate", ["learning_rate"])
     'did you mean `learning_rate`'
     """
@@ -159,33 +158,33 @@ def answer(name: str, known: Collection[str], *, given: str | float | None = Non
 
 
 def is_foreign(name: str) -> bool:
-    """Whether an option of this name is known of other tools."""
+    """Whether other tools have an option of this name."""
     return name in ALIASES or name in ANSWERS or name == EPOCHS
 
 
 def is_called(name: str, known: Collection[str]) -> bool:
-    """Whether an option of this name is known of other tools, and is one of these here."""
+    """Whether other tools use this name for one of the options in `known`."""
     return any(own in known and name in others.split() for own, others in CALLED.items())
 
 
 def _in_steps(epochs: Any, examples: Any = None, batch_size: Any = None) -> str:
-    """Epochs as steps.
+    """How to give epochs as steps.
 
     >>> _in_steps("3", 1438, 103)
     'give `steps=42`: 3 epochs of 1438 examples are 42 steps of batch size 103'
     >>> _in_steps(3, 1438)
-    'give `steps`: 3 epochs of 1438 examples are 4314 over the batch size'
+    'give `steps`: 3 epochs of 1438 examples are 4314 divided by the batch size'
     >>> _in_steps(None)
-    'give `steps`: an epoch is as many steps as the examples are batches (N over the batch size)'
+    'give `steps`: an epoch is N divided by the batch size'
     """
     try:
         number, population = float(epochs), int(examples)
         size = None if batch_size is None else int(batch_size)
         steps = None if size is None else math.ceil(number * population / size)
     except (TypeError, ValueError, OverflowError, ZeroDivisionError):
-        return "give `steps`: an epoch is as many steps as the examples are batches (N over the batch size)"
+        return "give `steps`: an epoch is N divided by the batch size"
     if steps is None:
-        over = f"{number * population:g} over the batch size"
+        over = f"{number * population:g} divided by the batch size"
         return f"give `steps`: {number:g} epochs of {population} examples are {over}"
     return f"give `steps={steps}`: {number:g} epochs of {population} examples are {steps} steps of batch size {size}"
 
@@ -197,20 +196,20 @@ OF_SOURCES = frozenset(
     {"classes", "size", "channels", "bit_depth", "window", "test_fraction", "examples", "public", "label_columns"}
     | {"user_from", "skip_unreadable", "text_column", "root", "download"}
 )
-"""What is declared of a source where it is opened, and is no field of an experiment."""
+"""Facts that are declared when a source is opened. They are no fields of an experiment."""
 OF_OPTIMIZERS = frozenset(
     {"beta1", "beta2", "betas", "adam_beta1", "adam_beta2", "adam_epsilon", "adam_eps", "epsilon_root"}
     | {"nesterov", "dampening", "amsgrad", "always_adapt", "trust_clip", "grad_averaging", "decoupled_decay"}
 )
-"""What optimizers take elsewhere, and is fixed here."""
-THEIR_OWN = "{} (the first beta of adam, adamw and lamb) and {} are an optimizer's only options besides {}"
-"""In place of them, with the names of the momentum, the weight decay and the learning rate."""
+"""Options of optimizers in other tools. They are fixed here."""
+THEIR_OWN = "an optimizer has no options but {} (the first beta of adam, adamw and lamb), {} and {}"
+"""The answer to them, with the names of momentum, weight decay and learning rate."""
 
 
 def experiment_of(
     settings: Settings | None, model: str | None, averaging: EMA | None, choices: Mapping[str, Any]
 ) -> Experiment:
-    """What a call without a plan asks for: the budget among the choices, and settings as such or as their fields."""
+    """The experiment of a call without a plan, from `Settings` or their fields, and the budget among the choices."""
     budget = {name: value for name, value in choices.items() if name in OF_PLANS}
     others = {name: value for name, value in choices.items() if name not in OF_PLANS}
     if settings is not None:
@@ -219,7 +218,7 @@ def experiment_of(
 
 
 def refuse_budget(choices: Mapping[str, Any]) -> None:
-    """Refuse parts of a budget beside a plan, which has them already."""
+    """Refuses parts of a budget together with a plan, which already has one."""
     if both := [name for name in OF_PLANS if name in choices]:
         raise SfumatoError(f"a plan and {', '.join(both)} are both given", "give the plan, or a budget without it")
 
@@ -231,7 +230,7 @@ def settings_of(
     choices: Mapping[str, Any],
     source: Source | None = None,
 ) -> Settings:
-    """The settings that were given as such, or as their fields; the loss by rule is the source's."""
+    """The given settings, or settings from their fields. The default loss depends on the source."""
     from sfumato.experiment.settings import Settings
     from sfumato.models.losses import MULTILABEL
 
@@ -242,12 +241,12 @@ def settings_of(
     if choices:
         raise SfumatoError(f"settings and {', '.join(choices)} are both given", "give settings, or their fields")
     if model not in (None, settings.model):
-        raise SfumatoError(f"the model is {model}, and that of the settings {settings.model}", "name one model")
+        raise SfumatoError(f"the model is {model}, but the settings have {settings.model}", "name one model")
     return settings
 
 
 def _averages(averaging: EMA | None, choices: Mapping[str, Any]) -> dict[str, Any]:
-    """The average as fields of `Settings`; the one that stands where none was given makes way for uta."""
+    """The average as fields of `Settings`. With uta, the default average is dropped."""
     from sfumato.averaging import EMA
 
     if averaging is None or (choices.get("aggregate") == "uta" and averaging == EMA()):
@@ -259,11 +258,11 @@ def _averages(averaging: EMA | None, choices: Mapping[str, Any]) -> dict[str, An
 def refuse_others(
     kind: type, given: Mapping[str, Any], others: Collection[str] = (), *, examples: int | None = None
 ) -> None:
-    """Refuse a name that is neither a choice nor one of the others, with what it is called here.
+    """Refuses a name that is neither a choice of `kind` nor one of `others`, and says what to use instead.
 
     Args:
         given: names with their values.
-        examples: N, where it is known, by which epochs are steps.
+        examples: N if known, to convert epochs to steps.
     """
     known = {*choices_of(kind), *others}
     for name in given:
@@ -275,14 +274,14 @@ def _remedy(name: str, known: Collection[str], given: Mapping[str, Any], example
     if name in OF_OPTIMIZERS:
         return f"leave it out: {THEIR_OWN.format('momentum', 'weight_decay', 'learning_rate')}"
     declared = name if name in OF_SOURCES else nearest(name, OF_SOURCES)
-    found = answer(name, known, given=given[name], examples=examples, batch_size=given.get("batch_size"))
-    if declared is not None and (name in OF_SOURCES or is_called(name, OF_SOURCES) or found is None):
-        return f"give it to sfumato.open_source, and the source in place of its name: open_source(..., {declared}=...)"
-    return found
+    remedy = answer(name, known, given=given[name], examples=examples, batch_size=given.get("batch_size"))
+    if declared is not None and (name in OF_SOURCES or is_called(name, OF_SOURCES) or remedy is None):
+        return f"open the source yourself, and pass it in place of its name: open_source(..., {declared}=...)"
+    return remedy
 
 
 def of_fields(kind: Callable[..., Kind], choices: Mapping[str, Any]) -> Kind:
-    """Settings, or an experiment, with these choices; others are refused, and a near one is named."""
+    """An instance of `kind` with these choices. Refuses unknown names and suggests the nearest one."""
     refuse_others(kind, choices)  # type: ignore[arg-type]
     missing = [
         name
@@ -290,5 +289,5 @@ def of_fields(kind: Callable[..., Kind], choices: Mapping[str, Any]) -> Kind:
         if one.default is MISSING and one.default_factory is MISSING and name not in choices
     ]
     if missing:
-        raise SfumatoError(f"{', '.join(missing)} must be given beside a plan", "give it, or no plan but a budget")
+        raise SfumatoError(f"{', '.join(missing)} must be given with a plan", "give it, or a budget instead of a plan")
     return kind(**choices)

@@ -1,4 +1,4 @@
-"""What a user asks for, from the command line, a recipe or Python alike; whatever was left out follows by rule."""
+"""The options of a private training, from the command line, a recipe or Python. Absent options follow rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Decided(NamedTuple):
-    """A plan, settings, and in lines for the reader why whatever was left out is what it is."""
+    """A plan, settings, and lines for the user that explain the values of absent options."""
 
     plan: PrivacyPlan
     settings: Settings
@@ -38,39 +38,39 @@ Normalisation: Any = asked(Norms)
 class Choices(
     asked(Augmentation), asked(Descent), asked(Objective, without=("class_prevalence",)), asked(Network), AveragesAsked
 ):
-    """The choices of `Settings`, as far as they are asked for. What is None follows a written rule.
+    """The choices of `Settings`. None follows a rule.
 
-    The command line's options are these fields: name, type, words and metadata.
+    These fields define the command line's options: name, type, help text and metadata.
     """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, NoiseMade, Budget):
-    """A private training as it is asked for. What is None follows a written rule, from public facts alone.
+    """The options of a private training. None follows a rule that uses public facts alone.
 
-    With all four of epsilon, noise, steps and batch size the plan may spend at most epsilon; else see
-    `PrivacyPlan.calibrate`. With a seed it is an experiment, and promises nothing.
+    If epsilon, noise multiplier, steps and batch size are all given, the plan may spend at most epsilon. Otherwise see
+    `PrivacyPlan.calibrate`. With a seed the run has no guarantee.
     """
 
     seed: int | None = None
 
     def refuse_momentum(self) -> None:
-        """Refuse momentum for an optimizer that has none."""
+        """Refuses momentum for sgd, which has none."""
         if self.optimizer == "sgd" and self.momentum:
             raise SfumatoError(
-                f"momentum is {self.momentum!r}, and the optimizer sgd has none",
+                f"momentum is {self.momentum!r}, but the optimizer sgd has no momentum",
                 "leave it out, or give optimizer=momentum",
             )
 
     def kept(self, source: Source) -> Source:
-        """The source as it is trained on: where the unit is a user, with at most so many records of each."""
+        """The source to train on. If the unit is a user, it has at most `per_user` records of each."""
         from sfumato.experiment import users
 
         return users.kept(source, users.most_of_each(source, self.unit, self.per_user, self.drawn))
 
     @property
     def clock(self) -> Clock | None:
-        """Which step each record's own time stamp belongs to; None where nothing was declared of it."""
+        """The clock that assigns records to steps by their time stamps; None if none is declared."""
         from sfumato.data import Clock
 
         return Clock.declared(self.start, self.period)
@@ -78,7 +78,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
     def decide(self, source: Source) -> Decided:
         """Plan and settings for this source.
 
-        Errors: `SfumatoError` for what cannot be, before anything is spent.
+        Errors: `SfumatoError` for invalid options, before any privacy is spent.
         """
         from sfumato.experiment import defaults
         from sfumato.experiment.settings import Settings
@@ -101,7 +101,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         return Decided(plan, Settings(**values), [*reasons, *defaults.reasons(rules, given)])
 
     def _plan(self, source: Source) -> tuple[PrivacyPlan, list[str]]:
-        """The plan, with the reasons for its batch size and steps."""
+        """The plan, with the reasons for its unit, batch size and steps."""
         from sfumato.experiment import defaults
         from sfumato.privacy import User
         from sfumato.privacy.statements.presented import rounded_up
@@ -109,7 +109,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         epsilon, noise, steps, batch_size = self.epsilon, self.noise_multiplier, self.steps, self.batch_size
         if epsilon is None and noise is None:
             epsilon = defaults.EPSILON
-        bounded = None not in (epsilon, noise, steps, batch_size)  # as by the rows of papers, which state it roundly
+        bounded = None not in (epsilon, noise, steps, batch_size)  # papers give all four, with a rounded epsilon
         solved = {
             "steps": None not in (epsilon, noise) and steps is None,
             "batch_size": None not in (epsilon, noise, steps),
@@ -127,7 +127,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
             if self.drawn is None and batch_size is not None:
                 batch_size = defaults.users_like(batch_size, source.examples, units, request)
         elif self.unit == "user" and self.drawn is None and batch_size is not None:
-            batch_size = min(batch_size, population)  # as many gradients as there are
+            batch_size = min(batch_size, population)  # at most one gradient per example
         plan = planned(
             self,
             population,
@@ -142,17 +142,17 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         if bounded:
             if plan.epsilon() > positive("epsilon", epsilon):
                 raise SfumatoError(
-                    f"noise multiplier {noise:g}, {steps} steps and batch size {batch_size} come to epsilon "
+                    f"noise multiplier {noise:g}, {steps} steps and batch size {batch_size} give epsilon "
                     f"{rounded_up(plan.epsilon())}, above epsilon {epsilon:g}",
                     "give more noise, fewer steps or a smaller batch",
                 )
             reasons.append(
-                f"note: noise multiplier {noise:g} comes to epsilon {rounded_up(plan.epsilon())}, within {epsilon:g}"
+                f"note: noise multiplier {noise:g} gives epsilon {rounded_up(plan.epsilon())}, within {epsilon:g}"
             )
         return plan, reasons
 
     def sizes_by_rule(self, source: Source, request: Request | None = None) -> dict[str, Rule]:
-        """Batch size and steps, in examples, for this source and the model that is asked for, or is the rule's."""
+        """Batch size in examples and steps by rule, for this source and the given model or the default one."""
         from sfumato.experiment import defaults
 
         return defaults.plan_rules(
@@ -164,7 +164,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         )
 
     def _features(self, source: Source) -> FixedFeatures | None:
-        """What the rules know of the model, where it is a linear head on fixed features."""
+        """The constants of the model if it is a linear head on fixed features; else None."""
         from sfumato.experiment import fixed_features
 
         given = {"model": self.model, "flip": self.flip}
@@ -178,7 +178,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         return fixed_features.fixed_features(self.model or rule.value, source.channels)
 
     def _sized(self, source: Source) -> Experiment:
-        """With the number of examples in a drift's second group, counted where nothing was declared."""
+        """The experiment with the size of a drift's second group, counted if it was not declared."""
         from sfumato.experiment import drift
 
         if self.drift is None or self.drift_size is not None:
@@ -186,7 +186,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         return replace(self, drift_size=drift.counted_size(source, self.drift_groups or ()))
 
     def _unit(self, source: Source, request: Request, sizes: Mapping[str, Any]) -> tuple[Example | User, list[str]]:
-        """The unit, with the reason for what is drawn."""
+        """The unit, with the reason for sampling examples or users."""
         from sfumato.experiment import defaults, users
         from sfumato.privacy import Example, User
 
@@ -206,16 +206,14 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
                 noise_multiplier=self.noise_multiplier,
             )
         if self.per_user is None and source.at_most is not None:
-            average = f"as many as {source.users} users have on average, rounded up"
-            if source.shared:
-                average = f"{source.users} users are each on as many on average, rounded up"
+            average = f"the average of {source.users} users, rounded up"
             why = [f"by rule: per user {source.at_most} ({average})", *why]
         if drawn == "examples":
             return User(drawn="examples", at_most=source.at_most, users=source.users, shared=source.shared), why
         return User(drawn="users", at_most=source.at_most), why
 
     def _remarks(self, plan: PrivacyPlan, source: Source) -> list[str]:
-        """What should be known of the plan before it is paid for."""
+        """Notes on the plan for the user, before any privacy is spent."""
         from sfumato.experiment import defaults, drift, users
         from sfumato.models.shares import declared
         from sfumato.privacy.planning import remarks
@@ -225,24 +223,26 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         if not 0.8 * counted <= plan.population <= 1.25 * counted:
             order = getattr(plan.participation, "assignment", None)
             sizes = {
-                "position": f"and the first {plan.population} places alone have bins",
-                "time": f"but the sums of steps, however many their time stamps bring, are divided by "
+                "position": f"but only the first {plan.population} records have bins",
+                "time": f"but the sum of each step, whatever its number of records, is divided by "
                 f"{plan.expected_batch_size}",
             }
             notes.append(
-                f"{plan.population} {what} are declared, and the data hold {counted}; the promise holds as stated, "
+                f"{plan.population} {what} are declared, and the data hold {counted}; the guarantee holds as stated, "
                 + sizes.get(
                     order or "",
-                    f"but steps have about {counted * plan.sampling_probability:.0f} {what}, and are divided by "
+                    f"but steps have about {counted * plan.sampling_probability:.0f} {what}, and sums are divided by "
                     f"{plan.expected_batch_size}",
                 )
             )
-        if not source.multilabel:  # trials have shown what signals are worth for classes alone
+        if not source.multilabel:  # the thresholds were measured with one class per record
             notes.append(remarks.weak_signal(plan, len(source.classes)))
         notes.append(defaults.by_hand(self.model, self.pretrained, source.examples))
         notes += [users.several_of_one(source, plan), users.class_of_one(source, plan), users.in_neither_part(source)]
         if self.trainable and "all" not in self.trainable and self.pretrained is None and source.cache is None:
-            notes.append("only a part is trained, and no pre-trained weights are given: the rest stays random")
+            notes.append(
+                "only a part of the model is trained, and no pre-trained weights are given: the rest stays random"
+            )
         notes.append(defaults.cut_off(source.cropped_share))
         lines = [f"note: {note}" for note in notes if note is not None]
         images = source.cache is None and source.tokens is None
@@ -253,11 +253,11 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
             rarest = None if self.class_prevalence is None else min(declared(self.class_prevalence).values())
             lines.append(f"forecast: {remarks.forecast(plan, len(source.classes), rarest)}")
         if self.noise == SECURE:
-            lines.append("by rule: micro-batch 1, where none is given (noise is secure, and the sum is then exact)")
+            lines.append("by rule: micro-batch 1, unless given (with secure noise the sum is then exact)")
         if self.delta is None:
             counted_as, of = plan.epsilon(min(0.5, 1 / plan.units)), "" if plan.users is None else ", N users"
             lines.append(
-                f"by rule: delta {plan.delta:g} (at most 1e-5 and 1/(10 N){of}); at 1/N, where a record may be "
-                f"published as it is, the same noise would count as epsilon {counted_as:.3g}"
+                f"by rule: delta {plan.delta:g} (at most 1e-5 and 1/(10 N){of}); at delta 1/N, which would allow "
+                f"publishing one record, the same noise gives epsilon {counted_as:.3g}"
             )
         return lines

@@ -1,4 +1,4 @@
-"""Which fixed features stand under a linear head by rule, and how such a head is trained: from public facts alone."""
+"""The rules for a linear head on fixed features: which features, and how to train the head. Public facts alone."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ class Rule(NamedTuple):
 
 
 class FixedFeatures(NamedTuple):
-    """What the rules know of a linear head on fixed features.
+    """The constants of a linear head on fixed features.
 
     Args:
         norm: R, the Euclidean norm of a feature vector.
-        noise_on_a_logit: by how much the noise of a whole run may move a logit, as a standard deviation.
-        full_batch_up_to: N up to which all examples take part in every step.
-        steps: T of these.
-        largest_rate: above it steps overshoot where all features have much in common, as those of drawings.
+        noise_on_a_logit: kappa, the standard deviation that the noise of a whole run may add to a logit.
+        full_batch_up_to: largest N for full-batch steps.
+        steps: T with full batches.
+        largest_rate: upper bound of the learning rate. Above it steps overshoot if all feature vectors are similar, as
+            those of drawings are.
     """
 
     norm: float = WAVELET_NORM
@@ -44,11 +45,12 @@ class FixedFeatures(NamedTuple):
     largest_rate: float = math.inf
 
     def rate(self, plan: PrivacyPlan, momentum: float) -> float:
-        """The rate eta for which the noise of T steps moves a logit by kappa, in two digits.
+        """The learning rate eta at which the noise of T steps moves a logit by kappa, to two digits.
 
-        One step moves a weight by eta sigma / B / (1 - momentum) in the end; T steps by sqrt(T) times that; a logit is
-        the product with features of norm R. So kappa = eta R sigma sqrt(T) / (B (1 - momentum)). Of noise that hangs
-        together over the steps, what is left in the last weights stands in place of sqrt(T) / (1 - momentum).
+        The noise of one step finally moves a weight by eta sigma / B / (1 - momentum), that of T steps by sqrt(T) times
+        as much, and a logit is the product of the weights with features of norm R. So
+        kappa = eta R sigma sqrt(T) / (B (1 - momentum)). If the noise is correlated across steps, the noise that
+        remains in the last weights replaces sqrt(T) / (1 - momentum).
         """
         if plan.mechanism.independent:
             in_a_weight = math.sqrt(plan.steps) / (1 - momentum)
@@ -59,7 +61,7 @@ class FixedFeatures(NamedTuple):
 
     @property
     def public_rate(self) -> float:
-        """The rate of training without privacy: below 2 (1 + 0.9) over the curvature, which grows with R^2."""
+        """The learning rate without privacy: below 2 (1 + 0.9) over the curvature, which grows with R^2."""
         return HEAD_RATE * (WAVELET_NORM / self.norm) ** 2
 
 
@@ -70,31 +72,31 @@ FIXED = {
     BAG: FixedFeatures(),
     HEAD: FixedFeatures(),
 }
-"""By model; wavelets beside a dictionary may have any share."""
+"""By model. A dictionary may be combined with any share of wavelets."""
 GREY_ALONE = FixedFeatures(norm=dictionary.FEATURE_NORM, noise_on_a_logit=1.2, steps=100, largest_rate=6.0)
-"""Of the dictionary for grey images without wavelets."""
+"""For the dictionary without wavelets on grey images."""
 
 
 def model_rule(
     *, given: Mapping[str, Any], size: int, channels: int, cached: int | None = None, texts: bool = False
 ) -> Rule:
-    """The model for these records; the arguments are those of `defaults.training_rules`."""
+    """The model for these records. The arguments are those of `defaults.training_rules`."""
     if texts:
-        return Rule(BAG, "a linear model of which words a text has: little to put noise on")
+        return Rule(BAG, "a linear model of the words in a text: few weights to add noise to")
     if cached is not None:
-        return Rule(HEAD, "one linear layer on features of one norm")
+        return Rule(HEAD, "one linear layer on features of equal norm")
     if size < dictionary.SMALLEST or (channels == 3 and given.get("flip") is False):
-        return Rule(SCATTERING, "fixed public wavelet features, a linear head: little to put noise on")
+        return Rule(SCATTERING, "a linear head on fixed public wavelet features: few weights to add noise to")
     model, what = DICTIONARY, "fixed features learnt on synthetic images"
     if channels == 1:
-        model, what = BOTH, "fixed public wavelet features, and others learnt on synthetic images beside them"
+        model, what = BOTH, "fixed public wavelet features and fixed features learnt on synthetic images"
     if size > dictionary.LARGEST_WORKING_SIDE:
-        what += f" of images averaged down to {dictionary.WORKING_SIDE} pixels"
-    return Rule(model, f"{what}, a linear head: little to put noise on")
+        what += f", of images downsampled to {dictionary.WORKING_SIDE} pixels"
+    return Rule(model, f"a linear head on {what}: few weights to add noise to")
 
 
 def fixed_features(model: str, channels: int = 3) -> FixedFeatures | None:
-    """What is known of a model that is a linear head on fixed features; None of others."""
+    """The constants of a model that is a linear head on fixed features; None for other models."""
     if model == DICTIONARY and channels == 1:
         return GREY_ALONE
     return FIXED.get(BOTH if is_prior(model) and model != DICTIONARY else model)

@@ -1,5 +1,4 @@
-"""What is asked for of a plan; and what a run is besides it: the choices that shape the model, and those that only
-shape the computation."""
+"""Options of a plan, settings that shape the model, and settings that only shape the computation."""
 
 from __future__ import annotations
 
@@ -39,10 +38,10 @@ class Augmentation:
     crops."""
 
     def __post_init__(self) -> None:
-        self.rule()  # refuses what the views refuse
+        self.rule()  # validates
 
     def rule(self) -> Views:
-        """How the views of an example are made."""
+        """The views of an example."""
         from sfumato.data.images.views import Views
 
         return Views(count=self.views, shift=self.shift, flip=self.flip, zoom=self.zoom, crop_area=self.crop_area)
@@ -50,12 +49,12 @@ class Augmentation:
 
 STANDARD, SECURE = "standard", "secure"
 NOISES = (STANDARD, SECURE)
-"""How noise is drawn and added."""
+"""Values of `noise`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What a plan is made of, and by what clock it goes, as far as they are asked for."""
+    """Options of the privacy plan: budget, batch size, steps, and the clock. None if not given."""
 
     epsilon: float | None = left_out("EPSILON", "3")
     """Privacy budget."""
@@ -79,18 +78,17 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class Pair(asked(requested.Pair, without=requested.OF_PARTICIPATIONS["drifting"])):
-    """Participation and mechanism, as far as they are asked for."""
+    """Options of participation and mechanism. None if not given."""
 
     participation: str | None = left_out("poisson|full-batch|fixed-order|cyclic|truncated")
     """Who takes part in a step: a Poisson sample, all (full-batch), fixed batches in turn (fixed-order), a sample of
     one group after the other (cyclic), or a Poisson sample cut at a fixed size (truncated)."""
 
     def request(self, examples: int, *, momentum: float | None = None) -> requested.Request:
-        """Both as `PrivacyPlan.calibrate` takes them, the noise the best for heavy-ball SGD with the schedule that is
-        asked for beside them.
+        """Arguments for `PrivacyPlan.calibrate`. Correlated noise is optimal for heavy-ball SGD with the schedule.
 
         Args:
-            momentum: in place of the one that is asked for, or is the rule's.
+            momentum: replaces the one that was asked for, or the rule's.
         """
         names = (one.name for one in fields(PairOfRecords if isinstance(self, PairOfRecords) else Pair))
         pair: dict[str, Any] = {name: getattr(self, name) for name in names}
@@ -104,12 +102,12 @@ class Pair(asked(requested.Pair, without=requested.OF_PARTICIPATIONS["drifting"]
 
 @dataclass(frozen=True, kw_only=True)
 class PairOfRecords(asked(requested.Pair), Pair):
-    """The same where single records take part, which may be of two groups."""
+    """The same options for sampling of records, which may drift between two groups."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Units:
-    """What one promise covers, as far as it is asked for."""
+    """Options of the unit of privacy. None if not given."""
 
     unit: str | None = left_out("example|user", "example")
     """What one promise covers: each single record (example), or each person with all of their records (user)."""
@@ -121,7 +119,7 @@ class Units:
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseMade:
-    """How noise is made, as far as it is asked for."""
+    """Option for how noise is drawn and added. None if not given."""
 
     noise: str | None = left_out("standard|secure", "standard")
     """How noise is drawn and added: as floating-point numbers (standard), or exactly on a public grid by a
@@ -153,7 +151,7 @@ def planned(asked: Any, population: int, unit: Unit, request: requested.Request,
 
 
 def rates_of(schedule: str | None, warmup: int | None) -> Callable[[int], tuple[float, ...]] | None:
-    """Of a number of steps, the factor of the learning rate in each; None for a constant one."""
+    """A function from a number of steps to the learning-rate factor of each step; None if the rate is constant."""
     if schedule in (None, "constant") and not warmup:
         return None
     from sfumato import optim
@@ -169,18 +167,18 @@ def rates_of(schedule: str | None, warmup: int | None) -> Callable[[int], tuple[
 class Settings(OfParts):
     """Choices that shape the model. None of them changes epsilon.
 
-    They are given flat, `Settings(model="wrn-16-4", learning_rate=4.0, shift=4)`, or by the parts that they are made
-    of, `Settings(network=Network(model="wrn-16-4"), ...)`. docs/reference.md has them all.
+    Give them flat, `Settings(model="wrn-16-4", learning_rate=4.0, shift=4)`, or as parts,
+    `Settings(network=Network(model="wrn-16-4"), ...)`. docs/reference.md lists them all.
 
     Args:
-        network: the model and its first weights; "module" for an object of the caller's own.
+        network: the model and its initial weights; "module" for an object of the caller's.
         objective: the loss, and class weights.
         descent: optimizer, learning rate and schedule.
         augmentation: views of an example.
         averages: averages of the weights over the steps.
-        norms: what stands in the place of the model's normalisation layers.
+        norms: replacements for the model's normalisation layers.
         noise: "standard", or "secure": rounded correctly to a public grid, and drawn by a cryptographic generator.
-        seed: None for a secret run key; a number for experiments, which promise nothing.
+        seed: None for a secret run key; a number for experiments, which have no guarantee.
     """
 
     network: Network
@@ -194,12 +192,12 @@ class Settings(OfParts):
 
     def __init__(self, **given: Any):
         super().__init__(**given)
-        one_of("noise", self.noise, NOISES, remedy="choose one of these; `noise_multiplier` says how much noise")
+        one_of("noise", self.noise, NOISES, remedy="choose one of these; `noise_multiplier` sets the amount of noise")
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
             raise SfumatoError(f"seed must be a whole number, got {self.seed!r}", "give a number such as 0")
 
     def flat(self) -> dict[str, Any]:
-        """Every choice by its own name; first those that most wish to know."""
+        """Every setting by name, the most important first."""
         known = super().flat()
         return {name: known[name] for name in ("model", "learning_rate", "optimizer")} | known
 
@@ -210,22 +208,21 @@ class Settings(OfParts):
 
     @property
     def views(self) -> Views:
-        """How the views of an example are made."""
+        """The views of an example."""
         return self.augmentation.rule()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Performance:
-    """Choices that shape only the computation. None of them is in the plan, yet they change how sums are rounded. A run
-    goes on with those that it began with; on another device or with other threads it says so.
+    """Settings that shape only the computation. None of them is in the plan, but they change how sums are rounded. A
+    resumed run keeps its settings, and reports another device or number of threads.
 
     Args:
         device: "cpu", or an accelerator as torch names it: "cuda", "cuda:N", "xpu".
         threads: CPU threads of torch.
-        micro_batch: the most examples that are in memory at once.
-        precision: what matrix products and convolutions of a step are computed in; norms, sums and noise stay as
-            precise.
-        methods: how each site's gradient norms are computed (`ClippedGradient.methods`), measured when the run began.
+        micro_batch: largest number of examples in memory at once.
+        precision: data type of a step's matrix products and convolutions. Norms, sums and noise keep full precision.
+        methods: how each site's gradient norms are computed (`ClippedGradient.methods`), timed when the run started.
     """
 
     device: str = "cpu"

@@ -1,4 +1,4 @@
-"""Users as the unit of training: how many records of each are kept, what is drawn, and what is refused beforehand."""
+"""Users as the unit of privacy: records kept per user, sampling of examples or users, and checks before a run."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
     from sfumato.data import Source
 
 SEVERAL = (2, 5)
-"""Of how many images of one person a remark speaks, where nobody knows how many there are."""
+"""Numbers of images of one person for which a note gives epsilon, if the real number is unknown."""
 TRAINED = ("examples", "users")
-"""What may be drawn in training by users; virtual clients are for embeddings."""
+"""Allowed values of `drawn` for classifiers. Virtual clients are for embeddings."""
 
 
 def most_of_each(source: Source, unit: str | None, per_user: int | None, drawn: str | None) -> int | None:
-    """G, how many records of each user are kept; None for all of them, and where the unit is an example.
+    """G, the number of records kept of each user; None for all records, and if the unit is an example.
 
-    By rule as many as a user has on average, of the declared numbers: a public constant where both are.
+    The default is the average number of records per user, from the declared numbers. It is a public constant if both
+    numbers are.
     """
     from sfumato.data import owners, refuse_shared_records
 
@@ -34,7 +35,7 @@ def most_of_each(source: Source, unit: str | None, per_user: int | None, drawn: 
     if unit != "user":
         return None
     if source.users is None:
-        owners(source.train)  # refuses a source that does not say whose records it has
+        owners(source.train)  # refuses a source without users
     if source.shared and drawn == "users":
         refuse_shared_records()
     if per_user is not None:
@@ -45,57 +46,59 @@ def most_of_each(source: Source, unit: str | None, per_user: int | None, drawn: 
 
 
 def _users_of_each(source: Source) -> float:
-    """How many users are on a training record on average: one, but for shared records, of which it is public."""
+    """Average number of users per training record: one, unless records are shared, where it is public."""
     from sfumato.data import owners
 
     return len(owners(source.train).records) / len(source.train) if source.shared else 1
 
 
 def check_choices(unit: str | None, per_user: int | None, drawn: str | None) -> None:
-    """Refuse a unit, and what is chosen of users, that no source could be trained with."""
+    """Refuses values of unit, per_user and drawn that are invalid for every source."""
     if unit is not None:
         one_of("unit", unit, ("example", "user"))
     if unit != "user":
         for name, value in (("per_user", per_user), ("drawn", drawn)):
             if value is not None:
                 raise SfumatoError(
-                    f"`{name}={value}` is for users, and the unit is an example", "give `unit=user`, or leave it out"
+                    f"`{name}={value}` applies to users, but the unit is an example",
+                    "give `unit=user`, or leave it out",
                 )
         return
     if drawn is not None:
         one_of("drawn", drawn, TRAINED)
     if per_user is not None:
-        positive_integer("per_user", per_user, remedy="give how many records of each user are kept, such as 10")
+        positive_integer("per_user", per_user, remedy="give the number of records kept of each user, such as 10")
 
 
 def shared_reasons(source: Source) -> list[str]:
-    """Why examples are drawn, under zero-out adjacency, where records have several users, or nobody."""
+    """Why examples are sampled, under zero-out adjacency, if records have several users or none."""
     from sfumato.data import owners
 
     degrees = owners(source.train).of_each_record
-    nobodys = f", and {(degrees == 0).sum()} of nobody, of whom nothing is promised" if (degrees == 0).any() else ""
+    unowned = f", and {(degrees == 0).sum()} of no user, which are not protected" if (degrees == 0).any() else ""
     return [
-        "by rule: drawn examples, under zero-out adjacency (a record of several users belongs to none as a whole); who "
-        f"is on which record is taken as public: {(degrees > 1).sum()} of {len(degrees)} are of several{nobodys}"
+        "by rule: drawn examples, under zero-out adjacency (a record of several users belongs to none of them alone); "
+        "which users are on which record is treated as public: "
+        f"{(degrees > 1).sum()} of {len(degrees)} records have several users{unowned}"
     ]
 
 
 def in_neither_part(source: Source) -> str | None:
-    """How many records were left out since the split parts their users; None for none."""
+    """A note on records that were left out because the split separates their users; None for none."""
     if not source.in_neither_part:
         return None
     return (
-        f"{source.in_neither_part} records are left out, whose users the split by user puts on both sides (a private "
-        "figure); parts of your own would keep them"
+        f"{source.in_neither_part} records are left out, because the split by user puts their users in both parts (a "
+        "private figure); to keep them, make the train and test parts yourself"
     )
 
 
 def several_of_one(source: Source, plan: PrivacyPlan) -> str | None:
-    """What a promise for single examples is worth to a person who has several of them; None for other promises, and for
-    data that are public.
+    """A note on what a guarantee for single examples means for a person with several of them; None for other units and
+    for public data.
 
-    Of whom each record is it says what holds for the one with the most, a private figure for the owner's eyes; where
-    nobody knows, what it would be for some numbers of them.
+    If the users are known, the note gives epsilon for the user with the most records, a private figure for the owner
+    alone. Otherwise it gives epsilon for some typical numbers of records.
     """
     if source.public or not isinstance(plan.unit, Example):
         return None
@@ -108,19 +111,19 @@ def several_of_one(source: Source, plan: PrivacyPlan) -> str | None:
             return None
         images, epsilon = of_person(plan, most)
         return (
-            f"the promise is for single {what}: for the person with the most to train on, {images} of them, epsilon is "
-            f"{rounded_up(epsilon)} (a private figure); --unit user promises for each person as a whole"
+            f"the guarantee covers single {what}: for the person with the most, {images} of them, epsilon is "
+            f"{rounded_up(epsilon)} (a private figure); --unit user covers each person as a whole"
         )
     would = [of_person(plan, images) for images in SEVERAL if images <= plan.population]
     listed = ", ".join(f"{rounded_up(epsilon)} for {images}" for images, epsilon in would)
     return (
-        f"the promise is for single {what}: a person who has several of them has a larger epsilon ({listed}); where "
-        "the data say whose each one is, --unit user promises for each person as a whole"
+        f"the guarantee covers single {what}: a person with several of them has a larger epsilon ({listed}); if the "
+        "data name the person behind each one, --unit user covers each person as a whole"
     )
 
 
 def kept(source: Source, at_most: int | None) -> Source:
-    """The source with at most so many training records of each user; as it is for None, and where that was done."""
+    """The source with at most `at_most` training records of each user. Unchanged for None, or if already capped."""
     if at_most is None or source.at_most == at_most:
         return source
     from sfumato.data import capped
@@ -131,27 +134,27 @@ def kept(source: Source, at_most: int | None) -> Source:
 
 
 def declared_by(plan: PrivacyPlan) -> tuple[int | None, int | None]:
-    """The numbers of examples and of users that a plan declares of its source."""
+    """The numbers of examples and of users that a plan declares."""
     return None if plan.unit.drawn == "users" else plan.population, plan.users
 
 
 def kept_for(source: Source, plan: PrivacyPlan) -> Source:
-    """The source as a plan wants it."""
+    """The source, capped as the plan requires."""
     return kept(source, plan.unit.at_most if isinstance(plan.unit, User) else None)
 
 
 def _either(request: Request) -> bool:
-    """Whether there are theorems for both, records that are drawn and users."""
+    """Whether both sampling of examples and sampling of users have a theorem."""
     one_by_one = request.participation is None or isinstance(request.participation, (Poisson, FullBatch))
     return one_by_one and isinstance(request.mechanism, Gaussian)
 
 
 def check_rule(request: Request, noise_multiplier: float | None) -> None:
-    """Refuse a noise multiplier where `drawn_by_rule` is to compare the noise at one epsilon."""
+    """Refuses a noise multiplier if `drawn_by_rule` has to compare the noise at equal epsilon."""
     if noise_multiplier is not None and _either(request):
         raise SfumatoError(
-            f"drawn must be given beside a noise multiplier, got noise_multiplier {noise_multiplier:g} alone: which "
-            "to draw is decided by the noise at one epsilon",
+            f"noise_multiplier {noise_multiplier:g} is given without drawn: the rule for drawn compares the noise at a "
+            "given epsilon",
             "give `drawn=users` or `drawn=examples`",
         )
 
@@ -166,10 +169,10 @@ def drawn_by_rule(
     delta: float | None,
     noise_multiplier: float | None,
 ) -> tuple[str, list[str]]:
-    """What to draw, by the noise over the signal that either leaves at the same promise and as many gradients."""
+    """Chooses what to sample: whichever has less noise over signal, at equal guarantee and number of gradients."""
     check_rule(request, noise_multiplier)
     if not _either(request):
-        return "users", ["by rule: drawn users (this participation and noise have a theorem for these alone)"]
+        return "users", ["by rule: drawn users (for this participation and noise, only users have a theorem)"]
     users = source.users or 1
     rule = user_rule(
         users=users,
@@ -180,17 +183,17 @@ def drawn_by_rule(
         delta=delta,
         population=source.examples,
     )
-    told = [
-        f"drawn {row.drawn}: noise over signal {row.orthogonal:.3g} where a user's gradients are orthogonal, "
-        f"{row.parallel:.3g} where they agree"
+    comparison = [
+        f"drawn {row.drawn}: noise over signal {row.orthogonal:.3g} if a user's gradients are orthogonal, "
+        f"{row.parallel:.3g} if they are parallel"
         for row in (rule.examples, rule.users)
     ]
     drawn = rule.taken.drawn
-    return drawn, [f"by rule: drawn {drawn} (less noise over the signal)", *told]
+    return drawn, [f"by rule: drawn {drawn} (less noise over signal)", *comparison]
 
 
 def counted(source: Source, plan: PrivacyPlan) -> tuple[str, int]:
-    """What a plan's coins are tossed for, and how many of these the data hold."""
+    """The sampling candidates of a plan, examples or users, and their number in the data."""
     if plan.unit.drawn == "examples":
         return "examples", len(source.train)
     from sfumato.data import owners
@@ -199,10 +202,10 @@ def counted(source: Source, plan: PrivacyPlan) -> tuple[str, int]:
 
 
 def check(source: Source, plan: PrivacyPlan) -> None:
-    """Refuse a plan that is not for this source, before anything is spent.
+    """Refuses a plan that does not fit this source, before any privacy is spent.
 
-    **Guarantee.** What a plan for users takes as true of the data is looked at: each record has a user, and no user has
-    more than G of them. That it is not refused tells of the data what any other check of them does.
+    **Guarantee.** The assumptions of a plan for users about the data are checked: each record has a user, and no user
+    has more than G records. Passing the check reveals as much about the data as any other check of them does.
     """
     declared: Any = plan.population, source.examples, "examples"
     if isinstance(plan.unit, User):
@@ -210,96 +213,96 @@ def check(source: Source, plan: PrivacyPlan) -> None:
         declared = plan.users, source.users, "users"
         if plan.unit.drawn == "examples" and plan.population != source.examples:
             declared = plan.population, source.examples, "examples"
-    planned, found, what = declared
-    if planned != found:
+    planned, of_source, what = declared
+    if planned != of_source:
         raise SfumatoError(
-            f"the plan is for {planned} {what}, the source has {found} declared or counted",
+            f"the plan is for {planned} {what}, but the source has {of_source}, declared or counted",
             f"calibrate the plan with {what}=source.{what}, or declare the same number",
         )
 
 
 def check_classes(source: Source) -> None:
-    """Refuse a promise for users who are the classes of a head, where the list of classes was read.
+    """Refuses users as the unit if each class is one user and the class list was read from the data.
 
-    **Guarantee.** A head over all classes has a row for each, and every gradient goes through all of them. Where each
-    class is one user and the list is what the data show, one user more is a row more for everybody, and a classifier
-    names it; declared, the list is a public constant (unit: one user; adjacency: any).
+    **Guarantee.** A classifier's head has a row for each class, and every gradient passes through all rows. If each
+    class is one user and the class list is read from the data, one more user adds a row for everybody, and the
+    classifier names that user. A declared class list is a public constant (unit: one user; adjacency: any).
     """
     from sfumato.data import BY_CLASS
 
     if source.user_from == BY_CLASS and "classes" in source.facts_read:
         raise SfumatoError(
-            f"by `user_from={BY_CLASS}` each class is one user, and the list of classes that a head is made for, read "
-            "from the data, would say who took part",
-            "declare the `classes`; or train an embedding by fedemb, which has no such head (sfumato embed)",
+            f"with `user_from={BY_CLASS}` each class is one user, so a class list read from the data would reveal who "
+            "took part",
+            "declare the `classes`; or train an embedding with fedemb, which has no head over classes (sfumato embed)",
         )
 
 
 def class_of_one(source: Source, plan: PrivacyPlan) -> str | None:
-    """What a promise for users means where each class is one user; None elsewhere."""
+    """A note on what a guarantee for users means if each class is one user; else None."""
     from sfumato.data import BY_CLASS
 
     if source.user_from != BY_CLASS or source.declared.purpose.open_set or not isinstance(plan.unit, User):
         return None
     return (
-        "each class is one user, so what the model knows of a class is what the promise hides: the smaller epsilon, "
-        "the less a class can be recognised; embeddings tell people apart without it (sfumato embed)"
+        "each class is one user, so the guarantee hides what the model knows about a class: the smaller epsilon, the "
+        "less a class can be recognised; embeddings tell people apart without classes (sfumato embed)"
     )
 
 
 def refuse_shared(source: Source) -> None:
-    """Refuse users who stand in the training part and in what it is scored on; parts that know none are let pass."""
+    """Refuses users with records in both the training and the test part. Parts without users pass."""
     from sfumato.data import shared_users
     from sfumato.randomness import owner_key
 
     if shared := shared_users(replace(source, held_out=None), owner_key()):
         raise SfumatoError(
-            f"{shared} of the {source.users} users to train on have records to score on too, so accuracy would be "
-            "measured on those who were trained on",
-            "part the data by user, or give one part and let the keyed split do it",
+            f"{shared} of the {source.users} training users also have test records, so accuracy would be measured on "
+            "people whom the model was trained on",
+            "split the data by user, or give a single part and leave the split to sfumato",
         )
 
 
 def check_cap(users: np.ndarray, unit: User) -> None:
-    """Refuse more records of one user than the plan counts; `users` (N,) has the number of each record's own, or (E,)
-    those of all users of each."""
+    """Refuses more records of one user than the plan allows. `users` has the user's number of each record (N,), or of
+    each edge between a user and a record (E,)."""
     import numpy as np
 
     most = int(np.bincount(users).max(initial=0))
     if unit.at_most is not None and most > unit.at_most:
         raise SfumatoError(
-            f"the plan keeps at most {unit.at_most} records of each user, and one in the source has {most}",
-            "keep as many as the plan says (sfumato.data.capped)",
+            f"the plan keeps at most {unit.at_most} records of each user, but a user of the source has {most}",
+            "cap the source at that number (sfumato.data.capped)",
         )
 
 
 def _check_users(source: Source, plan: PrivacyPlan, unit: User) -> None:
     from sfumato.data import BY_CLASS, owners, refuse_shared_records
 
-    one_of("drawn", unit.drawn, TRAINED, remedy="train classifiers by examples or users; clients are for embeddings")
+    one_of("drawn", unit.drawn, TRAINED, remedy="train classifiers on examples or users; clients are for embeddings")
     graph = owners(source.train)
     if source.shared and not unit.shared:
         if unit.drawn == "users":
             refuse_shared_records()
         raise SfumatoError(
-            "records of the source have several users, or nobody, and the plan takes each to be one user's",
+            "records of the source have several users, or none, but the plan assumes one user per record",
             'make the plan with User(drawn="examples", shared=True) and zero-out adjacency',
         )
     check_cap(graph.users, unit)
     check_classes(source)
-    if source.user_from != BY_CLASS or source.declared.purpose.open_set:  # the parts of a classifier share classes
+    if source.user_from != BY_CLASS or source.declared.purpose.open_set:  # otherwise the parts share classes on purpose
         refuse_shared(source)
     if unit.drawn != "users":
         return
     rule = plan.participation
     if rule.padded_size is not None:
         raise SfumatoError(
-            "truncated participation fills every step up to one shape, and users have different numbers of records",
-            "take Poisson sampling, or draw examples",
+            "truncated participation pads every step to one shape, but users have different numbers of records",
+            "use Poisson sampling, or give `drawn=examples`",
         )
     if isinstance(rule, FixedOrder) and rule.assignment != "random":
         raise SfumatoError(
-            f"order {rule.assignment} is of records, and users are drawn, who have neither a place in the file nor a "
-            "time of their own",
+            f"order {rule.assignment} is for records, but users are sampled, and a user has neither a position nor a "
+            "time stamp",
             "give `order=random`",
         )

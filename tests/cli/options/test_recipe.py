@@ -99,7 +99,7 @@ def test_options_and_tables_that_no_row_can_have_are_refused(rows: str):
     [
         ("learnin-rate = 0.5", "did you mean learning_rate"),
         ("lr = 0.5", "did you mean learning_rate"),
-        ("amp = true", "it is precision=bfloat16"),
+        ("amp = true", "use precision=bfloat16"),
         ("epochs = 3\nexamples = 1438\nbatch-size = 103", "give steps=42: "),
         ("nothing-like-it = 1", "use the options of the verb, and the tables"),
     ],
@@ -139,7 +139,7 @@ def test_a_row_is_planned_as_it_stands_and_says_what_its_noise_comes_to(rows: st
     plan = json.loads(printed.out)["plan"]
     assert [plan[name] for name in ("noise_multiplier", "steps", "batch_size")] == [8.0, 3, 64]
     assert 0 < plan["epsilon"] < 1
-    assert re.search(r"^note: noise multiplier 8 comes to epsilon 0\.\d{3}, within 1$", printed.err, re.MULTILINE)
+    assert re.search(r"^note: noise multiplier 8 gives epsilon 0\.\d{3}, within 1$", printed.err, re.MULTILINE)
 
 
 def test_its_epsilon_is_a_bound_whatever_else_is_changed(rows: str, call):

@@ -16,22 +16,22 @@ from sfumato.experiment import elsewhere
 @pytest.mark.parametrize(
     ("option", "meant"),
     [
-        ("--gpus 2", "--device cuda computes on a GPU"),
+        ("--gpus 2", "--device cuda uses one GPU"),
         ("--amp", "--precision bfloat16"),
         ("--fp16", "--precision bfloat16"),
         ("--class-weights 1", "--class-prevalence"),
         ("--config a.yaml", "name the .toml file"),
         ("--early-stopping", "there is none"),
         ("--patience 3", "there is none"),
-        ("--lora", "--trainable says which weights"),
+        ("--lora", "--trainable selects the weights"),
         ("--resume runs/a", "name the run directory"),
-        ("--epochs 3", "give --steps: an epoch is as many steps"),
+        ("--epochs 3", "give --steps: an epoch is N divided by the batch size"),
         ("--epochs 3 --batch-size 103 --examples=1438", "give --steps 42: 3 epochs of 1438 examples are 42 steps"),
         ("--num-workers 4", "--threads N sets the CPU threads"),
-        ("--secure-mode", "it is --noise secure"),
+        ("--secure-mode", "use --noise secure"),
         ("--target-epsilon 3", "perhaps you meant --epsilon"),
         ("--max-grad-norm 1", "perhaps you meant --max-norm"),
-        ("--accumulate-grad-batches 2", "--micro-batch N is the most examples"),
+        ("--accumulate-grad-batches 2", "--micro-batch N is the largest number of examples"),
         ("--data-dir pictures", "such as folder:pictures"),
     ],
 )
@@ -67,7 +67,7 @@ def test_every_option_that_is_offered_exists():
     [
         ("evaluate", "RUN and SOURCE are missing"),
         ("compare a", "an argument is missing: 2 are needed"),
-        ("evaluate runs/a --gpus 2", "Unrecognized options: --gpus; --device cuda computes on a GPU"),
+        ("evaluate runs/a --gpus 2", "Unrecognized options: --gpus; --device cuda uses one GPU"),
         ("plan --gpus 2", "Unrecognized options: --gpus, 2; see sfumato plan --help"),
     ],
 )

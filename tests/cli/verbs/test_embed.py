@@ -139,7 +139,10 @@ def test_a_classifier_of_users_is_refused_with_the_reason_or_has_a_note(workplac
     told = call(f"train folder:parted {options}", status=1)
     assert "declare the --classes; or train an embedding" in told
     assert main(shlex.split(f"train folder:parted {options} --classes {' '.join(NAMES)}")) == 0
-    assert "note: each class is one user, so what the model knows of a class" in capsys.readouterr().err
+    assert (
+        "note: each class is one user, so the guarantee hides what the model knows about a class"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_method_is_refused_before_data_are_read(tmp_path, capsys):

@@ -81,7 +81,7 @@ def test_from_images_to_a_private_model_that_takes_images(call, spots_folder):
     assert statement["circumstances"]["read"] == ["examples", "classes"], "size and colour are the backbone's"
     assert "cache" not in Path("run/statement.json").read_text()
     call("evaluate run features:other", status=1)
-    assert "were decided when it was made" in call("evaluate run features:cache --test-fraction 0.5", status=1)
+    assert "were fixed when it was made" in call("evaluate run features:cache --test-fraction 0.5", status=1)
 
 
 def test_features_under_other_classes_are_not_measured(call, spots_folder):
@@ -342,7 +342,7 @@ def test_a_head_is_no_backbone(call, cache):
         ("train features:cache --flip True", "flip cannot be chosen for features, which are already computed"),
         ("train features:cache --pretrained timm", "pretrained cannot be chosen for features"),
         ("train features:cache --size 9", "size of features:"),
-        ("train features:cache --test-fraction 0.5", "fraction of features:cache were decided when it was made"),
+        ("train features:cache --test-fraction 0.5", "fraction of features:cache were fixed when it was made"),
         ("train features:cache --loss hinge", "--loss must be one of softmax, sigmoid"),
         ("train features:cache --pretrained-rate 0.1", "trains only the classifier"),
         (f"features features:cache {BACKBONE} --output c", "holds features already"),

@@ -48,5 +48,5 @@ def test_a_private_image_is_looked_for_by_itself(public, monkeypatch):
 
 
 def test_a_public_set_of_a_few_images_is_refused(public):
-    with pytest.raises(SfumatoError, match="the public set has 3 images, and to compare features it takes at least 4"):
+    with pytest.raises(SfumatoError, match="the public set has 3 images, but comparing features requires at least 4"):
         find_alike(public[:3], public)

@@ -16,7 +16,7 @@ def test_all_bits_reach_from_black_to_white(bits):
     assert greys.dtype == np.uint8
     assert np.abs(greys - values * 255 / (2**bits - 1)).max() <= 0.5
     for beyond in (-1, 2**bits):
-        with pytest.raises(SfumatoError, match=f"^image holds the value {beyond}, and {bits} bits hold 0 to "):
+        with pytest.raises(SfumatoError, match=f"^image holds the value {beyond}, but {bits} bits hold 0 to "):
             Levels(bit_depth=bits).applied(np.array([0, beyond]), "image")
 
 
@@ -46,7 +46,7 @@ def test_a_window_does_not_depend_on_how_the_values_are_stored(form):
     ("declared", "message"),
     [
         ({"bit_depth": 12, "window": (0, 1)}, "bit_depth=12 and window=0,1 are both given"),
-        ({"bit_depth": 0}, "bit_depth must be at least 1, got 0; give how many bits the values use"),
+        ({"bit_depth": 0}, "bit_depth must be at least 1, got 0; give the number of bits that the values use"),
         ({"bit_depth": 17}, "bit_depth must be at most 16, got 17"),
         ({"bit_depth": 12.0}, "bit_depth must be a whole number, got 12.0"),
         ({"window": (1, 1)}, "window must be a number of at least -32768 and then a larger one of at most 65535"),

@@ -101,7 +101,7 @@ def test_labels_that_look_like_numbers(tmp_path):
     pictures(tmp_path, 12)
     lines = [f"{place}.png,{place / 7:.3f}" for place in range(12)]
     (tmp_path / "t.csv").write_text("\n".join(["path,label", *lines]))
-    with pytest.raises(SfumatoError, match=r"look like numbers \('0.000' and others\)"):
+    with pytest.raises(SfumatoError, match=r"look like measurements \('0.000' and others\)"):
         opened(f"csv:{tmp_path}/t.csv")
 
 

@@ -130,7 +130,7 @@ def test_numbers_in_an_archive(tmp_path, key):
     assert both == {row.tobytes() for part in (source.train, source.test) for row in part.tokens}
     with pytest.raises(SfumatoError, match=r"holds the number 4\d, and the vocabulary has 40"):
         open_source(f"npz:{tmp_path}/a.npz", owner_key=key, vocabulary=40)
-    with pytest.raises(SfumatoError, match="nobody has declared"):
+    with pytest.raises(SfumatoError, match="the size of their vocabulary is not declared"):
         open_source(f"npz:{tmp_path}/a.npz", owner_key=key, length=10)
 
 

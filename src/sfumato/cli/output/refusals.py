@@ -21,7 +21,7 @@ def with_the_option_meant(problem: str, verb: type, arguments: Sequence[str] = (
     >>> with_the_option_meant("Unrecognized options: --lr, 0.5", Train)
     'Unrecognized options: --lr, 0.5; perhaps you meant --learning-rate'
     >>> with_the_option_meant("Unrecognized options: --amp; perhaps you meant --examples", Train)
-    'Unrecognized options: --amp; it is --precision bfloat16, in which norms, sums and noise stay as precise'
+    'Unrecognized options: --amp; use --precision bfloat16; norms, sums and noise keep full precision'
     """
     if problem.startswith("an argument is missing"):
         known = {field.name for field in dataclasses.fields(verb)}

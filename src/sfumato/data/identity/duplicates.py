@@ -1,16 +1,16 @@
 """Near duplicates of private images in a public set: copies, crops, shifts, mirror images, other sizes, JPEG.
 
-Each private image is looked for in the public set alone. Three sieves follow one another:
+Each private image is compared with the public set alone, in three stages:
 
-1. An embedding: 8 x 8 grey pixels, centred and of norm 1, of windows on each public image against windows on the
-   private one (`WINDOWS`), and their mirror images. The cosine of a mirrored pair differs from the plain one only in
-   the sign of the odd part, so both cost one product. The six best windows go on.
-2. A registration: the public image's window is moved and scaled, coarse to fine, until its coloured pixels differ
-   least from the private one's.
-3. The difference that is left, over the private window's own contrast, is compared with a limit; so is that of the
-   detail alone, which is what remains without the mean of each small square.
+1. Embedding: 8 x 8 grey pixels, centred, with norm 1, of windows on the private and public images (`WINDOWS`) and
+   their mirror images. The cosine of a mirrored pair differs from the plain one only in the sign of the odd part, so
+   one product gives both. The six best windows go on to the next stage.
+2. Registration: the public image's window is moved and scaled, coarse to fine, to minimise its difference from the
+   private image's colour pixels.
+3. Decision: the remaining difference, divided by the contrast of the private window, is compared with a limit. So is
+   the difference of the detail, the image minus the mean of each small square.
 
-Images are looked at in 32 x 32 pixels, whatever their size.
+All images are compared at 32 x 32 pixels.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from sfumato._checks import SfumatoError, positive
 
 SIDE = 32
 LIMIT = 0.28
-"""The largest difference over contrast that counts as a duplicate: see docs/transfer.md for how it was found."""
+"""Largest difference over contrast of a duplicate; docs/transfer.md says how it was chosen."""
 
 Window = tuple[float, float, float]
-"""Share of the side, and its middle to the right and down, in [-1, 1]."""
+"""Share of the side, and horizontal and vertical position of the centre, in [-1, 1]."""
 
 _WHOLE: Window = (1.0, 0.0, 0.0)
 
@@ -51,9 +51,9 @@ WINDOWS: tuple[tuple[Window, Window], ...] = (
     *(((0.7, 0.0, 0.0), (0.7, right, down)) for right in (-0.15, 0.15) for down in (-0.3, 0.3)),
     *((window, _WHOLE) for window in _around(0.85, 0.15)),
 )
-"""Pairs of a window on the private image and one on the public image: the private one is a crop of the public one,
-shifts by about 2, 4 and 6 of 32 pixels along and across and by 5 and 2, and the public one is a crop of the private
-one. Windows on the private image of a shift are in its middle, so that they fit mirrored shifts as well."""
+"""Pairs of a window on the private image and one on the public image. They cover private crops of public images, shifts
+by about 2, 4 and 6 of 32 pixels in each direction and by 5 and 2, and public crops of private images. For shifts the
+private window is central, so it fits mirrored shifts too."""
 
 _KEPT = 6
 _COARSE = 8
@@ -71,15 +71,15 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A private image and the public one that it repeats.
+    """A private image and its duplicate in the public set.
 
     Args:
         private, public: positions in the two sets.
         exact: whether all pixels are equal.
-        mirrored: whether left and right have changed places.
-        difference: what registration leaves, over the private image's contrast; 0 for an exact copy. Of a pair by
-            features how much nearer they are than different images (`find_alike`).
-        by_features: whether a public network's features found it, and not the pixels.
+        mirrored: whether one is a mirror image of the other.
+        difference: difference after registration over the private image's contrast; 0 for an exact copy. For pairs
+            found by features, their distance relative to that of different images (`find_alike`).
+        by_features: whether the pair was found by features of a public network instead of pixels.
     """
 
     private: int
@@ -93,16 +93,16 @@ class Pair:
 def find_duplicates(
     public: np.ndarray, private: np.ndarray, *, limit: float = LIMIT, on_progress: OnProgress | None = None
 ) -> list[Pair]:
-    """The best match of each private image that has one, by rising position.
+    """The best match of each private image that has one, in order of position.
 
     **Guarantee.** Whether a private image has a match, and which, is a function of that image and of the public set
-    (up to the rounding of matrix products): leaving those out is a stable filter, and whatever is promised for what is
-    left is promised for all (unit: one record; adjacency: any).
+    (up to the rounding of matrix products). Leaving out the matches is therefore a stable filter: a guarantee for the
+    remaining images holds for all (unit: one record; adjacency: any).
 
     Args:
         public, private: uint8 (n, 32, 32, 3).
-        limit: the largest difference over contrast that counts, at most 0.5.
-        tell: called with (private images done, all of them).
+        limit: largest difference over contrast of a match, at most 0.5.
+        on_progress: called with (private images done, all private images).
     """
     for name, images in (("public", public), ("private", private)):
         if images.dtype != np.uint8 or images.shape[1:] != (SIDE, SIDE, 3):
@@ -135,7 +135,7 @@ def find_duplicates(
 
 
 Parts = tuple[Tensor, Tensor]
-"""Even and odd halves (n, 32) of unit vectors: their cosine is e e' + o o', of the mirror image e e' - o o'."""
+"""Even and odd halves (n, 32) of unit vectors. The cosine is e e' + o o', and e e' - o o' for the mirror image."""
 
 
 def _parts(images: np.ndarray, window: Window) -> Parts:
@@ -155,13 +155,13 @@ def _parts(images: np.ndarray, window: Window) -> Parts:
 def _near(
     public: np.ndarray, block: np.ndarray, views: dict[Window, Parts], limit: float
 ) -> dict[int, tuple[int, bool, float]]:
-    """By place in the block: the public match, whether it is mirrored, and the difference."""
+    """By position in the block: the public match, whether it is mirrored, and the difference."""
     own = {window: _parts(block, window) for window in {mine for mine, _ in WINDOWS}}
     pieces = [(number, start) for number in range(len(WINDOWS)) for start in range(0, len(public), _COLUMNS)]
     memory = torch.empty(len(block) * _COLUMNS)
 
     def cosines(piece: tuple[int, int], rows: Tensor | slice = slice(None)) -> Tensor:
-        """Of these rows with a piece of the public images, mirrored or not, whichever is larger."""
+        """Cosines of these rows with a piece of the public images; the larger of plain and mirrored."""
         number, start = piece
         mine, theirs = WINDOWS[number]
         (even, odd), (all_even, all_odd) = own[mine], views[theirs]
@@ -175,7 +175,7 @@ def _near(
     rows, kept = (cosine > _LEAST_COSINE).nonzero(as_tuple=True)
     piece_of = chosen[rows, kept]
     place = torch.empty_like(rows)
-    for piece in piece_of.unique().tolist():  # where in the piece the best one stands
+    for piece in piece_of.unique().tolist():  # position of the best match in the piece
         some = piece_of == piece
         place[some] = cosines(pieces[piece], rows[some]).argmax(1) + pieces[piece][1]
     number = torch.tensor([number for number, _ in pieces])[piece_of]
@@ -192,7 +192,7 @@ def _near(
 
 
 class _Candidates(NamedTuple):
-    """Pairs that may be duplicates: rows of the block, public positions, whether mirrored, and both windows."""
+    """Candidate pairs: rows of the block, public positions, whether mirrored, and both windows."""
 
     rows: Tensor
     public: Tensor
@@ -234,7 +234,7 @@ def _registered(
 
 
 def _detail(pixels: Tensor) -> Tensor:
-    """Images (n, 3, 32, 32) in grey, without the mean of each square: what tells one dark ground from another."""
+    """Grey images without the mean of each square, of images (n, 3, 32, 32). It distinguishes plain backgrounds."""
     grey = pixels.mean(1, keepdim=True)
     coarse = functional.avg_pool2d(grey, _SQUARE)
     return grey - coarse.repeat_interleave(_SQUARE, 2).repeat_interleave(_SQUARE, 3)
@@ -243,7 +243,7 @@ def _detail(pixels: Tensor) -> Tensor:
 def _moved(own: Tensor, other: Tensor, windows: Tensor, side: int, step: float) -> tuple[Tensor, Tensor]:
     """The best of 27 windows (n, 3) on public images (n, 3, 32, 32), and the difference over contrast it leaves."""
     least, best = torch.full((len(own),), torch.inf), windows.clone()
-    for growth in (1.0, 1 - step, 1 + step):  # where all do equally well, the window stays
+    for growth in (1.0, 1 - step, 1 + step):  # ties keep the window
         for right in (0.0, -step, step):
             for down in (0.0, -step, step):
                 tried = windows * torch.tensor([growth, 1, 1]) + torch.tensor([0, right, down])
@@ -255,7 +255,7 @@ def _moved(own: Tensor, other: Tensor, windows: Tensor, side: int, step: float) 
 
 def _difference(own: Tensor, other: Tensor) -> Tensor:
     """Root mean square difference (n,) over the first one's contrast, of images (n, 3, S, S) in [0, 1]."""
-    if own.shape[-1] == SIDE:  # the finest pixels are where encoders and filters leave their traces
+    if own.shape[-1] == SIDE:  # the finest scale contains compression and filter artefacts
         own, other = (functional.avg_pool2d(pixels, 2) for pixels in (own, other))
     contrast = own.std((2, 3)).square().mean(1).sqrt()
     return (own - other).square().mean((1, 2, 3)).sqrt() / (contrast + _LEAST_CONTRAST)
@@ -267,7 +267,7 @@ def _images(pixels: np.ndarray) -> Tensor:
 
 
 def _cut(pixels: Tensor, windows: Tensor, side: int) -> Tensor:
-    """What windows (n, 3) show of images (n, C, H, W): (n, C, side, side)."""
+    """Windows (n, 3) of images (n, C, H, W), resampled: (n, C, side, side)."""
     scale, right, down = windows.float().unbind(1)
     none = torch.zeros_like(scale)
     matrices = torch.stack([torch.stack([scale, none, right], 1), torch.stack([none, scale, down], 1)], 1)
@@ -276,28 +276,28 @@ def _cut(pixels: Tensor, windows: Tensor, side: int) -> Tensor:
 
 
 NEARER = 0.25
-"""A private image is a copy if it is nearer than this share of a public image's distance from other public ones; for
-how it was found see docs/transfer.md."""
+"""A private image is a copy if its distance from a public image is less than this share of that image's distance from
+other public images; docs/transfer.md says how it was chosen."""
 OTHERS = 3
-"""Whose third nearest one: a public image may have a copy or two in the public set itself."""
+"""The third nearest public image is used, since the public set may itself contain a copy or two."""
 _BLOCK = 2048
 
 
 def find_alike(public: Tensor, private: Tensor, *, on_progress: OnProgress | None = None) -> list[Pair]:
-    """The best match of each private image that has one, by rising position, with `by_features`.
+    """The best match of each private image that has one, by features, in order of position.
 
-    Distances are 1 - cosine of features from which the public set's mean is taken.
+    Distances are 1 - cosine of features after subtracting the mean of the public set.
 
     **Guarantee.** Whether a private image has a match, and which, is a function of that image and of the public set (up
-    to the rounding of matrix products): a stable filter, as that of `find_duplicates`.
+    to the rounding of matrix products): a stable filter, like `find_duplicates`.
 
     Args:
-        public, private: features (N, D) and (M, D) of the two sets by one network. More than `OTHERS` public ones.
-        on_progress: called with (images done, all of both sets).
+        public, private: features (N, D) and (M, D) of the two sets from one network. N is larger than `OTHERS`.
+        on_progress: called with (images done, all images of both sets).
     """
     if len(public) <= OTHERS:
         raise SfumatoError(
-            f"the public set has {len(public)} images, and to compare features it takes at least {OTHERS + 1}",
+            f"the public set has {len(public)} images, but comparing features requires at least {OTHERS + 1}",
             "give a larger public set, or leave `backbone` out",
         )
     mean = public.mean(0)

@@ -1,5 +1,4 @@
-"""By what data sets are known again, without telling anybody else what they are: by all of them, in whatever parts and
-order they come, or as they stand (the fingerprint)."""
+"""Keyed digests that identify data sets to the owner: regardless of parts and order, or exactly (the fingerprint)."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ def fingerprint(
     """HMAC-SHA256 over every pixel, label, user, group and time stamp in order, the parts, class names and shapes.
 
     A plain hash of private data is a release: whoever holds a candidate data set can confirm it. Under the owner's key
-    the value looks random to everybody else, so it may stand in a record that is published; the owner, and nobody
-    else, can tell that two runs used the same data.
+    the value looks random to everybody else, so it may be part of a published record. Only the owner can tell that two
+    runs used the same data.
 
     Args:
         owner_key: the owner's secret (32 bytes).
@@ -58,13 +57,13 @@ def streamed(
     classes: tuple[str, ...],
     pixels: Callable[[Any], Iterable[np.ndarray]],
 ) -> str:
-    """`fingerprint` of parts whose pixels, uint8, are given piece by piece.
+    """`fingerprint` of parts whose pixels, uint8, come piece by piece.
 
     Args:
-        pixels: of a part, all of its images or texts in its order; asked for train, then for test.
+        pixels: yields all images or texts of a part in order. It is called for train, then for test.
     """
     code = hmac.new(owner_key, b"fingerprint", hashlib.sha256)
-    # JSON of fixed form with every length in it, so that no two data sets give the same stream of bytes.
+    # JSON in a fixed form that contains every length: different data sets give different byte streams.
     parts = {"train": train, "test": test}
     shapes = {name: list(part.shape) for name, part in parts.items()}
     users = {name: _Listed(part.users) for name, part in parts.items()}
@@ -85,7 +84,7 @@ def streamed(
 
 
 class _Listed:
-    """An array (N,) as a list of JSON, made piece by piece; null where there is none."""
+    """An array (N,) as a JSON list, generated piece by piece; null if there is no array."""
 
     def __init__(self, column: np.ndarray | None, spelt: Callable[[Any], Any] | None = None):
         self._column, self._spelt = column, spelt
@@ -103,7 +102,7 @@ class _Listed:
 
 
 def _json(value: Any) -> Iterator[bytes]:
-    """What `json.dumps(value, sort_keys=True)` gives, in pieces."""
+    """`json.dumps(value, sort_keys=True)` in pieces."""
     if isinstance(value, _Listed):
         yield from value
     elif isinstance(value, dict):
@@ -141,7 +140,7 @@ def assignment(owner_key: bytes, *parts: Part) -> str:
 
 
 def _together(owner_key: bytes, what: bytes, members: np.ndarray) -> str:
-    """HMAC of members, uint8 (N, bytes), in rising order, to which they are brought."""
+    """HMAC of members, uint8 (N, bytes), in rising order. Sorts them in place."""
     rising = members.view(f"S{members.shape[1]}").reshape(-1)
     rising.sort()
     code = hmac.new(owner_key, what, hashlib.sha256)

@@ -1,15 +1,15 @@
-"""Who is on each record, where several users may be on one, or nobody: their names in one text, and the graph that they
-make with the records. And what tells a record from others without saying anything of it to whoever lacks the owner's
-key; and train or test, decided for each record alone by a keyed hash of it.
+"""Users of records, keyed codes of records, and the keyed split into train and test.
 
-A record has two codes. The first is made of what is stored, so a copied file has it again; the split goes by it. The
-second is made of the image's own pixels, so that the same images are known again in another format: as files, as
-arrays, as PNG or lossless TIFF. Neither depends on the size that a source brings its images to. A text's are made of
-the text, and of its words.
+A record may have one user, several, or none. Their names share one text, and users and records form a graph.
 
-A split by counting or shuffling lets one record decide where the others go: take it away and another one crosses from
-the test part to the training part. Then two neighbouring data sets differ in more than one record, and the theorem for
-one record no longer applies. Here a record's place is a function of the record and of the owner's key, nothing else.
+A record has two codes, which mean nothing without the owner's key. The first is computed from the stored bytes, so a
+copied file has the same code; the split uses it. The second is computed from the image's pixels, so the same image has
+the same code in another format: as a file, as an array, as PNG or lossless TIFF. Neither depends on the size to which a
+source resizes its images. The codes of a text are computed from the text and from its words.
+
+If a split counts or shuffles, one record influences the place of others: without it, another record moves from the test
+part to the training part. Neighbouring data sets then differ in more than one record, and the theorem for one record no
+longer applies. Here a record's place is a function of the record and of the owner's key, nothing else.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from sfumato.data.records import numbered
 from sfumato.data.tokens import WORD
 
 LENGTH = 16
-"""Bytes of each of the two."""
+"""Bytes of each of a record's two codes."""
 
 
 def stored_code(owner_key: bytes, content: bytes) -> bytes:
-    """16 bytes of what is stored: a file's bytes, or an array's."""
+    """The 16-byte code of stored bytes: those of a file or an array."""
     return hmac.digest(owner_key, b"record" + content, "sha256")[:LENGTH]
 
 
 def pixel_code(owner_key: bytes, pixels: np.ndarray) -> bytes:
-    """16 bytes of an image's pixels uint8 (H, W, C), at its own size; of one colour channel where all are equal."""
+    """The 16-byte code of pixels uint8 (H, W, C) at original size; of one channel if all channels are equal."""
     grey = pixels.shape[2] == 1 or bool((pixels == pixels[:, :, :1]).all())
     shown = np.ascontiguousarray(pixels[:, :, :1] if grey else pixels)
     return hmac.digest(owner_key, f"pixels {shown.shape}".encode() + shown.tobytes(), "sha256")[:LENGTH]
 
 
 def word_code(owner_key: bytes, text: str) -> bytes:
-    """16 bytes of a text's words, in lower case: the same for another spacing and other punctuation."""
+    """The 16-byte code of a text's words in lower case. Spacing and punctuation do not matter."""
     return hmac.digest(owner_key, b"words" + " ".join(WORD.findall(text.lower())).encode(), "sha256")[:LENGTH]
 
 
 def user_code(owner_key: bytes, user: str) -> str:
-    """32 hexadecimal digits that tell a user from others: the same in every source that calls them alike."""
+    """A user's code, 32 hexadecimal digits. The same name has the same code in every source."""
     return hmac.digest(owner_key, b"user code" + user.encode(), "sha256")[:LENGTH].hex()
 
 
@@ -56,8 +56,8 @@ def codes_of(owner_key: bytes, stored: np.ndarray, pixels: np.ndarray) -> np.nda
     """Both codes uint8 (N, 32) of images in arrays.
 
     Args:
-        stored: (N, ...), as they are stored.
-        pixels: uint8 (N, H, W, C), the same in eight bits.
+        stored: (N, ...), as stored.
+        pixels: uint8 (N, H, W, C), the same images in eight bits.
     """
     both = (stored_code(owner_key, one.tobytes()) + pixel_code(owner_key, two) for one, two in zip(stored, pixels))  # noqa: B905
     return as_array(both)
@@ -69,7 +69,7 @@ def as_array(codes: Iterable[bytes]) -> np.ndarray:
 
 
 def known_again(codes: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """Which records, bool (N,), are among others by either of their codes; both uint8 (N, 32).
+    """Which records, bool (N,), share either code with one of `among`; both uint8 (N, 32).
 
     >>> own, others = np.arange(96, dtype=np.uint8).reshape(3, 32), np.zeros((1, 32), np.uint8)
     >>> others[0, 16:] = own[1, 16:]
@@ -83,14 +83,14 @@ def known_again(codes: np.ndarray, among: np.ndarray) -> np.ndarray:
 
 
 def position(owner_key: bytes, content: bytes) -> float:
-    """A record's place in [0, 1): uniform over keys, the same for equal contents, unrelated for different ones.
+    """A record's position in [0, 1): uniform over keys, equal for equal contents, independent for different ones.
 
-    **Guarantee.** The place depends on this record's content and the key alone, so adding, removing or replacing one
+    **Guarantee.** The position depends on this record's content and the key alone, so adding, removing or replacing one
     record moves no other (unit: one record; adjacency: any). Copies of one image always fall on the same side.
 
     Args:
         owner_key: the owner's secret (32 bytes).
-        content: the record's own bytes, for example those of its file.
+        content: the record's bytes, for example those of its file.
 
     >>> position(bytes(32), b"an image") == position(bytes(32), b"an image")
     True
@@ -109,20 +109,21 @@ def in_test(owner_key: bytes, content: bytes, test_fraction: float) -> bool:
 
 
 def record_in_test(owner_key: bytes, content: bytes, user: str | None, test_fraction: float) -> bool | None:
-    """Whether a record belongs to the test part: by its user where that is known, else by its own content.
+    """Whether a record belongs to the test part: by its users if known, else by its content.
 
-    All records of one user fall on one side, else the test part would show people that the model has met. A record with
-    users on both sides is in neither part, and one of nobody goes by its own content.
+    All records of one user fall on one side; otherwise the test part would contain people from training. A record
+    with users on both sides is in neither part. A record of nobody is placed by its content.
 
-    **Guarantee.** As in `position`; where users are known, adding or removing all records of one user moves nobody
-    else's (unit: one record, or one user; adjacency: add-or-remove). A record of several users goes by these alone.
+    **Guarantee.** As in `position`. If users are known, adding or removing all records of one user moves no record of
+    anybody else (unit: one record, or one user; adjacency: add-or-remove). The place of a record with several users
+    depends on these users alone.
 
     Args:
-        content: what is stored of the record.
-        user: whose record it is, or whose, as `owners.spelt` has them; None where nobody knows.
+        content: the stored bytes of the record.
+        user: the record's user, or users as spelt by `spelt`; None if unknown.
 
     Returns:
-        None where it is left out.
+        None if the record is left out.
     """
     users = () if user is None else named(user)
     if not users:
@@ -132,14 +133,14 @@ def record_in_test(owner_key: bytes, content: bytes, user: str | None, test_frac
 
 
 SEPARATOR = ";"
-"""Between the names of a record's users; alone it says that nobody is on the record."""
+"""Separates the names of a record's users. Alone it means that the record has no user."""
 _GREEK = "\u037e"
-"""A question mark that looks like the separator and becomes it in composed form."""
-NOBODY = f"write {SEPARATOR} alone where nobody is on it"
+"""The Greek question mark, which looks like the separator and becomes it in composed form."""
+NOBODY = f"write {SEPARATOR} alone if it belongs to nobody"
 
 
 def named(text: str) -> tuple[str, ...]:
-    """The users that a text names, each once and in order; none where it is the separator alone, and one name as it is.
+    """The users in a text, each once, sorted; none if the text is the separator alone. A single name is unchanged.
 
     >>> named("bob; ann;bob"), named("ann"), named(";")
     (('ann', 'bob'), ('ann',), ())
@@ -150,7 +151,7 @@ def named(text: str) -> tuple[str, ...]:
 
 
 def spelt(text: str) -> str:
-    """The same users in one spelling, which holds the separator exactly where they are not one; one name as it is.
+    """Canonical spelling of users. It contains the separator unless there is exactly one user, whose name is unchanged.
 
     >>> spelt("bob; ann"), spelt("ann;"), spelt(" ; "), spelt("ann")
     ('ann;bob', 'ann', ';', 'ann')
@@ -159,7 +160,7 @@ def spelt(text: str) -> str:
 
 
 def composed_users(text: str, names: Spellings) -> str:
-    """The same as `spelt` has them, each name in its composed form.
+    """Canonical spelling as by `spelt`, with each name in composed form.
 
     >>> composed_users("Zoe\\u0308; ann", Spellings()) == "Zo\\u00eb;ann"
     True
@@ -171,18 +172,18 @@ def composed_users(text: str, names: Spellings) -> str:
 
 
 def are_shared(users: np.ndarray | None) -> bool:
-    """Whether any of these texts (N,), as `spelt` has them, names several users or nobody."""
+    """Whether any of these texts (N,), spelt by `spelt`, names several users or nobody."""
     return users is not None and bool((np.strings.find(users, SEPARATOR) >= 0).any())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Owners:
-    """The graph of N records and the U users who are on them: one edge for each user on each record.
+    """The graph of N records and their U users, with an edge for each user of each record.
 
     Args:
         count: N.
         records, users: int64 (E,), the two ends of each edge, by record and then by user.
-        names: text (U,), the users in the order of their names.
+        names: text (U,), user names, sorted.
     """
 
     count: int
@@ -192,12 +193,12 @@ class Owners:
 
     @property
     def of_each_record(self) -> np.ndarray:
-        """How many users are on each record, int64 (N,)."""
+        """Number of users of each record, int64 (N,)."""
         return np.bincount(self.records, minlength=self.count)
 
     @property
     def of_each_user(self) -> np.ndarray:
-        """On how many records each user is, int64 (U,)."""
+        """Number of records of each user, int64 (U,)."""
         return np.bincount(self.users, minlength=len(self.names))
 
     @property
@@ -206,7 +207,7 @@ class Owners:
         return bool((self.of_each_record != 1).any())
 
     def among(self, which: np.ndarray) -> np.ndarray:
-        """How many of each record's users are among these, bool (U,): int64 (N,)."""
+        """Number of each record's users in the mask `which` (U,): int64 (N,)."""
         return np.bincount(self.records[which[self.users]], minlength=self.count)
 
 
@@ -236,20 +237,20 @@ def owners_of(users: np.ndarray) -> Owners:
 
 
 def bounded(owners: Owners, codes: Sequence[bytes], owner_key: bytes, at_most: int) -> np.ndarray:
-    """Which records stay, bool (N,), where each user may be on at most G of those that do.
+    """Selects records, bool (N,), such that each user has at most G of them.
 
-    One after the other a record stays if each of its users is on fewer than G of those that stay already: those with
-    few users first, those with as many in the order of a keyed hash. Records of nobody stay. No record that is left
-    out could be added (contribution bounding for several owners: arXiv 2503.03622, algorithm 2).
+    Greedy: records with fewer users come first, ties in the order of a keyed hash. A record is kept if all of its users
+    have fewer than G kept records so far. Records of nobody are kept. The selection is maximal (contribution bounding
+    for several owners: arXiv 2503.03622, algorithm 2).
 
-    **Guarantee.** No user is on more than G records that stay. Which ones stay is a function of the owner's key and of
-    the graph alone, of who is on which record and of the records' order, and of nothing that is on them: so it is the
-    same whatever the records of one user hold, or if they contribute nothing (unit: one user; adjacency: zero-out, with
-    the graph public). Nothing follows for add-or-remove: without a user's records, where one of them is shared another
-    one of the other user may stay in its place, and so on from user to user.
+    **Guarantee.** No user has more than G kept records. The selection is a function of the owner's key and of the graph
+    alone, that is of the users of each record and of the order of records, never of their contents. So it does not
+    change with the contents of one user's records, or if they contribute nothing (unit: one user; adjacency: zero-out,
+    with the graph public). Nothing follows for add-or-remove: without a user's shared record, another record of the
+    other user may be kept in its place, and so on from user to user.
 
     Args:
-        codes: of each user, U of them, what tells that user from others (`user_code`).
+        codes: U codes, one for each user (`user_code`).
         owner_key: the owner's secret, 32 bytes.
         at_most: G.
     """
@@ -259,7 +260,7 @@ def bounded(owners: Owners, codes: Sequence[bytes], owner_key: bytes, at_most: i
     seen: dict[tuple[int, ...], int] = {}
 
     def drawn(users: tuple[int, ...]) -> bytes:
-        """Of the record's users, and of its place among the records of the same users."""
+        """Keyed hash of the record's users and of its position among records of the same users."""
         place = seen[users] = seen.get(users, -1) + 1
         together = b"".join(sorted(codes[user] for user in users))
         return hmac.digest(owner_key, b"shared cap" + place.to_bytes(8, "big") + together, "sha256")
@@ -276,18 +277,18 @@ def bounded(owners: Owners, codes: Sequence[bytes], owner_key: bytes, at_most: i
 
 
 BY_FOLDER = "folder"
-"""`user_from` where a folder in the class folder says whose images it holds."""
+"""`user_from` if each class folder has a folder for each user."""
 BY_CLASS = "class"
-"""`user_from` where each class is one user: all of its records are theirs, and its name is the user's."""
+"""`user_from` if each class is one user, named like the class."""
 
 
 def check_by_class(declared: Declared, where: str, *, has_own_split: bool, own: str | None = None) -> None:
-    """Refuse classes as users where there is not one for each record, or where they could not be learnt.
+    """Refuses classes as users if records have several labels or other users, or if the split would separate classes.
 
     Args:
-        where: what to call the data set in a refusal.
-        has_own_split: whether it comes in two parts.
-        own: in what the data say themselves whose records they are, if they do.
+        where: name of the data set in errors.
+        has_own_split: whether the data set has two parts.
+        own: where the data themselves name users, if they do.
     """
     rule = f"`user_from={BY_CLASS}`"
     if own is not None:
@@ -306,7 +307,7 @@ def check_by_class(declared: Declared, where: str, *, has_own_split: bool, own: 
 
 
 def refuse_several(classes: Iterable[str]) -> None:
-    """Refuse a class that would be several users, as each is one."""
+    """Refuses a class whose name spells several users."""
     for name in classes:
         if SEPARATOR in name:
             raise SfumatoError(

@@ -1,5 +1,5 @@
-"""From image files to uint8 arrays: one rule for every format, colour space and size. Which files are images: by their
-names those that are commonly called so, and by content what Pillow opens."""
+"""Image files to uint8 arrays, by one rule for every format, colour space and size. Files count as images by their
+names, and are read if Pillow can open them."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ _ALWAYS = (
     *(".jp2", ".j2k", ".jpx", ".avif", ".heic", ".heif", ".jxl"),
     *dicom.EXTENSIONS,
 )
-"""Endings of images whatever is installed: where such a file cannot be read it is refused, and not passed over."""
+"""Image suffixes, whatever is installed. A file with one is refused if it cannot be read, never skipped."""
 
 PngImagePlugin.MAX_TEXT_CHUNK = max(PngImagePlugin.MAX_TEXT_CHUNK, 1 << 24)
-# Bytes of a text or colour profile beside the pixels, in place of 2^20: above it Pillow refuses the whole image.
+# Bytes of a text or colour profile, instead of 2^20. Pillow refuses the whole image above this limit.
 
 _FIRST = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 _NEVER = frozenset({"EPS", "WMF", "BUFR", "GRIB", "HDF5", "MPEG", "FPX", "MIC"})
-"""EPS starts Ghostscript, and WMF what Windows has; of the others Pillow reads no pixels by itself."""
+"""EPS runs Ghostscript, and WMF a Windows renderer. Pillow alone cannot decode the others."""
 
 _STACKS = frozenset({"TIFF", "DCX", "IM", "SPIDER"})
-"""Formats of several images of equal rank. Of a JPEG or HEIF of several the main image is read."""
+"""Formats whose files may hold several equal images. For JPEG and HEIF the primary image is read."""
 _ANIMATED = frozenset({"GIF", "WEBP", "PNG", "AVIF", "FLI", "JXL"})
-"""Formats of animations: of several frames none is the image, and the first is often empty or a title."""
+"""Formats of animations. No single frame is the image, and the first is often empty or a title."""
 _SUBFILE, _REDUCED_OR_MASK = 254, 0b101
-"""TIFF's tag of what a page is (NewSubfileType), and its bits of a smaller version or a mask of another page."""
+"""TIFF's tag NewSubfileType, and its bits for a page that is a reduced version or mask of another."""
 
 
 def refuse_stack(image: Image.Image, name: str) -> None:
-    """Refuse a file of several pages, of which none says that it is the image, and an animation.
+    """Refuses animations, and files with several pages unless all but one are reduced versions or masks.
 
     Args:
-        image: as it was opened, at its first page, where it is afterwards.
-        name: what to call it in the refusal.
+        image: opened, at its first page, to which it returns.
+        name: name of the image in errors.
     """
-    if image.format in _ANIMATED and getattr(image, "is_animated", False):  # which counts no further than two
+    if image.format in _ANIMATED and getattr(image, "is_animated", False):  # cheap: stops counting at two frames
         raise UnreadableError(
             f"{name} is an animation, and one image is wanted", "save one frame as a file of its own, or take it out"
         )
@@ -66,32 +66,32 @@ def refuse_stack(image: Image.Image, name: str) -> None:
 
 
 def _is_image(image: Image.Image, page: int) -> bool:
-    """Whether a page of a TIFF is an image of its own, and no smaller version or mask of another one."""
+    """Whether a page of a TIFF is an image of its own, not a reduced version or mask of another page."""
     image.seek(page)
     return not int(getattr(image, "tag_v2", {}).get(_SUBFILE, 0)) & _REDUCED_OR_MASK
 
 
 @functools.cache
 def opened() -> tuple[str, ...]:
-    """Pillow's names of the formats that are read, with those of plug-ins that are installed; common ones first."""
+    """Pillow's names of the formats to read, including installed plug-ins, common ones first."""
     Image.init()
     return (*_FIRST, *(name for name in Image.ID if name not in _NEVER and name not in _FIRST))
 
 
 @functools.cache
 def endings() -> frozenset[str]:
-    """File name endings that are read as images, in small letters."""
+    """File name suffixes of images, in lower case."""
     return frozenset({*_ALWAYS, *(one for one, name in Image.registered_extensions().items() if name in opened())})
 
 
 LARGEST_FILE = 1 << 30
-"""Bytes: more than the largest image takes in any form; a file is read whole."""
+"""Bytes. A file is read whole, and no supported image needs more."""
 
 LARGEST_WHOLE = 1 << 20
-"""Pixels: a JPEG of more is not unpacked as a whole only to know it again in another format."""
+"""Pixels. Larger JPEGs are not fully decoded just to compute the pixel code."""
 
 SIZE_CAP = 224
-"""Pixels: the largest size that is chosen for image files when none is declared."""
+"""Pixels: largest default size for image files."""
 
 _MODES = {1: "L", 3: "RGB"}
 _GREY = frozenset({"1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N"})
@@ -99,7 +99,7 @@ _GREY = frozenset({"1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N"}
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What a file says about its image before any pixel is decoded: its sides in pixels, and if it is grey."""
+    """Facts from a file's header, without decoding pixels: the sides in pixels, and whether the image is grey."""
 
     shorter_side: int
     longer_side: int
@@ -108,7 +108,7 @@ class Header:
 
 @contextlib.contextmanager
 def quiet_decoder() -> Iterator[None]:
-    """Turn Pillow's warning about huge images into an exception and silence remarks about metadata."""
+    """Turns Pillow's warning about huge images into an exception, and silences warnings about metadata."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -116,12 +116,12 @@ def quiet_decoder() -> Iterator[None]:
 
 
 def is_image_file(path: Path) -> bool:
-    """Whether a file is read as an image: by its name, or as a DICOM file by its first bytes."""
+    """Whether a file counts as an image: by its suffix, or as DICOM by its first bytes."""
     return path.suffix.lower() in endings() or dicom.is_dicom_file(path)
 
 
 def read_bytes(path: Path | str) -> bytes:
-    """The bytes of an image file, or a refusal that names it."""
+    """Reads an image file. Errors name the file."""
     name = f"image {str(path)!r}"
     with paths.reading(name, "correct the path, or take it out"):
         known = paths.status(path)
@@ -136,7 +136,7 @@ def read_bytes(path: Path | str) -> bytes:
 
 
 def header(content: bytes, path: Path | str, *, levels: Levels | None = None) -> Header:
-    """The image's shorter side and whether it is grey, without decoding it."""
+    """The image's header, without decoding pixels."""
     if dicom.is_dicom(content):
         with refusals(path):
             *sides, grey = dicom.shape(content, f"image {str(path)!r}")
@@ -147,9 +147,9 @@ def header(content: bytes, path: Path | str, *, levels: Levels | None = None) ->
 
 
 def decode(content: bytes, path: Path | str, *, size: int, channels: int, levels: Levels | None = None) -> np.ndarray:
-    """The image in a file's bytes as uint8 (size, size, channels): see `prepare`. `path` is for errors."""
+    """Decodes a file's bytes to uint8 (size, size, channels): see `prepare`. `path` is for errors."""
     with _opened(content, path, levels) as (image, name):
-        # A JPEG can be unpacked at a fraction of its size; twice the target leaves the final filter its work.
+        # JPEG decodes faster at reduced size. Twice the target size leaves enough detail for the final filter.
         image.draft(None, (2 * size, 2 * size))
         return prepare(image, size=size, channels=channels, levels=levels, name=name)
 
@@ -157,11 +157,11 @@ def decode(content: bytes, path: Path | str, *, size: int, channels: int, levels
 def decode_whole(
     content: bytes, path: Path | str, *, sizes: Sequence[int], channels: int, levels: Levels | None = None
 ) -> tuple[list[np.ndarray], np.ndarray | None]:
-    """The image in a file's bytes at several sizes, as `decode` gives it, and with all of its own pixels.
+    """Decodes a file's bytes at several sizes, like `decode`, and at full size.
 
     Returns:
-        uint8 (size, size, channels) for each size, and uint8 (H, W, 1 or 3); None in place of the latter for a JPEG of
-        more than `LARGEST_WHOLE` pixels, which is unpacked at a fraction of its size.
+        uint8 (size, size, channels) for each size, and uint8 (H, W, 1 or 3). The latter is None for a JPEG with more
+        than `LARGEST_WHOLE` pixels, which is decoded at reduced size.
     """
     found: list[np.ndarray] = []
     whole = None
@@ -187,18 +187,18 @@ def decode_whole(
 def prepare(
     image: Image.Image, *, size: int, channels: int, levels: Levels | None = None, name: str = "image"
 ) -> np.ndarray:
-    """One image by the rule that every source and every prediction follows.
+    """Prepares one image by the rule for all sources and predictions.
 
-    The frame that it stands at; turned as its EXIF orientation says; 16-bit grey by the declared levels; transparent
-    parts on white; other colour spaces to RGB; the centre square of the shorter side, brought to `size` by an
+    Takes the current frame, applies the EXIF orientation, maps 16-bit grey by the declared levels, puts transparent
+    parts on white, converts other colour spaces to RGB, crops the central square, and resizes it to `size` with an
     antialiased bilinear filter.
 
     Args:
         image: any Pillow image.
         size: pixels on each side of the result.
-        channels: 1 for grey (ITU-R 601 luma of a coloured image), 3 for RGB.
-        levels: what was declared of pixels of more than eight bits; None to refuse them.
-        name: what to call the image in a refusal.
+        channels: 1 for grey (ITU-R 601 luma of colour images), 3 for RGB.
+        levels: declared levels for pixels of more than eight bits; None to refuse them.
+        name: name of the image in errors.
 
     Returns:
         uint8 (size, size, channels).
@@ -230,7 +230,7 @@ def _pixels(image: Image.Image, mode: str) -> np.ndarray:
 
 
 def _upright(image: Image.Image, levels: Levels | None, name: str) -> Image.Image:
-    """The image in eight bits, turned as its EXIF orientation says, its transparent parts on white."""
+    """The image in eight bits, with its EXIF orientation applied and transparent parts on white."""
     if levels is not None and is_deep_grey(image):
         image = deep_grey_in_eight_bits(image, levels, name)
     else:
@@ -244,7 +244,7 @@ def _upright(image: Image.Image, levels: Levels | None, name: str) -> Image.Imag
 
 
 def prepare_array(images: np.ndarray, *, size: int, channels: int) -> np.ndarray:
-    """Images uint8 (N, H, W, C) by the rule of `prepare`: uint8 (N, size, size, channels).
+    """Prepares images uint8 (N, H, W, C) like `prepare`: uint8 (N, size, size, channels).
 
     >>> prepare_array(np.zeros((2, 10, 8, 3), np.uint8), size=8, channels=1).shape
     (2, 8, 8, 1)
@@ -266,7 +266,7 @@ def prepare_array(images: np.ndarray, *, size: int, channels: int) -> np.ndarray
 
 @contextlib.contextmanager
 def _opened(content: bytes, path: Path | str, levels: Levels | None) -> Iterator[tuple[Image.Image, str]]:
-    """The image in a file's bytes, checked: as Pillow opens it, or of a DICOM file in eight bits; and its name."""
+    """The checked image in a file's bytes, opened by Pillow, or in eight bits for DICOM; and its name."""
     name = f"image {str(path)!r}"
     with refusals(path):
         if dicom.is_dicom(content):
@@ -286,7 +286,7 @@ def _check(image: Image.Image, levels: Levels | None, name: str) -> None:
 
 @contextlib.contextmanager
 def refusals(path: Path | str) -> Iterator[None]:
-    """Whatever Pillow or pydicom says of a broken file, as a refusal that names it."""
+    """Converts errors of Pillow and pydicom to errors that name the file."""
     try:
         yield
     except (SfumatoError, MemoryError):

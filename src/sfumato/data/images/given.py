@@ -1,6 +1,6 @@
-"""What images may be given as by hand: paths, bytes, open files, images of Pillow, arrays; one of them or several.
+"""Images for prediction: paths, bytes, open files, Pillow images, or arrays; one or several.
 
-Whatever form an image has, it becomes the same pixels: those that a source would read from its file.
+All forms of an image give the same pixels, those that a source would read from its file.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from sfumato.data.images.levels import Levels
 from sfumato.data.paths import expanded
 
 Picture = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | Image.Image | np.ndarray
-"""What one image may be given as."""
+"""Accepted forms of one image."""
 
 _FORMS = "give a path, bytes, an open binary file, an image of Pillow, or an array of uint8"
 
 
 def is_one(images: Picture | Sequence[Picture], *, channels: int = 3) -> bool:
-    """Whether this is a single image, and no list of them.
+    """Whether this is a single image rather than several.
 
-    An array of three dimensions has channels at its end, at most four; else it holds several greys, (N, H, W). Where
-    colours are wanted (3, H, W) counts as one all the same, lest its channels, which are first, be three images.
+    An array with three dimensions is one image if its last dimension is at most 4, the channels; otherwise it is
+    several grey images, (N, H, W). For colour models (3, H, W) counts as one image, so that leading channels are not
+    mistaken for three images.
 
     >>> is_one(np.zeros((8, 8, 3))), is_one(np.zeros((2, 8, 8, 3))), is_one(["a.png"]), is_one(np.zeros((200, 8, 8)))
     (True, False, False, False)
     """
     if isinstance(images, np.ndarray):
-        if images.dtype.kind in "UO":  # it lists paths
+        if images.dtype.kind in "UO":  # an array of paths
             return images.ndim == 0
         greys = images.ndim == 3 and images.shape[2] not in (1, 2, 3, 4) and (images.shape[0] != 3 or channels == 1)
         return images.ndim != 4 and not greys
@@ -45,21 +46,21 @@ def is_one(images: Picture | Sequence[Picture], *, channels: int = 3) -> bool:
 
 
 class Reader(Protocol):
-    """From what somebody gives to a model's inputs: `Transform`, `AsStored` and `Tokens`."""
+    """Converts given records to model inputs: `Transform`, `AsStored` and `Tokens`."""
 
     def is_one(self, given: Any, /) -> bool:
-        """Whether this is a single record, and no list of them."""
+        """Whether this is a single record rather than several."""
         ...
 
     def read(self, given: Any, /) -> torch.Tensor:
-        """The input that one record makes."""
+        """The model input of one record."""
         ...
 
 
 def each(reader: Reader, given: Any) -> Iterator[torch.Tensor]:
-    """The inputs of one record or of several, one after the other.
+    """Yields the model inputs of one or several records.
 
-    Errors: `SfumatoError` that says which of several it is about.
+    Errors: `SfumatoError`, with the position of the record among several.
     """
     if reader.is_one(given):
         yield reader.read(given)
@@ -68,16 +69,16 @@ def each(reader: Reader, given: Any) -> Iterator[torch.Tensor]:
         try:
             yield reader.read(one)
         except SfumatoError as error:
-            if isinstance(one, (str, os.PathLike)):  # which the refusal names
+            if isinstance(one, (str, os.PathLike)):  # already named in the error
                 raise
             raise SfumatoError(f"number {place} of those given: {error.problem}", error.remedy) from None
 
 
 def pixels_of(image: Picture, *, size: int, channels: int, levels: Levels | None) -> np.ndarray:
-    """One image as uint8 (size, size, channels), by the rule of `images.prepare`.
+    """One image as uint8 (size, size, channels), by the rule of `decoding.prepare`.
 
-    A large JPEG is unpacked at a fraction of its size, which an array of all of its pixels, or an image that Pillow has
-    unpacked already, cannot be: there greys may differ by a few of 255.
+    A large JPEG is decoded at reduced size. Its pixel array, or an image that Pillow has already decoded, may therefore
+    give values that differ by a few of 255.
     """
     form: dict[str, Any] = {"size": size, "channels": channels, "levels": levels}
     with quiet_decoder():
@@ -112,7 +113,7 @@ def _packed(image: Image.Image) -> bytes | None:
 
 
 def _shown(image: np.ndarray, levels: Levels | None) -> Image.Image:
-    """An array (H, W) or (H, W, C) as an image of eight bits; of 2 or 4 channels the last one is its transparency."""
+    """An array (H, W) or (H, W, C) as an 8-bit image. The last of 2 or 4 channels is transparency."""
     grey = image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 1)
     if not image.size or not (grey or (image.ndim == 3 and image.shape[2] in (2, 3, 4))):
         raise SfumatoError(
@@ -124,7 +125,7 @@ def _shown(image: np.ndarray, levels: Levels | None) -> Image.Image:
     if levels is not None and native.dtype in (np.uint16, np.int16) and (grey or image.shape[2] == 3):
         native = levels.applied(native, "image")
     if np.issubdtype(native.dtype, np.floating) and native.min() >= 0 and native.max() <= 1:
-        native = np.rint(255 * native.astype(np.float64)).astype(np.uint8)  # as archives of such numbers are read
+        native = np.rint(255 * native.astype(np.float64)).astype(np.uint8)  # like images in archives
     if native.dtype != np.uint8:
         raise SfumatoError(
             f"image is an array of {image.dtype}",
@@ -134,7 +135,7 @@ def _shown(image: np.ndarray, levels: Levels | None) -> Image.Image:
 
 
 def _content(image: bytes | bytearray | memoryview | IO[bytes]) -> tuple[bytes, str]:
-    """The bytes of an image, and what to call it."""
+    """The bytes of an image, and its name in errors."""
     if isinstance(image, (bytes, bytearray, memoryview)):
         return bytes(image), f"of {len(image)} bytes"
     if isinstance(image, torch.Tensor):

@@ -1,13 +1,14 @@
-"""Pixels of 16 bits: which of their values are black and white is declared, since no file says so.
+"""Pixels of 16 bits, whose black and white levels are declared, and truncated PNG files.
 
-A 12-bit X-ray in a 16-bit file fills a sixteenth of its range, and would be black by a rule for the whole range. A rule
-that looked at the values would let each image, or all of them together, decide how bright they are.
+No file states its black and white levels. A 12-bit X-ray in a 16-bit file uses a sixteenth of the range, and would look
+black under a rule for the whole range. A rule that depends on the values would make brightness depend on the data.
 
-Pillow hands greys over as they are, and colours cut to their upper eight bits. What it reads wrongly (Pillow 13 does)
-is refused by the header: colours of 16 bits in planes of their own, or with a transparent one; compressed signed values
-in big-endian order; greys of 16 bits whose 0 is white; signed bytes.
+Pillow keeps 16-bit grey values and truncates colours to their upper eight bits. Files that Pillow 13 reads wrongly are
+refused by their headers: 16-bit colours in separate planes or with a transparent colour, compressed signed values in
+big-endian order, 16-bit grey with 0 as white, and signed bytes.
 
-And PNG files whose pixels end early: their compressed stream is whole in itself, and Pillow leaves the rest black.
+A PNG whose pixels end early can have a valid compressed stream. Pillow leaves the missing rows black, so such files are
+detected here.
 """
 
 from __future__ import annotations
@@ -25,18 +26,19 @@ from sfumato._checks import SfumatoError, positive_integer
 from sfumato.data.paths import UnreadableError
 
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-"""Numbers of a pixel, by colour type (PNG specification, 11.2.2)."""
+"""Values per pixel, by colour type (PNG specification, 11.2.2)."""
 
 _PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
-"""Of interlaced images: the first column and row of each pass, and the steps to the next ones (8.2)."""
+"""Interlaced images: first column and row of each pass, and the steps to the next ones (8.2)."""
 
 _AT_ONCE = 1 << 20
 
 
 def load(image: Image.Image, name: str) -> None:
-    """Decode an image; refused is a PNG in memory that holds fewer rows than it declares.
+    """Decodes an image, and refuses a PNG in memory with fewer rows than it declares.
 
-    Rows are counted only where the last one is black, or where they come in passes: it unpacks the file again.
+    Counting rows decompresses the file again, so they are counted only if the last row is black or the image is
+    interlaced.
     """
     file = getattr(image, "fp", None) if image.format == "PNG" else None
     image.load()
@@ -50,7 +52,7 @@ def load(image: Image.Image, name: str) -> None:
 
 
 def _bytes(content: bytes) -> Iterator[int]:
-    """The bytes of each pass that the header declares, a byte before each row among them."""
+    """The declared number of bytes of each pass, including one filter byte per row."""
     width, height = (int.from_bytes(content[start : start + 4], "big") for start in (16, 20))
     bits = content[24] * _CHANNELS[content[25]]
     for left, top, across, down in _PASSES if content[28] else ((0, 0, 1, 1),):
@@ -59,7 +61,7 @@ def _bytes(content: bytes) -> Iterator[int]:
 
 
 def _unpacked(content: bytes, most: int) -> int:
-    """How many bytes the compressed stream holds, counted no farther than `most`."""
+    """Number of bytes in the compressed stream, counted up to `most`."""
     unpacker, place, found = zlib.decompressobj(), 8, 0
     while place + 8 <= len(content) and found < most:
         length, kind = int.from_bytes(content[place : place + 4], "big"), content[place + 4 : place + 8]
@@ -73,20 +75,20 @@ def _unpacked(content: bytes, most: int) -> int:
 
 MOST_BITS = 16
 LOWEST, HIGHEST = -(2**15), 2**16 - 1
-"""What 16 bits can hold, with a sign and without."""
+"""Range of signed and unsigned 16-bit values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Levels:
-    """How values of 16 bits become 0 (black) to 255 (white); one of the two is given.
+    """Maps 16-bit values to 0 (black) to 255 (white). Exactly one of the two arguments is given.
 
-    **Guarantee.** The declaration is public, and each pixel is brought to its grey by it alone, so an image is a
-    function of its own record (unit: one record; adjacency: any).
+    **Guarantee.** The declaration is public, and each pixel's grey depends on the declaration and its value alone, so
+    an image is a function of its own record (unit: one record; adjacency: any).
 
     Args:
-        bit_depth: how many bits the values use: 12 for 0 to 4095. Values beyond are refused.
-        window: what becomes black and what white; values beyond are cut off. The windowing of medical images: a centre
-            of 40 and a width of 400 are (-160, 240).
+        bit_depth: number of bits that the values use: 12 for 0 to 4095. Larger values are refused.
+        window: values that become black and white; values beyond are clipped. This is the windowing of medical images:
+            a centre of 40 and a width of 400 are (-160, 240).
 
     >>> Levels(bit_depth=12).applied(np.array([0, 2048, 4095]), "image").tolist()
     [0, 128, 255]
@@ -106,11 +108,11 @@ class Levels:
                 "give the one that fits the data",
             )
         if self.bit_depth is not None:
-            remedy = "give how many bits the values use, such as 12 for 0 to 4095"
+            remedy = "give the number of bits that the values use, such as 12 for 0 to 4095"
             if positive_integer("bit_depth", self.bit_depth, remedy=remedy) > MOST_BITS:
                 raise SfumatoError(f"bit_depth must be at most {MOST_BITS}, got {self.bit_depth}", remedy)
             return
-        remedy = "give what is to become black and what white, such as -160,240"
+        remedy = "give the values that become black and white, such as -160,240"
         if not isinstance(self.window, (tuple, list)) or [type(end) for end in self.window] != [int, int]:
             raise SfumatoError(f"window must be two whole numbers, got {self.window!r}", remedy)
         low, high = self.window
@@ -124,7 +126,7 @@ class Levels:
 
     @classmethod
     def declared(cls, bit_depth: int | None, window: Sequence[int] | None) -> Levels | None:
-        """What was declared; None where nothing was."""
+        """The declared levels; None if nothing was declared."""
         return None if bit_depth is None and window is None else cls(bit_depth=bit_depth, window=window)
 
     @property
@@ -137,22 +139,22 @@ class Levels:
         return low, high
 
     def check(self, values: np.ndarray, name: str) -> None:
-        """Refuse values that the declared bits cannot hold; see `applied`."""
+        """Refuses values beyond the declared bits; see `applied`."""
         if self.bit_depth is None:
             return
         low, high = self.ends
         for value in (values.min(initial=low), values.max(initial=low)):
             if not low <= value <= high:
                 raise SfumatoError(
-                    f"{name} holds the value {value}, and {self.bit_depth} bits hold {low} to {high}",
-                    "declare as large a `bit_depth` as the data need, or a `window`, which cuts them off",
+                    f"{name} holds the value {value}, but {self.bit_depth} bits hold {low} to {high}",
+                    "declare a larger `bit_depth`, or a `window`, which clips values",
                 )
 
     def applied(self, values: np.ndarray, name: str) -> np.ndarray:
-        """Greys uint8, in the shape of `values`, which are integers of 16 bits in any type.
+        """Greys uint8, in the shape of `values`, which are 16-bit integers of any type.
 
         Args:
-            name: what to call the image in a refusal.
+            name: name of the image in errors.
         """
         self.check(values, name)
         low, high = self.ends
@@ -161,16 +163,16 @@ class Levels:
 
 
 def _listed(window: Sequence[int]) -> str:
-    """As it is written on the command line."""
+    """The window as written on the command line."""
     return ",".join(map(str, window))
 
 
 class UndeclaredError(SfumatoError):
-    """Pixels of 16 bits without a declaration."""
+    """Pixels of 16 bits without declared levels."""
 
 
 def undeclared(name: str) -> UndeclaredError:
-    """The refusal of an image or an array that has 16 bits without a declaration, whatever its values are."""
+    """The error for an image or array of 16 bits without declared levels, whatever its values are."""
     return UndeclaredError(
         f"{name} has pixels of 16 bits, and which of their values are black and white was not declared",
         "declare `bit_depth` (12 if 4095 is white) or `window` (black and white), or save 8 bits",
@@ -183,16 +185,16 @@ _SIGNED = 2
 
 
 def is_deep_grey(image: Image.Image) -> bool:
-    """Whether it is grey with more than eight bits. Pillow gives some of 16 bits its mode of 32."""
+    """Whether the image is grey with more than eight bits. Pillow opens some 16-bit images in its 32-bit mode."""
     if image.mode == "I":
         return image.format in ("PNG", "PPM") or (image.format == "TIFF" and _tag(image, _BITS) == (16,))
     return image.mode.startswith("I;16")
 
 
 def check_depth(image: Image.Image, levels: Levels | None, name: str) -> None:
-    """Refuse an image of more than eight bits that nothing was declared for, or that would be read wrongly.
+    """Refuses an image of more than eight bits without declared levels, or that Pillow would read wrongly.
 
-    By its header alone: the refusal is the same whatever the pixels are.
+    The check uses the header alone, so it does not depend on the pixels.
     """
     if image.mode in ("I", "F") and not is_deep_grey(image):
         raise SfumatoError(f"{name} has 32-bit pixels, whose range no rule fixes", "save it with 8 or 16 bits")
@@ -222,11 +224,11 @@ def check_depth(image: Image.Image, levels: Levels | None, name: str) -> None:
 
 
 def deep_grey_in_eight_bits(image: Image.Image, levels: Levels, name: str) -> Image.Image:
-    """A grey image of more than eight bits, turned upright, by the levels; a transparent value is white."""
+    """A grey image of more than eight bits, upright, mapped by the levels. A transparent value becomes white."""
     white, transparent, stretched = _white(image, name), image.info.get("transparency"), image.format == "PPM"
     load(image, name)
     values = np.asarray(ImageOps.exif_transpose(image))
-    if stretched:  # Pillow has brought the file's own white to 65535
+    if stretched:  # Pillow has scaled the file's white to 65535
         values = np.rint(values * (white / _WIDE)).astype(np.int32)
     greys = levels.applied(values, name)
     if transparent is not None:
@@ -235,7 +237,7 @@ def deep_grey_in_eight_bits(image: Image.Image, levels: Levels, name: str) -> Im
 
 
 def _white(image: Image.Image, name: str) -> int:
-    """The largest value that the file could hold in a channel."""
+    """Largest value that a channel of the file can hold."""
     if image.mode.startswith("I;16"):
         return _WIDE
     if image.format == "TIFF":
@@ -252,6 +254,6 @@ def _white(image: Image.Image, name: str) -> int:
 
 
 def _tag(image: Image.Image, number: int) -> tuple[Any, ...]:
-    """The values of a tag of a TIFF file; empty where there is none."""
+    """The values of a TIFF tag; empty if absent."""
     value = getattr(image, "tag_v2", {}).get(number, ())
     return value if isinstance(value, tuple) else (value,)

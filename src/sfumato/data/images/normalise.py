@@ -1,4 +1,4 @@
-"""From stored records to what a model takes, by constants that everybody knows: images, features or texts."""
+"""Stored records to model inputs, with public constants: images, features or texts."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ INTERPOLATIONS = ("bilinear", "bicubic")
 
 @dataclass(frozen=True, kw_only=True)
 class Transform:
-    """(pixel / 255 - mean) / deviation, channel by channel; for a backbone, of the middle of the enlarged image.
+    """Computes (pixel / 255 - mean) / std for each channel; for a backbone, on the centre crop of the resized image.
 
-    **Guarantee.** The constants are public: statistics measured on the private images would be a release without
-    noise. The result for one image depends on that image alone (unit: one example; adjacency: any).
+    **Guarantee.** The constants are public; statistics measured on private images would be a release without noise. The
+    result for one image depends on that image alone (unit: one example; adjacency: any).
 
     Args:
         size: pixels on each side of the images.
         channels: 1 or 3.
-        mean: what to subtract, one number for each channel or one for all, in pixel / 255.
-        std: what to divide by, likewise. The defaults bring pixels to [-1, 1].
-        resolution: pixels on each side of the result, cut out of the middle; None for all of the image.
-        enlarged: to how many pixels a side the image is brought before that; None for as it is.
+        mean: mean to subtract, one number for each channel or one for all, in pixel / 255.
+        std: divisor, likewise. The defaults map pixels to [-1, 1].
+        resolution: pixels on each side of the result, a centre crop; None for the whole image.
+        enlarged: pixels on each side to which the image is resized before the crop; None for no resizing.
         interpolation: "bilinear" or "bicubic", both antialiased.
-        bit_depth: how files of 16 bits are read, as the model's own images were: see `Levels`. None to refuse them.
+        bit_depth: levels of 16-bit files, the same as in training: see `Levels`. None to refuse them.
         window: likewise.
 
     >>> transform = Transform(size=8, channels=1)
@@ -81,21 +81,21 @@ class Transform:
 
     @property
     def levels(self) -> Levels | None:
-        """What is known of pixels of 16 bits."""
+        """Declared levels of 16-bit pixels."""
         return Levels.declared(self.bit_depth, self.window)
 
     def __call__(self, images: torch.Tensor | Picture | Sequence[Picture]) -> torch.Tensor:
         """One image or several to float32 (n, channels, R, R).
 
-        R is the resolution, or the size where there is none.
+        R is the resolution, or the size if there is none.
 
         Args:
-            images: as the sources store them, uint8 (n, size, size, channels), an array or a tensor, whose device is
-                the result's; or whatever `read` takes, one of it (n is 1) or several.
+            images: stored images uint8 (n, size, size, channels), an array or a tensor, whose device the result has; or
+                one image (n is 1) or several in any form that `read` takes.
         """
         shape = (self.size, self.size, self.channels)
         if isinstance(images, np.ndarray) and images.dtype == np.uint8 and images.shape[1:] == shape:
-            # torch warns of arrays that may not be written to, though nothing is written here.
+            # torch warns about read-only arrays, though nothing is written here.
             tensor = torch.from_numpy(np.require(images, requirements="W"))
         elif isinstance(images, torch.Tensor):
             tensor = images
@@ -105,13 +105,13 @@ class Transform:
         if tensor.dtype != torch.uint8 or tuple(tensor.shape[1:]) != shape:
             raise SfumatoError(
                 f"images must be uint8 (n, {', '.join(map(str, shape))}), got {tensor.dtype} {tuple(tensor.shape)}",
-                "give images of any size as paths, images of Pillow, or arrays (n, H, W, C) in place of a tensor",
+                "give images of any size as paths, Pillow images, or arrays (n, H, W, C) instead of a tensor",
             )
         result = tensor.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
         return self.normalised(self.cut_out(result))
 
     def cut_out(self, pixels: torch.Tensor) -> torch.Tensor:
-        """The middle (n, channels, R, R) of images (n, channels, size, size), enlarged first; pixels 0 to 255."""
+        """Resizes images (n, channels, size, size) and takes the centre crop (n, channels, R, R); pixels 0 to 255."""
         if self.enlarged not in (None, self.size):
             side = (self.enlarged, self.enlarged)
             pixels = functional.interpolate(pixels, side, mode=self.interpolation, antialias=True).clamp_(0, 255)
@@ -122,27 +122,27 @@ class Transform:
         return pixels[:, :, middle, middle].contiguous()
 
     def normalised(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Pixels 0 to 255 (n, channels, H, W), changed in place, by the constants.
+        """Normalises pixels 0 to 255 (n, channels, H, W) in place.
 
-        The same bits on every device: each operation rounds once, as IEEE 754 has it. By a plain 255 CUDA would
-        multiply with its rounded inverse.
+        The result has the same bits on every device: each operation rounds once, by IEEE 754. With a Python scalar 255,
+        CUDA would multiply by its rounded inverse.
         """
         mean, std = (_constants(getattr(self, name), pixels) for name in ("mean", "std"))
         return pixels.div_(_constants((255.0,), pixels)).sub_(mean).div_(std)
 
     def is_one(self, images: Picture | Sequence[Picture]) -> bool:
-        """Whether this is a single image, and no list of them."""
+        """Whether this is a single image rather than several."""
         return is_one(images, channels=self.channels)
 
     def read(self, image: Picture) -> torch.Tensor:
-        """One image as float32 (channels, R, R), by the rule of the sources.
+        """One image as float32 (channels, R, R), prepared like the images of sources.
 
         Args:
-            image: a path, a file's bytes, an open binary file, an image of Pillow, or an array (H, W) or (H, W, C) of
-                uint8 (or of 16 bits, where the model was trained on such); with 2 or 4 channels the last one is the
-                transparency, and is put on white as in a file.
+            image: a path, a file's bytes, an open binary file, a Pillow image, or an array (H, W) or (H, W, C) of uint8
+                (or of 16 bits, if the model was trained on such). The last of 2 or 4 channels is transparency, which is
+                put on white as in files.
 
-        The same image gives the same result in each of these forms (`given.pixels_of`).
+        All forms of an image give the same result (`given.pixels_of`).
 
         >>> Transform(size=8, channels=3).read(np.zeros((20, 10), np.uint8)).shape
         torch.Size([3, 8, 8])
@@ -150,7 +150,7 @@ class Transform:
         return self(self.stored(image)[np.newaxis].copy())[0]
 
     def stored(self, image: Picture) -> np.ndarray:
-        """One image as a source would store it, uint8 (size, size, channels); whatever `read` takes."""
+        """One image, in any form that `read` takes, as stored by sources: uint8 (size, size, channels)."""
         if isinstance(image, np.ndarray) and (image.dtype, image.shape) == (
             np.uint8,
             (*[self.size] * 2, self.channels),
@@ -170,7 +170,7 @@ class Transform:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Transform:
-        """The transform that `to_dict` wrote down."""
+        """The transform that `to_dict` wrote."""
         known = [one.name for one in fields(cls)]
         if set(data) != set(known):
             raise SfumatoError(f"a transform holds {', '.join(known)}, got {sorted(data)}", "restore the file")
@@ -178,14 +178,14 @@ class Transform:
 
 
 def _constants(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
-    """One for each channel, (1, channels or 1, 1, 1), filled in on the device: for a copy the host would wait."""
+    """Constants (1, channels or 1, 1, 1), created on the device: copying them would block the host."""
     filled = [torch.full((1,), value, dtype=torch.float32, device=like.device) for value in values]
     return torch.cat(filled).reshape(1, -1, 1, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AsStored:
-    """In place of a `Transform` where the records are features: they are a model's input already.
+    """Replaces `Transform` for features, which are already model inputs.
 
     Args:
         width: D.
@@ -200,7 +200,7 @@ class AsStored:
         _checks.positive_integer("width", self.width)
 
     def __call__(self, features: np.ndarray | torch.Tensor) -> torch.Tensor:
-        """Features float32 (n, S, D) to the first version of each, (n, D), which is the middle of its image."""
+        """Selects the first version of features float32 (n, S, D): (n, D), the centre crop of each image."""
         if not isinstance(features, (np.ndarray, torch.Tensor)):
             return self.read(features)
         tensor = torch.from_numpy(features) if isinstance(features, np.ndarray) else features
@@ -211,13 +211,13 @@ class AsStored:
         return tensor[:, 0].float()
 
     def is_one(self, given: Any) -> bool:
-        """All that may be given is refused at once."""
+        """Always true: `read` then refuses any input."""
         return True
 
     def read(self, image: Any) -> torch.Tensor:
-        """Refused: without its backbone a head knows nothing of images."""
+        """Always refuses: a head without its backbone cannot read images."""
         raise SfumatoError(
-            "this model takes features, and does not know the backbone that made them",
+            "this model takes features, and does not know their backbone",
             "compute the image's features, and call the module on them",
         )
 
@@ -227,7 +227,7 @@ class AsStored:
         return (self.width,)
 
     def synthetic(self, count: int) -> torch.Tensor:
-        """Made-up features (count, D)."""
+        """Synthetic features (count, D)."""
         return waves(count, self.shape)
 
     def to_dict(self) -> dict[str, Any]:
@@ -236,11 +236,11 @@ class AsStored:
 
 
 Preparation = Transform | AsStored | Tokens
-"""From records as they are stored to a model's inputs."""
+"""Conversion of stored records to model inputs."""
 
 
 def preparation(data: Mapping[str, Any]) -> Preparation:
-    """What `to_dict` of any of them wrote down."""
+    """The preparation that `to_dict` of any of them wrote."""
     if "tokenizer" in data:
         return Tokens.from_dict(data)
     return AsStored(width=data["width"]) if set(data) == {"width"} else Transform.from_dict(data)
@@ -251,17 +251,17 @@ class Form(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one record as a model takes it."""
+        """Shape of one record as model input."""
         ...
 
     def synthetic(self, count: int) -> Tensor:
-        """Made-up records (count, ...) as a model takes them: what is found out about a model is found out on these."""
+        """Synthetic model inputs (count, ...), on which models are measured and checked."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Images:
-    """Images of `channels` colours and `size` pixels a side.
+    """Images with `channels` channels and `size` pixels on each side.
 
     >>> Images(size=8, channels=1).synthetic(2).shape
     torch.Size([2, 1, 8, 8])
@@ -281,5 +281,5 @@ class Images:
 
 
 def waves(count: int, shape: tuple[int, ...]) -> Tensor:
-    """Numbers from -1 to 1 in order, (count, ...)."""
+    """Increasing numbers from -1 to 1, (count, ...)."""
     return torch.linspace(-1, 1, count * int(torch.Size(shape).numel())).reshape(count, *shape)

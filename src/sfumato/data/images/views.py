@@ -20,14 +20,14 @@ SMALLEST_CROP = 2
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ViewDraws:
-    """The random moves of n examples x K views, apart from the images so that a batch can be cut anywhere.
+    """The random draws for n examples x K views, separate from the images so that a batch can be split anywhere.
 
     Args:
         down: int16 (n, K), pixels by which a view's window moves down.
         right: int16 (n, K), pixels by which it moves to the right.
-        mirrored: bool (n, K), whether left and right change places.
-        sides: of random crops, int16 (n, K, 2), the height and width of each, whose upper left corner `down` and
-            `right` then are; None for windows as large as a view.
+        mirrored: bool (n, K), whether the view is mirrored left to right.
+        sides: for random crops, int16 (n, K, 2), their height and width; `down` and `right` are then their upper left
+            corners. None for windows of the size of a view.
 
     >>> draws = Views(count=2, shift=1).draw(np.random.default_rng(0), 3, size=8)
     >>> len(draws), len(draws[1:])
@@ -46,35 +46,35 @@ class ViewDraws:
         return ViewDraws(**{name: moves[chosen] for name, moves in vars(self).items() if moves is not None})
 
     def followed_by(self, other: ViewDraws) -> ViewDraws:
-        """Those of these examples and of others after them."""
+        """The draws of these examples followed by those of `other`."""
         pairs = {name: (moves, getattr(other, name)) for name, moves in vars(self).items()}
         return ViewDraws(**{name: np.concatenate(pair) for name, pair in pairs.items() if pair[0] is not None})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Views:
-    """How many views of an example are shown, and how they differ.
+    """The number of views of an example, and how they are made.
 
-    A view is a window on the image, moved by a few pixels each way, and mirrored or not: De et al. 2022, section 3.1
-    and appendix C.2. Small images keep their scale, and what the window sees beyond the edge is filled by reflection
-    (`shift`); of large ones the window is cut out of a larger version, in which it stays inside (`zoom`). Or it is a
-    random window of another size and aspect ratio, resized to that of a view (`crop_area`): Szegedy et al. 2015.
+    A view is a window on the image, shifted by a few pixels in each direction, and mirrored or not: De et al. 2022,
+    section 3.1 and appendix C.2. Small images keep their scale, and pixels beyond the edge are filled by reflection
+    (`shift`). For large images the window is cut from an enlarged version and stays inside it (`zoom`). Or the view is
+    a random crop of another size and aspect ratio, resized (`crop_area`): Szegedy et al. 2015.
 
-    **Guarantee.** A view is a function of its own example and of draws that know no data, so the mean gradient over an
-    example's views depends on that example alone and one clipping bounds it (unit: one example; adjacency: any).
+    **Guarantee.** A view is a function of its own example and of draws that are independent of the data, so the mean
+    gradient over an example's views depends on that example alone, and clipping it once bounds it (unit: one example;
+    adjacency: any).
 
     Args:
         count: K, views of each example.
-        shift: pixels, at most one less than the image's side. With neither shift, flip nor zoom a view is the image
-            itself.
-        flip: whether every other view is mirrored left to right, beginning with either by a coin: each view is with
-            probability 1/2, and half of an example's views are. Not for digits or letters.
-        zoom: 1 for none, else how much larger than a view the image is that a window is cut out of, at any place; 1.2
-            in De et al. 2022. Images that are as large as that already are cut as they are (`open_source` reads them
-            from their originals); those of a view's own size are enlarged first, which blurs them.
-        crop_area: 1 for none, else the least share of the image's area that a random window covers (`windows`), an
-            Inception crop: 0.08 in Szegedy et al. 2015, 0.05 in the pipeline of Mehta et al. 2022. With `zoom` windows
-            are cut out of the larger image.
+        shift: largest shift in pixels, below the image's side. Without shift, flip and zoom a view is the image itself.
+        flip: mirror every other view left to right; a coin decides whether the first one is. So each view is mirrored
+            with probability 1/2, and half of an example's views are. Not for digits or letters.
+        zoom: size of the image relative to a view, which is cut from it at a random place; 1 for none, 1.2 in De et al.
+            2022. Images that already have this size are not resized (`open_source` reads them from the originals).
+            Images of the size of a view are enlarged first, which blurs them.
+        crop_area: smallest share of the image's area in a random crop (`windows`); 1 for no crops. Inception crops use
+            0.08 in Szegedy et al. 2015, and 0.05 in the pipeline of Mehta et al. 2022. With `zoom` the crops are cut
+            from the larger image.
 
     >>> views = Views(count=3, shift=2)
     >>> views.apply(torch.zeros(5, 1, 8, 8), views.draw(np.random.default_rng(0), 5, size=8)).shape
@@ -114,20 +114,20 @@ class Views:
 
     @property
     def crops(self) -> bool:
-        """Whether views are random windows of any size and aspect ratio."""
+        """Whether views are random crops of varying size and aspect ratio."""
         return self.crop_area < 1
 
     @property
     def moves(self) -> bool:
-        """Whether views see different parts of an image, which a trunk's features of it would not tell."""
+        """Whether views show different parts of an image, which cached trunk features cannot represent."""
         return self.shift > 0 or self.zoom > 1 or self.crops
 
     def side(self, size: int) -> int:
-        """Pixels on each side of the image that views of `size` pixels are cut out of."""
+        """Pixels on each side of the image from which views of `size` pixels are cut."""
         return round(self.zoom * size)
 
     def room(self, size: int) -> int:
-        """How many pixels there are between the first place of a view of `size` pixels and its last one."""
+        """Pixels between the first and the last possible position of a view of `size` pixels."""
         return 2 * self.shift or self.side(size) - size
 
     def refuse_for_texts(self) -> None:
@@ -153,7 +153,7 @@ class Views:
             )
 
     def draw(self, generator: np.random.Generator, n: int, *, size: int) -> ViewDraws:
-        """Draw for n examples, 0 included, of views `size` pixels a side. Every move is equally likely."""
+        """Draws uniformly for n >= 0 examples with views of `size` pixels on each side."""
         shape, sides = (n, self.count), None
         if self.crops:
             down, right, sides = windows(generator, shape, side=self.side(size), least=self.crop_area)
@@ -170,19 +170,18 @@ class Views:
         return ViewDraws(down=down, right=right, mirrored=mirrored, sides=sides)
 
     def apply(self, images: Tensor, draws: ViewDraws, *, size: int | None = None) -> Tensor:
-        """Show each image K times. Only the moves, a few bytes a view, come from the host, in one copy.
+        """Makes K views of each image. Only the draws, a few bytes per view, are copied from the host, in one copy.
 
-        The same bits on every device where views are moved by whole pixels and mirrored: then pixels are only picked
-        out (`shift`, `flip`, and `zoom` of images that are read as large as that). What is interpolated (`zoom` of
-        images that are not, `crop_area`) is computed by torch's `interpolate` and by products of matrices, whose
-        additions each device does in an order of its own, with or without rounding in between: there the same bits come
-        again on the same device, and those of two devices differ by some parts in 2^24.
+        Shifts by whole pixels and mirroring only select pixels (`shift`, `flip`, and `zoom` of images read at the
+        larger size), so the result has the same bits on every device. Interpolation (`zoom` of other images,
+        `crop_area`) uses torch's `interpolate` and matrix products, whose summation order depends on the device. Its
+        results repeat on the same device, and differ between devices by some parts in 2^24.
 
         Args:
-            images: (n, C, H, W), on any device; of any dtype where nothing is resized, else floating-point.
+            images: (n, C, H, W), on any device; floating-point if they are resized, else of any dtype.
             draws: of the same n examples. Slices of both give the same slices of the result.
-            size: pixels on each side of a view, of which the images have as many, or `side` of them; None for views
-                as large as the images.
+            size: pixels on each side of a view; the images have this size, or `side(size)`. None for views of the size
+                of the images.
 
         Returns:
             (n, K, C, H, W), like `images`, or (n, K, C, size, size).
@@ -221,7 +220,7 @@ class Views:
         return flat.gather(3, pixels.expand(-1, -1, channels, -1)).reshape(n, self.count, channels, height, width)
 
     def _crops(self, images: Tensor, draws: ViewDraws, size: int) -> Tensor:
-        """Random windows (n, K, C, size, size) of square images, each example by itself."""
+        """Random crops (n, K, C, size, size) of square images, each example independently."""
         if images.shape[2] != images.shape[3] or draws.sides is None:
             raise SfumatoError(
                 f"images {tuple(images.shape)} cannot be cropped at random by these draws",
@@ -238,15 +237,15 @@ class Views:
 
 
 def _on(device: torch.device, *moves: np.ndarray) -> tuple[Tensor, ...]:
-    """The moves, each (n, K), as int16 on the device, by one copy."""
+    """The draws, each (n, K), as int16 on the device, in one copy."""
     return _devices.sent(np.stack([one.astype(np.int16, copy=False) for one in moves]), device).unbind()
 
 
 def _window(offsets: Tensor, length: int) -> Tensor:
-    """Pixel positions after a move: int64 (n, K, length)."""
+    """Pixel positions after a shift: int64 (n, K, length)."""
     return torch.arange(length, device=offsets.device) + offsets.long().unsqueeze(-1)
 
 
 def _reflected(positions: Tensor, length: int) -> Tensor:
-    """Positions brought back inside, reflected at the edge pixels, which are not repeated."""
+    """Positions reflected into the image at its edge pixels, which are not repeated."""
     return (length - 1) - ((length - 1) - positions.abs()).abs()

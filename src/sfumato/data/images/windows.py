@@ -1,5 +1,5 @@
-"""Random windows of any size and aspect ratio, and their resizing: Inception crops (Szegedy et al. 2015), as views in
-training, or of an image that a backbone sees, cut out once."""
+"""Random crops of varying size and aspect ratio (Inception crops, Szegedy et al. 2015) and their resizing, as views in
+training or once for a backbone."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torch import Tensor
 from sfumato._checks import SfumatoError, positive_integer
 
 RATIO = (3 / 4, 4 / 3)
-"""Between which the aspect ratio of a random window lies, width to height."""
+"""Range of the aspect ratio of a random window, width to height."""
 TRIES = 10
-"""How often a random window that does not fit is drawn again."""
+"""Number of draws for a random window that fits."""
 LARGEST_BLOCK, WEIGHTS = 64, 1 << 19
-"""The most images that are resized at once, and numbers in their matrices of weights."""
+"""Largest number of images resized at once, and of entries in their weight matrices."""
 
 
 def windows(
@@ -28,14 +28,14 @@ def windows(
     """Random windows on square images: top and left (n, K), and height and width (n, K, 2), int16.
 
     The area is uniform between `least` and 1 of the image's, the aspect ratio (width to height) log-uniform between 3:4
-    and 4:3, and each place at which the window fits is equally likely; one that does not fit is drawn again, and after
-    ten tries the whole image is taken. Szegedy et al. 2015, section 6 ("distributed evenly", "between 8% and 100%");
-    as in `torchvision.transforms.RandomResizedCrop`.
+    and 4:3, and the position uniform among those where the window fits. A window that does not fit is drawn again;
+    after ten tries the whole image is used. Szegedy et al. 2015, section 6 ("distributed evenly", "between 8% and
+    100%"); as in `torchvision.transforms.RandomResizedCrop`.
 
     Args:
         shape: (n, K).
         side: pixels on each side of the images.
-        least: the smallest area.
+        least: smallest share of the area.
     """
     tries = (TRIES, *shape)
     area = side**2 * generator.uniform(least, 1, size=tries)
@@ -51,8 +51,8 @@ def windows(
 def cropped(images: Tensor, places: Tensor, sides: Tensor, size: int) -> Tensor:
     """Windows (n, K, C, size, size) of images (n, C, S, S), resized by the triangle filter, antialiased.
 
-    **Guarantee.** Each view is a function of its own image and window. They are computed in blocks whose shape depends
-    on public sizes alone, the last one filled up with copies, so that not even rounding tells how many there are.
+    **Guarantee.** Each view is a function of its own image and window. Views are computed in blocks whose shape depends
+    on public sizes alone. The last block is padded with copies, so that not even rounding reveals the number of images.
 
     Args:
         images: floating-point.
@@ -70,9 +70,9 @@ def cropped(images: Tensor, places: Tensor, sides: Tensor, size: int) -> Tensor:
 
 
 def resized(images: Tensor, places: Tensor, sides: Tensor, size: int) -> Tensor:
-    """As `cropped`, all at once.
+    """Like `cropped`, all at once.
 
-    Resizing is linear, and vertical and horizontal apart: the image times one matrix of weights on each side.
+    Resizing is linear and separable: the image is multiplied by one weight matrix on each side.
     """
     n, count, length = *places.shape[:2], images.shape[-1]
     place, side = places.unsqueeze(-1).to(images.dtype), sides.unsqueeze(-1).to(images.dtype)  # (n, K, 2, 1)
@@ -90,25 +90,25 @@ def resized(images: Tensor, places: Tensor, sides: Tensor, size: int) -> Tensor:
 
 
 AREA = 0.08
-"""Of the image's area: the smallest random window in Szegedy et al. 2015."""
+"""Smallest share of the area in a random crop in Szegedy et al. 2015."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InceptionCrops:
-    """K random windows on an image, of at least 8% of its area and a ratio of 3:4 to 4:3, brought to one size.
+    """K random crops of an image, with at least 8% of its area and aspect ratio 3:4 to 4:3, resized to one size.
 
     Area uniform, logarithm of the ratio uniform: Szegedy et al. 2015; as in `torchvision.transforms.RandomResizedCrop`.
 
     **Guarantee.** With the generators of `randomness_of` a window is a function of its own image and of the owner's key
-    (unit: one example; adjacency: any). Generators by position would not do here: the views stay for good, and those
-    of all later images would change when one is taken away.
+    (unit: one example; adjacency: any). Generators by position would break this: the views are stored, and removing one
+    image would change those of all later images.
 
     Args:
         count: K.
         resolution: pixels on each side of a view.
         interpolation: "bilinear" or "bicubic", antialiased.
-        flip: whether each view is mirrored left to right by a coin.
-        area: the least share of the image's area that a window covers.
+        flip: whether each view is mirrored left to right with probability 1/2.
+        area: smallest share of the image's area in a window.
 
     >>> crops = InceptionCrops(count=2, resolution=8)
     >>> crops.apply(torch.zeros(3, 1, 20, 20), [np.random.default_rng(place) for place in range(3)]).shape
@@ -154,13 +154,13 @@ class InceptionCrops:
 
 
 def randomness_of(owner_key: bytes, image: np.ndarray) -> np.random.Generator:
-    """An image's own randomness: the same for the same pixels, and unknown to whoever lacks the owner's key."""
+    """The random generator of an image: a function of its pixels and the owner's key."""
     code = hmac.new(owner_key, b"views" + image.tobytes(), hashlib.sha256).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(code[:16], "big")))
 
 
 def _window(height: int, width: int, generator: np.random.Generator, least: float = AREA) -> tuple[int, int, int, int]:
-    """Top, left, height, width of a random window; the whole image where ten tries don't fit."""
+    """Top, left, height and width of a random window; the whole image if none of ten draws fits."""
     for _ in range(TRIES):
         area = height * width * generator.uniform(least, 1.0)
         ratio = np.exp(generator.uniform(*np.log(RATIO)))

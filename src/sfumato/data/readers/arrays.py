@@ -24,22 +24,21 @@ _FIELDS = {"images": "x", "labels": "y", "users": "users", "groups": "groups", "
 
 
 def load(path: str, order: Order) -> Parts:
-    """Read images uint8 (N, H, W) or (N, H, W, 1 or 3) and integer labels (N,), counted from 0.
+    """Reads images uint8 (N, H, W) or (N, H, W, 1 or 3) and integer labels (N,), counted from 0.
 
-    Floating-point images are taken as they are if every value lies in [0, 1], times 255, rounded; any other range is
-    refused. Images uint16 and int16 are taken by the declared levels. An array `classes` of text names the classes, one
-    named as `subsets.MARK` says that the set was filtered by looking at private data. Images that are not square lose
-    the ends of their longer side. Arrays `users_train` and `users_test`, or `users` beside x and y, of whole numbers or
-    text say whose image each one is, and `groups_train` and so on to which public group its user belongs; with
-    `user_from` "class" its class's name says it, and there are no arrays of users. A pair x, y is split by a keyed hash
-    of each image's user, or of its pixels where there are no users. An array `time_train`, or `time`, of numbers or
-    datetime64 says when each training image is from.
+    Floating-point images must lie in [0, 1]; they are multiplied by 255 and rounded. Images uint16 and int16 are mapped
+    by the declared levels. Images that are not square are cropped to their central square.
 
-    Labels (N, L) of 0 and 1 say of each of L labels whether it is true of an image; `classes` then names these, and
-    `label_columns` chooses among them, or names them where there are no names.
+    Optional arrays: `classes`, text, with the names of the classes; `users_train` and `users_test` (`users` next to x
+    and y), whole numbers or text, with the user of each image; `groups_train` and so on, with the public group of the
+    user; `time_train` or `time`, numbers or datetime64, with the time of each training image. With `user_from` "class"
+    the class is the user, and there are no arrays of users. An array named `subsets.MARK` marks a set that was filtered
+    by looking at private data. A pair x, y is split by a keyed hash of each image's user, or else of its pixels.
 
-    Whole numbers (N, T) are texts, a row of numbers each, with 0 after the last, where their vocabulary is declared
-    (`texts.load_numbers`).
+    Labels (N, L) of 0 and 1 are L labels per image. `classes` then names the labels, and `label_columns` selects among
+    them, or names them if there are no names.
+
+    Whole numbers (N, T) are texts, padded with 0, if their vocabulary is declared (`texts.load_numbers`).
     """
     file = paths.expanded(path)
     where = f"archive {str(file)!r}"
@@ -48,10 +47,10 @@ def load(path: str, order: Order) -> Parts:
 
 
 def of_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str, filtered: bool = False) -> Parts:
-    """The parts of arrays that are called as in an archive: see `load`.
+    """The parts of arrays with the names of an archive: see `load`.
 
     Args:
-        where: what to call them in a refusal.
+        where: name of the arrays in errors.
         filtered: whether the set was filtered by looking at private data.
     """
     declared = order.declared.labels
@@ -75,7 +74,7 @@ def of_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str, filter
         arrays = _by_class(arrays, names or classes, order, where)
     if not has_own_split:
         arrays = _split(arrays, order)
-        arrays.pop("time_test", None)  # which nobody asks for
+        arrays.pop("time_test", None)  # unused
     neither = 0 if has_own_split else before - len(arrays["x_train"]) - len(arrays["x_test"])
     known = {
         "classes_listed": listed,
@@ -102,7 +101,7 @@ def of_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str, filter
 
 
 def _by_class(arrays: dict[str, np.ndarray], names: tuple[str, ...], order: Order, where: str) -> dict[str, np.ndarray]:
-    """The arrays with each image's class as its user; `names` are what the labels are positions in."""
+    """The arrays with each image's class as its user. Labels are positions in `names`."""
     own = next((f"array {name}" for name in arrays if name.startswith("users")), None)
     check_by_class(order.declared, where, has_own_split="x" not in arrays, own=own)
     refuse_several(names)
@@ -111,9 +110,9 @@ def _by_class(arrays: dict[str, np.ndarray], names: tuple[str, ...], order: Orde
 
 
 def _split(arrays: dict[str, np.ndarray], order: Order) -> dict[str, np.ndarray]:
-    """The arrays of a pair in two parts, by a keyed hash of each record; and `rows`, where those of each part stood.
+    """Splits the arrays of a pair by a keyed hash of each record. Adds `rows`, the original positions.
 
-    Records that belong in neither (`record_in_test`) are left out.
+    Records that belong to neither part (`record_in_test`) are left out.
     """
     key, share = order.owner_key, order.declared.loading.share
     users = arrays["users"].tolist() if "users" in arrays else [None] * len(arrays["x"])
@@ -125,7 +124,7 @@ def _split(arrays: dict[str, np.ndarray], order: Order) -> dict[str, np.ndarray]
 
 
 def _wanted(members: dict[str, str], where: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The names of images and labels, and the members that say something beside them (`columns_among`)."""
+    """The names of images and labels, and the members with further columns (`columns_among`)."""
     wanted = _PAIR if not set(_FOUR) & set(members) else _FOUR
     for name in wanted:
         if name not in members:
@@ -140,7 +139,7 @@ def _wanted(members: dict[str, str], where: str) -> tuple[tuple[str, ...], dict[
 def _checked(
     arrays: dict[str, np.ndarray], where: str, order: Order
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None]:
-    """The arrays in their forms, and the names of the classes where there are such."""
+    """The checked and converted arrays, and the names of the classes if given."""
     listed = arrays.get("classes")
     arrays = {name: array for name, array in arrays.items() if name != "classes"}
     wanted, beside = _wanted({name: name for name in arrays}, where)
@@ -163,12 +162,12 @@ def _checked(
 
 
 def _are_texts(array: np.ndarray, texts: Texts) -> bool:
-    """Whether rows are texts as numbers: those of flattened images look alike, but nobody declares words of them."""
+    """Whether rows are texts as numbers. Flattened images look the same, but have no declared words."""
     return array.ndim == 2 and array.dtype.kind in "iu" and texts.declares_numbers
 
 
 def _images(images: np.ndarray, name: str, where: str, levels: Levels | None) -> np.ndarray:
-    """Images (N, H, W, C): uint8, or the 16 bits that they were stored with."""
+    """Images (N, H, W, C): uint8, or 16 bits as stored."""
     if images.ndim == 3:
         images = images[..., np.newaxis]
     if images.ndim != 4 or images.shape[3] not in (1, 3):
@@ -243,7 +242,7 @@ def _names(listed: np.ndarray | None, where: str) -> tuple[str, ...] | None:
 def _several(
     arrays: dict[str, np.ndarray], names: tuple[str, ...] | None, declared: Labels, where: str
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...], bool]:
-    """The arrays with the chosen columns of labels, the labels' names, and whether these were written down."""
+    """The arrays with the selected label columns, the labels' names, and whether the names were given."""
     matrices = {name: array for name, array in arrays.items() if name.startswith("y")}
     widths = {array.shape[1:] for array in matrices.values()}
     if len(widths) > 1:

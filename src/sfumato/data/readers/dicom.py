@@ -1,9 +1,9 @@
-"""DICOM files: one frame in eight bits, and whose it is. They are read by pydicom, which is an extra.
+"""DICOM files: one frame in eight bits, and its patient. They are read with pydicom, an optional dependency.
 
-Values are those after the file's own modality transformation, such as Hounsfield units. Which of them are black and
-white is declared (`Levels`), or else the file says so: by its table of values of interest, or by its first window. A
-file that says neither has to hold eight bits. Nothing but pixels and the tags that shape them is looked at, and the
-patient's identifier where it is asked for; no tag is told to anybody.
+Values are those after the file's modality transformation, such as Hounsfield units. Black and white are declared
+(`Levels`), or else taken from the file: from its VOI lookup table, or from its first window. Without these the file
+must hold eight bits. Only pixels and the tags that affect them are read, and the patient identifier on request. No tag
+is ever shown.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 
 MOST_ENTRIES = 2**16
-"""Entries of a table whose descriptor says 0, which 16 bits cannot count."""
+"""Number of entries of a table whose descriptor says 0, since 16 bits cannot express it."""
 FEWEST_BITS = 8
-"""Bits of the narrowest entries."""
+"""Smallest width of an entry in bits."""
 SPARE_BITS = 2
-"""How many declared bits no entry uses where the declaration is not believed: an image of a quarter of its range."""
+"""Number of unused declared bits at which the declaration is rejected: the image would use a quarter of its range."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A lookup table: values up to `first` take its first entry, and values beyond its end the last one.
+    """A lookup table. Values up to `first` map to the first entry, and values beyond the end to the last one.
 
     Args:
-        first: the value that the first entry is for.
+        first: value of the first entry.
         entries: uint16 (E,).
-        bits: how many bits an entry has, as declared.
+        bits: declared number of bits of an entry.
 
     >>> ramp = Table(first=-100, entries=np.arange(300, dtype=np.uint16), bits=16)
     >>> ramp.applied(np.array([-500, -100, 199, 900])).tolist(), ramp.bits_used
@@ -55,7 +55,7 @@ class Table:
 
     @property
     def bits_used(self) -> int:
-        """How many bits the largest entry needs, at least 8."""
+        """Number of bits of the largest entry, at least 8."""
         return max(FEWEST_BITS, int(self.entries.max()).bit_length())
 
     def applied(self, values: np.ndarray) -> np.ndarray:
@@ -64,10 +64,10 @@ class Table:
         return self.entries[places.clip(0, len(self.entries) - 1)]
 
     def range_bits(self) -> int | None:
-        """The bits of the range that the entries lie in; None where declaration and entries contradict each other.
+        """Number of bits of the entries' range; None if declaration and entries contradict each other.
 
-        Of 16 declared bits those that are used: several makers of scanners declare the storage of an entry there, and
-        12 bits in it. Another width is meant as it is declared, and has to fit the entries.
+        If 16 bits are declared, the used bits count: several scanner vendors declare the storage size of an entry, of
+        which they use 12 bits. Other widths are taken as declared, and have to fit the entries.
         """
         if self.bits == 16:
             return self.bits_used
@@ -77,17 +77,17 @@ class Table:
 def table(descriptor: Sequence[int], data: bytes | int | Sequence[int], name: str, *, little_endian: bool) -> Table:
     """A table from a file's descriptor and data.
 
-    Entries are stored in words of 16 bits, or in bytes; which, is told by how many there are. Source: DICOM PS3.3,
-    C.11.1.1.1 and C.11.2.1.1.
+    Entries are stored as 16-bit words or as bytes, which their number determines. Source: DICOM PS3.3, C.11.1.1.1 and
+    C.11.2.1.1.
 
     Args:
-        descriptor: the number of entries (0 for 65536), the first value that is mapped, and bits for each entry.
-        data: bytes as they are stored, or words that have been read already.
-        name: what to call the image in a refusal.
-        little_endian: how the file stores words.
+        descriptor: number of entries (0 for 65536), first mapped value, and bits of each entry.
+        data: stored bytes, or words that were already parsed.
+        name: name of the image in errors.
+        little_endian: byte order of the file.
 
-    Errors: `UnreadableError` where the data has another number of entries than the descriptor says, or signed ones
-    below 0, which may be meant so or as large ones.
+    Errors: `UnreadableError` if the number of entries differs from the descriptor, or for negative entries, whose
+    meaning is ambiguous.
 
     >>> table([3, 5, 8], bytes([1, 2, 3, 0]), "image", little_endian=True).entries.tolist()
     [1, 2, 3]
@@ -103,9 +103,9 @@ def table(descriptor: Sequence[int], data: bytes | int | Sequence[int], name: st
         words = (given & 0xFFFF).astype("<u2")
     if len(words) == count:
         entries = words.astype(np.uint16)
-    elif isinstance(data, bytes) and len(data) == count and count % 2:  # without the byte that fills the last word up
+    elif isinstance(data, bytes) and len(data) == count and count % 2:  # without the padding byte of the last word
         entries = np.frombuffer(data, np.uint8).astype(np.uint16)
-    elif len(words) == -(-count // 2):  # the lower byte of a word comes first, in either order of bytes
+    elif len(words) == -(-count // 2):  # the lower byte of a word comes first, whatever the byte order
         entries = np.frombuffer(words.astype("<u2").tobytes(), np.uint8)[:count].astype(np.uint16)
     else:
         raise UnreadableError(
@@ -116,10 +116,10 @@ def table(descriptor: Sequence[int], data: bytes | int | Sequence[int], name: st
 
 
 EXTENSIONS = (".dcm", ".dicom")
-"""File name endings of DICOM; many such files have none."""
+"""File name suffixes of DICOM. Many DICOM files have none."""
 
 BY_PATIENT = "dicom"
-"""`user_from` where each file's own patient identifier says whose image it is."""
+"""`user_from` if each file's patient identifier is its user."""
 
 _MARK = slice(128, 132)
 _COLOURS = ("Red", "Green", "Blue")
@@ -127,12 +127,12 @@ _PIXELS = ("PixelData", "FloatPixelData", "DoubleFloatPixelData")
 
 
 def is_dicom(content: bytes) -> bool:
-    """Whether these are a DICOM file's bytes: by the mark behind its preamble, whatever the file is called."""
+    """Whether these are the bytes of a DICOM file, by the mark after the preamble."""
     return content[_MARK] == b"DICM"
 
 
 def is_dicom_file(path: Path) -> bool:
-    """Whether it is an ordinary file that can be opened and begins so."""
+    """Whether the path is a readable ordinary file with the DICOM mark."""
     try:
         if not path.is_file():  # reading from a pipe might never end
             return False
@@ -143,7 +143,7 @@ def is_dicom_file(path: Path) -> bool:
 
 
 def shape(content: bytes, name: str) -> tuple[int, int, bool]:
-    """Width and height in pixels, and whether the image is grey, before any pixel is decoded."""
+    """Width and height in pixels, and whether the image is grey, without decoding pixels."""
     dataset = _dataset(content, name)
     return dataset.Columns, dataset.Rows, _is_grey(dataset)
 
@@ -151,18 +151,17 @@ def shape(content: bytes, name: str) -> tuple[int, int, bool]:
 def in_eight_bits(content: bytes, levels: Levels | None, name: str) -> Image.Image:
     """The image of a DICOM file in eight bits, grey or in colour.
 
-    Greys by the declared levels, else by what the file itself says; inverted where the file says that its lowest value
-    is white (MONOCHROME1). Of colours the upper eight bits.
+    Greys are mapped by the declared levels, or else by the file's own window or table, and inverted if the lowest value
+    is white (MONOCHROME1). Colours keep their upper eight bits.
 
-    **Guarantee.** The declaration is public, and whatever else decides stands in this file alone, so an image is a
+    **Guarantee.** The declaration is public, and the result otherwise depends on this file alone, so an image is a
     function of its own record (unit: one record; adjacency: any).
 
     Args:
-        name: what to call the image in a refusal.
+        name: name of the image in errors.
 
-    Errors: `UnreadableError` for a file without pixels, with several frames, or compressed in a way that no installed
-    plug-in of pydicom unpacks; `UndeclaredError` for greys of more than eight bits for which nothing says what is black
-    and white.
+    Errors: `UnreadableError` for a file without pixels, with several frames, or with a compression that no installed
+    plug-in of pydicom supports; `UndeclaredError` for greys of more than eight bits without declared or stored levels.
     """
     dataset = _dataset(content, name)
     _require_decoder(dataset, name)
@@ -182,10 +181,10 @@ def in_eight_bits(content: bytes, levels: Levels | None, name: str) -> Image.Ima
 
 
 def patient(content: bytes, name: str) -> str:
-    """The patient identifier of a DICOM file, as it is written: never to be told or kept, but by a code of its composed
-    form (`user_code`).
+    """The patient identifier of a DICOM file. Never show or store it; store only the code of its composed form
+    (`user_code`).
 
-    Errors: `SfumatoError` for a file that is no DICOM, or has no patient identifier.
+    Errors: `SfumatoError` for a file that is not DICOM, or has no patient identifier.
     """
     identifier = ""
     if is_dicom(content):
@@ -201,7 +200,7 @@ def patient(content: bytes, name: str) -> str:
 
 
 def _library(name: str) -> Any:
-    """All of pydicom that is used here, so that its absence is never taken for a broken file."""
+    """Imports all parts of pydicom used here, so that a missing package is never mistaken for a broken file."""
     try:
         import pydicom
         import pydicom.pixels.decoders.base
@@ -214,7 +213,7 @@ def _library(name: str) -> Any:
 
 
 def _dataset(content: bytes, name: str) -> FileDataset:
-    """The file's tags, of one image that is not too large."""
+    """The file's tags. Refuses files without a single image of allowed size."""
     dataset = _library(name).dcmread(io.BytesIO(content))
     if not any(pixels in dataset for pixels in _PIXELS):
         raise UnreadableError(f"{name} is a DICOM file without an image", "take it out")
@@ -233,7 +232,7 @@ def _is_grey(dataset: FileDataset) -> bool:
 
 
 def _require_decoder(dataset: FileDataset, name: str) -> None:
-    """Refuse a file that is compressed in a way that nothing here unpacks."""
+    """Refuses a file whose compression is not supported."""
     syntax = dataset.file_meta.TransferSyntaxUID
     if not syntax.is_encapsulated:
         return
@@ -249,16 +248,16 @@ def _require_decoder(dataset: FileDataset, name: str) -> None:
 
 
 def _windowed(values: np.ndarray, dataset: FileDataset, name: str) -> np.ndarray:
-    """Greys uint8 by what the file says of its values, in their shape (H, W).
+    """Greys uint8 (H, W) by the file's own table or window.
 
-    Source: DICOM PS3.3, C.11.2 (VOI LUT module); of several tables or windows the first.
+    Source: DICOM PS3.3, C.11.2 (VOI LUT module). The first of several tables or windows is used.
     """
     pydicom = _library(name)
     if dataset.get("VOILUTSequence"):
         return _of_interest(values, dataset, name)
     center, width = (_first(dataset, tag) for tag in ("WindowCenter", "WindowWidth"))
     if center is not None and width is not None and width >= 1:
-        into = pydicom.Dataset()  # which says that white is 255
+        into = pydicom.Dataset()  # white is 255
         into.PhotometricInterpretation, into.PixelRepresentation, into.BitsStored = "MONOCHROME2", 0, 8
         into.WindowCenter, into.WindowWidth = center, width
         into.VOILUTFunction = dataset.get("VOILUTFunction") or "LINEAR"
@@ -274,7 +273,7 @@ def _windowed(values: np.ndarray, dataset: FileDataset, name: str) -> np.ndarray
 
 
 def _after_modality(stored: np.ndarray, dataset: FileDataset, name: str) -> np.ndarray:
-    """Values after the file's own modality transformation, in the shape of what is stored.
+    """Values after the file's modality transformation, in the shape of the stored pixels.
 
     Source: DICOM PS3.3, C.11.1 (modality LUT module).
     """
@@ -285,7 +284,7 @@ def _after_modality(stored: np.ndarray, dataset: FileDataset, name: str) -> np.n
 
 
 def _of_interest(values: np.ndarray, dataset: FileDataset, name: str) -> np.ndarray:
-    """Greys uint8 by the file's own table of values of interest."""
+    """Greys uint8 by the file's VOI lookup table."""
     found = _table(dataset, dataset.VOILUTSequence[0], "LUT{}", name)
     below = dataset.get("PixelRepresentation") or (_first(dataset, "RescaleIntercept") or 0) < 0
     found = _signed(found, bool(below and not dataset.get("ModalityLUTSequence")))
@@ -299,13 +298,13 @@ def _of_interest(values: np.ndarray, dataset: FileDataset, name: str) -> np.ndar
 
 
 def _signed(found: Table, values_below_0: bool) -> Table:
-    """The table with a signed first mapped value, where what is looked up may be below 0: files of unsigned pixels, and
-    writers that know no signed descriptor, store it without its sign."""
+    """The table with a signed first mapped value if values may be below 0. Files with unsigned pixels, and writers
+    without signed descriptors, store it as unsigned."""
     return replace(found, first=found.first - 2**16) if values_below_0 and found.first >= 2**15 else found
 
 
 def _of_palette(stored: np.ndarray, dataset: FileDataset, name: str) -> tuple[np.ndarray, int]:
-    """Colours (H, W, 3) of a palette's places, and how many bits they have.
+    """Colours (H, W, 3) of palette indices, and their number of bits.
 
     Source: DICOM PS3.3, C.7.6.3.1.5 and C.7.6.3.1.6.
     """
@@ -323,13 +322,13 @@ def _of_palette(stored: np.ndarray, dataset: FileDataset, name: str) -> tuple[np
 
 
 def _table(dataset: FileDataset, item: Dataset, called: str, name: str) -> Table:
-    """The lookup table in an item of the file; `called` is how its tags are."""
+    """The lookup table in an item of the file; `called` is the pattern of its tag names."""
     little = dataset.file_meta.TransferSyntaxUID.is_little_endian
     return table(item[called.format("Descriptor")].value, item[called.format("Data")].value, name, little_endian=little)
 
 
 def _first(dataset: FileDataset, tag: str) -> float | None:
-    """The first value of a tag that holds finite numbers; None where there is none."""
+    """The first value of a numeric tag; None if absent or not finite."""
     from pydicom.multival import MultiValue
 
     value = dataset.get(tag)

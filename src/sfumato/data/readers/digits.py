@@ -1,4 +1,4 @@
-"""digits - the 1,797 handwritten digits that come with scikit-learn: nothing to download."""
+"""digits - the 1,797 handwritten digits included in scikit-learn. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from sfumato.data.parts import Parts
 from sfumato.data.readers.from_arrays import parts_of
 
 SPLIT_SEED = b"sfumato digits split"
-"""Part of every hash that orders the digits for the split. Public and fixed: figures on `digits` can be compared."""
+"""Prefix of the hashes that order the digits for the split. Public and fixed, so results are comparable."""
 
 TEST_FRACTION = 0.2
-"""Share of each class that the split puts in the test part."""
+"""Share of each class in the test part."""
 
 
 def load(_: str, order: Order) -> Parts:
-    """Read the test part of UCI's "Optical recognition of handwritten digits" (Alpaydin and Kaynak 1998), 8 x 8 grey.
+    """Reads the test part of UCI's "Optical recognition of handwritten digits" (Alpaydin and Kaynak 1998), 8 x 8 grey.
 
-    The data is published, so its split need not protect anybody: it is the same for everyone, with a fifth of each
-    class in the test part (1,438 training and 359 test images). Pixels 0..16 become 0..255.
+    The data are published, so the split is not secret: it is fixed, with a fifth of each class in the test part (1,438
+    training and 359 test images). Pixels 0..16 become 0..255.
     """
     table = _table()
     images = np.rint(table[:, :-1] * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
@@ -41,7 +41,7 @@ def load(_: str, order: Order) -> Parts:
 @functools.cache
 def _table() -> np.ndarray:
     """Pixels 0..16 and the label of each image, float64 (N, 65), read only."""
-    # Out of scikit-learn's file; scikit-learn itself, whose import takes longer than a small run, where it isn't there.
+    # Reads scikit-learn's file directly, since importing scikit-learn takes longer than a small run.
     found = find_spec("sklearn")
     file = Path((found and found.origin) or "").parent / "datasets" / "data" / "digits.csv.gz"
     if file.is_file():
@@ -57,7 +57,7 @@ def _table() -> np.ndarray:
 
 def in_public_test(labels: np.ndarray) -> np.ndarray:
     """Which examples are in the test part, bool (N,): a fifth of each class, the first by a fixed hash of the index."""
-    # Hashes, since NumPy does not promise that a seed gives the same shuffle in its next version.
+    # Hashes, since shuffles by seed may change between NumPy versions.
     order = [hashlib.sha256(SPLIT_SEED + index.to_bytes(8, "big")).digest() for index in range(len(labels))]
     test = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels):

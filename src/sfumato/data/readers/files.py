@@ -1,4 +1,4 @@
-"""Labelled image files, however they were listed, to two parts of records: in memory, or left in their files."""
+"""Listed image files to two parts of records, in memory or left in their files."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from sfumato.data.readers.listing import Listing, Texts
 from sfumato.data.records import FileRecords, Records, in_threads, paths_of
 
 COUNTED = 20_000
-"""Records, up to which all are looked at when one of them cannot be read."""
+"""Largest number of records that are all checked when one cannot be read."""
 MEMORY_SHARE = 0.5
-"""How much of the memory that this process may have images may take; more of them stay in their files."""
+"""Share of this process's memory for images. Larger sets stay in their files."""
 
 
 def load_files(
@@ -47,16 +47,16 @@ def load_files(
     unreadable: Sequence[Path | str] = (),
     notes: tuple[str, ...] = (),
 ) -> Parts:
-    """Put each record in its part, in the order of the listing, and decode it where memory can hold them all.
+    """Assigns each record to its part, in the order of the listing, and decodes all records if they fit in memory.
 
     Args:
         listing: at least one record.
-        order: with `user_from` "dicom" each file's patient is its user, by a keyed code, and with "class" its class.
-            Size and channels that were not declared are read from the files' headers: the median of the shorter sides
-            (at most 224 pixels), and grey if every file is grey.
-        where: what to call the data set in an error.
-        unreadable: files of the set that are none of these; with `skip_unreadable` those that are broken are added.
-        notes: what else the owner is to know of how they were listed.
+        order: with `user_from` "dicom" the user is the keyed code of each file's patient, with "class" its class. Size
+            and channels that were not declared are read from the files' headers: the median of the shorter sides (at
+            most 224 pixels), and grey if every file is grey.
+        where: name of the data set in errors.
+        unreadable: further files that are not images; with `skip_unreadable` broken files are added.
+        notes: notes for the owner on the listing.
     """
     declared = order.declared
     if declared.people.user_from == BY_CLASS:
@@ -97,7 +97,7 @@ def load_files(
 
 
 def _classes(listing: Listing, declared: Declared, where: str) -> tuple[str, ...]:
-    """The class list, as declared, as it stands beside the records, or as it is read."""
+    """The class list: declared, stored with the records, or read from the labels."""
     classes = declared.labels.classes or listing.written or class_lists.in_order(listing.names)
     if len(classes) == 1 and not declared.purpose.open_set:
         listing.of_classes(classes, "the file")
@@ -107,7 +107,7 @@ def _classes(listing: Listing, declared: Declared, where: str) -> tuple[str, ...
 
 @contextmanager
 def _counting_others(listing: Listing, pixels: Pixels) -> Iterator[None]:
-    """The refusal of a broken file, with how many others there are and what leaves all of them out."""
+    """Adds the number of other unreadable files, and how to skip them, to the error for an unreadable file."""
     try:
         yield
     except image_files.UnreadableError as problem:
@@ -120,7 +120,7 @@ def _counting_others(listing: Listing, pixels: Pixels) -> Iterator[None]:
 
 
 def _unreadable(listing: Listing, pixels: Pixels) -> np.ndarray:
-    """Bool (N,): from which no image can be read. Each is judged by itself, so another record more changes none."""
+    """Which records cannot be read as images, bool (N,). Each is checked independently of all others."""
     stored = listing.stored
 
     def judged(place: int) -> bool:
@@ -140,8 +140,8 @@ def _unreadable(listing: Listing, pixels: Pixels) -> np.ndarray:
 
 
 def _of_patients(listing: Listing, owner_key: bytes) -> tuple[Listing, tuple[str, ...]]:
-    """The records with their patients' codes as users: the identifiers themselves are kept nowhere. And a note of how
-    many patients have an identifier in several Unicode forms, which it doesn't name."""
+    """The records with their patients' codes as users, without storing the identifiers. And a note on the number of
+    patients whose identifier occurs in several Unicode forms, without naming them."""
     stored, users = listing.stored, Texts()
     forms: dict[str, str] = {}
 
@@ -159,12 +159,12 @@ def _of_patients(listing: Listing, owner_key: bytes) -> tuple[Listing, tuple[str
     if not several:
         return found, ()
     return found, (
-        f"patients whose identifier is written in more than one Unicode form are taken for one each: {several}",
+        f"patients whose identifier is written in more than one Unicode form are treated as one each: {several}",
     )
 
 
 def _shape(listing: Listing, pixels: Pixels) -> tuple[int, int, str, float]:
-    """Size, channels, the size's rule, and the share that a middle square leaves out (`Reading.cropped_share`)."""
+    """Size, channels, the rule for the size, and the cropped share (`Reading.cropped_share`)."""
     if pixels.size is not None and pixels.channels is not None:
         return pixels.size, pixels.channels, "declared", 0.0
     stored, levels = listing.stored, pixels.levels
@@ -187,7 +187,7 @@ def _shape(listing: Listing, pixels: Pixels) -> tuple[int, int, str, float]:
 def _held(
     listing: Listing, order: Order, classes: tuple[str, ...], size: int, channels: int
 ) -> tuple[RecordSets, None]:
-    """Training part, test part, and the larger training images where they are wanted, all in memory."""
+    """Training part, test part, and the larger training images if requested, in memory."""
     side = order.declared.purpose.larger_side(size) or 0
     levels, key, share = order.declared.pixels.levels, order.owner_key, order.declared.loading.share
     stored, sides, test = listing.stored, listing.places, listing.test
@@ -203,7 +203,7 @@ def _held(
     images = np.empty((len(listing), size, size, channels), np.uint8)
     zoomed = np.empty((len(listing) if side else 0, side, side, channels), np.uint8)
     codes, tested = np.empty((len(listing), 2 * LENGTH), np.uint8), np.empty(len(listing), bool)
-    # Training images fill the array from its start and test images from its end: no second copy of the whole.
+    # Training images fill the array from the start, test images from the end, to avoid a second copy.
     train = 0
     for row, (found, own, is_test) in enumerate(in_threads(one, np.arange(len(listing)), order.progress)):
         images[train - 1 - row if is_test else train] = found[0]
@@ -222,11 +222,11 @@ def _held(
 
 
 def _left(listing: Listing, order: Order, classes: tuple[str, ...], size: int, channels: int) -> tuple[RecordSets, str]:
-    """The same, left where they are stored, and their fingerprint: each is decoded once, in the fingerprint's order."""
+    """The parts, left where they are stored, and their fingerprint. Each image is decoded once, in its order."""
     side = order.declared.purpose.larger_side(size) or 0
     levels, key, share = order.declared.pixels.levels, order.owner_key, order.declared.loading.share
     stored, test = listing.stored, listing.test
-    # What decoders say about odd metadata, once for all: readers run beside other work, where no filter can be set.
+    # Silences decoders' warnings about metadata for good: reading threads cannot set filters safely.
     warnings.filterwarnings("ignore", category=UserWarning, module="PIL|pydicom")
 
     def coin(place: int) -> bool:
@@ -250,7 +250,7 @@ def _left(listing: Listing, order: Order, classes: tuple[str, ...], size: int, c
     done, total = 0, len(listing)
 
     def decoded(part: FileRecords) -> Iterator[np.ndarray]:
-        """The images of a part, each of which leaves its codes in it."""
+        """Yields the images of a part, and stores the codes of each."""
         nonlocal done
         form = {"sizes": (part.size,), "channels": channels, "levels": levels}
         work = lambda place: _decoded(stored.read(place), stored.name(place), key, **form)  # noqa: E731
@@ -266,7 +266,7 @@ def _left(listing: Listing, order: Order, classes: tuple[str, ...], size: int, c
 
 
 def _decoded(content: bytes, name: str, owner_key: bytes, **form: Any) -> tuple[list[np.ndarray], bytes]:
-    """An image at some sizes, as `decode_whole` takes them, and its record's two codes."""
+    """An image at several sizes (`decode_whole`), and the two codes of its record."""
     found, whole = image_files.decode_whole(content, name, **form)
     own = stored_code(owner_key, content)
     return found, own + (own if whole is None else pixel_code(owner_key, whole))

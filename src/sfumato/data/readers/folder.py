@@ -1,4 +1,4 @@
-"""folder:PATH - a folder of image files, one folder for each class."""
+"""folder:PATH - image files in one folder for each class."""
 
 from __future__ import annotations
 
@@ -43,17 +43,15 @@ UNDERSTOOD = ("user_from", "skip_unreadable")
 
 
 def load(path: str, order: Order) -> Parts:
-    """Read class folders: PATH/CLASS/*.png, or PATH/train/CLASS/*.png with PATH/test/CLASS/*.png.
+    """Reads class folders: PATH/CLASS/*.png, or PATH/train/CLASS/*.png with PATH/test/CLASS/*.png.
 
     One level of class folders is split by a keyed hash of each file's bytes. Hidden files and the sidecar files of
-    Windows and macOS are passed over, and so is, with a note, what is no image by its name: their number tells nothing
-    of a record. None may be there twice by a link. Records come class after class, by name, and by file
-    name within each.
+    Windows and macOS are skipped. Files without an image's name are skipped with a note; their number reveals nothing
+    about a record. No file may occur twice through links. Records are ordered by class and then by file name.
 
-    With `user_from` every file says whose image it is: "folder" where it lies in a folder of this user in the class
-    folder, else a regular expression that is looked for in its name, whose first group is the user, or all that matches
-    where it has no group; with "class" its class is its user, and with "dicom" its own patient identifier says it
-    (`load_files`). The keyed hash is then of the user.
+    With `user_from` every file has a user, and the keyed hash is of the user. "folder": the name of the user's folder
+    in the class folder. "class": the class. "dicom": the patient identifier (`load_files`). Otherwise a regular
+    expression searched in the file's name, whose first group is the user, or the whole match if it has no group.
     """
     declared = order.declared
     users = _Users(declared.people.user_from, order.names)
@@ -63,7 +61,7 @@ def load(path: str, order: Order) -> Parts:
     if not folders:
         raise SfumatoError(f"{where} has no class folders", users.layout)
     _refuse_loose_images(root)
-    # "train" is a fair name for a class of vehicles: it means a part only if it holds class folders itself.
+    # "train" may be a class of vehicles. It is a part only if it contains class folders itself.
     holders = [folder for folder in folders if users.in_classes(folder)]
     parts, notes = parts_of(holders), ()
     if parts:
@@ -83,11 +81,11 @@ def load(path: str, order: Order) -> Parts:
 
 
 class _Users:
-    """Whose image each file of a class folder is.
+    """Finds the user of each file in a class folder.
 
     Args:
         user_from: see `load`.
-        spellings: takes the names of classes and users.
+        spellings: normalises the names of classes and users.
     """
 
     def __init__(self, user_from: str | None, spellings: Spellings):
@@ -109,7 +107,7 @@ class _Users:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What to say of folders within class folders, and of files that are no images."""
+        """Notes on folders within class folders, and on files that are not images."""
         found: list[str] = []
         if self._inner:
             found.append(
@@ -121,12 +119,12 @@ class _Users:
         return tuple(found)
 
     def in_classes(self, folder: Path) -> bool:
-        """Whether a folder holds class folders, and is none itself."""
+        """Whether a folder contains class folders, instead of being one."""
         inner = subfolders(folder)
         return any(subfolders(one) for one in inner) if self.by_folder else bool(inner)
 
     def listing(self, parts: Mapping[str | None, Sequence[Path]]) -> Listing:
-        """The images of the class folders of each part, or of both."""
+        """The images in the class folders of each part; the key None means both parts."""
         found, files, several = Gathering(self._spellings), Column(), Identities()
         for part, folders in parts.items():
             for folder in folders:
@@ -144,7 +142,7 @@ class _Users:
         return found.listing(Files(files))
 
     def _files(self, folder: Path) -> Iterator[tuple[Path, os.stat_result, str | None]]:
-        """The images of a class folder, with what the system says of them and with their users."""
+        """The images of a class folder, with their `os.stat` and users."""
         if not self.by_folder:
             for file, known in _files(folder, self._strays, inner=self._inner):
                 yield file, known, self._named(file)
@@ -177,7 +175,7 @@ class _Users:
 
 
 def _listed(places: list[Path]) -> str:
-    """The first of several, and how many others there are.
+    """The first of several paths, and the number of others.
 
     >>> _listed([Path("data/cat/ann"), Path("data/dog/bob")])
     'cat/ann and 1 other'
@@ -222,9 +220,12 @@ def _parts(root: Path, folders: list[Path], parts: dict[str, Path], declared: De
 def _files(
     folder: Path, strays: list[Path], kind: str = "class folder", inner: list[Path] | None = None
 ) -> Iterator[tuple[Path, os.stat_result]]:
-    """The images of a folder, with what the system says of them. `kind` is what to call the folder; `strays` takes what
-    is no image by its name; `inner` the folders in it, which are read at
-    any depth, but for links.
+    """The images of a folder, with their `os.stat`.
+
+    Args:
+        strays: collects files without an image's name.
+        kind: name of the folder in errors.
+        inner: collects inner folders, which are then read at any depth, except links; None to refuse them.
     """
     empty = True
     for item in listing(folder):

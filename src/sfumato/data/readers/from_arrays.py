@@ -1,6 +1,5 @@
-"""The arrays in a NumPy archive, read by their names: nothing in the file is run, and none that memory cannot hold.
-From images in arrays to the parts of a source; and what may stand beside them in an archive: time stamps, users, and
-the users' groups."""
+"""Reads the arrays of a NumPy archive, without unpickling and within memory limits; converts images in arrays to the
+parts of a source; and checks the further columns of an archive: time stamps, users, and groups."""
 
 from __future__ import annotations
 
@@ -33,11 +32,11 @@ Wanted = Callable[[dict[str, str], str], tuple[tuple[str, ...], dict[str, str]]]
 
 
 def read(file: Path, where: str, wanted_of: Wanted) -> tuple[dict[str, np.ndarray], bool]:
-    """The arrays that are looked at, by their names; and whether the set was filtered by looking at private data.
+    """The needed arrays by name, and whether the set was filtered by looking at private data.
 
     Args:
-        where: what to call the archive in a refusal.
-        wanted_of: which arrays these are, by the names of the archive's members and what it is called.
+        where: name of the archive in errors.
+        wanted_of: selects the needed arrays from the names of the archive's members.
     """
     with _opened(file, where) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist()}
@@ -49,7 +48,7 @@ def read(file: Path, where: str, wanted_of: Wanted) -> tuple[dict[str, np.ndarra
 
 @contextmanager
 def _opened(file: Path, where: str) -> Iterator[zipfile.ZipFile]:
-    """The archive; what goes wrong meanwhile is refused by name."""
+    """Opens the archive. Errors name it."""
     with paths.reading(where, "correct the path after npz:", "give the .npz file, or use folder:"):
         refuse_special(paths.status(file), where)
         with file.open("rb") as stream:
@@ -70,7 +69,7 @@ def _opened(file: Path, where: str) -> Iterator[zipfile.ZipFile]:
 
 
 def _check_sizes(archive: zipfile.ZipFile, members: dict[str, str], where: str) -> None:
-    """Refuse arrays that memory cannot hold by what their headers say, before any is unpacked."""
+    """Refuses arrays that do not fit in memory by their headers, before anything is unpacked."""
     sizes = {}
     for name, member in members.items():
         with archive.open(member) as stream:
@@ -108,16 +107,16 @@ def parts_of(
     size_rule: str = "the data set's own",
     **reading: Any,
 ) -> Parts:
-    """Both parts, of images at the declared size; the larger training images are cut out of the arrays as well.
+    """Both parts with images at the declared size, and the larger training images if requested.
 
     Args:
-        sides: of "train" and "test" the images (N, H, W, C), uint8 or of 16 bits, their labels, and whatever else
-            `Records` holds of them.
-        names: what the labels are positions in.
-        where: what to call the data set in a refusal.
+        sides: for "train" and "test" the images (N, H, W, C), uint8 or 16 bits, their labels, and further fields of
+            `Records`.
+        names: class names; labels are positions in it.
+        where: name of the data set in errors.
         classes: the class list; None for the declared one, or else `names`.
-        size_rule: how the size came about where it was not declared.
-        reading: what else is to be said of it, as `Reading` has it.
+        size_rule: how the size was chosen if it was not declared.
+        reading: further fields of `Reading`.
     """
     declared, names = order.declared, tuple(map(composed, names))
     height, width, depth = sides["train"]["images"].shape[1:]
@@ -128,7 +127,7 @@ def parts_of(
     def part(images: np.ndarray, labels: np.ndarray, **beside: Any) -> Records:
         shown = _in_eight_bits(images, levels)
         known = labels if labels.ndim == 2 else renumbered(labels, names, declared.labels.classes, where)
-        # The first of what is stored: the same under all levels.
+        # The first code is of the stored values, so it does not depend on the levels.
         codes = codes_of(order.owner_key, images, shown)
         return Records(images=prepare_array(shown, size=size, channels=channels), labels=known, codes=codes, **beside)
 
@@ -162,12 +161,12 @@ _SINGULAR = {"users": "user", "groups": "group"}
 
 
 def columns_among(members: dict[str, str], sides: Sequence[str], where: str) -> dict[str, str]:
-    """The members of an archive that are such columns, as `users_train` and the like, whichever way they are spelt.
+    """The members of an archive with further columns, such as `users_train`, under their normal names.
 
     Args:
-        members: the members' names by the arrays'.
-        sides: what follows a column's name: "_train" and "_test", or nothing; time stamps are of the first alone.
-        where: what to call the archive in an error.
+        members: members of the archive by array name.
+        sides: suffixes of a column's name: "_train" and "_test", or "". Time stamps use the first one alone.
+        where: name of the archive in errors.
     """
     stamps = f"time{sides[0]}"
     found = {stamps: members[stamps]} if stamps in members else {}
@@ -188,7 +187,7 @@ def columns_among(members: dict[str, str], sides: Sequence[str], where: str) -> 
 
 
 def checked_column(column: np.ndarray, name: str, where: str, images: int, names: Spellings) -> np.ndarray:
-    """A column (N,): time stamps as float64 or datetime64[us], users and groups as text in composed form."""
+    """A checked column (N,): time stamps as float64 or datetime64[us], users and groups as text in composed form."""
     what = f"{name} of {where}"
     if name.startswith("time"):
         return _times(column, what, images)
@@ -220,7 +219,7 @@ def _times(times: np.ndarray, what: str, images: int) -> np.ndarray:
 
 
 def _users(users: np.ndarray, what: str, images: int, spellings: Spellings) -> np.ndarray:
-    """Text (N,), of each image its user's name, or those of several; of rows of names (N, K) all that are filled in."""
+    """Text (N,), the user or users of each image. For rows of names (N, K), all that are not empty."""
     if users.ndim == 2 and users.dtype.kind == "U" and users.shape[1]:
         users = np.array([SEPARATOR.join([SEPARATOR, *row]) for row in users.tolist()], np.str_)
     numbers, names = numbered(_texts(users, what, images, f"; {NOBODY}"))
@@ -228,7 +227,7 @@ def _users(users: np.ndarray, what: str, images: int, spellings: Spellings) -> n
 
 
 def _texts(texts: np.ndarray, what: str, images: int, otherwise: str = "") -> np.ndarray:
-    """Whole numbers become their decimal digits, so that an archive's users are those of a table."""
+    """Text (N,). Whole numbers become decimal digits, so that an archive names users like a table."""
     if texts.shape != (images,) or texts.dtype.kind not in "iuU":
         raise SfumatoError(
             f"{what} must be {images} whole numbers or texts, one for each image, got {texts.dtype} {texts.shape}",

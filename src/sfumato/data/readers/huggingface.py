@@ -1,9 +1,6 @@
-"""Data sets of Hugging Face's `datasets`.
+"""hf:PATH - data sets of Hugging Face's `datasets`: saved on disk, as Parquet, or by name on the hub.
 
-hf:PATH - as it lies on the disk, as Parquet, or by its name on the hub.
-
-They are read as they are stored, whether mapped from the disk or in memory: as rows of tables, like those of Parquet
-files. What a transform would make of a row is not looked at.
+They are read as rows of stored tables, memory-mapped or in memory, like Parquet files. Transforms are ignored.
 """
 
 from __future__ import annotations
@@ -36,10 +33,10 @@ if TYPE_CHECKING:
 
 
 def from_hub(name: str, where: str) -> Any:
-    """What the hub has by this name, or what its library kept of it.
+    """Loads a data set from the hub or its cache.
 
     Args:
-        where: what to call it in a refusal.
+        where: name of the data set in errors.
     """
     import datasets  # pyright: ignore[reportMissingImports]
 
@@ -50,17 +47,17 @@ def from_hub(name: str, where: str) -> Any:
 
 
 def unread(where: str, problem: Exception, remedy: str) -> SfumatoError:
-    """The refusal of what its library could not read."""
+    """The error for a data set that the library could not read."""
     reason = " ".join(str(problem).split())[:150] or type(problem).__name__
     return SfumatoError(f"{where} cannot be read ({reason})", remedy)
 
 
 GROUP = 100
-"""Rows that are read at once."""
+"""Rows per read."""
 
 
 class TableRows(Rows):
-    """The images in the rows of data sets, one after the other.
+    """Images in the rows of consecutive data sets.
 
     Args:
         sets: pairs of a name and a `datasets.Dataset`, all of which have the same columns.
@@ -88,14 +85,14 @@ class TableRows(Rows):
         return type(self), (self._named,)
 
     def table(self, group: int, names: Sequence[str]) -> pa.Table:
-        """These columns of a group of rows."""
+        """The named columns of a group of rows."""
         file, number = self.groups[group]
         whole = [name.removesuffix(".bytes") if name not in self.schema.names else name for name in names]
         rows = self._sets[file].with_format("arrow", columns=list(dict.fromkeys(whole)))
         return rows[number * GROUP : (number + 1) * GROUP]
 
     def read(self, place: int) -> bytes:
-        """The image in a row, as it is stored: in the table, or in the file that the table names."""
+        """The stored image of a row, from the table or from the file that the table names."""
         try:
             return super().read(place)
         except UnreadableError:
@@ -114,16 +111,16 @@ UNDERSTOOD = (
     *(f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}"),
 )
 _NAME = re.compile(r"(?!.*(--|\.\.))[A-Za-z0-9_][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?(?<![-.])", re.ASCII)
-"""A data set's on the hub: `name` or `owner/name`."""
+"""Name of a data set on the hub: `name` or `owner/name`."""
 _FILES = (".parquet", ".arrow", ".csv", ".json", ".jsonl", ".tar", ".zip", ".git")
-"""With what no name ends that is meant for the hub."""
+"""Suffixes that never belong to a name on the hub."""
 
 
 def load(argument: str, order: Order) -> Parts:
-    """Read a folder that `save_to_disk` wrote, Parquet files (`columns.load`), or what the hub has by this name.
+    """Reads a folder written by `save_to_disk`, Parquet files (`columns.load`), or a data set from the hub.
 
     The columns are those of Parquet files: the feature Image, ClassLabel (or text, or whole numbers), `user`, `group`
-    and `time`. Splits called train and test are the parts, validation the test part where there is no other; a single
+    and `time`. The splits train and test are the parts; validation is the test part if there is no other. A single
     split is split by a keyed hash.
     """
     find(argument)
@@ -143,7 +140,7 @@ def load(argument: str, order: Order) -> Parts:
 
 
 def find(argument: str) -> None:
-    """Refuse what is not there, and what no library reads."""
+    """Refuses paths that do not exist, and sources whose library is not installed."""
     path = expanded(argument)
     if path.exists() and not is_data_set(argument):
         if path.is_dir() and not any(path.rglob("*.parquet")):
@@ -165,8 +162,8 @@ def of_sets(sets: Mapping[Any, Any], order: Order, where: str) -> Parts:
     """Both parts of data sets.
 
     Args:
-        sets: `datasets.Dataset`s by the names of their splits; None for one that has no name.
-        where: what to call them in a refusal.
+        sets: `datasets.Dataset`s by split name; None for a data set without one.
+        where: name of the data sets in errors.
     """
     chosen, parts, notes = _parts(sets, where)
     stored = TableRows([(name or where, sets[name]) for name in chosen])
@@ -176,7 +173,7 @@ def of_sets(sets: Mapping[Any, Any], order: Order, where: str) -> Parts:
 def _parts(
     sets: Mapping[str | None, Any], where: str
 ) -> tuple[Sequence[str | None], list[str | None], tuple[str, ...]]:
-    """Which are read, of each its part, None to split it, and what to say of that."""
+    """The splits to read, the part of each (None to split it), and notes."""
     if len(sets) == 1:
         return [*sets], [None], ()
     known = {name: part_named(name or "") for name in sets}

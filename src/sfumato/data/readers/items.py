@@ -1,5 +1,5 @@
-"""Data from Python: arrays and tensors, as an archive would hold them; and map-style data sets, such as torchvision's,
-whose items are read by their numbers, an image and its label each."""
+"""Data from Python: arrays and tensors like those of an archive, and map-style data sets, such as torchvision's, whose
+items are pairs of image and label."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from sfumato.data.readers.files import load_files
 from sfumato.data.readers.listing import Gathering
 
 NAMES = {2: ("x", "y"), 4: ("x_train", "y_train", "x_test", "y_test")}
-"""What an archive calls so many arrays."""
+"""Names in an archive, by the number of arrays."""
 WHERE = "the arrays"
 
 
 def is_array(given: Any) -> bool:
-    """Whether it is an array, a tensor, or a list of numbers or names, as labels may be."""
+    """Whether the object is an array, a tensor, or a list of labels (numbers or names)."""
     if isinstance(given, (list, tuple)):
         return bool(given) and all(isinstance(one, (str, int, np.integer)) for one in given)
     return hasattr(given, "__array__") and hasattr(given, "shape") and hasattr(given, "dtype")
 
 
 def load_arrays(given: Mapping[str, Any], order: Order) -> Parts:
-    """Both parts of arrays and tensors, which are read as those of an archive are (`readers.arrays.load`).
+    """Both parts of arrays and tensors, which are read like those of an archive (`readers.arrays.load`).
 
-    Images of tensors are (N, C, H, W) where C is 1 or 3, else (N, H, W, C) or (N, H, W); those of arrays the other way
-    round. Labels may be names.
+    Tensors of images are (N, C, H, W) if C is 1 or 3, else (N, H, W, C) or (N, H, W). For arrays, (N, H, W, C) takes
+    precedence. Labels may be names.
     """
     arrays = {name: _images(one, name) if name.startswith("x") else array_of(one, name) for name, one in given.items()}
     spoken = {name: one for name, one in arrays.items() if name.startswith("y") and one.dtype.kind in "UO"}
@@ -58,7 +58,7 @@ def load_arrays(given: Mapping[str, Any], order: Order) -> Parts:
 
 
 def array_of(given: Any, name: str) -> np.ndarray:
-    """The array in memory that it is, wherever a tensor lies."""
+    """The object as an array in main memory, whatever a tensor's device."""
     if hasattr(given, "detach"):
         given = given.detach().cpu()
     try:
@@ -73,7 +73,7 @@ def _images(given: Any, name: str) -> np.ndarray:
 
 
 def channels_last(images: np.ndarray, *, tensors: bool) -> np.ndarray:
-    """Images (..., H, W, C) of those whose channels stand before the pixels, as is the custom for tensors.
+    """Images (..., H, W, C), with channels moved to the end if they come first, as is usual for tensors.
 
     >>> channels_last(np.zeros((5, 3, 8, 8)), tensors=True).shape
     (5, 8, 8, 3)
@@ -101,7 +101,7 @@ _ITEMS = (
 
 
 def is_map_style(given: Any) -> bool:
-    """Whether its records are read by their numbers: a data set, or a list of pairs."""
+    """Whether the object is a map-style data set, or a list of pairs."""
     if isinstance(given, list):
         return len(given) > 2 and all(isinstance(one, tuple) and len(one) == 2 for one in given)
     if isinstance(given, (str, bytes, tuple, Mapping)) or hasattr(given, "__array__") or is_loader(given):
@@ -113,18 +113,18 @@ def is_map_style(given: Any) -> bool:
 
 
 def is_loader(given: Any) -> bool:
-    """Whether it is torch's `DataLoader`, or like one."""
+    """Whether the object is torch's `DataLoader`, or similar."""
     return hasattr(given, "dataset") and hasattr(given, "batch_size")
 
 
 class Items:
-    """Images of data sets, each read anew whenever it is asked for, and refused where it is not what it was.
+    """Images of data sets, read again on each access. Items that change are refused.
 
-    Memory holds a code of each item, so that a data set of any size may be read more than once.
+    Only a hash of each item stays in memory, so a data set may have any size.
 
     Args:
-        sets: map-style data sets, whose items follow each other.
-        where: what to call them in a refusal.
+        sets: map-style data sets, concatenated.
+        where: name of the data sets in errors.
     """
 
     room = math.inf
@@ -133,23 +133,23 @@ class Items:
         self._sets, self._where = tuple(sets), where
         self._starts = np.cumsum([0, *map(len, self._sets)]).tolist()
         self._codes: dict[int, bytes] = {}
-        self._lock = threading.Lock()  # data sets are seldom made for several threads
+        self._lock = threading.Lock()  # most data sets are not thread-safe
 
     def __len__(self) -> int:
         return self._starts[-1]
 
     def name(self, place: int) -> str:
-        """The item's number in its data set."""
+        """Name of an item: its index in its data set."""
         part = self.part(place)
         which = "" if len(self._sets) == 1 else f"{('train', 'test')[part]} "
         return f"{which}item {place - self._starts[part]} of {self._where}"
 
     def read(self, place: int) -> bytes:
-        """The image as a file that holds all of its pixels."""
+        """The image as a lossless file."""
         return self.item(place)[0]
 
     def item(self, place: int) -> tuple[bytes, Any, str | None]:
-        """Image, label and user. `SfumatoError` where they are not what they were when they were first read."""
+        """Image, label and user. `SfumatoError` if they differ from the first read."""
         part, name = self.part(place), self.name(place)
         with self._lock:
             given = self._sets[part][place - self._starts[part]]
@@ -165,21 +165,21 @@ class Items:
         return content, label, user
 
     def part(self, place: int) -> int:
-        """Which of the data sets it is in."""
+        """Index of the data set that holds an item."""
         return int(np.searchsorted(self._starts, place, side="right")) - 1
 
 
 def load(sets: Mapping[str | None, Any], order: Order, where: str) -> Parts:
-    """Both parts of data sets by their names (`part_named`), or of one without such, by a keyed hash of each image.
+    """Both parts of data sets with names (`part_named`), or of a single one, split by a keyed hash of each image.
 
-    Items are (image, label), or mappings with the keys image, label and perhaps user. Labels are whole numbers, which
-    the data set's `classes` name where it has such, or names; with `label_columns` declared rows of 0 and 1. Each item
-    is read more than once, and one that changes is refused.
+    Items are (image, label), or mappings with the keys image, label and optionally user. Labels are names, or whole
+    numbers, which the data set's `classes` name if present; with `label_columns` declared, rows of 0 and 1. Each item
+    is read more than once, and items that change are refused.
     """
     parts = ["train", test_part(sets)] if len(sets) > 1 else [None]
     read = [sets[part] for part in parts] if len(sets) > 1 else [*sets.values()]
     stored, found = Items(read, where), Gathering(order.names)
-    known = [_names_of(one) for one in read]  # each one's own: two folders may number the same classes otherwise
+    known = [_names_of(one) for one in read]  # per data set: two folders may number the same classes differently
     several = order.declared.labels.label_columns
     for place in range(len(stored)):
         _, label, user = stored.item(place)
@@ -191,7 +191,7 @@ def load(sets: Mapping[str | None, Any], order: Order, where: str) -> Parts:
             raise SfumatoError(f"{name} says otherwise than others whether it has a user", "give each item its user")
     if not len(found):
         raise SfumatoError(f"{where} is empty", "give one that holds images")
-    for place in range(min(8, len(stored))):  # random transforms show at once
+    for place in range(min(8, len(stored))):  # detects random transforms early
         stored.item(place)
     written = known[0] if not several and len(set(known)) == 1 else None
     listing = found.listing(stored, written=written)
@@ -227,7 +227,7 @@ def _label(label: Any, name: str) -> str | int | tuple[int, ...]:
 def _spelt(
     label: str | int | tuple[int, ...], names: tuple[str, ...] | None, several: tuple[str, ...] | None, name: str
 ) -> str | tuple[int, ...]:
-    """The class's name; or 0 or 1 for each of several labels."""
+    """The name of the class; or 0 or 1 for each of several labels."""
     if isinstance(label, tuple) != (several is not None) or (several and len(label) != len(several)):  # type: ignore[arg-type]
         count = len(label) if isinstance(label, tuple) else 1
         remedy = f"name all {count} as `label_columns`" if count > 1 else "leave `label_columns` out"
@@ -240,7 +240,7 @@ def _spelt(
 
 
 def _names_of(data: Any) -> tuple[str, ...] | None:
-    """The names of its classes, as torchvision's data sets have such, and `Subset`s and `ConcatDataset`s of them."""
+    """The class names of torchvision's data sets, and of `Subset` and `ConcatDataset` of them; else None."""
     known = next((getattr(data, name) for name in ("classes", "categories") if hasattr(data, name)), None)
     if known is None and hasattr(data, "dataset"):
         return _names_of(data.dataset)
@@ -254,12 +254,12 @@ def _names_of(data: Any) -> tuple[str, ...] | None:
 
 
 def written(image: Any, name: str) -> bytes:
-    """An image as the bytes of a file that holds all of its pixels, the same ones whenever it is written.
+    """An image as the bytes of a lossless file. The encoding is deterministic.
 
     Args:
-        image: of PIL; or an array or tensor (H, W), (H, W, C) or (C, H, W), C = 1 or 3: uint8, uint16 (to be read by
-            declared levels), or numbers in [0, 1].
-        name: what to call it in a refusal.
+        image: a Pillow image; or an array or tensor (H, W), (H, W, C) or (C, H, W), C = 1 or 3: uint8, uint16 (mapped
+            by declared levels), or numbers in [0, 1].
+        name: name of the image in errors.
     """
     if not isinstance(image, Image.Image):
         image = _as_image(image, name)

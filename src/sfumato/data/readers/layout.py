@@ -1,4 +1,4 @@
-"""Folders as they lie on the disk: what is in them, and which option would read them. No image is opened."""
+"""Folders on disk: their contents, and the option that reads them. No image is opened."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from sfumato.data.identity.owners import BY_CLASS, BY_FOLDER
 from sfumato.data.images.decoding import is_image_file
 
 PARTS = ("train", "test")
-"""What the folders of the two parts are called."""
+"""Names of the folders of the two parts."""
 _SIDECARS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir", "dicomdir"})
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a folder of images is laid out, as far as the first folder on each level shows.
+    """The layout of a folder of images, judged by the first folder on each level.
 
     Args:
-        root: the folder, or the one in it that holds the images' folders: PATH/train where nothing else is there.
-        levels: how many folders lie one in another down to the first image, from the root, or from its parts.
-        parted: whether the root holds the parts.
+        root: the folder, or the folder in it that holds the images' folders: PATH/train if it is the only one.
+        levels: depth of folders down to the first image, from the root or from its parts.
+        parted: whether the root contains the parts.
     """
 
     root: Path
@@ -36,18 +36,18 @@ class Layout:
 
     @property
     def fitting(self) -> str | None:
-        """By which `user_from` an embedding is trained on it; None for none."""
+        """The value of `user_from` that fits an embedding; None if none does."""
         return {1: BY_CLASS, 2: BY_FOLDER}.get(self.levels)
 
     @property
     def spelt(self) -> str:
-        """As a path."""
+        """The layout as a path pattern."""
         names = {BY_CLASS: "PERSON/", BY_FOLDER: "CLASS/USER/"}.get(self.fitting or "", "")
         return f"PATH/{'train/' if self.parted else ''}{names}IMAGE"
 
 
 def layout_of(path: str) -> Layout:
-    """How a folder is laid out, by its folders' names and by which of them hold folders or images."""
+    """The layout of a folder, by the names of its folders and by which of them hold folders or images."""
     root = existing_folder(path)
     folders = subfolders(root)
     if [folder.name for folder in folders] == [PARTS[0]] and subfolders(folders[0]):
@@ -58,7 +58,7 @@ def layout_of(path: str) -> Layout:
 
 
 def parts_of(folders: Sequence[Path]) -> dict[str, Path]:
-    """The folders of train, test and validation, whatever they are called; none where that is not clear.
+    """The folders of train, test and validation under any of their names; empty if ambiguous.
 
     >>> sorted(parts_of([Path("p/Train"), Path("p/val"), Path("p/test")]).items())
     [('test', PosixPath('p/test')), ('train', PosixPath('p/Train')), ('validation', PosixPath('p/val'))]
@@ -80,17 +80,17 @@ def subfolders(folder: Path) -> list[Path]:
 
 
 def _is_folder(folder: Path, item: os.DirEntry[str]) -> bool:
-    """`is_folder` of what a listing shows, which asks the system about links alone."""
+    """`is_folder` for an entry of a listing. Only links need a system call."""
     return is_folder(folder / item.name) if item.is_symlink() else item.is_dir(follow_symlinks=False)
 
 
 def is_folder(item: Path) -> bool:
-    """Whether it is a folder, or a link to one."""
+    """Whether the path is a folder, or a link to one."""
     return stat.S_ISDIR(status(item).st_mode)
 
 
 def status(item: Path) -> os.stat_result:
-    """What the system says of it; refused where it says nothing."""
+    """`os.stat` of a path. Errors name it."""
     try:
         return paths.status(item)
     except FileNotFoundError:
@@ -101,12 +101,12 @@ def status(item: Path) -> os.stat_result:
 
 
 def listing(folder: Path) -> list[Path]:
-    """What is in a folder, by name, without hidden files and those that Windows and macOS leave there."""
+    """The contents of a folder by name, without hidden files and sidecar files of Windows and macOS."""
     return [folder / item.name for item in entries(folder)]
 
 
 def entries(folder: Path) -> list[os.DirEntry[str]]:
-    """The same, as the system lists it."""
+    """The contents of a folder as directory entries."""
     try:
         with os.scandir(folder) as found:
             items = [item for item in found if not item.name.startswith(".") and item.name.lower() not in _SIDECARS]
@@ -119,7 +119,7 @@ def entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def existing_folder(path: str) -> Path:
-    """The folder at this path; refused where there is none."""
+    """The folder at this path. Refuses other paths."""
     root = paths.expanded(path)
     if not os.path.exists(root):
         raise SfumatoError(f"folder {str(root)!r} does not exist", "correct the path after folder:")
@@ -130,7 +130,7 @@ def existing_folder(path: str) -> Path:
 
 
 def _levels(folder: Path) -> int:
-    """How many folders lie one in another down to the first that holds an image, or no folder."""
+    """Depth of folders down to the first one that holds an image, or no folder."""
     inner = subfolders(folder)
     if not inner or any(is_image_file(folder / item.name) for item in entries(folder) if not _is_folder(folder, item)):
         return 0

@@ -1,4 +1,4 @@
-"""Labelled records as they are listed, whatever lists them: what is said of each, in one array for each fact."""
+"""Lists of labelled records, with one array for each fact."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from sfumato.data.identity.owners import SEPARATOR, composed_users, record_in_te
 from sfumato.data.stored import Stored
 
 TEXT = np.dtypes.StringDType()
-"""Texts of any length: 16 bytes each, and their own where they are longer than 15."""
+"""Texts of any length: 16 bytes each, plus their length if it exceeds 15."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Listing:
-    """N labelled records that are stored one by one, and none of them read.
+    """N labelled records that are stored one by one and not yet read.
 
     Args:
         stored: the records.
-        places: int64 (N,), which of those that are stored they are.
+        places: int64 (N,), positions of the records in the storage.
         labels: int64 (N,), positions in `names`; or (N, L) of 0 and 1 for each of the source's labels.
-        names: what the labels are called, each once.
-        written: the class list, where somebody wrote it beside the records.
-        test: bool (N,), which are of the test part; None to let the keyed hash decide.
-        users: int (N,), whose each one is, positions in `people`; None where nobody knows.
-        people: what the users are called, each once.
-        groups: text (N,), the public group that the user belongs to, likewise.
-        times: (N,), each one's own time stamp, likewise.
-        filtered: whether any stands in a list that was filtered by looking at private data.
+        names: distinct names of the labels.
+        written: the class list, if stored with the records.
+        test: bool (N,), whether each is in the test part; None to let the keyed hash decide.
+        users: int (N,), the user of each record, a position in `people`; None if unknown.
+        people: distinct names of the users.
+        groups: text (N,), the public group of the user, if known.
+        times: (N,), the time stamp of each record, if known.
+        filtered: whether any record comes from a list that was filtered by looking at private data.
     """
 
     stored: Stored = field(repr=False)
@@ -59,10 +59,10 @@ class Listing:
         return replace(self, **{name: some[which] for name, some in known.items() if isinstance(some, np.ndarray)})
 
     def of_classes(self, classes: Sequence[str], whose: str) -> Self:
-        """The same with labels that are positions in this list, which each must be in.
+        """The listing with labels as positions in this class list. Refuses other labels.
 
         Args:
-            whose: what holds a label that is not, in a refusal: the record.
+            whose: word for the record in errors.
         """
         places = {name: place for place, name in enumerate(classes)}
         table = np.array([places.get(name, -1) for name in self.names], np.int64)
@@ -74,7 +74,7 @@ class Listing:
         return replace(self, labels=labels, names=tuple(classes))
 
     def numbered(self, classes: tuple[str, ...] | None) -> Self:
-        """The same; where all labels are whole numbers and the declared classes other names, by their positions."""
+        """The listing with numeric labels taken as positions in the declared classes, if those have other names."""
         if classes is None or set(self.names) <= set(classes) or not all(map(str.isdecimal, self.names)):
             return self
         class_lists.require_named(max(map(int, self.names)), len(classes), "a record has", first=0)
@@ -82,32 +82,32 @@ class Listing:
         return replace(self, labels=table[self.labels], names=classes)
 
     def of_users_by_class(self) -> Self:
-        """The same, where each class is one user."""
+        """The listing with each class as one user."""
         refuse_several(self.names)
         return replace(self, users=self.labels, people=self.names)
 
     def in_parts(self, order: Order) -> Self:
-        """The same with `test` by the records' users, where these are known and the list says nothing itself, and
-        without the records that belong in neither part (`record_in_test`)."""
+        """The listing split by users, if they are known and the list has no parts, without the records that belong to
+        neither part (`record_in_test`)."""
         if self.test is not None or self.users is None:
             return self
         key, share = order.owner_key, order.declared.loading.share
         of_people = [record_in_test(key, b"", name, share) for name in self.people]
         neither = np.array([side is None for side in of_people], bool)[self.users]
         test = np.array([bool(side) for side in of_people], bool)[self.users]
-        if SEPARATOR in self.people:  # the records of nobody, by their own bytes
+        if SEPARATOR in self.people:  # records of nobody are placed by their bytes
             for row in np.flatnonzero(self.users == self.people.index(SEPARATOR)):
                 test[row] = record_in_test(key, self.stored.read(int(self.places[row])), None, share)
         return replace(self, test=test).chosen(~neither)
 
     def known(self, rows: np.ndarray) -> dict[str, Any]:
-        """Labels, users, groups and times of these rows, as `Records` holds them."""
+        """Labels, users, groups and times of these rows, as fields of `Records`."""
         facts = {"labels": self.labels, "groups": self.groups, "times": self.times}
         users = None if self.users is None else np.array(self.people, TEXT)[self.users[rows]]
         return {"users": users} | {name: None if some is None else some[rows] for name, some in facts.items()}
 
     def reading(self, order: Order) -> dict[str, Any]:
-        """What is to be said of how they were read, as `Reading` has it."""
+        """Fields of `Reading`."""
         labels = order.declared.labels
         return {
             "classes_listed": (labels.classes or labels.label_columns or self.written) is not None,
@@ -117,14 +117,14 @@ class Listing:
 
 
 class Gathering:
-    """A listing that grows record by record, with no object for each of them.
+    """Builds a listing record by record, without an object for each.
 
     Args:
-        spellings: takes the names of classes, users and groups as they are read.
+        spellings: normalises the names of classes, users and groups.
 
     Attributes:
-        beside: which of "user", "group" and "time" are known of the records.
-        first_time: the first one's time stamp, where they have such.
+        beside: those of "user", "group" and "time" that the records have.
+        first_time: the first time stamp, if the records have time stamps.
     """
 
     def __init__(self, spellings: Spellings) -> None:
@@ -150,7 +150,7 @@ class Gathering:
         time: TimeStamp | None = None,
         filtered: bool = False,
     ) -> None:
-        """One more: `rows.Listed` says what of it. If one names its part, user, group or time, all do."""
+        """Adds a record with the facts of `rows.Listed`. If one record has part, user, group or time, all do."""
         if not len(self):
             facts = {"user": user, "group": group, "time": time}
             self.beside = {name for name, fact in facts.items() if fact is not None}
@@ -171,7 +171,7 @@ class Gathering:
             self._times.append(int(time.astype(np.int64)) if isinstance(time, np.datetime64) else time)
 
     def listing(self, stored: Stored, *, written: tuple[str, ...] | None = None) -> Listing:
-        """What was gathered of these records, all of which are stored there in the same order."""
+        """The listing of the records, which are stored in the same order."""
         labels, names = np.frombuffer(self._labels, np.int64), tuple(self._names)
         if names and isinstance(names[0], tuple):
             labels, names = np.array(names, np.int64)[labels], ()
@@ -198,16 +198,16 @@ class Gathering:
 
     @property
     def _named(self) -> set[str]:
-        """The parts that records name."""
+        """The parts named by records."""
         return {part for number, part in enumerate(PARTS) if number in self._parts}
 
     def notes(self, where: str) -> tuple[str, ...]:
-        """What to say of a validation part."""
+        """Notes on a validation part."""
         return notes_on_parts(self._named, where)
 
 
 class Texts:
-    """A column of texts that repeat: each is kept once."""
+    """A column of repeating texts, each stored once."""
 
     def __init__(self) -> None:
         self._numbers = array("i")
@@ -217,25 +217,25 @@ class Texts:
         return len(self._numbers)
 
     def append(self, text: str) -> None:
-        """One more text, behind the others."""
+        """Appends a text."""
         self._numbers.append(self.names.setdefault(text, len(self.names)))
 
     def extend(self, names: Sequence[str], places: np.ndarray) -> None:
-        """More of them: of each its place among these names, int (n,)."""
+        """Appends texts, given as positions int (n,) in `names`."""
         numbers = np.array([self.names.setdefault(name, len(self.names)) for name in names], np.intc)
         self._numbers.frombytes(numbers[places].tobytes())
 
     def numbers(self) -> np.ndarray:
-        """Of each its place among `names`, int (n,)."""
+        """The position of each text in `names`, int (n,)."""
         return np.frombuffer(self._numbers, np.intc)
 
     def array(self) -> np.ndarray:
-        """Text (n,), each with the room of the longest."""
+        """Text (n,), of fixed width."""
         return np.array(list(self.names), np.str_)[self.numbers()]
 
 
 def check_names(labels: Iterable[str], users: Iterable[str], groups: Iterable[str]) -> None:
-    """Refuse names of classes, users and groups that could not be shown."""
+    """Refuses names of classes, users and groups that cannot be displayed."""
     for what, names in (("class name", labels), ("user", users), ("group", groups)):
         for name in sorted(names):
             class_lists.refuse_unwritable(name, what)

@@ -1,4 +1,4 @@
-"""Which data from Python are taken in place of a spelling, and by what they are read."""
+"""Recognises data from Python, and selects their reader."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TAKEN = (
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What is to be read, whatever it is.
+    """A source to read, from a spelling or from data.
 
     Args:
-        kind: of the source.
-        where: what to call it in a refusal.
+        kind: kind of the source.
+        where: name of the source in errors.
         load: its reader.
-        understood: which facts its reader understands, of those that a reader must name.
-        places: whether it is spelt, so that it is known by where it lies.
+        understood: facts that its reader supports, among those that not all readers do.
+        spelt: whether it was given by a spelling, and so has a place.
     """
 
     kind: str
@@ -41,7 +41,7 @@ class Asked:
 
 
 def asked_for(given: Any) -> Asked:
-    """What reads it.
+    """The source and its reader.
 
     Args:
         given: a spelling, or data from Python: see `open_source`.
@@ -65,7 +65,7 @@ def asked_for(given: Any) -> Asked:
 
 
 def refuse(given: Any) -> NoReturn:
-    """The refusal of what is no data."""
+    """Refuses objects that are not data."""
     from sfumato.data.readers.items import is_loader
 
     if isinstance(given, os.PathLike):
@@ -92,7 +92,7 @@ def refuse(given: Any) -> NoReturn:
 
 
 def _is_of(module: str, names: str | tuple[str, ...], given: Any) -> bool:
-    """Whether it is of a class of a library, which whoever made it has imported."""
+    """Whether the object is an instance of these classes of a module, without importing it."""
     known = sys.modules.get(module)
     names = (names,) if isinstance(names, str) else names
     kinds = [kind for name in names if isinstance(kind := getattr(known, name, None), type)]
@@ -107,13 +107,13 @@ def _frame(frame: Any) -> Asked:
 
 
 def _hugging_face(given: Any) -> dict[str | None, Any] | None:
-    """Data sets of Hugging Face by the names of their parts; one alone has none."""
+    """Data sets of Hugging Face by part name; the key None for a single one."""
     named = _named(given)
     return named if named and all(_is_of("datasets", "Dataset", one) for one in named.values()) else None
 
 
 def _named(given: Any) -> dict[str | None, Any]:
-    """Data by the names of their parts: a mapping has them, a pair is train and test, and one alone has none."""
+    """Data by part name: the keys of a mapping; train and test for a pair; None for a single object."""
     if isinstance(given, Mapping):
         return dict(given)
     if isinstance(given, (tuple, list)) and len(given) == 2:
@@ -130,7 +130,7 @@ def _of_hugging_face(named: dict[str | None, Any]) -> Asked:
 
 
 def _arrays(given: Any) -> dict[str, Any] | None:
-    """Arrays by the names that an archive would have for them."""
+    """Arrays under the names of an archive."""
     from sfumato.data.readers.items import NAMES, is_array
 
     if isinstance(given, Mapping):
@@ -149,7 +149,7 @@ def _of_arrays(arrays: dict[str, Any]) -> Asked:
 
 
 def _sets(given: Any) -> dict[str | None, Any] | None:
-    """Map-style data sets by the names of their parts, or one without; images in a list with their labels are one."""
+    """Map-style data sets by part name, or a single one. A list of images with labels is a data set."""
     from sfumato.data.readers.items import is_array, is_map_style
 
     if isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], list) and is_array(given[1]):

@@ -1,5 +1,4 @@
-"""Records that are listed, by files or by lines: what is said of each besides the record itself; and the lines of a
-table in a CSV file, compressed or not."""
+"""Lines of CSV tables, compressed or not, and the facts that a line gives about its record."""
 
 from __future__ import annotations
 
@@ -28,14 +27,14 @@ from sfumato.data.subsets import MARK
 _QUOTED = re.compile('"[^"]*"')
 OTHER_NAME = "a column that says something else needs another name"
 FACTS = ("label", "user", "group", "time", "split")
-"""Columns that may stand beside a record's path or text."""
+"""Optional columns next to a record's path or text."""
 
 LONGEST_LINE = 1 << 24
-"""Characters: a longer line is refused before it is read to its end."""
+"""Characters. A longer line is refused before it is read completely."""
 
 
 def first_of(table: Path) -> list[str]:
-    """The fields of the first line: columns' names, where there are any."""
+    """The fields of the first line, usually the columns' names."""
     with _reading(table) as stream:
         header, lines = _peeked(stream)
         return [
@@ -44,10 +43,10 @@ def first_of(table: Path) -> list[str]:
 
 
 def rows_of(table: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line number and fields by column, of one line after the other.
+    """Yields the number and the fields by column of each line.
 
     Args:
-        columns: their names, where the first line is not what says them.
+        columns: names of the columns, if the first line does not give them.
     """
     with _reading(table) as stream:
         header, lines = _peeked(stream)
@@ -65,7 +64,7 @@ def rows_of(table: Path, columns: Sequence[str] | None = None) -> Iterator[tuple
 
 @contextmanager
 def _reading(table: Path) -> Iterator[TextIO]:
-    """The table as text; what goes wrong meanwhile is refused by name."""
+    """Opens the table as text. Errors name it."""
     where = f"table {str(table)!r}"
     with paths.reading(where, "correct the path after csv:", "give the .csv file, or use folder:"):
         try:
@@ -82,7 +81,7 @@ def _reading(table: Path) -> Iterator[TextIO]:
 
 
 def _lines(stream: TextIO) -> Iterator[str]:
-    """The lines of a file, none of which may fill the memory."""
+    """Yields the lines of a file. Refuses lines that could fill memory."""
     while line := stream.readline(LONGEST_LINE):
         if len(line) == LONGEST_LINE:
             raise csv.Error(f"one of its lines has {LONGEST_LINE:,} characters or more")
@@ -97,8 +96,8 @@ def _peeked(stream: TextIO) -> tuple[str, Iterator[str]]:
 
 
 def separator(header: str) -> str:
-    """What separates the fields of a table with this first line: a comma, a semicolon or a tab, whichever is there more
-    often outside quotation marks.
+    """The field separator of a table with this first line: comma, semicolon or tab, whichever is most frequent outside
+    quotation marks.
 
     >>> separator("path,label"), separator('path;"label, own"'), separator("path\\tlabel"), separator("path")
     (',', ';', '\\t', ',')
@@ -110,13 +109,13 @@ def separator(header: str) -> str:
 def check_columns(
     found: Sequence[str], wanted: Sequence[str], where: str, *, example: str, labels: Sequence[str] | None = None
 ) -> None:
-    """Refuse a first line that lacks a column, or has one of those that are looked at twice.
+    """Refuses a first line that lacks a column, or has a needed column twice.
 
     Args:
-        found: the names in the first line.
-        wanted: the record's own columns; a label is wanted beside them.
-        example: of a first line.
-        labels: the columns of labels that don't exclude each other, where the record has such in place of a label.
+        found: names in the first line.
+        wanted: required columns, besides the label.
+        example: example of a first line.
+        labels: columns of 0 and 1, if records have several labels instead of one.
     """
     for column in labels or ():
         if column in (*wanted, *FACTS, MARK):
@@ -143,10 +142,10 @@ def check_columns(
 def facts_of(
     row: dict[str, str], wanted: Sequence[str], table: Path, line: int, labels: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """What a line says besides its record: label, part, user, group, time, and whether its list was filtered.
+    """The facts of a line: label, part, user, group, time, and whether its list was filtered.
 
     Args:
-        wanted: the record's own columns, which must be filled in like those that say these things.
+        wanted: the record's own columns. They must not be empty, like the facts.
         labels: as for `check_columns`.
     """
     where = f"line {line} of {str(table)!r}"
@@ -170,7 +169,7 @@ def facts_of(
 
 
 def _zeros_and_ones(row: dict[str, str], labels: Sequence[str], table: Path) -> tuple[int, ...]:
-    """Which of the labels are true. A refusal names the column, and no line or value of it."""
+    """Whether each label is true. Errors name the column, but no line or value."""
     values = [(row[column] or "").strip() for column in labels]
     for column, value in zip(labels, values, strict=True):
         if value not in ("0", "1"):
@@ -182,14 +181,14 @@ def _zeros_and_ones(row: dict[str, str], labels: Sequence[str], table: Path) -> 
 
 
 def in_composed_form(found: dict[str, Any], names: Spellings) -> dict[str, Any]:
-    """What `facts_of` found, with the names of class, user and group as they are compared and kept."""
+    """The result of `facts_of` with names of class, user and group in composed form."""
     rules = {"label": lambda name: names.of("class", name), "user": lambda name: composed_users(name, names)}
     rules["group"] = lambda name: names.of("group", name)
     return found | {fact: rule(found[fact]) for fact, rule in rules.items() if fact in found}
 
 
 def refuse_other_time(time: TimeStamp | None, first: TimeStamp | None, where: str) -> None:
-    """Refuse a time that is a number where others are dates, or the other way round."""
+    """Refuses a number among dates, or a date among numbers."""
     if isinstance(time, float) != isinstance(first, float):
         raise SfumatoError(
             f"{where} has a time of another kind than the lines before it", f"give dates or numbers; {OTHER_NAME}"
@@ -208,15 +207,15 @@ def _time(text: str, where: str) -> TimeStamp:
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """What is said of one record.
+    """The facts of one record.
 
     Args:
-        label: its class's name; or 0 or 1 for each of the source's labels.
+        label: name of the class; or 0 or 1 for each of the source's labels.
         part: "train", "test", or None to let the keyed hash decide.
-        user: whose it is, or whose (`owners.spelt`), where that is known.
-        group: the public group that the user belongs to, likewise.
-        time: its own time stamp, likewise.
-        filtered: whether it stands in a list that was filtered by looking at private data.
+        user: the user or users (`owners.spelt`), if known.
+        group: the public group of the user, if known.
+        time: time stamp, if known.
+        filtered: whether the record comes from a list that was filtered by looking at private data.
     """
 
     label: str | tuple[int, ...]
@@ -227,21 +226,21 @@ class Listed:
     filtered: bool = False
 
     def in_test(self, content: bytes, order: Order) -> bool | None:
-        """Whether it belongs to the test part: as it says itself, else by a keyed hash (`record_in_test`)."""
+        """Whether the record belongs to the test part: as given, else by a keyed hash (`record_in_test`)."""
         if self.part is not None:
             return self.part == "test"
         return record_in_test(order.owner_key, content, self.user, order.declared.loading.share)
 
 
 def refuse_unwritable_names(listed: Sequence[Listed]) -> None:
-    """Refuse names of classes, users and groups that could not be shown."""
+    """Refuses names of classes, users and groups that cannot be displayed."""
     for what in ("label", "user", "group"):
         for name in sorted({name for one in listed if isinstance(name := getattr(one, what), str)}):
             refuse_unwritable(name, "class name" if what == "label" else what)
 
 
 def reading_of(listed: Sequence[Listed], order: Order) -> dict[str, Any]:
-    """What is to be said of how they were read, as `Reading` has it."""
+    """Fields of `Reading`."""
     labels = order.declared.labels
     return {
         "classes_listed": (labels.classes or labels.label_columns) is not None,
@@ -251,11 +250,11 @@ def reading_of(listed: Sequence[Listed], order: Order) -> dict[str, Any]:
 
 
 def columns_of(listed: Sequence[Listed], classes: tuple[str, ...]) -> dict[str, Any]:
-    """Labels, users, groups and times of the records of one part, as `Records` holds them.
+    """Labels, users, groups and times of the records of one part, as fields of `Records`.
 
     Args:
-        listed: if any names its user, group or time, all do, and all times are of one kind.
-        classes: which classes there are.
+        listed: records. If one has a user, group or time, all do, and all times are of one kind.
+        classes: the class list.
     """
     numbers = {name: number for number, name in enumerate(classes)}
     timed = bool(listed) and listed[0].time is not None

@@ -1,5 +1,5 @@
-"""csv:PATH - a table of image files with the columns path and label, or of texts with the columns text and label; and
-optionally user, group, time and split. In place of label, images may have a column for each of several labels."""
+"""csv:PATH - a table of image files (columns path and label) or texts (columns text and label), with optional columns
+user, group, time and split. Instead of label, images may have a column for each of several labels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sfumato.data.stored import Column, Files, Identities
 
 _PATH = ("path",)
 SHOWN = 5
-"""Lines that a refusal names besides the first."""
+"""Largest number of further lines named in an error."""
 UNDERSTOOD = (
     *("label_columns", "label_column", "path_column", "user_column"),
     *(f"user_from={BY_PATIENT}", f"user_from={BY_CLASS}"),
@@ -32,16 +32,16 @@ UNDERSTOOD = (
 
 
 def load(path: str, order: Order) -> Parts:
-    """Read a UTF-8 table with a header line; for texts see `texts.load`.
+    """Reads a UTF-8 table with a header line; for texts see `texts.load`.
 
-    Columns: `path` (relative paths start at the table's folder), `label` (the class's name), `user` (whose image it
-    is), `group` (the public group that this user belongs to), `time` (when it is from: dates by ISO 8601, or numbers),
-    `split` (train or test). Without `split` a keyed hash decides: of the user where that column is present, so that one
-    person's images stay together, else of the file's bytes. With `user_from` "dicom" each file's own patient identifier
-    is the user, with "class" its label, and there is no such column. A column named as `subsets.MARK` says that the
-    list was filtered by looking at private data. Other columns are not looked at.
+    Columns: `path` (relative to the table's folder), `label` (name of the class), `user` (user of the image), `group`
+    (public group of the user), `time` (ISO 8601 dates, or numbers), `split` (train or test). Without `split` a keyed
+    hash decides: of the user if that column exists, so that the images of one person stay together, else of the file's
+    bytes. With `user_from` "dicom" the patient identifier of each file is the user, with "class" its label, and there
+    is no column user. A column named `subsets.MARK` marks a list that was filtered by looking at private data. Other
+    columns are ignored.
 
-    Of images, `label_columns` name columns of 0 and 1 in place of `label`, of which none, one or many may be 1.
+    For images, `label_columns` name columns of 0 and 1 that replace `label`; none, one or many may be 1.
     """
     table = paths.expanded(path)
     first = rows.first_of(table)
@@ -57,7 +57,7 @@ def load(path: str, order: Order) -> Parts:
 
 
 def of_frame(frame: Any, order: Order) -> Parts:
-    """The same of a pandas DataFrame with these columns. Relative paths start at the working directory."""
+    """Reads a pandas DataFrame with these columns. Paths are relative to the working directory."""
     columns = [composed(str(name)) for name in frame.columns]
     plain = frame.astype(object).where(frame.notna(), None)
 
@@ -69,7 +69,7 @@ def of_frame(frame: Any, order: Order) -> Parts:
 
 
 Lines = Callable[[], Iterator[tuple[int, dict[str, str]]]]
-"""Gives line numbers with fields by column, anew whenever it is called."""
+"""Returns a fresh iterator over line numbers and fields by column."""
 
 
 def _load_images(table: Path, first: Sequence[str], lines_of: Lines, order: Order) -> Parts:
@@ -119,7 +119,7 @@ def _load_images(table: Path, first: Sequence[str], lines_of: Lines, order: Orde
 
 
 def _renamed(table: Path, first: Sequence[str], lines_of: Lines, loading: Loading) -> tuple[Sequence[str], Lines]:
-    """The first line and all others with the declared columns called path, label and user, as they are read by."""
+    """The first line and all others, with the declared columns renamed to path, label and user."""
     given = {"path": loading.path_column, "label": loading.label_column, "user": loading.user_column}
     wanted: dict[str, str] = {}
     for name, own in given.items():
@@ -148,14 +148,14 @@ def _renamed(table: Path, first: Sequence[str], lines_of: Lines, loading: Loadin
 
 
 def _placed(table: Path, text: str) -> Path:
-    """Where an image lies that a table lists: in the table's folder, if the path is relative. Where there is no such
-    file, backslashes are those of a table from Windows."""
+    """The path of a listed image, relative to the table's folder. If no such file exists, backslashes are treated as
+    Windows separators."""
     path = table.parent / paths.expanded(text)
     return path if "\\" not in text or path.exists() else table.parent / text.replace("\\", "/")
 
 
 def _absent(table: Path, lines: Sequence[int], first: str) -> SfumatoError:
-    """The refusal of a table some of whose images are not there, with how many and where they are listed."""
+    """The error for listed images that do not exist, with their number and lines."""
     others = ""
     if len(lines) > 1:
         shown = ", ".join(map(str, lines[1 : 1 + SHOWN])) + (", ..." if len(lines) > 1 + SHOWN else "")
@@ -168,8 +168,7 @@ def _absent(table: Path, lines: Sequence[int], first: str) -> SfumatoError:
 
 
 def _status(file: Path, where: str) -> os.stat_result | None:
-    """What the system says of a file that is listed there, or None where nothing lies at the path; refused where no
-    ordinary file does."""
+    """`os.stat` of a listed file; None if it does not exist. Refuses anything but ordinary files."""
     try:
         known = paths.status(file)
         refuse_special(known, f"image {str(file)!r}, which {where} lists,")

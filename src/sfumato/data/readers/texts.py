@@ -1,4 +1,4 @@
-"""Labelled texts, out of a table's columns, or as numbers in an archive."""
+"""Labelled texts from a table's columns, or as numbers in an archive."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _EXAMPLE = "text,label or text,label,user,split"
 
 @dataclass(frozen=True, kw_only=True)
 class Text(lines.Listed):
-    """One labelled text, as a table's line says it."""
+    """One labelled text from a line of a table."""
 
     text: str
 
 
 def columns_of(first: Sequence[str], declared: Texts) -> tuple[str, ...] | None:
-    """Which columns of a table with this first line hold its texts; None for a table of images.
+    """The text columns of a table with this first line; None for a table of images.
 
     >>> columns_of(["text", "label"], Texts())
     ('text',)
@@ -46,18 +46,17 @@ def columns_of(first: Sequence[str], declared: Texts) -> tuple[str, ...] | None:
 
 
 def _bare(first: Sequence[str]) -> bool:
-    """Whether a table has no names of columns: its first line begins with the number of a class, as AG News does."""
+    """Whether a table has no header: its first line starts with the number of a class, as in AG News."""
     return len(first) > 1 and first[0].strip().isdecimal() and "label" not in first
 
 
 def load(table: Path, first: Sequence[str], columns: Sequence[str], order: Order) -> Parts:
-    """Read a table with texts in `columns`, which are put together with a space between them.
+    """Reads a table with texts in `columns`, which are joined by a space.
 
-    Beside them it has the columns that a table of images has (`label`, `user`, `group`, `time`, `split`). A table
-    without names of columns has the number of the class first, counted from 1, and texts in all others, as AG News and
-    its like come.
+    The other columns are those of a table of images (`label`, `user`, `group`, `time`, `split`). A table without a
+    header has the number of the class first, counted from 1, and texts in all other columns, like AG News.
 
-    Without `split` a keyed hash decides, of the user where that is known, else of the text.
+    Without `split` a keyed hash decides, of the user if known, else of the text.
     """
     where = f"table {str(table)!r}"
     if _bare(first):
@@ -78,7 +77,7 @@ def load(table: Path, first: Sequence[str], columns: Sequence[str], order: Order
 
 
 def _read(found: Sequence[Text], tested: str) -> list[Text]:
-    """Those of the parts that are read, the test part under this name; all of them where none names its part."""
+    """The texts of the training part and of the part `tested`; all texts if they name no part."""
     read = {None: None, "train": "train", tested: "test"}
     return [replace(text, part=read[text.part]) for text in found if text.part in read]
 
@@ -147,11 +146,11 @@ def _parts(found: Sequence[Text], order: Order, where: str, notes: tuple[str, ..
 def load_numbers(
     arrays: dict[str, np.ndarray], order: Order, where: str, *, classes: tuple[str, ...], **reading: Any
 ) -> Parts:
-    """Texts that are rows of numbers already, in the parts that they come in or that the keyed hash makes.
+    """Texts that are rows of numbers, in their own parts or split by the keyed hash.
 
     Args:
-        arrays: `x_train` (N, T), `y_train` (N,), `x_test` and `y_test`, and what may stand beside them.
-        reading: what else is to be said of it, as `Reading` has it.
+        arrays: `x_train` (N, T), `y_train` (N,), `x_test` and `y_test`, and optional further columns.
+        reading: further fields of `Reading`.
     """
     form, key = _form(order, numbers=True), order.owner_key
 

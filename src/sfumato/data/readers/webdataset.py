@@ -1,8 +1,8 @@
-"""webdataset:SHARDS - images in tar files, by the convention of WebDataset: `cat/0001.jpg` with `cat/0001.cls`.
+"""webdataset:SHARDS - images in tar files in the format of WebDataset: `cat/0001.jpg` with `cat/0001.cls`.
 
-The package `webdataset` streams shards from their beginning to their end, and shuffles in a buffer. A private step
-wants a random sample of all records, each of them drawn by itself. So Python's own `tarfile` lists the members once,
-and afterwards each image is read by its shard, its offset and its length: one read, whatever the others are.
+The package `webdataset` streams shards from start to end and shuffles in a buffer. A private step needs a random sample
+of all records, each drawn independently. So Python's `tarfile` lists the members once. After that each image is one
+read, by shard, offset and length.
 """
 
 from __future__ import annotations
@@ -28,18 +28,17 @@ _FACTS = ("user", "group", "time")
 
 
 def find(argument: str) -> list[Path]:
-    """The shards that are meant."""
+    """The shards of this argument."""
     return shards_of(argument, "webdataset", SUFFIX)
 
 
 def load(argument: str, order: Order) -> Parts:
-    """Read a tar file, all in a folder, or those that match a pattern, in the order of names and members.
+    """Reads a tar file, all tar files in a folder, or those that match a pattern, in order of names and members.
 
-    Members that follow one another and share their path up to the first dot of the name are one record: an image, and
-    its class in `.cls`, or in `.json` as `label`, or else in `.txt`. The `.json` may have `user`, `group` and `time` as
-    a table has them, and 0 or 1 for each of `label_columns`. Shards or folders called train and test (or validation,
-    `part_named`) are the parts; else a keyed hash decides, of the user where that is known, else of the image's bytes.
-    Other members are not looked at.
+    Consecutive members with the same path up to the first dot of the name form one record: an image, and its class in
+    `.cls`, in `.json` as `label`, or in `.txt`. The `.json` may have `user`, `group` and `time` like a table, and 0 or
+    1 for each of `label_columns`. Shards or folders named train and test (or validation, `part_named`) are the parts;
+    otherwise a keyed hash decides, of the user if known, else of the image's bytes. Other members are ignored.
     """
     where = f"webdataset:{argument}"
     shards, parts, notes = parts_of(find(argument), where)
@@ -59,7 +58,7 @@ def load(argument: str, order: Order) -> Parts:
 
 
 def _facts(sample: Sample, order: Order, found: Gathering) -> dict[str, Any]:
-    """What a record says of itself, as `Gathering.add` takes it."""
+    """The facts of a record, as arguments of `Gathering.add`."""
     name, said = f"record {sample.name!r}", _object(sample)
     facts: dict[str, Any] = {fact: _text(said[fact], fact, name) for fact in _FACTS if said.get(fact) is not None}
     if "user" in facts and not facts["user"]:

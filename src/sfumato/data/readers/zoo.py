@@ -1,4 +1,4 @@
-"""torchvision:NAME - the data sets of torchvision whose records are an image and its class."""
+"""torchvision:NAME - torchvision's data sets with an image and a class per record."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from sfumato.data.readers import items
 from sfumato.data.readers.from_arrays import parts_of
 
 IN_ARRAYS = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "CIFAR10", "CIFAR100")
-"""Those that torchvision holds in one array."""
+"""Data sets that torchvision holds in one array."""
 UNDERSTOOD = ("label_columns",)
 _TEST_SPLITS = ("test", "val", "valid")
-"""What the test part may be called, in the order of preference (`test_part`)."""
+"""Names of the test part, in order of preference (`test_part`)."""
 _ABSENT = re.compile("not found|does not exist|is not present")
 
 
 def load(name: str, order: Order) -> Parts:
-    """Read a data set with its official train and test parts, through torchvision's own loader.
+    """Reads a data set with its official train and test parts, by torchvision's loader.
 
-    The validation part stands in for a test part where there is none, and is left out beside one. Of a data set without
-    parts a keyed hash makes them. EMNIST is its `balanced` split (47 classes), turned upright: its files hold every
-    image mirrored at the diagonal.
+    Without a test part the validation part is used; otherwise validation is ignored. A data set without parts is split
+    by a keyed hash. EMNIST is its `balanced` split (47 classes), transposed, since its files store every image mirrored
+    at the diagonal.
     """
     name, kind = kinds.torchvision_set(name)
     where, loading = f"torchvision:{name}", order.declared.loading
@@ -59,13 +59,13 @@ def load(name: str, order: Order) -> Parts:
 
 
 def default_root() -> Path:
-    """Where published data sets are kept when no root is given: a folder in the user's cache."""
+    """Default folder of published data sets, in the user's cache."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(cache).expanduser() / "sfumato" / "torchvision"
 
 
 def _sets(name: str, kind: type, root: Path, *, download: bool) -> dict[str | None, Any]:
-    """The data sets to train and to test on, by their parts; one of no part where there are none."""
+    """The training and test sets, by part; a single set with key None if there are no parts."""
     known = kinds.parameters(kind)
     given = kinds.CHOSEN.get(name, {}) | ({"download": download} if "download" in known else {})
 
@@ -83,7 +83,7 @@ def _sets(name: str, kind: type, root: Path, *, download: bool) -> dict[str | No
 
 
 def _made(name: str, kind: type, root: Path, given: Mapping[str, Any]) -> Any:
-    """The data set; None where it has no such split."""
+    """The data set; None if it has no such split."""
     try:
         return kind(root, **given)
     except ImportError as problem:

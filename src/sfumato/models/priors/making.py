@@ -1,9 +1,9 @@
-"""Making a dictionary from nothing: synthetic images, atoms, whitening.
+"""Makes a dictionary from synthetic images: atoms and whitening.
 
     python -m sfumato.models.priors.making OUT.safetensors --kind colour
 
-It made the files in this folder, in a few minutes on two cores. The same seed makes the same dictionary, but for what
-the rounding of another processor changes.
+This command made the files in this folder, in a few minutes on two cores. The same seed gives the same dictionary, up
+to differences in rounding between processors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sfumato.models.networks.dictionary import AT_ONCE, responses
 from sfumato.models.priors.stored import COLOUR, GREY, POWER, Atoms, Prior, learn, whitening, write
 
 TOGETHER = 100
-"""Images that are drawn from one generator: image i follows from the seed and from i // 100, however many there are."""
+"""Images per random generator. Image i depends on the seed and on i // 100, not on the number of images."""
 _SHAPES = 120
 _SMALLEST, _LARGEST = 1.0, 24.0  # radii, pixels of 32
 _WARM, _GREEN = np.array([[0.7, 0.0, -0.7]]), np.array([[0.4, -0.8, 0.4]])
@@ -33,10 +33,10 @@ def leaves(count: int, *, seed: int = 0, side: int = 32, processes: int = -1) ->
     """Images uint8 (count, side, side, 3).
 
     Args:
-        count: how many; the first ones are the same whatever the count is.
-        seed: of all of them.
-        side: H and W, pixels.
-        processes: how many draw at a time; -1 for one on each processor.
+        count: number of images. The first images do not depend on the count.
+        seed: random seed.
+        side: H and W in pixels.
+        processes: number of processes; -1 for one per processor.
     """
 
     def drawn(group: int) -> np.ndarray:
@@ -48,19 +48,19 @@ def leaves(count: int, *, seed: int = 0, side: int = 32, processes: int = -1) ->
 
 
 def grey(images: np.ndarray) -> np.ndarray:
-    """The lightness of colour images (N, H, W, 3), uint8 (N, H, W, 1), by the weights that Pillow takes."""
+    """The luma of colour images (N, H, W, 3), uint8 (N, H, W, 1), with Pillow's weights."""
     return (images @ np.array([[299], [587], [114]]) // 1000).astype(np.uint8)
 
 
 def _colours(rng: np.random.Generator, count: int) -> np.ndarray:
-    """(count, 3) from 0 to 1: mostly light and dark, little hue, as in photographs."""
+    """Colours (count, 3) from 0 to 1: varied lightness and little hue, as in photographs."""
     lightness = rng.beta(1.2, 1.2, (count, 1))
     hue = rng.normal(0, 0.12, (count, 1)) * _WARM + rng.normal(0, 0.06, (count, 1)) * _GREEN
     return np.clip(lightness + hue, 0, 1)
 
 
 def _leaves(rng: np.random.Generator, side: int) -> np.ndarray:
-    """One image: ellipses, rectangles and triangles, plain, shaded or with a grating, from the front to the back."""
+    """One image of ellipses, rectangles and triangles, plain, shaded or with a grating, drawn front to back."""
     y, x = np.mgrid[0:side, 0:side].astype(np.float32)
     image, covered = np.zeros((side, side, 3)), np.zeros((side, side), bool)
     radius = (_SMALLEST**-2 - rng.random(_SHAPES) * (_SMALLEST**-2 - _LARGEST**-2)) ** -0.5  # density ~ radius^-3
@@ -98,10 +98,10 @@ def _leaves(rng: np.random.Generator, side: int) -> np.ndarray:
 
 
 ATOMS = (800, 400)
-"""Of each scale, the finest first."""
+"""Number of atoms of each scale, the finest first."""
 THRESHOLDS = (0.25, 0.25)
 POWERS = {COLOUR: POWER, GREY: 0.5}
-"""How far each kind is whitened: drawings differ more from synthetic images than photographs do."""
+"""Whitening power of each kind. Drawings differ more from synthetic images than photographs do."""
 IMAGES = 12_000
 
 
@@ -118,10 +118,10 @@ def make(
 
     Args:
         kind: "colour", whose features are means over an image and its mirror image, or "grey".
-        images: synthetic ones to learn from.
-        atoms, thresholds: of each scale, the finest first.
-        power: how far to whiten; None for that of the kind.
-        seed: of the images, and of the search for atoms.
+        images: number of synthetic images.
+        atoms, thresholds: for each scale, the finest first.
+        power: whitening power; None for that of the kind.
+        seed: seed of the images and of the search for atoms.
     """
     drawn = leaves(images, seed=seed)
     if kind == GREY:
@@ -140,7 +140,7 @@ def make(
 
 
 def main() -> None:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--kind", choices=(COLOUR, GREY), default=COLOUR)

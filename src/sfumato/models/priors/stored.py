@@ -1,15 +1,15 @@
-"""The dictionaries that the package brings: a file of a few megabytes for colour images, and one for grey ones.
+"""The dictionaries included in the package: one file of a few megabytes for colour images, and one for grey images.
 
-Atoms are directions that patches of images lie along, learnt by spherical k-means (Coates and Ng 2012). A patch is made
-even (its mean removed, its contrast brought near 1) and whitened, and each atom's response to it is the positive part
-of their cosine-like similarity, less a threshold ("triangle" encoding is its relative; Coates, Lee and Ng 2011).
-Evening apart, all of this is affine, so a response is one product with a filter and an offset.
+Atoms are directions of image patches, learnt by spherical k-means (Coates and Ng 2012). A patch is normalised (mean
+removed, contrast near 1) and whitened. The response of an atom is the positive part of its similarity to the patch,
+similar to a cosine, minus a threshold (related to the "triangle" encoding of Coates, Lee and Ng 2011). Except for the
+normalisation all of this is affine, so a response is one product with a filter plus an offset.
 
-Responses are whitened by the statistics of public features. Features are means over the quarters of an image. Over
-synthetic images no quarter differs from another, so the covariance of sums and differences of quarters (Haar's basis)
-falls into four blocks of n x n in place of one of 4n x 4n: a sixteenth of the time to find, a quarter of the numbers to
-keep. Each block's eigenvectors are kept as whole numbers of 8 bits. Rounding them makes the map another one, and no
-less a public linear map.
+Responses are whitened by the statistics of public features. Features are means over the quarters of an image. For
+synthetic images the quarters have the same distribution, so the covariance of sums and differences of quarters (Haar
+basis) has four blocks of n x n instead of one of 4n x 4n: a sixteenth of the time, and a quarter of the numbers to
+store. The eigenvectors of each block are stored as 8-bit integers. Rounding changes the map, but it remains a public
+linear map.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from sfumato._checks import SfumatoError
 WIDTH = 6
 """Pixels on each side of a patch."""
 EVENNESS = 10.0 / 127.5**2
-"""Added to a patch's variance, for pixels from -1 to 1: what is fainter than this stays faint."""
+"""Added to a patch's variance, for pixels from -1 to 1, so that faint patches are not amplified."""
 _WHITENESS = 0.1
 _PATCHES, _ROUNDS, _AT_ONCE = 300_000, 20, 20_000
 
 
 class Atoms(NamedTuple):
-    """What makes responses of even patches: `even(patches) @ filters + offsets`, and of these the positive part.
+    """Filters and offsets of atoms. Responses are the positive part of `even(patches) @ filters + offsets`.
 
     Args:
         filters: (C * WIDTH^2, n).
@@ -50,20 +50,20 @@ class Atoms(NamedTuple):
 
 
 def even(patches: Tensor) -> Tensor:
-    """Patches (..., d) of pixels from -1 to 1, each without its mean and of contrast near 1."""
+    """Normalises patches (..., d) of pixels from -1 to 1: zero mean and contrast near 1."""
     centered = patches - patches.mean(-1, keepdim=True)
     variance = centered.square().sum(-1, keepdim=True) / (patches.shape[-1] - 1)
     return centered * (variance + EVENNESS).rsqrt()
 
 
 def learn(images: Tensor, count: int, *, threshold: float, seed: int = 0) -> Atoms:
-    """So many atoms of the patches of public images.
+    """Learns atoms from the patches of public images.
 
     Args:
         images: (N, C, H, W), from -1 to 1.
-        count: n.
-        threshold: what a similarity must exceed to count.
-        seed: which patches are taken, and which atoms the search begins with.
+        count: n, the number of atoms.
+        threshold: similarity at which a response becomes positive.
+        seed: seed of the choice of patches and initial atoms.
     """
     rng = np.random.default_rng(seed)
     patches = even(_patches(images, rng))
@@ -85,7 +85,7 @@ def learn(images: Tensor, count: int, *, threshold: float, seed: int = 0) -> Ato
 
 
 def _patches(images: Tensor, rng: np.random.Generator) -> Tensor:
-    """Patches (n, C * WIDTH^2) from places drawn at random, in the order of `F.unfold`."""
+    """Patches (n, C * WIDTH^2) from random places, in the order of `F.unfold`."""
     which = rng.integers(0, len(images), _PATCHES)[:, None, None]
     top, left = (rng.integers(0, extent - WIDTH + 1, _PATCHES)[:, None, None] for extent in images.shape[2:])
     rows, columns = top + np.arange(WIDTH)[:, None], left + np.arange(WIDTH)
@@ -95,19 +95,19 @@ def _patches(images: Tensor, rng: np.random.Generator) -> Tensor:
 
 QUARTERS = 4
 _LEAST = 0.03
-"""Added to each eigenvalue, of their mean: directions that hardly occur are not blown up."""
+"""Added to each eigenvalue, relative to their mean, so that rare directions are not amplified."""
 POWER = 0.75
-"""1 whitens wholly, 0 not at all. A little less than wholly, and noise falls where there is less to be known."""
+"""1 for full whitening, 0 for none. Slightly less than 1 reduces noise in directions with little information."""
 _LEVELS = 127
 
 
 class Whitening(NamedTuple):
-    """From the features (N, n, 4) of the quarters to white ones (N, 4n).
+    """Maps features of quarters (N, n, 4) to whitened features (N, 4n).
 
     Args:
         center, deviation: (n,), of each atom over images and quarters.
-        vectors: int8 (4, n, n), for each of Haar's components a column for each direction.
-        scales: (4, n), what to multiply each direction with.
+        vectors: int8 (4, n, n), for each Haar component a column for each direction.
+        scales: (4, n), factor of each direction.
     """
 
     center: Tensor
@@ -116,7 +116,7 @@ class Whitening(NamedTuple):
     scales: Tensor
 
     def __call__(self, features: Tensor) -> Tensor:
-        """White features (N, 4n)."""
+        """Whitened features (N, 4n)."""
         parts = haar((features - self.center[:, None]) / self.deviation[:, None])
         maps = zip(parts.unbind(2), self.vectors.to(parts.dtype), self.scales, strict=True)
         return torch.cat([part @ vectors * scales for part, vectors, scales in maps], 1)
@@ -132,7 +132,7 @@ def whitening(features: Tensor, power: float = POWER) -> Whitening:
     """The whitening of public features (N, n, 4), by their mean and covariance over the N images.
 
     Args:
-        power: 1 for directions of one variance, 0 for the variances that they have.
+        power: 1 for equal variances, 0 for the original ones.
     """
     center, deviation = features.mean((0, 2)), features.transpose(1, 2).flatten(0, 1).std(0) + 1e-4
     parts = haar((features - center[:, None]) / deviation[:, None])
@@ -148,15 +148,15 @@ COLOUR, GREY = "colour", "grey"
 
 
 class Prior(NamedTuple):
-    """A dictionary: the atoms of each scale, the finest first, each next one of images of half the side; and the
-    whitening of all of their responses together."""
+    """A dictionary: the atoms of each scale, the finest first, each further one for images of half the side; and the
+    joint whitening of all responses."""
 
     scales: tuple[Atoms, ...]
     whitening: Whitening
 
 
 def prior_for(channels: int) -> Prior:
-    """The stored dictionary for images of so many channels.
+    """The stored dictionary for images with this number of channels.
 
     Raises:
         SfumatoError: neither 1 nor 3.
@@ -169,7 +169,7 @@ def prior_for(channels: int) -> Prior:
 
 
 def about(name: str) -> dict[str, Any]:
-    """From what a stored dictionary was made: the arguments of `making.make`."""
+    """The arguments of `making.make` with which a stored dictionary was made."""
     with as_file(_place(name)) as path, safe_open(path, "pt") as file:
         return json.loads(file.metadata()["made_of"])
 
@@ -185,7 +185,7 @@ def _place(name: str) -> Any:
 
 
 def read(path: Path) -> Prior:
-    """The dictionary in a file that `write` wrote."""
+    """Reads a dictionary that `write` wrote."""
     tensors = safetensors.torch.load_file(path)
     count = sum(name.startswith("filters_") for name in tensors)
     scales = tuple(Atoms(tensors[f"filters_{place}"].float(), tensors[f"offsets_{place}"]) for place in range(count))
@@ -193,7 +193,7 @@ def read(path: Path) -> Prior:
 
 
 def write(prior: Prior, path: Path, *, made_of: dict[str, Any]) -> None:
-    """The dictionary to a file; filters as 16-bit numbers."""
+    """Writes the dictionary to a file, with 16-bit filters."""
     tensors = dict(prior.whitening._asdict())
     for place, atoms in enumerate(prior.scales):
         tensors |= {f"filters_{place}": atoms.filters.half(), f"offsets_{place}": atoms.offsets}

@@ -1,1 +1,1 @@
-"""Public weights: where they come from, what they expect, and the parts of a network that stay fixed."""
+"""Public weights: their sources, their expected inputs, and the fixed parts of a network."""

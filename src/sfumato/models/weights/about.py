@@ -1,5 +1,5 @@
-"""What a model file of ours says of itself: how to build and feed the model, and its statement. It may come from
-anybody, so it is looked through before anything is built by it."""
+"""The description in a model file of sfumato: how to build and feed the model, and its statement. The file may come
+from anybody, so the description is validated before it is used."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Any
 from sfumato._checks import SfumatoError, parse_json, shortened, unwritable
 
 NAMES_OF_LOSSES = frozenset({"softmax", "sigmoid", "multilabel"})
-"""Those of `losses.LOSSES`, known here before torch is imported."""
+"""The names in `losses.LOSSES`, without importing torch."""
 
 METADATA = "sfumato"
-"""The key under which a model file of ours says what it is."""
+"""Key of the description in a model file's metadata."""
 FORMAT = 2
 OWN_LOOP = "own loop"
-"""What a model file calls its kind whose weights come from a training loop of the owner's own."""
+"""The kind of a model file whose weights come from the owner's own training loop."""
 LONGEST_SPELLING = 1000
 LARGEST_SIDE = 1 << 12
-"""Pixels of an image: one pass of one that is blank must not fill the memory."""
+"""Pixels on a side. A forward pass of one blank image must fit in memory."""
 FARTHEST_MEAN, SMALLEST_STD = 1e3, 1e-6
-"""Of pixels from 0 to 1: beyond, their float32 are not finite any more, or all the same."""
+"""For pixels from 0 to 1. Beyond these bounds, normalised float32 pixels overflow or are all equal."""
 MOST_WORDS = 1 << 22
 MOST_WEIGHTS = 1 << 12
-"""Members of an ensemble, or weights that a mean is of."""
+"""Largest number of members of an ensemble, or of weights in a mean."""
 REQUIRED = ("model", "classes", "transform", "loss", "statement", "test_fraction", "trained_on")
 OF_IMAGES = ("channels", "size")
-"""Required too, but of models of texts, whose transform says all."""
+"""Also required, except for models of texts, whose transform contains everything."""
 
 
 def about_of(metadata: Mapping[str, str] | None, path: str | Path) -> dict[str, Any] | None:
-    """What the metadata of a safetensors file say of a model of ours; None for any other file.
+    """The description in the metadata of a safetensors file; None for files that sfumato did not write.
 
     Raises:
-        SfumatoError: it is one of ours, and what it says cannot be.
+        SfumatoError: an invalid description.
     """
     try:
         about = parse_json((metadata or {})[METADATA])
@@ -73,7 +73,7 @@ def _cannot_be(path: str | Path, name: str, found: str) -> SfumatoError:
 
 
 def _unwritable(value: Any) -> str | None:
-    """The first text within a value that could forge what a terminal or a page shows; None for none."""
+    """The first text within a value that could forge the output of a terminal or page; None if none."""
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, list):

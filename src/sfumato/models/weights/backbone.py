@@ -1,4 +1,4 @@
-"""Backbones: networks without their classifier, fixed, with what they expect of an image."""
+"""Backbones: fixed networks without their classifier, with their expected input."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ INTERPOLATIONS = ("bilinear", "bicubic")
 
 @dataclass(frozen=True, kw_only=True)
 class Expects:
-    """What a backbone was trained on: public constants, which its library or its run knows.
+    """The input that a backbone was trained on: public constants from its library or its run.
 
     Args:
         resolution: pixels on each side of its input.
-        enlarged: to how many pixels an image is brought before the middle of it is cut out.
+        enlarged: pixels on each side to which an image is resized before the centre crop.
         interpolation: "bilinear" or "bicubic".
-        mean, std: of pixels on the scale 0 to 1, channel by channel.
+        mean, std: of pixels on the scale 0 to 1, for each channel.
     """
 
     resolution: int
@@ -48,13 +48,13 @@ class Expects:
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """How to build a backbone again, without its weights.
+    """How to rebuild a backbone, without its weights.
 
     Args:
-        name: `timm:NAME` and `torchvision:NAME`, or one of our own models (of a run).
+        name: `timm:NAME`, `torchvision:NAME`, or a model of sfumato (from a run).
         size: pixels on each side of its input.
-        channels: of its input.
-        classes: of the classifier that is taken off, for our own models.
+        channels: channels of its input.
+        classes: classes of the removed classifier, for models of sfumato.
     """
 
     name: str
@@ -68,10 +68,10 @@ class Architecture:
 
 
 class Backbone(nn.Module):
-    """Images (N, C, H, W) to features (N, D); fixed, in evaluation mode.
+    """Maps images (N, C, H, W) to features (N, D). Frozen, in evaluation mode.
 
     Args:
-        network: a module without classifier, or a `Trunk`.
+        network: a module without a classifier, or a `Trunk`.
         architecture: how it was built.
     """
 
@@ -98,7 +98,7 @@ class Backbone(nn.Module):
         self.width = found.shape[1]
 
     def train(self, mode: bool = True) -> Backbone:
-        """Stays in evaluation mode: nothing in it is trained, and nothing may couple images."""
+        """Stays in evaluation mode, so that nothing is trained and no layer couples images."""
         return super().train(False)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -109,11 +109,11 @@ class Backbone(nn.Module):
 def build_backbone(
     architecture: Architecture, weights: str | Path | None = None, *, downloaded: bool = False
 ) -> Backbone:
-    """A backbone with the weights of a file or those that its library downloads; otherwise untrained, to be filled."""
+    """A backbone with weights from a file or downloaded by its library; otherwise untrained."""
     with torch.random.fork_rng(devices=[]):
         network, classifier = _network(architecture, downloaded=downloaded)
     if weights is not None:
-        # A library's classifier goes, and has as many classes as its own weights; others stay: the digest covers them.
+        # Only a library's classifier is skipped, since its classes depend on the weights. Others count in the digest.
         library = architecture.name.startswith((zoo.PREFIX, TORCHVISION))
         remedy = "give the weights of this network, or name theirs" if library else None
         fill(network, weights, without=classifier if library else (), remedy=remedy)
@@ -131,16 +131,17 @@ def load_backbone(
     """A backbone with public weights.
 
     Args:
-        name: `timm:NAME`, `torchvision:NAME`, or a run (of `sfumato pretrain`, say): its directory or model file.
-        weights: a safetensors file of the network's weights, with or without its classifier; None for those that the
-            library downloads, or the run's own.
-        resolution: pixels on each side of its input; None for what it was trained with.
-        resize: to how many pixels a side an image is brought before its middle is cut out; None for as many more than
-            the resolution as the network expects.
-        model: the function that builds the network of a run, where that is one of the user's own: see `trusted`.
+        name: `timm:NAME`, `torchvision:NAME`, or a run (for example of `sfumato pretrain`): its directory or model
+            file.
+        weights: a safetensors file of the network's weights, with or without its classifier; None for the library's
+            download, or the run's own weights.
+        resolution: pixels on each side of its input; None for that of its training.
+        resize: pixels on each side to which an image is resized before the centre crop; None for the network's default
+            ratio to the resolution.
+        model: the function that builds the network of a run with a custom model: see `trusted`.
 
     Raises:
-        SfumatoError: an unknown name, weights that cannot be had or don't fit, or a resolution that it cannot take.
+        SfumatoError: an unknown name, weights that are missing or do not fit, or an unsupported resolution.
     """
     if not name.startswith((zoo.PREFIX, TORCHVISION)):
         if weights is not None and file_of(name).is_file():
@@ -159,7 +160,7 @@ def load_backbone(
 
 
 def _resized(expects: Expects, resize: int | None) -> Expects:
-    """With images of this side before the middle is cut out; refused where the middle would be the larger one."""
+    """The expected input with another resize. Refuses a resize smaller than the crop."""
     if resize is None:
         return expects
     if positive_integer("resize", resize) < expects.resolution:
@@ -197,7 +198,7 @@ def _of_run(name: str, resolution: int | None, model: str | None) -> tuple[Backb
 
 
 def _network(architecture: Architecture, *, downloaded: bool) -> tuple[nn.Module, tuple[str, ...]]:
-    """The whole network, and the names of its classifier's modules."""
+    """The complete network, and the names of its classifier's modules."""
     name, side = architecture.name, (architecture.size, architecture.size)
     if name.startswith(TORCHVISION):
         network = _torchvision(name, downloaded=downloaded)
@@ -210,13 +211,13 @@ def _network(architecture: Architecture, *, downloaded: bool) -> tuple[nn.Module
 
 
 def _without(network: nn.Module, classifier: tuple[str, ...], architecture: Architecture) -> nn.Module:
-    """The network up to its classifier."""
+    """The network without its classifier."""
     if architecture.name.startswith(zoo.PREFIX):
         network.reset_classifier(0)  # type: ignore[operator]
         return network
     if architecture.name.startswith(TORCHVISION):
         place, _, last = classifier[0].rpartition(".")
-        # Where convolutions classify (SqueezeNet), what they are given is pooled instead.
+        # If the classifier is convolutional (SqueezeNet), its input is pooled instead.
         pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
         linear = isinstance(network.get_submodule(classifier[0]), nn.Linear)
         setattr(network.get_submodule(place), last, nn.Identity() if linear else pooled)
@@ -231,7 +232,7 @@ def _without(network: nn.Module, classifier: tuple[str, ...], architecture: Arch
 
 
 def _known_to_torchvision(name: str) -> str:
-    """The network's name in torchvision, or a refusal."""
+    """The network's name in torchvision. Refuses unknown names."""
     from torchvision import models
 
     short, known = name.removeprefix(TORCHVISION), models.list_models(module=models)
@@ -248,7 +249,7 @@ def _torchvision(name: str, *, downloaded: bool) -> nn.Module:
     from torchvision import models
 
     short = _known_to_torchvision(name)
-    # Two networks have further classifiers, which only training looks at, and which change the names of the weights.
+    # Two networks have auxiliary classifiers, used only in training, which change the names of the weights.
     extra = {"init_weights": False} if short in ("googlenet", "inception_v3") and not downloaded else {}
     try:
         return models.get_model(short, weights="DEFAULT" if downloaded else None, **extra)
@@ -295,20 +296,20 @@ def _expected_by_torchvision(name: str) -> Expects:
 
 TIMES = 8
 MORE_TENSORS, MORE_NUMBERS = 1 << 10, 1 << 28
-"""What a network may have besides: layers that are replaced as it is built, a classifier that is taken off."""
+"""Allowance for layers that are replaced during construction, and for a removed classifier."""
 
 
 @contextmanager
 def bounded(path: Path) -> Iterator[None]:
-    """While a network is built by the word of a file: refuse one that its weights come nowhere near to filling.
+    """Limits the size of a network that is built from a file's description, relative to the file's weights.
 
-    Layer by layer, before a layer's numbers are drawn: a name of a few letters can ask for a million layers.
+    Parameters are counted as layers are registered: a short name can describe a million layers.
 
     Args:
         path: a safetensors file.
 
     Raises:
-        SfumatoError: the network has more than `TIMES` as many tensors or numbers, and some more.
+        SfumatoError: the network exceeds `TIMES` the tensors or numbers of the file, plus an allowance.
     """
     with safe_open(path, framework="pt") as file:
         sizes = [prod(file.get_slice(name).get_shape()) for name in file.keys()]  # noqa: SIM118 - it is no mapping

@@ -1,5 +1,5 @@
-"""The classifier alone, on features that a fixed backbone has made; the two put together; and what can be refused of a
-model's spelling before any records are read."""
+"""Heads: classifiers on features of a fixed backbone, alone or with the backbone; and checks of model specs before any
+records are read."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ NAME = "head"
 
 
 class Head(nn.Module):
-    """One linear layer on features (N, D), starting at zero; with a hidden layer of ReLU before it where it has one.
+    """A linear layer on features (N, D), starting at zero, optionally after a hidden layer with ReLU.
 
     Args:
         classes: number of classes.
         width: D.
-        norm: the L2 norm to which each feature vector is brought first, or 0 to take them as they are. At a known norm
-            a step's noise moves every logit by a known amount, and a learning rate can be chosen without looking.
-        hidden: units of the hidden layer, or 0 for none.
+        norm: L2 norm to which each feature vector is scaled; 0 for no scaling. With a known norm, the effect of a
+            step's noise on logits is known, so a learning rate can be chosen without looking at the data.
+        hidden: units of the hidden layer; 0 for none.
     """
 
     def __init__(self, *, classes: int, width: int, norm: float = 0.0, hidden: int = 0):
@@ -51,7 +51,7 @@ class Head(nn.Module):
 
 
 class OnBackbone(Head):
-    """A head on its backbone: images (N, C, H, W) to logits (N, classes)."""
+    """A head with its backbone: images (N, C, H, W) to logits (N, classes)."""
 
     def __init__(self, backbone: Backbone, **options: Any):
         super().__init__(width=backbone.width, **options)
@@ -69,7 +69,7 @@ class OnBackbone(Head):
 
 
 def on_features(module: nn.Module) -> nn.Module:
-    """The part of a module that takes a backbone's features; of an ensemble, that part of each member."""
+    """The part of a module that takes a backbone's features; for an ensemble, that part of each member."""
     if isinstance(module, Ensemble):
         members = [on_features(member) for member in module.children()]
         return Ensemble(members, method=module.method, loss=module.loss)
@@ -77,7 +77,7 @@ def on_features(module: nn.Module) -> nn.Module:
 
 
 def create_head(spelling: str, *, classes: int, width: int, backbone: Backbone | None = None) -> Head:
-    """The head of that spelling, `head`, `head,norm=12.5` or `head,hidden=256`, on its backbone where one is given.
+    """The head with this spec, `head`, `head,norm=12.5` or `head,hidden=256`, on a backbone if given.
 
     Raises:
         SfumatoError: another name, or other options.

@@ -1,5 +1,5 @@
-"""Public weights: loading them into a model, the head that they leave open, the pixel constants that they expect, and
-which parameters are trained."""
+"""Public weights: loading them into a model, initialising the new classifier, their pixel constants, and selecting the
+parameters to train."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ _SHOWN = 4
 HEADS = ("new", "pretrained")
 WEIGHTS = ("ema", "last")
 OF_LOGITS = "norm_of_logits"
-"""What a model's option `norm_last` adds after the classifier; it has as many units as there are classes."""
+"""The layer that `norm_last` adds after the classifier. It has one unit per class."""
 MODEL, LAST = "model.safetensors", "model-last.safetensors"
-"""A run's model file, and that of its last weights beside the averaged ones of training without privacy."""
+"""A run's model file, and the file of the last weights next to the averaged ones, without privacy."""
 
 
 def load(model: nn.Module, path: str | Path, *, head: str = "new") -> None:
-    """Copy the tensors of a safetensors file into the model, by name.
+    """Copies the tensors of a safetensors file into the model, by name.
 
-    Any difference in names or shapes outside the classifier is refused before anything is copied.
+    Differences in names or shapes outside the classifier are refused before anything is copied.
 
     Args:
-        model: any module; its classifier is what timm's `default_cfg["classifier"]` names, or its attribute `head`.
-        path: a safetensors file whose keys are those of `model.state_dict()`, or a run directory that holds one.
-        head: "new" for a classifier that starts at zero, whatever the file has; "pretrained" for the file's own. A
-            classifier whose outputs are normalised (`norm_last`) starts with the weights that the model has, since
-            there is nothing to divide by at zero, and its normalisation at gain 1 and shift 0.
+        model: any module. Its classifier is named by timm's `default_cfg["classifier"]`, or is its attribute `head`.
+        path: a safetensors file with the keys of `model.state_dict()`, or a run directory that holds one.
+        head: "new" for a classifier that starts at zero; "pretrained" for the classifier in the file. A new classifier
+            with normalised outputs (`norm_last`) keeps the model's initial weights, since zero cannot be normalised,
+            and its normalisation starts at gain 1 and shift 0.
 
     Raises:
         SfumatoError: no such file, not a safetensors file, or weights that don't fit.
@@ -55,12 +55,12 @@ def load(model: nn.Module, path: str | Path, *, head: str = "new") -> None:
 
 
 def fill(model: nn.Module, path: str | Path, *, without: tuple[str, ...] = (), remedy: str | None = None) -> None:
-    """Copy the tensors of a safetensors file into the model, by name; those of the modules `without` stay as they are.
+    """Copies the tensors of a safetensors file into the model, by name, except those of the modules `without`.
 
     Position embeddings of a Vision Transformer for images of another size are interpolated (`_of_this_grid`).
 
     Args:
-        remedy: what to do where they don't fit, in place of a general one.
+        remedy: remedy in the error if the tensors do not fit; None for a general one.
 
     Raises:
         SfumatoError: as `load`.
@@ -89,12 +89,12 @@ def fill(model: nn.Module, path: str | Path, *, without: tuple[str, ...] = (), r
 
 
 def file_of(path: str | Path) -> Path:
-    """The weights' file: the path itself, or the model of the run directory that it names."""
+    """The weights' file: the path itself, or the model file of a run directory."""
     return Path(path) / MODEL if Path(path).is_dir() else Path(path)
 
 
 def weights_file(path: str, weights: str) -> str:
-    """The file of a run's averaged weights, or of its last ones, by what each of its files says of itself.
+    """The file of a run's averaged or last weights, by the descriptions in its files.
 
     Args:
         path: a run of `sfumato pretrain`.
@@ -120,7 +120,7 @@ def weights_file(path: str, weights: str) -> str:
 
 
 def stored_about(path: Path) -> dict[str, Any] | None:
-    """What a model file of ours says of itself; None for other files of weights."""
+    """The description in a model file of sfumato; None for other files."""
     try:
         with safe_open(ordinary(path), framework="pt") as file:
             return about_of(file.metadata(), path)
@@ -134,7 +134,7 @@ _REMEDY = (
 
 
 def classifier_names(model: nn.Module) -> tuple[str, ...]:
-    """The names of the modules that give the logits: from timm's configuration, else `head`, else none."""
+    """The names of the modules that compute the logits: from timm's configuration, else `head`, else none."""
     named = getattr(model, "default_cfg", None) or {}
     names = named.get("classifier", "head") if isinstance(named, Mapping) else "head"
     names = (names,) if isinstance(names, str) else tuple(names or ())
@@ -143,7 +143,7 @@ def classifier_names(model: nn.Module) -> tuple[str, ...]:
 
 
 def zero_classifier(model: nn.Module) -> None:
-    """Set every parameter of the model's classifier to zero, so that training starts from even predictions."""
+    """Sets every parameter of the model's classifier to zero, so that training starts from uniform predictions."""
     with torch.no_grad():
         for name in classifier_names(model):
             for parameter in model.get_submodule(name).parameters():
@@ -151,18 +151,18 @@ def zero_classifier(model: nn.Module) -> None:
 
 
 def begin_classifier(model: nn.Module, *, deviation: float | None, bias: float | None) -> None:
-    """Draw the weights of the model's classifier from a Gaussian, and set its biases to one number.
+    """Draws the weights of the model's classifier from a Gaussian, and sets its biases to one number.
 
-    Mehta et al. 2022, section 5: at zero or near it, since noisy steps never make up for a large beginning; and a bias
-    of -10 for the sigmoid loss (appendix D.3).
+    Mehta et al. 2022, section 5: weights start at or near zero, since noisy steps never compensate for large initial
+    weights; and the bias is -10 for the sigmoid loss (appendix D.3).
 
     Args:
         model: any module with linear or convolutional classifiers.
-        deviation: of the Gaussian; 0 for zeros; None leaves the weights as they are.
-        bias: None leaves the biases as they are.
+        deviation: standard deviation of the Gaussian; 0 for zeros; None to keep the weights.
+        bias: value of the biases; None to keep them.
 
     Raises:
-        SfumatoError: the model has no classifier that is known.
+        SfumatoError: the model has no known classifier.
     """
     names = classifier_names(model)
     if not names:
@@ -179,14 +179,14 @@ def begin_classifier(model: nn.Module, *, deviation: float | None, bias: float |
 
 
 def public_constants(model: nn.Module, *, channels: int = 3) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Mean and standard deviation per channel, on the scale 0 to 1, of the pixels that the backbone was trained with.
+    """Mean and standard deviation per channel, on the scale 0 to 1, of the pixels in the backbone's training.
 
     Args:
         model: any module; timm's models know their constants.
         channels: colour channels C; other than 3, each channel gets the mean of the three.
 
     Returns:
-        (mean, standard deviation), C numbers each, or None for a model that expects nothing in particular.
+        (mean, standard deviation), C numbers each, or None for a model without known constants.
     """
     settings: Any = getattr(model, "pretrained_cfg", None)
     if not isinstance(settings, Mapping) or "mean" not in settings or "std" not in settings:
@@ -200,7 +200,7 @@ def spread(values: Iterable[float], channels: int) -> tuple[float, ...]:
 
 
 def check_weights(path: str | Path) -> None:
-    """Refuse weights that are not there."""
+    """Refuses weights that do not exist."""
     if not (file := file_of(path)).is_file():
         raise SfumatoError(
             f"pretrained file {file} does not exist",
@@ -209,10 +209,10 @@ def check_weights(path: str | Path) -> None:
 
 
 def _of_this_grid(model: nn.Module, stored: dict[str, Tensor]) -> dict[str, Tensor]:
-    """With the position embeddings of timm's Vision Transformers at this model's number of patches.
+    """The tensors with position embeddings of timm's Vision Transformers resized to this model's number of patches.
 
-    Those of a square grid of another size are interpolated in two dimensions, as for fine-tuning at a higher resolution
-    (Dosovitskiy et al. 2021, section 3.2); all else stays as it is.
+    Embeddings of a square grid of another size are interpolated in two dimensions, as for fine-tuning at a higher
+    resolution (Dosovitskiy et al. 2021, section 3.2). All other tensors are unchanged.
     """
     own, theirs = getattr(model, "pos_embed", None), stored.get("pos_embed")
     grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)

@@ -1,4 +1,4 @@
-"""Models whose classifier alone is trained: the part before it is a fixed function, and need be computed only once."""
+"""Models of which only the classifier is trained. The part before it is fixed and computed only once."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sfumato.models.weights.pretrained import classifier_names
 
 
 class Trunk(nn.Module):
-    """What a model computes of an image before its classifier: images (N, C, H, W) to features (N, D).
+    """The part of a model before its classifier: images (N, C, H, W) to features (N, D).
 
     Args:
-        model: the whole model, which stays where it is.
-        head: the classifier's name in it.
+        model: the complete model. It is not copied.
+        head: name of the classifier in the model.
     """
 
     def __init__(self, model: nn.Module, head: str):
@@ -26,24 +26,24 @@ class Trunk(nn.Module):
 
     @property
     def width(self) -> int:
-        """D, the classifier's inputs."""
+        """D, the number of inputs of the classifier."""
         head = self.model.get_submodule(self.head)
         assert isinstance(head, nn.Linear)
         return head.in_features
 
     @property
     def at_once(self) -> int | None:
-        """How many images its features are best computed of at once; None where the model does not say."""
+        """Preferred number of images per forward pass; None if the model does not state one."""
         return getattr(self.model, "images_at_once", None)
 
     @functools.cached_property
     def mirror_order(self) -> Tensor | None:
-        """Which feature of an image each feature of its mirror image is, int64 (D,); None where the model can't say."""
+        """For each feature of the mirror image, the equal feature of the image, int64 (D,); None if unknown."""
         own_order = getattr(self.model, "mirror_order", None)
         return None if own_order is None else own_order()
 
     def forward(self, images: Tensor) -> Tensor:
-        """What the classifier is given; `LookupError` unless it is called once, with one tensor."""
+        """The input of the classifier. `LookupError` unless the classifier is called once, with one tensor."""
         taken: list[Tensor] = []
 
         def take(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -60,10 +60,10 @@ class Trunk(nn.Module):
 
 
 def trunk_of(model: nn.Module, shape: tuple[int, int, int]) -> Trunk | None:
-    """The model's trunk where only its classifier is trained and the model is classifier(trunk(images)), else None.
+    """The model's trunk if only its classifier is trained and the model is classifier(trunk(images)), else None.
 
-    Found by trying, with made-up classifiers and images, small and large, in the model's own modes and in evaluation
-    mode: what comes before the classifier must not feel it, nothing may come after it or be drawn at random.
+    This is tested with synthetic classifiers and images, small and large, in the model's own modes and in evaluation
+    mode. The features must not depend on the classifier, and nothing may follow the classifier or be random.
 
     Args:
         model: any module for images of `shape` (C, H, W).
@@ -85,7 +85,7 @@ def _tried(model: nn.Module, name: str, shape: tuple[int, int, int], *, mode: bo
     """Whether a copy is classifier(trunk(images)), with two classifiers and images of this scale.
 
     Args:
-        mode: whether modules keep the modes that they have; else all are in evaluation mode.
+        mode: whether modules keep their modes; otherwise all are in evaluation mode.
     """
     copied = copy.deepcopy(model)
     tried = Trunk(copied if mode else copied.eval(), name)

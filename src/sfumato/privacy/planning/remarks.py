@@ -16,12 +16,9 @@ ENOUGH_SIGNAL = 10.0
 
 
 class Learnt(NamedTuple):
-    """What trials learnt at such a signal, over what the same model learnt of the same images without privacy, both
-    counted from chance: the lowest, the median and the highest share of some trials.
-    """
+    """The share of the non-private gain over chance that comparable runs reached: lowest, median and highest."""
 
     least_signal: float
-    words: str
     trials: int
     lowest: float
     median: float
@@ -29,13 +26,13 @@ class Learnt(NamedTuple):
 
 
 LEARNT = (
-    Learnt(100, "nearly all", 8, 0.66, 0.88, 0.99),
-    Learnt(20, "most", 16, 0.37, 0.72, 0.95),
-    Learnt(10, "more than half", 13, 0.19, 0.63, 0.98),
-    Learnt(5, "less than half", 11, 0.10, 0.47, 0.64),
-    Learnt(0, "next to nothing", 15, 0.03, 0.10, 0.36),
+    Learnt(100, 8, 0.66, 0.88, 0.99),
+    Learnt(20, 16, 0.37, 0.72, 0.95),
+    Learnt(10, 13, 0.19, 0.63, 0.98),
+    Learnt(5, 11, 0.10, 0.47, 0.64),
+    Learnt(0, 15, 0.03, 0.10, 0.36),
 )
-"""By benchmarks/results/little-data.json, of the default model: docs/defaults.md."""
+"""Measured with the default model (benchmarks/results/little-data.json); see docs/defaults.md."""
 LEAST_SENSIBLE_NOISE = 0.05
 MANY_TURNS = 10
 """From so many on, one turn more or less is a tenth of how often an example takes part."""
@@ -156,31 +153,27 @@ def buried(plan: PrivacyPlan, *, clients: int, parameters: int) -> str | None:
 
 
 def learnt(signal: float) -> Learnt:
-    """What trials learnt at that `signal_per_class`.
+    """The runs measured at comparable `signal_per_class`.
 
-    >>> learnt(46.0).words, learnt(1.1).words
-    ('most', 'next to nothing')
+    >>> learnt(46.0).median, learnt(1.1).median
+    (0.72, 0.1)
     """
     return next(one for one in LEARNT if signal >= one.least_signal)
 
 
 def forecast(plan: PrivacyPlan, classes: int, rarest: float | None = None) -> str:
-    """What the default model will probably learn by this plan, from public facts alone.
+    """What the default model will probably learn under this plan, from public facts alone.
 
     Args:
-        rarest: the share of the rarest class, where shares are declared; None for classes that are taken as even.
+        rarest: declared share of the rarest class; None to assume equally frequent classes.
     """
     signal = signal_per_class(plan, classes) * (1 if rarest is None else rarest * classes)
-    found, figure = learnt(signal), f"{signal:,.0f}" if signal >= 10 else f"{signal:.2g}"
-    of, whose = f"each of {classes} classes, taken as equally frequent", "these images teach"
+    runs = learnt(signal)
+    measured = f"({runs.trials} comparable runs: {100 * runs.lowest:.0f} to {runs.highest:.0%})"
+    gain = f"about {runs.median:.0%} of the non-private gain over chance"
     if rarest is not None:
-        of, whose = f"the rarest class, by its declared share of {rarest:g}", "images teach of the rarest class"
-    forecast = (
-        f"will probably learn {found.words} of what {whose} without privacy: at a signal of {figure} over the noise "
-        f"for {of}, {found.trials} trials learnt {found.lowest:.0%} to {found.highest:.0%} of it, median "
-        f"{found.median:.0%}"
-    )
-    return forecast if rarest is not None else f"{forecast}; of a class that is rare it may learn nothing"
+        return f"{gain} for the rarest class, at its declared share of {rarest:g} {measured}"
+    return f"{gain} {measured}. Rare classes may learn nothing."
 
 
 def weak_signal(plan: PrivacyPlan, classes: int) -> str | None:

@@ -97,7 +97,7 @@ TAR = {
     ),
     "users one of whom has no name": (
         samples(("z.png", b"1"), ("z.cls", b"cat"), ("z.json", b'{"user": ["ann", " "]}')),
-        "z' has an empty user; write whose it is; write ; alone where nobody is on it",
+        "z' has an empty user; write whose it is; write ; alone if it belongs to nobody",
     ),
     "nothing": ([], "holds no image; add some"),
 }

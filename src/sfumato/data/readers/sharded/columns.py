@@ -1,4 +1,4 @@
-"""The columns of Parquet files beside the images: which there are, and what they say of each record."""
+"""The columns of Parquet files other than images, and the facts that they give about each record."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _FACTS = ("user", "group", "time")
 
 
 def listing(stored: Rows, parts: Sequence[str | None], order: Order, where: str) -> Listing:
-    """What the columns say of each row, read by row groups.
+    """The listing of all rows, read by row groups.
 
     Args:
-        parts: of each shard, "train" or "test"; None where the keyed hash is to decide.
+        parts: part of each shard, "train" or "test"; None to let the keyed hash decide.
     """
     if not len(stored):
         raise SfumatoError(f"{where} has no rows", "add some")
@@ -62,12 +62,12 @@ def listing(stored: Rows, parts: Sequence[str | None], order: Order, where: str)
 
 
 class _Reader:
-    """The columns' values of one row group after the other."""
+    """Collects the values of the columns, one row group at a time."""
 
     def __init__(self, stored: Rows, order: Order, where: str):
         schema, self._spellings = stored.schema, order.names
         self._stored, self._declared, self._where = stored, order.declared.labels, where
-        called = {composed(name): name for name in schema.names}  # the files' own spelling of declared columns
+        called = {composed(name): name for name in schema.names}  # declared columns as spelt in the files
         several = self._declared.label_columns
         several = None if several is None else tuple(called.get(name, name) for name in several)
         loading = order.declared.loading
@@ -97,7 +97,7 @@ class _Reader:
         self.times: list[np.ndarray] = []
 
     def add(self, group: int) -> None:
-        """The rows of one more group."""
+        """Adds the rows of a group."""
         names = list(dict.fromkeys([*self._labels, *self.beside.values()]))
         facts = {name: fact for fact, name in self.beside.items()}
         table, first = self._stored.table(group, names), self._stored.starts[group]
@@ -121,7 +121,7 @@ class _Reader:
             self._text(self.texts["label"], columns[0], self._labels[0], first)
 
     def known_labels(self) -> tuple[np.ndarray, tuple[str, ...], tuple[str, ...] | None]:
-        """Labels, what they are positions in, and the class list where it stands beside them or was declared."""
+        """Labels, the names they are positions in, and the class list if stored with them."""
         if self._declared.label_columns is not None:
             return np.concatenate(self._numbers), (), None
         if not self._numbers:
@@ -167,7 +167,7 @@ class _Reader:
         return self._spellings.of("group" if texts is self.texts["group"] else "class", name)
 
     def _lists(self, column: pa.Array, first: int) -> tuple[list[str], np.ndarray]:
-        """The users of each row as `Texts.extend` takes them: an empty list is nobody's."""
+        """The users of each row, as arguments of `Texts.extend`. An empty list means nobody."""
         if not (_whole(column.type.value_type) or "string" in str(column.type.value_type)):
             raise SfumatoError(
                 f"column 'user' of {self._where} is {str(column.type)[:60]}", "write lists of whole numbers or text"
@@ -181,8 +181,8 @@ class _Reader:
         return texts, numbers
 
     def _members(self, column: pa.Array, first: int) -> np.ndarray:
-        """0 or 1 for each of `label_columns`, of lists of labels: by name, by number where a class label names them, or
-        of 0 and 1 for each."""
+        """0 or 1 for each of `label_columns`, from lists of labels: by name, by number if class labels have names, or
+        lists of 0 and 1."""
         wanted, names = self._declared.label_columns or (), inner_names(self._stored.schema, str(self._listed))
         if names is not None and (odd := [name for name in wanted if name not in names]):
             remedy = f"the column {self._listed!r} has {', '.join(names)[:200]}"
@@ -239,13 +239,13 @@ def _lists(kind: str) -> bool:
 
 
 def _list_column(schema: pa.Schema, own: str | None) -> str | None:
-    """The column of lists of labels: the declared one, or else the one called label or labels; None for none."""
+    """The column with lists of labels: the declared one, or else label or labels; None if there is none."""
     names = [own] if own else [LABEL, f"{LABEL}s"]
     return next((name for name in names if name in schema.names and _lists(str(schema.field(name).type))), None)
 
 
 def inner_names(schema: pa.Schema, name: str) -> tuple[str, ...] | None:
-    """The names of the class labels in a column of lists, where `datasets` wrote such."""
+    """The names of the class labels in a column of lists, if `datasets` wrote them."""
     inner = features_of(schema).get(name, {}).get("feature")
     return tuple(map(composed, inner["names"])) if isinstance(inner, dict) and inner.get("names") else None
 
@@ -262,13 +262,13 @@ SUFFIX = ".parquet"
 
 
 def load(path: str, order: Order) -> Parts:
-    """Read a Parquet file, all in a folder, or those that match a pattern, in the order of their names.
+    """Reads a Parquet file, all Parquet files in a folder, or those that match a pattern, in order of their names.
 
-    Columns: `image` (or the only one that `datasets` calls an image): bytes of an image file, alone or in a struct
-    {bytes, path}; `label` (or the only class label): whole numbers, with names where `datasets` wrote such, or text;
-    `user`, `group` and `time` as in a table; with `label_columns` columns of 0 and 1 in place of `label`. Files or
-    folders called train and test (or validation, `part_named`) are the parts; else a keyed hash decides, of the user
-    where that is known, else of the image's bytes. Other columns are not looked at.
+    Columns: `image` (or the only column with the feature Image): bytes of an image file, alone or in a struct
+    {bytes, path}; `label` (or the only class label): text, or whole numbers, with names if `datasets` wrote them;
+    `user`, `group` and `time` as in a table. With `label_columns`, columns of 0 and 1 replace `label`. Files or folders
+    named train and test (or validation, `part_named`) are the parts; otherwise a keyed hash decides, of the user if
+    known, else of the image's bytes. Other columns are ignored.
     """
     where = f"parquet:{path}"
     shards, parts, notes = parts_of(find(path), where)
@@ -277,7 +277,7 @@ def load(path: str, order: Order) -> Parts:
 
 
 def find(path: str) -> list[Path]:
-    """The files that are meant; refused where the library that reads them is not installed."""
+    """The files of this path. Refuses if pyarrow is not installed."""
     if importlib.util.find_spec("pyarrow") is None:
         raise SfumatoError("parquet: needs pyarrow, which is not installed", "pip install 'sfumato[parquet]'")
     return shards_of(path, "parquet", SUFFIX)

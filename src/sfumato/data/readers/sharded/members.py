@@ -1,5 +1,5 @@
-"""Shards: the files that a set of records is spread over, and which part each is of by its name. The members of tar
-files, by the convention of WebDataset: those that share a key are one record."""
+"""Shards, the files of a data set, and their parts; and records in tar files in the format of WebDataset, where members
+with the same key form one record."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from sfumato.data.paths import UnreadableError, expanded
 from sfumato.data.stored import Column
 
 ROOM = 1 << 30
-"""Bytes that images of shards may take in memory; more of them stay in their shards, however many they are."""
+"""Bytes of memory for images of shards. Larger sets stay in their shards."""
 LONGEST_LIST = 100_000
-"""Shards."""
+"""Largest number of shards in a range."""
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
@@ -33,16 +33,16 @@ _OTHERS = {
     ".tar.gz": "unpack them to .tar, since single images are read",
     ".tgz": "unpack them to .tar, since single images are read",
 }
-"""What to do with files that are often met where shards are meant."""
+"""Remedies for files that are often given instead of shards."""
 
 
 def shards_of(argument: str, kind: str, suffix: str) -> list[Path]:
-    """The shards that are meant: a file, all in a folder by name, or those that match a pattern.
+    """The shards of an argument: a file, all shards in a folder by name, or those that match a pattern.
 
     Args:
-        argument: a path, in which `*`, `?`, `[...]`, `**` and braces may stand: `train-{000..003}.tar`, `{train,test}`.
-        kind: of the source, for refusals.
-        suffix: of shards in a folder.
+        argument: a path, optionally with `*`, `?`, `[...]`, `**` and braces: `train-{000..003}.tar`, `{train,test}`.
+        kind: kind of the source, for errors.
+        suffix: suffix of shards in a folder.
     """
     where = f"{kind}:{argument}"
     if "://" in argument:
@@ -74,9 +74,10 @@ def shards_of(argument: str, kind: str, suffix: str) -> list[Path]:
 
 
 def parts_of(shards: Sequence[Path], where: str) -> tuple[list[Path], list[str | None], tuple[str, ...]]:
-    """The shards that are read, of each "train" or "test", and what the owner is told of a validation part.
+    """The shards to read, the part of each ("train" or "test"), and notes on a validation part.
 
-    A shard's name says which part it is of, else its folder's. All are None where all are of one part or of none.
+    The part follows from a shard's name, or else from its folder's. All are None if all shards have the same part or
+    none.
     """
     common = os.path.commonpath([path.parent for path in shards])
     found = [_named(path.relative_to(common)) for path in shards]
@@ -97,7 +98,7 @@ def parts_of(shards: Sequence[Path], where: str) -> tuple[list[Path], list[str |
 
 
 def _named(path: Path) -> str | None:
-    """The part that a shard's own name speaks of, else its folder's."""
+    """The part in a shard's name, or else in its folder's."""
     for name in (path.stem, *reversed(path.parts[:-1])):
         if (part := part_named(name)) is not None:
             return part
@@ -105,7 +106,7 @@ def _named(path: Path) -> str | None:
 
 
 def _within(folder: Path, suffix: str) -> list[Path]:
-    """Files at any depth by name, but for hidden ones."""
+    """Files at any depth by name, except hidden ones."""
     return [path for path in sorted(folder.rglob(f"*{suffix}")) if not _hidden(path.relative_to(folder))]
 
 
@@ -114,7 +115,7 @@ def _hidden(path: Path) -> bool:
 
 
 def _expanded(pattern: str, where: str) -> list[str]:
-    """The patterns that one with braces stands for.
+    """Expands the braces of a pattern.
 
     >>> _expanded("a-{8..10}.{x,y}", "")
     ['a-8.x', 'a-8.y', 'a-9.x', 'a-9.y', 'a-10.x', 'a-10.y']
@@ -140,7 +141,7 @@ def _expanded(pattern: str, where: str) -> list[str]:
 
 
 def place_in(shard: str | os.PathLike[str], inner: object) -> str:
-    """What to call a record within a shard.
+    """Name of a record within a shard.
 
     >>> place_in("a.parquet", "row 7")
     'a.parquet/row 7'
@@ -152,7 +153,7 @@ _LARGEST_BESIDE = 1 << 20
 
 
 class Members:
-    """Images within tar files.
+    """Images in tar files.
 
     Args:
         shards: paths of the files.
@@ -166,7 +167,7 @@ class Members:
         self._shard, self._offset, self._size = array("l"), array("q"), array("q")
 
     def add(self, shard: int, sample: Sample) -> None:
-        """One more image: which shard it is in, and where."""
+        """Adds an image, with its shard and place."""
         member = sample.member
         self._keys.append(sample.key)
         self._shard.append(shard)
@@ -177,11 +178,11 @@ class Members:
         return len(self._keys)
 
     def name(self, place: int) -> str:
-        """The tar file's path and the record's in it."""
+        """The path of the tar file and of the record in it."""
         return place_in(self.shards[self._shard[place]], self._keys[place])
 
     def read(self, place: int) -> bytes:
-        """The image, as it is stored."""
+        """The stored image."""
         shard, size = self.shards[self._shard[place]], self._size[place]
         if not size:
             raise UnreadableError(f"image {self.name(place)!r} is empty", "replace it, or take it out")
@@ -193,7 +194,7 @@ class Members:
 
 
 class Sample:
-    """One record in a tar file: its members by what follows the first dot of their names."""
+    """One record in a tar file: its members by extension, the text after the first dot of the name."""
 
     def __init__(self, key: str, shard: Path, archive: tarfile.TarFile):
         self.key, self.name = key, place_in(shard, key)
@@ -201,14 +202,14 @@ class Sample:
         self._members: dict[str, tarfile.TarInfo] = {}
 
     def add(self, extension: str, member: tarfile.TarInfo) -> None:
-        """One more of its members."""
+        """Adds a member."""
         if extension in self._members:
             raise SfumatoError(f"record {self.name!r} has two members .{extension}", "give each record its own name")
         self._members[extension] = member
 
     @property
     def image(self) -> str | None:
-        """The extension of its image, if it has one."""
+        """The extension of the image, if there is one."""
         found = [extension for extension in self._members if f".{extension}" in decoding.endings()]
         if len(found) > 1:
             raise SfumatoError(f"record {self.name!r} has images .{' and .'.join(found)}", "keep one of them")
@@ -216,7 +217,7 @@ class Sample:
 
     @property
     def member(self) -> tarfile.TarInfo:
-        """Its image's place in the tar file."""
+        """The tar member of the image."""
         image = self.image
         if image is None:
             raise SfumatoError(f"record {self.name!r} has no image", "add one, or take the record out")
@@ -228,7 +229,7 @@ class Sample:
         return member
 
     def text(self, extension: str) -> str | None:
-        """What one of its members says, if it has such a one."""
+        """The text of the member with this extension, if there is one."""
         member = self._members.get(extension)
         if member is None:
             return None
@@ -256,10 +257,10 @@ def opened(shard: Path) -> Iterator[tarfile.TarFile]:
 
 
 def samples(archive: tarfile.TarFile, shard: Path) -> Iterator[Sample]:
-    """The records of a tar file, one after the other."""
+    """Yields the records of a tar file."""
     sample, size = None, shard.stat().st_size
     while (member := archive.next()) is not None:
-        archive.members = []  # pyright: ignore[reportAttributeAccessIssue]  # it would keep every one
+        archive.members = []  # pyright: ignore[reportAttributeAccessIssue]  # it would keep all members
         folder, name = os.path.split(member.name)
         stem, dot, extension = name.partition(".")
         if not member.isreg() or not stem or not dot:
@@ -273,7 +274,7 @@ def samples(archive: tarfile.TarFile, shard: Path) -> Iterator[Sample]:
             refuse_unwritable(key, "record", longest=None)
             sample = Sample(key, shard, archive)
         sample.add(extension.lower(), member)
-    with open(shard, "rb") as file:  # `tarfile` takes whatever is no header for the end
+    with open(shard, "rb") as file:  # `tarfile` treats an invalid header as the end
         if os.pread(file.fileno(), tarfile.BLOCKSIZE, archive.offset) != tarfile.NUL * tarfile.BLOCKSIZE:
             raise SfumatoError(f"shard {str(shard)!r} is cut short", "copy it again")
     if sample is not None:

@@ -1,7 +1,7 @@
-"""The row groups of Parquet files: images that are read by them, and which columns there are.
+"""Images in the row groups of Parquet files, and the schema of these files.
 
-Parquet has no place of a single row: a row is read with its row group. So a row group's images are read at once, when
-one of them is asked for, and the last few groups stay in memory.
+Parquet cannot read a single row, only its row group. So all images of a row group are read when one is needed, and the
+last few groups stay in memory.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 
 IMAGE = "image"
 CACHED = 256 << 20
-"""Bytes of images of row groups that stay in memory; at least one group does."""
+"""Bytes of images that stay in memory. At least one group does."""
 LARGEST_GROUP = 1 << 30
-"""Bytes of images in a row group: it is read whole."""
+"""Bytes of images in a row group, which is read whole."""
 
 
 class Rows:
-    """The images in the rows of Parquet files, one file after the other.
+    """Images in the rows of consecutive Parquet files.
 
     Args:
         shards: paths of the files, all of which have the same columns.
 
     Attributes:
-        schema: of the first file.
-        starts: G + 1 numbers: the first row of each row group, counted through all files, and the number of rows.
-        groups: of each row group its file's place in `shards`, and its own in the file.
-        image: the column of images.
+        schema: schema of the first file.
+        starts: G + 1 numbers: the first row of each row group, counted over all files, and the number of rows.
+        groups: for each row group, the index of its file in `shards`, and its index in the file.
+        image: name of the image column.
     """
 
     room = ROOM
@@ -75,13 +75,13 @@ class Rows:
         return self.starts[-1]
 
     def name(self, place: int) -> str:
-        """The file's path and the row in it, from 0."""
+        """The path of the file and the row in it, from 0."""
         group = self._group(place)
         file, number = self.groups[group]
         return place_in(self.shards[file], f"row {place - self.starts[group - number]}")
 
     def read(self, place: int) -> bytes:
-        """The image in a row, as it is stored."""
+        """The stored image of a row."""
         group = self._group(place)
         content = self._images(group)[place - self.starts[group]].as_py()
         if not content:
@@ -91,7 +91,7 @@ class Rows:
         return content
 
     def table(self, group: int, names: Sequence[str]) -> pa.Table:
-        """These columns of a row group."""
+        """The named columns of a row group."""
         import pyarrow.parquet as pq
 
         file, number = self.groups[group]
@@ -130,7 +130,7 @@ class Rows:
 
 @contextmanager
 def reading(shard: Path) -> Iterator[None]:
-    """What pyarrow says of a file that it cannot read, as a refusal that names it."""
+    """Converts errors of pyarrow to errors that name the file."""
     import pyarrow as pa
 
     try:
@@ -146,7 +146,7 @@ def reading(shard: Path) -> Iterator[None]:
 
 
 def features_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
-    """What `datasets` wrote of the columns, by their names: `_type`, and of a class label its `names`."""
+    """The metadata that `datasets` wrote about columns, by name: `_type`, and `names` for a class label."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         return {name: known for name, known in features.items() if isinstance(known, dict)}
@@ -155,7 +155,7 @@ def features_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
 
 
 def image_column(schema: pa.Schema, shard: str) -> str:
-    """The column of images: the one called so, or the only one that `datasets` wrote as such."""
+    """The image column: the one named image, or the only one with the feature Image."""
     name = column_named(schema, IMAGE, "Image", shard)
     kind = schema.field(name).type
     place = bytes_in(schema, name)
@@ -169,14 +169,14 @@ def image_column(schema: pa.Schema, shard: str) -> str:
 
 
 def bytes_in(schema: pa.Schema, image: str) -> str:
-    """The path of the column that holds the images' bytes."""
+    """The path of the column with the images' bytes."""
     kind = schema.field(image).type
     inside = str(kind).startswith("struct") and kind.get_field_index("bytes") >= 0
     return f"{image}.bytes" if inside else image
 
 
 def check_same(first: pa.Schema, schema: pa.Schema, image: str, shard: str) -> None:
-    """Refuse a shard with other columns, or other names of the classes, than the first one."""
+    """Refuses a shard whose columns or class names differ from those of the first one."""
     one, other = features_of(first), features_of(schema)
     same = all(known.get("names") == other.get(name, {}).get("names") for name, known in one.items() if name != image)
     if not schema.equals(first) or not same:
@@ -187,7 +187,7 @@ def check_same(first: pa.Schema, schema: pa.Schema, image: str, shard: str) -> N
 
 
 def column_named(schema: pa.Schema, name: str, feature: str, shard: str) -> str:
-    """The column of this name, or the only one that `datasets` wrote with this feature."""
+    """The column with this name, or the only one that `datasets` wrote with this feature."""
     if name in schema.names:
         return name
     alike = [column for column, known in features_of(schema).items() if known.get("_type") == feature]
