@@ -57,7 +57,7 @@ def test_json_and_dry_run_have_them(quick, capsys):
 def test_what_it_is_refused_for(quick, call):
     assert "the data are public; leave it out" in call(f"train digits --report-epsilon 1 {quick}", status=1)
     several = call(f"train digits --private --report-epsilon 1 --seeds 2 {quick}", status=1)
-    assert "--report-epsilon is 1, and several runs" in several
+    assert "--report-epsilon is 1, but there are several runs" in several
     assert "--report-epsilon" in call(f"sweep digits --report-epsilon 1 {quick}", status=2)
 
 

@@ -264,7 +264,7 @@ def test_a_run_of_several_labels_names_its_shares(several, tmp_path):
     run = train("linear", several, directory=tmp_path / "run", **how)
     assert any("(rare 0.1, half 0.5, usual 0.8): the owner" in line for line in run.statement.not_covered)
     assert verify(run.directory).holds
-    assert run.load().shares == dict.fromkeys(LABELS, 0.5)
+    assert run.load().reading.shares == dict.fromkeys(LABELS, 0.5)
     with pytest.raises(SfumatoError, match="names 'odd', which is not a class"):
         train("linear", several, directory=tmp_path / "other", **how | {"class_prevalence": {**LABELS, "odd": 0.1}})
     with pytest.raises(SfumatoError, match="has no share for the class 'usual'"):

@@ -594,7 +594,7 @@ def test_the_checkpoint_of_another_run_is_refused(unfinished, other, capsys, ver
     shutil.copy(other / "checkpoint.safetensors", unfinished / "checkpoint.safetensors")
     line = refusal(capsys, [verb, str(unfinished)])
     identities = [directory.RunDirectory(run).identity[:16] for run in (other, unfinished)]
-    assert f"the checkpoint belongs to another run: {identities[0]}, and this is {identities[1]}" in line
+    assert f"the checkpoint belongs to another run: {identities[0]}, but this is {identities[1]}" in line
 
 
 @pytest.mark.parametrize("verb", ["train", "finish"])

@@ -271,7 +271,7 @@ def test_every_optimizer_learns(spots, plan, options, tmp_path, optimizer):
 
 def test_a_plan_for_another_number_of_examples_is_refused(spots, options, tmp_path):
     plan = PrivacyPlan.calibrate(examples=201, batch_size=50, steps=12, noise_multiplier=1.0, delta=1e-3)
-    with pytest.raises(SfumatoError, match="the plan is for 201 examples, the source has 200"):
+    with pytest.raises(SfumatoError, match="the plan is for 201 examples, but the source has 200"):
         train("cnn", spots, plan, directory=tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()
 

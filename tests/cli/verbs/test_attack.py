@@ -19,7 +19,7 @@ def test_a_run_is_attacked_and_nothing_is_written_down(call, quick, run):
     assert found["exceeds"] is False
     assert [rate["false_positives"] for rate in found["rates"]] == [0.001, 0.01]
     assert "a stranger who has the model file" in found["sentence"]
-    assert "train more of them" in call("audit own --attack 2", status=1)
+    assert "train more shadow models" in call("audit own --attack 2", status=1)
     assert files("own") == before
     assert "trained on other records than those of digits" in call(f"audit {run} --attack 4", status=1)
 

@@ -242,7 +242,7 @@ def test_an_unfinished_run_without_privacy_goes_on(people, monkeypatch, capsys, 
     ("options", "refusal"),
     [
         ("--noise-multiplier 0", "--noise-multiplier 0 adds no noise, and without noise nothing is promised"),
-        ("--noise-multiplier 0", "by method fedemb-noiseless"),
+        ("--noise-multiplier 0", "with method fedemb-noiseless"),
         ("--method fedemb-noiseless", "adds no noise and promises nothing, but --noise-multiplier 4.0 is given"),
         ("--method central", "method central trains without privacy, but this npz source is private"),
         ("--method fedprox", "method must be one of"),

@@ -425,7 +425,7 @@ def test_scores_may_be_taken_on_public_data(call, spots):
         ),
         (
             "sweep npz:spots.npz QUICK --vary steps=3,4 --search private",
-            "a private selection cannot vary steps: one plan",
+            "a private selection cannot vary steps: all of its candidates have the same plan",
         ),
         (
             "sweep npz:spots.npz QUICK --vary ema=0 --search secret",

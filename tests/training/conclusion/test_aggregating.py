@@ -219,7 +219,7 @@ def test_intervals_are_students_over_weights_of_the_second_half(run, digits):
     assert found.notes == ()
     narrower = intervals(aggregate(run, last=4).path, images, confidence=0.9)
     assert bool((narrower.high - narrower.low < found.high - found.low).all())
-    assert "too short" in narrower.notes[0]
+    assert "too narrow" in narrower.notes[0]
     with pytest.raises(sfumato.SfumatoError, match="made by opa, for which there are no intervals"):
         intervals(aggregate(run, "opa", last=4).path, images)
 
@@ -239,7 +239,7 @@ def test_intervals_name_what_they_get_wrong(digits, planned, tmp_path):
     notes = intervals(tmp_path / "b", [digits.test.images[0]]).notes
     assert "the noise of blt is correlated over steps" in notes[0]
     assert len(notes) == 1
-    assert "takes adam for SGD with momentum" in intervals(tmp_path / "c", [digits.test.images[0]]).notes[1]
+    assert "is for SGD with momentum, but the optimizer is adam" in intervals(tmp_path / "c", [digits.test.images[0]]).notes[1]
 
 
 def test_intervals_of_tree_noise_are_as_much_wider_as_its_last_prefix_sum_varies_more(digits, planned, tmp_path):

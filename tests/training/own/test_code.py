@@ -197,7 +197,7 @@ OPTIMIZERS = {
     "over a model": (torch.optim.SGD(nn.Linear(2, 2).parameters()), "SGD over parameters, but a run trains a copy"),
     "no optimizer": (lambda parameters: None, "must make a torch.optim.Optimizer, got NoneType"),
     "fails": (lambda: None, "optimizer fails on a list of parameters: TypeError"),
-    "other parameters": (lambda _: torch.optim.SGD(nn.Linear(2, 2).parameters()), "moves 2 tensors that are no"),
+    "other parameters": (lambda _: torch.optim.SGD(nn.Linear(2, 2).parameters()), "has 2 tensors that are not"),
     "some": (lambda given: torch.optim.SGD(given[:1]), "leaves out 1 trainable parameters of the model, such as"),
     "no rate": (lambda given: torch.optim.SGD(given, lr=0.0), r"SGD needs a learning rate above 0, got \[0.0\]"),
     "forgets": (Forgetful, "cannot be resumed"),

@@ -276,7 +276,7 @@ def test_a_budget_is_kept_to(data, tmp_path):
     assert not (tmp_path / "b").exists()
     with pytest.raises(SfumatoError, match="no budget"):
         begun(data, tmp_path / "c", **choices | {"budget": "other"})
-    with pytest.raises(SfumatoError, match="which cost nothing"):
+    with pytest.raises(SfumatoError, match="and cost nothing"):
         begun(data, tmp_path / "c", public=True, **choices)
     with pytest.raises(SfumatoError, match="a seeded run promises nothing, so it cannot count in the budget own"):
         begun(data, tmp_path / "c", **choices | {"seed": 1})
@@ -324,7 +324,7 @@ def test_a_body_that_freezes_parameters_is_refused(data, tmp_path):
     [
         ("max_grad_norm", "did you mean max_norm"),
         ("target_epsilon", "did you mean epsilon"),
-        ("secure_mode", "it is noise=secure"),
+        ("secure_mode", "use noise=secure"),
         ("lr", "give it to your optimizer"),
         ("poisson_sampling", "leave it out: Poisson sampling is the default"),
         ("anything", "give one of batch_size, budget, capture, data,"),

@@ -183,7 +183,7 @@ def test_the_owner_alone_is_told_how_many_records_lie_in_no_step(spots, times, d
     outside = int(((days < 0) | (days >= STEPS)).sum())
     found = train(None, stream, in_order(), start=date(2026, 1, 1), period=timedelta(1), directory=tmp_path, **options)
     line = next(line for line in told if "are in no step of the plan" in line)
-    assert line.startswith(f"note: {outside} of the 200 training records lie")
+    assert line.startswith(f"note: {outside} of the 200 training records are")
     assert not any(b"in no step of the plan" in path.read_bytes() for path in found.directory.rglob("*.*"))
     assert json.loads((tmp_path / "settings.json").read_text())["clock"] == asdict(CLOCK)
     page = (tmp_path / "report.html").read_text()

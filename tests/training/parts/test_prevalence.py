@@ -203,7 +203,7 @@ def test_declared_shares_move_the_scores_and_stand_in_the_statement(source, tmp_
     assert torch.equal(loaded.logits(images), plain.logits(images)), "the weights are the same"
     moved = torch.tensor(correction((0.26, 0.74), (0.9, 0.1), loss="softmax"))
     assert torch.allclose(loaded.predict(images), (plain.logits(images) + moved).softmax(1))
-    assert torch.equal(plain.used_at(loaded.prevalence, TRAINED).predict(images), loaded.predict(images))
+    assert torch.equal(plain.used_at(loaded.reading.prevalence, TRAINED).predict(images), loaded.predict(images))
     lines = [line for line in run.statement.not_covered if "which scores are adjusted" in line]
     assert "from which scores are adjusted (normal 0.26, pneumonia 0.74): the owner's word alone says" in lines[0]
     assert "to which scores are adjusted (normal 0.9, pneumonia 0.1)" in lines[1]
