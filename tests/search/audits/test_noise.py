@@ -176,9 +176,9 @@ def test_the_page_of_a_run_with_correlated_noise_has_no_bounds(spots, tmp_path):
     run = train("linear", spots, plan, directory=tmp_path / "run", learning_rate=0.5, threads=1)
     assert audit_run(run.directory, observations=100).bounds == ()
     page = (run.directory / names.REPORT).read_text()
-    assert "the first of a run of its own" in page
+    assert "as the first step of its own run" in page
     assert "white box: bounds" not in page
-    assert "Warning" not in page[page.index('id="audits"') : page.index("the first of a run of its own")]
+    assert "Warning" not in page[page.index('id="audits"') : page.index("as the first step of its own run")]
 
 
 def test_what_is_collected_is_what_was_released_less_the_sum():

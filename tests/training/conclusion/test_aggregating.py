@@ -239,7 +239,10 @@ def test_intervals_name_what_they_get_wrong(digits, planned, tmp_path):
     notes = intervals(tmp_path / "b", [digits.test.images[0]]).notes
     assert "the noise of blt is correlated over steps" in notes[0]
     assert len(notes) == 1
-    assert "is for SGD with momentum, but the optimizer is adam" in intervals(tmp_path / "c", [digits.test.images[0]]).notes[1]
+    assert (
+        "is for SGD with momentum, but the optimizer is adam"
+        in intervals(tmp_path / "c", [digits.test.images[0]]).notes[1]
+    )
 
 
 def test_intervals_of_tree_noise_are_as_much_wider_as_its_last_prefix_sum_varies_more(digits, planned, tmp_path):
