@@ -46,12 +46,12 @@ def normalised(module: nn.Module, kind: str, examples: Tensor | None = None, *, 
 
     Args:
         module: any model.
-        kind: "public-batch", batch norm by the moments of public examples; "public-batch-own" and "public-batch-joint",
-            by those of the example itself with them (`OwnPublicNorm`); "public-batch-through", the first, with
-            the gradient through the moments; "frozen-batch", by the moments that public examples have at the initial
-            weights; "lsuv", no layers, and first weights scaled on public examples
-            (`unit_variance`); "group", "layer", "instance" as `norms.normalisation` makes them;
-            "weight-standardised", no layers, and standardised weights of convolutions; "none".
+        kind: "public-batch", batch norm with the moments of public examples; "public-batch-own" and
+            "public-batch-joint", with the moments of the example and the public examples (`norms`);
+            "public-batch-through", as the first, with the gradient through the moments; "frozen-batch", with the
+            moments of public examples at the initial weights; "lsuv", no layers, and initial weights scaled on public
+            examples (`unit_variance`); "group", "layer", "instance" as in `norms.normalisation`;
+            "weight-standardised", no layers, and convolutions with weight standardisation; "none".
         examples: M public examples as the model takes them, where `kind` is among `PUBLIC`.
         at_once: whether moments are taken and first weights scaled; otherwise weights are about to be loaded.
 
