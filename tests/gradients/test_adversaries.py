@@ -22,7 +22,7 @@ class Through(nn.Module):
         self.weight = nn.Parameter(torch.randn(rows, width) * scale)
         self.gain = nn.Parameter(torch.ones(rows, 1))
         self.function = function
-        self.register_buffer("fixed", buffer)
+        self.register_buffer("fixed", buffer.clone())
 
     def forward(self, x):
         return F.linear(x, self.function(self.weight, self.gain, self.fixed)).mean(1)

@@ -21,13 +21,13 @@ depend on this proof.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError
@@ -116,14 +116,22 @@ class Operands:
         shared: the tensors that replace the parameters, by name.
         originals: the model's own parameters, by name, which no graph may reach.
         forms: the forms found in earlier runs.
+        model: the model. While none of its parameters and buffers is written to, forms are found once.
         synchronize: whether to wait for the device and check the forms now; otherwise the result of the check remains
             with the operand (`Operand.proven`).
     """
 
     def __init__(
-        self, shared: dict[str, Tensor], originals: dict[str, Tensor], forms: Forms, *, synchronize: bool = True
+        self,
+        shared: dict[str, Tensor],
+        originals: dict[str, Tensor],
+        forms: Forms,
+        *,
+        model: nn.Module | None = None,
+        synchronize: bool = True,
     ):
         self._shared, self._originals, self._forms, self._synchronize = shared, originals, forms, synchronize
+        self._model = model
         self._names = {id(leaf): name for name, leaf in shared.items()}
         self._original_names = {id(leaf): name for name, leaf in originals.items()}
         self._operands: dict[int, Operand] = {}
@@ -211,10 +219,11 @@ class Operands:
     def _find_forms_of_group(self, group: list[tuple[Operand, Candidate]]) -> None:
         """Finds the forms of operands whose numbers are computed by the same kernels."""
         operands, candidates = [operand for operand, _ in group], [candidate for _, candidate in group]
-        key, names = tuple(operand.key for operand in operands), [n for operand in operands for n in operand.names]
+        key = tuple(operand.key for operand in operands)
         # All micro-batches of a step have the same values, and so the same forms; random dot products recognise them.
-        marks, versions, known = self._marks(candidates), self._versions(names), self._forms.known.get(key)
-        if known is not None and (self._synchronize or known.versions == versions):
+        # A form may also depend on a buffer or a frozen parameter that leaves the values as they are for now.
+        marks, versions, known = self._marks(candidates), self._versions(), self._forms.known.get(key)
+        if known is not None and known.versions == versions:
             same = (known.marks == marks).all()  # catches writes that torch's version counters miss
             if not self._synchronize or (known.proven is None and bool(same)):
                 proven = None if self._synchronize else same if known.proven is None else same & known.proven
@@ -244,8 +253,12 @@ class Operands:
         gains = [self._shared[name].detach().flatten() for candidate in candidates for name in candidate.gains]
         return torch.cat([*dots, *gains])
 
-    def _versions(self, names: Iterable[str]) -> tuple[int, ...]:
-        return tuple(self._originals[name]._version for name in names if name in self._originals)
+    def _versions(self) -> tuple[int, ...]:
+        """The version counters of all parameters and buffers of the model."""
+        if self._model is None:
+            return ()
+        held = (*self._model.parameters(), *self._model.buffers())
+        return tuple(-1 if tensor.is_inference() else tensor._version for tensor in held)
 
     def _weight_and_gains(self, tensor: Tensor, names: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None:
         """The names of weight and gains, told apart by shape; None if the tensor cannot be a function of rows."""

@@ -126,7 +126,7 @@ class KnownForms(NamedTuple):
 
     Attributes:
         marks: random dot products of the values, by which they are recognised.
-        versions: the version counters of the parameters.
+        versions: the version counters of the model's parameters and buffers.
         forms: the form of each function.
         proven: () bool, whether the forms are right; None if they are known to be.
     """

@@ -139,7 +139,7 @@ def run(
     versions = [tensor._version for tensor in read]
     device, examples = read[0].device, read[0].shape[0]
     leaves = make_leaves(model, examples, path.expanded, own_copies=own_copies)
-    operands = Operands(leaves.shared, leaves.originals, objective.forms, synchronize=synchronize)
+    operands = Operands(leaves.shared, leaves.originals, objective.forms, model=model, synchronize=synchronize)
     draws = None if WithoutRandomness.active else ExampleDraws(examples, keys)
     conditions = Conditions(allowed=path.conditional, device=device)
     tape = Tape(device, operands, objective.tuner, draws, conditions)

@@ -28,18 +28,22 @@ class OuterProduct:
     Args:
         activations: (B, p).
         output_gradients: (B, d).
+
+    Attributes:
+        bias: the gradients of the bias beside the weight, whose norms both need.
     """
 
     def __init__(self, activations: Tensor, output_gradients: Tensor):
         self._activations = activations
         self._output_gradients = output_gradients
+        self.bias = Instantiated(output_gradients)
 
     @cached_property
     def _activation_squares(self) -> Tensor:
         return clipping.squared_norms(self._activations)
 
     def squared_norms(self) -> Tensor:
-        squares = self._activation_squares * clipping.squared_norms(self._output_gradients)
+        squares = self._activation_squares * self.bias.squared_norms()
         squares *= (1 + 3 * unit_roundoff(self._output_gradients)) ** 2
         return squares.masked_fill_(self._activation_squares > _LARGEST_PLAIN_NORM**2, torch.inf)
 
@@ -156,17 +160,21 @@ class LinearSite(Site):
     def backward(self, saved: tuple[Tensor, ...], output_gradients: Tensor, wanted: bool) -> Tensor | None:
         dtype = clipping.accumulation_dtype(output_gradients.dtype)
         gradients = output_gradients.reshape(self.examples, -1, output_gradients.shape[-1])
+        single = gradients.shape[1] == 1  # nothing to add up, so nothing to copy
+        bias = None
         if self.trained("weight"):
             outputs, width = self.operands["weight"].shape
             activations = saved[0].reshape(self.examples, -1, width)
-            if activations.shape[1] == 1 and self.roles["weight"].uses == 1:
+            if single and self.roles["weight"].uses == 1:
                 self.method = "outer product"
-                self.add("weight", OuterProduct(activations[:, 0].to(dtype), gradients[:, 0].to(dtype)))
+                weight = OuterProduct(activations[:, 0].to(dtype), gradients[:, 0].to(dtype))
+                self.add("weight", weight)
+                bias = weight.bias
             else:
                 self.add_weight(LinearKernel(outputs, width), activations, gradients)
         if self.trained("bias"):
-            single = gradients.shape[1] == 1  # nothing to add up, so nothing to copy
-            self.add("bias", Instantiated(gradients[:, 0].to(dtype) if single else gradients.sum(dim=1, dtype=dtype)))
+            of_bias = gradients[:, 0].to(dtype) if single else gradients.sum(dim=1, dtype=dtype)
+            self.add("bias", bias or Instantiated(of_bias))
         return output_gradients @ self.constant("weight", output_gradients) if wanted else None  # type: ignore[operator]
 
 
