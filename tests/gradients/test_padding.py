@@ -16,7 +16,7 @@ from sfumato.gradients.checks import oracle
 from sfumato.gradients.examples import each
 from sfumato.gradients.sites.dropout import fresh_keys
 
-quick = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 class Convolutions(nn.Module):
@@ -137,12 +137,11 @@ def test_a_padded_batch_has_the_sum_of_its_examples(kind, taking_part, views, wi
     assert whole.losses[~weights].isnan().all()
 
 
-@pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize("kind", [Convolutions, Recurrent, Reading, Hooked, HookedReading])
-def test_what_padding_holds_does_not_matter(kind, views):
+def test_what_padding_holds_does_not_matter(kind):
     """Finite padding changes no bit; padding that is not finite is left out, which may change the rest by rounding."""
-    x, y, weights = drawn(kind, (7, views) if views > 1 else (7,)), torch.arange(7) % 3, torch.arange(7) % 3 != 1
-    gradient, keys = ClippedGradient(kind(4).double(), F.cross_entropy, max_norm=0.3, views=views), fresh_keys(7)
+    x, y, weights = drawn(kind, (7, 2)), torch.arange(7) % 3, torch.arange(7) % 3 != 1
+    gradient, keys = ClippedGradient(kind(4).double(), F.cross_entropy, max_norm=0.3, views=2), fresh_keys(7)
     sums = {}
     for held in (0.0, 1.0, 1e8, float("nan"), float("inf")):
         x[~weights], y[~weights] = held, int(held == 1.0)
@@ -269,7 +268,7 @@ def test_weights_in_every_way_of_clipping(way, max_norm):
 
 
 @given(weight=st.floats(0, 1), scale=st.sampled_from([1e-20, 1e-3, 1.0, 1e3, 1e18]), seed=st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_no_weight_makes_a_term_longer_than_its_bound(weight, scale, seed):
     torch.manual_seed(seed)
     model, x = nn.Linear(5, 3), scale * torch.randn(1, 5)

@@ -4,7 +4,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from sfumato import SfumatoError
 from sfumato.gradients import ClippedGradient
@@ -31,22 +30,6 @@ def test_tokens_and_classes_that_are_counted_from_one(compare):
 
     gradient = compare(FromOne().double(), torch.randint(1, 7, (5, 4)), torch.arange(5) % 3 + 1, loss=loss)
     assert gradient._batches.latest.fast
-
-
-class Packed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer, self.last = nn.GRU(4, 3, batch_first=True), nn.Linear(3, 3)
-
-    def forward(self, x, lengths):
-        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        return self.last(pad_packed_sequence(self.layer(packed)[0], batch_first=True)[0].sum(1))
-
-
-def test_lengths_of_packed_sequences(compare, a_whole_device):
-    inputs = (torch.randn(4, 5, 4).double(), torch.tensor([5, 1, 3, 2]))
-    with pytest.warns(RuntimeWarning, match="one at a time"):
-        compare(Packed().double(), inputs, torch.arange(4) % 3)
 
 
 class Ending(nn.Module):

@@ -150,9 +150,7 @@ class Encoder(nn.Module):
         return (outputs if self.batch_first else outputs.transpose(0, 1)).sin().sum(1)
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("norm_first", [True, False])
-@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize(("training", "norm_first", "batch_first"), [(True, True, False), (False, False, True)])
 def test_encoder_layers(compare, training, norm_first, batch_first):
     make = {"dropout": 0.0, "batch_first": batch_first, "norm_first": norm_first}
     layer = nn.TransformerEncoderLayer(4, 2, 6, activation=F.gelu, **make)
