@@ -98,20 +98,6 @@ def test_the_run_s_key_is_what_the_operating_system_gave(spots, plan, monkeypatc
     assert len(given[-1]) == 32
 
 
-def test_a_seed_gives_other_randomness_to_other_data_plans_and_settings(spots, plan, arrays):
-    from dataclasses import replace
-
-    base = Settings(model="linear", optimizer="sgd", learning_rate=1.0, seed=0)
-    jobs = [
-        prepare(None, spots, plan, base),
-        prepare(None, spots, plan, replace(base, learning_rate=2.0)),
-        prepare(None, spots, replace(plan, steps=plan.steps + 1), base),
-        prepare(None, replace(spots, fingerprint="0" * 64), plan, base),
-    ]
-    assert len({job.key._secret for job in jobs}) == 4
-    assert prepare(None, spots, plan, base).key._secret == jobs[0].key._secret
-
-
 def test_ledgers_of_runs_on_the_same_data_cannot_be_linked(spots, plan, options, tmp_path):
     heads = []
     for name in ("a", "b"):

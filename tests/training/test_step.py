@@ -12,7 +12,7 @@ from scipy import stats
 from torch import nn
 from torch.nn import functional
 
-from sfumato import ClippedGradient, Gaussian, Noise, Poisson, PrivacyPlan, PrivateStep, RunKey, Sampler, SfumatoError
+from sfumato import ClippedGradient, Gaussian, Noise, Poisson, PrivacyPlan, PrivateStep, RunKey, SfumatoError
 from sfumato.gradients.grid import MOST_EXAMPLES, STEP
 from sfumato.gradients.sums import QueuedSum
 from sfumato.privacy import Fixed, Quantile, User
@@ -286,12 +286,6 @@ def test_the_audit_finds_noise_that_repeats():
     ]
     assert np.allclose(repeated, 1, atol=1e-4), "this is what a replay on other data would reveal"
     assert not np.allclose(fresh, 1, atol=1e-2)
-
-
-def test_poisson_steps_with_a_sampler_of_the_plan_have_random_sizes():
-    sampler = Sampler(PLAN, RunKey.from_seed(0), records=200)
-    sizes = {len(sampler.draw(step)) for step in range(30)}
-    assert len(sizes) > 5
 
 
 def test_a_sum_that_a_device_still_computes_is_read_when_the_next_has_been_asked_for():

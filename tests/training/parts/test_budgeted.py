@@ -79,11 +79,6 @@ def reserved() -> list[str]:
     return [one.run for one in read_budget("faces").reservations]
 
 
-def steps_of(place) -> int:
-    with Ledger(place / names.LEDGER) as ledger:
-        return sum(entry.kind == "release" for entry in ledger.entries)
-
-
 def test_a_run_reserves_its_whole_plan_before_its_first_step(private, plan, tmp_path, monkeypatch):
     seen = []
     inner = Ledger.append

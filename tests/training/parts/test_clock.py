@@ -14,8 +14,7 @@ from PIL import Image
 
 from sfumato import PrivacyPlan, RunKey, SfumatoError, Source, open_source, train, verify
 from sfumato.data import Clock, hold_out
-from sfumato.experiment import Experiment, Settings
-from sfumato.experiment.elsewhere import experiment_of
+from sfumato.experiment import Settings
 from sfumato.observers.progress import Silence
 from sfumato.privacy import FixedOrder
 from sfumato.randomness import NoiseState
@@ -158,12 +157,6 @@ def test_a_plan_by_time_needs_time_stamps_and_a_clock(spots, times, tmp_path):
     assert "time stamps are dates, and start 0 is a number" in refusal(stream, in_order(), start=0, period=1)
 
 
-def test_from_python_a_clock_is_its_start_and_period(spots, tmp_path):
-    with pytest.raises(SfumatoError, match="clock is no field of Experiment"):
-        train("linear", spots, clock=Clock.declared(0, 5), steps=2, noise_multiplier=4.0, directory=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_data_of_which_no_record_lies_in_a_step_are_refused(spots, times):
     with pytest.raises(
         SfumatoError, match="none of the records' time stamps lies within the 5 steps from 2026-03-01 on"
@@ -193,12 +186,6 @@ def test_the_owner_alone_is_told_how_many_records_lie_in_no_step(spots, times, d
     assert (without_a_step(spots, by_place, None) or "").startswith("note: 100 of the 200 training records")
     assert without_a_step(spots, replace(by_place, steps=10), None) is None
     assert without_a_step(spots, in_order("random"), None) is None
-
-
-def test_a_cache_of_features_keeps_no_time_stamps(spots, times):
-    cached = replace(with_times(spots, None), cache=object())  # type: ignore[arg-type]
-    with pytest.raises(SfumatoError, match="a cache of features has none; train on the images, or with another order"):
-        steps_by_time(cached, in_order(), CLOCK)
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------
@@ -305,12 +292,6 @@ def test_a_stream_in_a_table_gives_a_model_and_a_statement(tmp_path):
 
 
 # -- what is asked for -----------------------------------------------------------------------------------------------
-
-
-def test_an_experiment_has_the_clock():
-    assert Experiment().clock is None
-    assert Experiment(start="2026-01-01", period="1d").clock == CLOCK
-    assert experiment_of(SETTINGS, None, None, asdict(CLOCK)).clock == CLOCK
 
 
 def test_a_run_is_resumed_from_its_own_record_by_its_clock(arrays, times, tmp_path, monkeypatch):
