@@ -222,17 +222,3 @@ def test_an_activation_in_place_is_exact(compare, layer, views):
     compare(
         InPlace().double(), torch.randn(3, *([views] if views > 1 else []), 4, 6).double(), torch.arange(3), views=views
     )
-
-
-def test_attention_of_many_queries_to_one_key_is_exact(compare):
-    class ManyQueries(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.query, self.pair, self.head = nn.Linear(6, 6), nn.Linear(6, 4), nn.Linear(6, 3)
-
-        def forward(self, x):
-            query = self.query(x).unflatten(2, (3, 2)).transpose(1, 2)
-            key, value = self.pair(x).unsqueeze(1).chunk(2, dim=-1)
-            return self.head(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2).mean(1))
-
-    compare(ManyQueries().double(), torch.randn(3, 5, 6).double(), torch.arange(3))

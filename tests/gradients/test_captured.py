@@ -94,20 +94,6 @@ def test_casts_of_weights_are_made_anew(name, recorders):
     assert len(recorders) == 1
 
 
-def test_what_is_recorded_is_run_without_python(recorders):
-    calls = []
-
-    def loss(outputs, targets):
-        calls.append(1)
-        return F.cross_entropy(outputs, targets)
-
-    gradient = ClippedGradient(MODELS["convolution"]().to(DEVICE), loss, capture=True)
-    for number, (inputs, targets, _) in enumerate(batches((2, 8, 8))):
-        before = len(calls)
-        gradient(inputs, targets)
-        assert (len(calls) == before) == (number > 3)
-
-
 class Multiplied:
     """A recording whose sums are wrong by a factor."""
 
@@ -135,13 +121,6 @@ def test_elsewhere_than_in_deterministic_mode_bits_may_differ_and_sums_may_not(r
             found = [gradient(inputs, targets) for inputs, targets, _ in batches((2, 8, 8))]
         assert bool(gradient._batches.captures._graphs) == used
         assert found
-
-
-def test_without_being_asked_nothing_is_recorded(recorders):
-    gradient = ClippedGradient(MODELS["linear"]().to(DEVICE), F.cross_entropy)
-    for inputs, targets, _ in batches((2, 8, 8)):
-        gradient(inputs, targets)
-    assert not recorders
 
 
 def test_sums_that_wait_do_not_overwrite_each_other(recorders):

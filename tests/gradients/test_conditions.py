@@ -96,36 +96,6 @@ def test_each_branch_is_exact_and_checks_itself(compare, branch):
     assert gradient.explain(x, y).rows
 
 
-class Masked(nn.Module):
-    """Attention as in text encoders: a mask that hides nothing is dropped."""
-
-    def __init__(self):
-        super().__init__()
-        self.words, self.mix = nn.Embedding(9, 8), nn.Linear(8, 24)
-        self.norm, self.last = nn.LayerNorm(8), nn.Linear(8, 3)
-        self.dropout = nn.Dropout(0.2)
-
-    def forward(self, words, mask):
-        mask = None if mask.all() else mask.bool()[:, None, None, :]
-        x = self.words(words)
-        for _ in range(2):
-            q, k, v = self.mix(self.norm(x)).unflatten(2, (3, 2, 4)).permute(2, 0, 3, 1, 4)
-            x = x + self.dropout(F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2))
-        return self.last(x[:, 0])
-
-
-def sentences(examples):
-    lengths = torch.arange(examples) % 5 + 2
-    mask = (torch.arange(6) < lengths[:, None]).long()
-    return {"words": torch.randint(1, 9, (examples, 6)) * mask, "mask": mask}
-
-
-def test_masks_take_the_fast_path(compare):
-    gradient = compare(Masked().double().eval(), sentences(11), torch.arange(11) % 3)
-    assert gradient._batches.latest.fast
-    compare(Masked().double().eval(), {**sentences(4), "mask": torch.ones(4, 6).long()}, torch.arange(4) % 3)
-
-
 def test_a_loss_may_ask_too(compare):
     def loss(outputs, targets):
         return F.cross_entropy(outputs, targets) if (targets > 0).all() else outputs.square().mean()

@@ -13,7 +13,6 @@ from torch import nn
 from sfumato import SfumatoError
 from sfumato.gradients import ClippedGradient, clipping
 from sfumato.gradients.checks import oracle
-from sfumato.gradients.examples import each
 from sfumato.gradients.sites.dropout import fresh_keys
 
 quick = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -152,21 +151,6 @@ def test_what_padding_holds_does_not_matter(kind):
         close(found, first)
         if held in (1.0, 1e8) and not issubclass(kind, Hooked):
             assert all(torch.equal(value, first.gradients[name]) for name, value in found.gradients.items())
-
-
-def test_padding_among_several_inputs():
-    class Two(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.pixels, self.words = nn.Linear(9, 4), nn.Embedding(5, 4)
-
-        def forward(self, image, word):
-            return self.pixels(image.flatten(1)) * self.words(word)
-
-    gradient, weights = ClippedGradient(Two().double(), F.cross_entropy), torch.tensor([1.0, 0.0, 0.0, 1.0])
-    inputs, y = (torch.randn(4, 3, 3).double(), torch.randint(0, 5, (4,))), torch.arange(4)
-    rest = each(lambda tensor: tensor[weights == 1], (inputs, y))
-    close(gradient(inputs, y, weights=weights), gradient(*rest))
 
 
 @pytest.mark.parametrize("kind", [Convolutions, Recurrent, Reading])

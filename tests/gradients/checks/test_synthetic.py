@@ -7,8 +7,8 @@ from torch import nn
 
 from sfumato import SfumatoError
 from sfumato.gradients import ClippedGradient
-from sfumato.gradients.checks.synthetic import candidates, repeated
-from sfumato.gradients.examples import each, tensors
+from sfumato.gradients.checks.synthetic import candidates
+from sfumato.gradients.examples import tensors
 
 
 class FromOne(nn.Module):
@@ -124,14 +124,6 @@ def test_a_template_is_not_what_the_caller_goes_on_with():
     gradient = ClippedGradient(Ending(), F.cross_entropy, template=(tokens, torch.tensor([0, 1])))
     tokens.zero_()
     gradient(sequences(3, 6), torch.arange(3))
-
-
-def test_copies_of_one_example_are_no_views_of_it():
-    synthetic = (torch.arange(6).reshape(2, 3), torch.tensor([1, 2]))
-    copies = repeated(synthetic, 3)
-    assert copies[0].tolist() == [[0, 1, 2]] * 3
-    each(lambda tensor: tensor.zero_(), copies)
-    assert synthetic[0].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 @pytest.mark.parametrize(

@@ -113,15 +113,6 @@ def test_frozen_layers_pass_gradients_on(compare, kind):
     assert gradient._batches.latest.fast
 
 
-@pytest.mark.parametrize(("examples", "steps"), [(1, 1), (1, 3), (3, 1)])
-@pytest.mark.parametrize("bias", [True, False])
-def test_inputs_that_need_no_other_layout_are_not_written_to(compare, examples, steps, bias):
-    layer = nn.LSTM(2, 3, bias=bias, batch_first=True)
-    compare(
-        randomise(Sequences(layer, 3)).double(), torch.randn(examples, steps, 2).double(), torch.arange(examples) % 3
-    )
-
-
 class LearnedStart(nn.Module):
     """States that are parameters."""
 
@@ -186,11 +177,6 @@ def test_cells(compare, make, bias, given, single):
     gradient = compare(model, torch.randn(4, 3, 2).double(), torch.arange(4) % 3)
     assert gradient._batches.latest.fast
     compare(model, torch.randn(4, 2, 3, 2).double(), torch.arange(4) % 3, views=2)
-
-
-def test_a_rectified_cell(compare):
-    model = randomise(Cells(nn.RNNCell(2, 3, nonlinearity="relu"), True, False)).double()
-    compare(model, torch.randn(4, 3, 2).double(), torch.arange(4) % 3)
 
 
 class Read(nn.Module):
