@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from benchmarks.speed import heads
-from sfumato import PrivacyPlan, SfumatoError, Source, open_source, train
+from sfumato import PrivacyPlan, SfumatoError, train
 from sfumato.experiment.settings import Settings
 from sfumato.training import loop
 from sfumato.training.descent import check_choices
@@ -71,12 +70,6 @@ def walk(monkeypatch) -> Walk:
     return followed
 
 
-@pytest.fixture
-def features(tmp_path) -> Source:
-    cache = heads.make(tmp_path, 60, 8, 3)
-    return open_source(f"features:{cache}", owner_key=bytes(32))
-
-
 def planned(examples: int) -> PrivacyPlan:
     return PrivacyPlan.calibrate(examples=examples, batch_size=examples, steps=STEPS, noise_multiplier=4.0, delta=1e-3)
 
@@ -88,15 +81,6 @@ def test_no_optimizer_is_made_to_check_a_choice(monkeypatch):
     check_choices(module, settings, steps=3)
     with pytest.raises(SfumatoError, match="parameters must not be empty"):
         check_choices(module.requires_grad_(False), settings, steps=3)
-
-
-def test_a_head_that_begins_at_zero_walks_by_lamb(walk, features, tmp_path):
-    choices = {"optimizer": "lamb", "learning_rate": RATE, "averaging": None, "head_bias": -10.0, "seed": 0}
-    train("head", features, planned(60), directory=tmp_path / "run", loss="sigmoid", **choices, **SCHEDULE)
-    assert {name: bool(value.any()) for name, value in walk.start.items()} == {"head.weight": False, "head.bias": True}
-    assert walk.distance() < 1e-6
-    assert walk.distance(wrong="no ratio") > 0.1
-    assert walk.distance(wrong="no exception for zeros") > 0.1
 
 
 def test_a_whole_network_walks_by_lamb_its_layers_at_their_own_rates(walk, spots, options, tmp_path):
