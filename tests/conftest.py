@@ -27,6 +27,7 @@ from sfumato.gradients.checks import selfcheck
 from sfumato.gradients.checks.discovery import preserved_random_state
 from sfumato.gradients.checks.randomless import WithoutRandomness
 from sfumato.gradients.examples import tensors
+from sfumato.observers.progress import Silence
 from sfumato.privacy import Gaussian, Poisson, gaussian_detections, ledger
 from sfumato.privacy.second import accountant
 from sfumato.training import loop
@@ -321,6 +322,22 @@ def killed_at(monkeypatch) -> Callable[[int], AbstractContextManager[pytest.Monk
                 yield patch
 
     return killed
+
+
+class Heard(Silence):
+    """The lines that runs report."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def report(self, line: str) -> None:
+        self.lines.append(line)
+
+
+@pytest.fixture
+def heard() -> Heard:
+    """To be given to runs as their progress."""
+    return Heard()
 
 
 @pytest.fixture

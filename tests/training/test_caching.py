@@ -30,7 +30,6 @@ from sfumato.evaluation import accuracy
 from sfumato.experiment import Settings
 from sfumato.gradients import keeps_apart
 from sfumato.models.losses import LOSSES, exclusive
-from sfumato.observers.progress import Silence
 from sfumato.privacy import FullBatch, Gaussian, PrivacyPlan, TruncatedPoisson
 from sfumato.randomness import NoiseState, RunKey
 from sfumato.runs import checkpoint
@@ -329,20 +328,14 @@ def test_other_weights_beside_the_features_are_refused(tmp_path, images):
     assert all(torch.equal(again[name], weights[name]) for name in weights)
 
 
-def test_damaged_pieces_are_computed_anew(tmp_path, images):
+def test_damaged_pieces_are_computed_anew(tmp_path, images, heard):
     cache = computed(tmp_path / "a", images)
     pieces = [cache.path / f"train-0000{number}.safetensors" for number in (0, 2)]
     whole = [piece.read_bytes() for piece in pieces]
     pieces[0].write_bytes(whole[0][:-4])
     pieces[1].write_bytes(whole[1][:-90] + bytes([whole[1][-90] ^ 1]) + whole[1][-89:])
-    said = []
-
-    class Told(Silence):
-        def report(self, line):
-            said.append(line)
-
-    assert caching.begin(cache, cache.contents, Told()) == 14
-    assert [Path(line.split(" ")[0]).name for line in said] == [piece.name for piece in pieces]
+    assert caching.begin(cache, cache.contents, heard) == 14
+    assert [Path(line.split(" ")[0]).name for line in heard.lines] == [piece.name for piece in pieces]
     computed(tmp_path / "a", images)
     assert [piece.read_bytes() for piece in pieces] == whole
     assert caching.begin(cache, cache.contents) == 0

@@ -71,28 +71,16 @@ def test_training_sees_crops_of_the_larger_images(source, plan):
     assert torch.allclose(torch.cat(seen), crops(source, key, 1, steps.batch(1)).flatten(0, 1), atol=1e-5)
 
 
-def test_a_run_that_was_cut_goes_on_bit_for_bit_and_as_nothing_else(folder, plan, tmp_path, monkeypatch):
-    real = loop.descend
-
+def test_a_run_that_was_cut_goes_on_bit_for_bit_and_as_nothing_else(folder, plan, tmp_path, killed_at):
     def run(name: str, **changes):
         given = {name: SETTINGS.flat()[name] for name in ("learning_rate", "views", "zoom", "flip", "crop_area")}
         given |= {"seed": 3, "optimizer": "sgd", **changes}
         return train("cnn", folder, plan, directory=tmp_path / name, **given)
 
     run("whole")
-    taken = []
-
-    def stopping(*given):
-        real(*given)
-        taken.append(None)
-        if len(taken) == 2:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "descend", stopping)
+    with killed_at(3) as patch:
         patch.setattr(loop, "CHECKPOINT_SECONDS", 1e-9)
-        with pytest.raises(KeyboardInterrupt):
-            run("cut")
+        run("cut")
     with pytest.raises(SfumatoError, match=r"settings: crop[_ ]area"):
         run("cut", crop_area=0.4)
     run("cut")

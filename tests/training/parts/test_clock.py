@@ -15,7 +15,6 @@ from PIL import Image
 from sfumato import PrivacyPlan, RunKey, SfumatoError, Source, open_source, train, verify
 from sfumato.data import Clock, hold_out
 from sfumato.experiment import Settings
-from sfumato.observers.progress import Silence
 from sfumato.privacy import FixedOrder
 from sfumato.randomness import NoiseState
 from sfumato.runs.directory import RunDirectory
@@ -164,18 +163,12 @@ def test_data_of_which_no_record_lies_in_a_step_are_refused(spots, times):
         steps_by_time(with_times(spots, times), in_order(), Clock(start="2026-03-01", period="1d"))
 
 
-def test_the_owner_alone_is_told_how_many_records_lie_in_no_step(spots, times, days, tmp_path):
+def test_the_owner_alone_is_told_how_many_records_lie_in_no_step(spots, times, days, tmp_path, heard):
     """On the terminal, and in no file of the run; by position those behind the last bin that is used."""
-    told = []
-
-    class Terminal(Silence):
-        def report(self, line):
-            told.append(line)
-
-    stream, options = with_times(spots, times), {"settings": SETTINGS, "threads": 1, "progress": Terminal()}
+    stream, options = with_times(spots, times), {"settings": SETTINGS, "threads": 1, "progress": heard}
     outside = int(((days < 0) | (days >= STEPS)).sum())
     found = train(None, stream, in_order(), start=date(2026, 1, 1), period=timedelta(1), directory=tmp_path, **options)
-    line = next(line for line in told if "are in no step of the plan" in line)
+    line = next(line for line in heard.lines if "are in no step of the plan" in line)
     assert line.startswith(f"note: {outside} of the 200 training records are")
     assert not any(b"in no step of the plan" in path.read_bytes() for path in found.directory.rglob("*.*"))
     assert json.loads((tmp_path / "settings.json").read_text())["clock"] == asdict(CLOCK)
@@ -196,7 +189,7 @@ class StopError(BaseException):
 
 
 @pytest.fixture
-def begun(arrays, times, tmp_path, monkeypatch):
+def begun(arrays, times, tmp_path, monkeypatch, killed_at):
     """A run that was cut after two steps, and how it goes on."""
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
     source = open_source(archive(tmp_path / "stream.npz", arrays, times), owner_key=bytes(32))
@@ -205,17 +198,8 @@ def begun(arrays, times, tmp_path, monkeypatch):
     def go_on(source=source, start="2026-01-01", period="1d"):
         return train(None, source, in_order(), start=start, period=period, **options)
 
-    def stop(*_):
-        if len(taken) == 2:
-            raise StopError
-        taken.append(None)
-        return descend(*_)
-
-    taken, descend = [], loop.descend
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "descend", stop)
-        with pytest.raises(StopError):
-            go_on()
+    with killed_at(3):
+        go_on()
     return go_on
 
 
