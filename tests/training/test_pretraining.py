@@ -14,7 +14,6 @@ from sfumato import EMA, PrivacyPlan, load, open_source, owner_key, pretrain, tr
 from sfumato._checks import SfumatoError
 from sfumato.experiment import Settings
 from sfumato.models import METADATA, stored_about
-from sfumato.observers.progress import Silence
 from sfumato.randomness import NoiseState, RunKey
 from sfumato.runs import verify
 from sfumato.runs.checkpoint import read_safetensors, to_bytes
@@ -254,7 +253,9 @@ def test_a_single_record_that_the_weights_have_seen_is_enough(shown, keyed, tmp_
     assert run.statement.circumstances.origins == ("public run",)
 
 
-def test_all_records_but_one_are_refused_where_the_list_is_there_and_told_of_where_it_is_not(keyed, home, tmp_path):
+def test_all_records_but_one_are_refused_where_the_list_is_there_and_told_of_where_it_is_not(
+    keyed, home, tmp_path, heard
+):
     plan = PrivacyPlan.calibrate(examples=199, batch_size=50, steps=2, noise_multiplier=4.0, delta=1e-3)
     choices = {"steps": 2, "batch_size": 50, "learning_rate": 0.1, "threads": 1}
     weights = str(pretrain("cnn", replace(keyed, public=True), directory=tmp_path / "a", **choices).directory)
@@ -267,14 +268,8 @@ def test_all_records_but_one_are_refused_where_the_list_is_there_and_told_of_whe
     with pytest.raises(SfumatoError, match="is damaged"):
         train("cnn", without_one(keyed), plan, directory=tmp_path / "b", **fine)
     listed.unlink()
-    said: list[str] = []
-
-    class Listener(Silence):
-        def report(self, line: str) -> None:
-            said.append(line)
-
-    train("cnn", without_one(keyed), plan, directory=tmp_path / "b", progress=Listener(), **fine)
-    assert any("are not listed next to your key" in line for line in said)
+    train("cnn", without_one(keyed), plan, directory=tmp_path / "b", progress=heard, **fine)
+    assert any("are not listed next to your key" in line for line in heard.lines)
 
 
 def test_a_model_of_one_s_own_behind_public_training_is_not_forgotten(spots, shown, plan, tmp_path):

@@ -137,7 +137,9 @@ def test_killed_and_resumed_it_has_the_same_bytes(source, plan, choices, tmp_pat
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_private_records_among_the_public_ones_are_left_out_and_no_statement_says_so(source, plan, choices, tmp_path):
+def test_private_records_among_the_public_ones_are_left_out_and_no_statement_says_so(
+    source, plan, choices, tmp_path, heard
+):
     job = prepare.prepare(None, source, plan, choices, threads=1)
     assert job.draws["excluded"].sum() == 3
     assert len(job.source.train) == 57
@@ -148,10 +150,9 @@ def test_private_records_among_the_public_ones_are_left_out_and_no_statement_say
         None, source, plan, replace(choices, public_data=choices.norms.public_data, public_examples=20), threads=1
     )
     assert elsewhere.circumstances == replace(job.circumstances, public_examples=20)
-    told = []
-    trained(source, plan, choices, tmp_path / "run", keep=0, progress=Lines(told))
-    assert any("3 of your private training records are among the public examples" in line for line in told)
-    assert not any("test images are among" in line for line in told)
+    trained(source, plan, choices, tmp_path / "run", keep=0, progress=heard)
+    assert any("3 of your private training records are among the public examples" in line for line in heard.lines)
+    assert not any("test images are among" in line for line in heard.lines)
     statement = (tmp_path / "run" / "statement.json").read_text()
     assert "57" not in statement.replace(plan.fingerprint, "")
     assert "The 93 examples whose statistics normalise the model" in statement
@@ -167,11 +168,10 @@ def test_the_larger_images_of_records_that_are_left_out_are_left_out_too(plan, c
     assert np.array_equal(kept.zoomed.labels, source.zoomed.labels[~part.excluded])
 
 
-def test_test_images_among_the_public_ones_are_told_to_the_owner(source, plan, choices, tmp_path):
-    told = []
+def test_test_images_among_the_public_ones_are_told_to_the_owner(source, plan, choices, tmp_path, heard):
     seen = replace(source, test=source.train.chosen(np.arange(60) >= 55))
-    trained(seen, plan, choices, tmp_path / "run", keep=0, progress=Lines(told))
-    assert any(line.startswith("note: 3 of your test images are among the public examples") for line in told)
+    trained(seen, plan, choices, tmp_path / "run", keep=0, progress=heard)
+    assert any(line.startswith("note: 3 of your test images are among the public examples") for line in heard.lines)
 
 
 @pytest.mark.parametrize(("seed", "fewer"), [(5, False), (6, True)])
@@ -310,16 +310,6 @@ def test_what_cannot_be_is_refused(source, plan, choices, given, words, tmp_path
     (tmp_path / "texts.csv").write_text("text,label\na goal,0\na bank,1\na match,0\na share,1\n")
     with pytest.raises(SfumatoError, match=words):
         prepare.prepare(None, source, plan, replace(choices, **given), threads=1)
-
-
-class Lines(sfumato.observers.progress.Silence):
-    """What a run reports."""
-
-    def __init__(self, lines):
-        self._lines = lines
-
-    def report(self, line: str) -> None:
-        self._lines.append(line)
 
 
 def test_canaries_come_behind_the_records_that_are_left_out(source, choices, plan, monkeypatch):

@@ -12,7 +12,6 @@ from benchmarks import RESULTS
 from sfumato import PrivacyPlan, _devices, train
 from sfumato._checks import SfumatoError
 from sfumato.experiment import Settings
-from sfumato.observers.progress import Silence
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.preparation.start import Start
 
@@ -40,16 +39,6 @@ def job_of(source, own=None, *, precision=None, **choices):
 
 def recorded(path):
     return json.loads((path / "settings.json").read_text("utf-8"))["performance"]["precision"]
-
-
-class Lines(Silence):
-    """What is reported."""
-
-    def __init__(self):
-        self.lines = []
-
-    def report(self, line):
-        self.lines.append(line)
 
 
 def test_a_network_that_is_trained_as_a_whole_takes_it_and_has_the_key_of_one_that_asked_for_it(spots, in_hardware):
@@ -98,24 +87,25 @@ def test_so_does_a_loss_of_ones_own(spots, in_hardware, options, tmp_path):
     assert recorded(tmp_path / "run") == "float32"
 
 
-def test_a_run_says_so_before_it_begins_and_records_it(spots, in_hardware, options, tmp_path):
-    seen = Lines()
-    train("cnn", spots, PLAN, directory=tmp_path / "run", **options, progress=seen)
-    assert seen.lines.count(f"note: {NOTE})") == 1
+def test_a_run_says_so_before_it_begins_and_records_it(spots, in_hardware, options, tmp_path, heard):
+    train("cnn", spots, PLAN, directory=tmp_path / "run", **options, progress=heard)
+    assert heard.lines.count(f"note: {NOTE})") == 1
     assert recorded(tmp_path / "run") == "bfloat16"
 
 
 @pytest.mark.parametrize("began", ["float32", "bfloat16"])
-def test_a_run_goes_on_in_its_own_precision_on_another_device(spots, in_hardware, options, tmp_path, killed_at, began):
+def test_a_run_goes_on_in_its_own_precision_on_another_device(
+    spots, in_hardware, options, tmp_path, killed_at, heard, began
+):
     """A step that is taken again gives the same release, or would be refused."""
-    given, seen = {**options, "seed": None}, Lines()
+    given = {**options, "seed": None}
     in_hardware(began == "bfloat16")
     with killed_at(2):
         train("cnn", spots, PLAN, directory=tmp_path / "run", **given)
     in_hardware(began == "float32")
-    train("cnn", spots, PLAN, directory=tmp_path / "run", **given, progress=seen)
+    train("cnn", spots, PLAN, directory=tmp_path / "run", **given, progress=heard)
     assert recorded(tmp_path / "run") == began
-    assert not [line for line in seen.lines if "bfloat16" in line or "different environment" in line]
+    assert not [line for line in heard.lines if "bfloat16" in line or "different environment" in line]
 
 
 def test_a_run_that_began_in_one_does_not_go_on_in_the_other_that_is_asked_for(
