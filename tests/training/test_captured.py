@@ -11,7 +11,7 @@ from tests.recorders import recording
 
 def weights(directory, source):
     choices = {"views": 2, "shift": 1, "flip": True, "noise_multiplier": 2.0, "delta": 1e-5, "seed": 0, "keep": 0}
-    train("wrn-10-1", source, directory=str(directory), batch_size=24, micro_batch=8, steps=5, **choices)
+    train("cnn", source, directory=str(directory), batch_size=24, micro_batch=8, steps=5, **choices)
     return load_file(directory / "model.safetensors")
 
 
